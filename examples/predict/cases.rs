@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune_core::architecture::{Architecture, Family};
+use peft_tune_core::architecture::{Architecture, Family, LinearRole};
 use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload};
 use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
@@ -258,10 +258,10 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
     }
 }
 
-/// Fewest outputs or inputs of a linear layer of attention.
+/// Fewest outputs or inputs of a linear layer of attention, or of what reads a layer's own input.
 fn narrowest(model: &Architecture) -> usize {
-    let modules = model.linear_modules().into_iter();
-    let attention = modules.filter(|module| module.role.attends());
+    let modules = (0..model.layers.len()).flat_map(|index| model.layer_modules(index));
+    let attention = modules.filter(|module| module.role.attends() || module.role == LinearRole::InputGate);
     let widths = attention.map(|module| module.out_features.min(module.in_features));
     widths.min().unwrap_or(1)
 }
@@ -280,6 +280,27 @@ fn is_latent(family: &str) -> bool {
 
 fn has_experts(family: &str) -> bool {
     Family::from_model_type(family).is_some_and(|family| family.row().switches.experts.is_some())
+}
+
+/// Layers of both kinds, with and without a projection for values, in all layers of the full kind.
+fn gemma4(random: &mut Pcg64, head_dim: usize) -> String {
+    let heads = match random.random_range(0..2) {
+        0 => r#""attention_k_eq_v": true, "num_global_key_value_heads": 1"#,
+        _ => r#""attention_k_eq_v": false"#,
+    };
+    let layers = match random.random_range(0..2) {
+        0 => r#""hidden_size_per_layer_input": 0"#,
+        _ => {
+            r#""hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 4096, "num_hidden_layers": 5,
+            "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "layer_types": ["sliding_attention",
+            "sliding_attention", "full_attention", "sliding_attention", "full_attention"]"#
+        }
+    };
+    format!(
+        r#", "head_dim": {head_dim}, "global_head_dim": {}, "sliding_window": 100, "final_logit_softcapping": 30.0,
+        {layers}, {heads}"#,
+        2 * head_dim
+    )
 }
 
 fn experts(random: &mut Pcg64) -> String {
@@ -353,6 +374,7 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             one(random, &[16, 32]),
             one(random, &[16, 32]),
         ),
+        "gemma4_text" => gemma4(random, head_dim),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
     };

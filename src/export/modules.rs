@@ -1,6 +1,6 @@
 //! Names of the linear layers that get adapters, as a model's checkpoint has them.
 
-use peft_tune_core::architecture::{Architecture, LinearModule, Mixer};
+use peft_tune_core::architecture::{Architecture, LinearModule, LinearRole, Mixer};
 use peft_tune_core::plan::{expression_within, last_component};
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
 use serde_json::{Value, json};
@@ -30,41 +30,57 @@ pub(super) fn module_names(targets: &TargetModules, architecture: Option<&Archit
         TargetModules::Named(names) => names.clone(),
         TargetModules::Preset(preset) => layers(architecture)
             .into_iter()
-            .filter(|(_, attends)| match preset {
+            .filter(|(_, group)| match preset {
                 TargetPreset::AllLinear => true,
-                TargetPreset::Attention => *attends,
-                TargetPreset::Mlp => !*attends,
+                TargetPreset::Attention => *group == ModuleGroup::Attention,
+                TargetPreset::Mlp => *group == ModuleGroup::Mlp,
             })
             .map(|(name, _)| name.to_owned())
             .collect(),
     }
 }
 
-/// Each linear layer's name, and whether it belongs to the attention.
-fn layers(architecture: Option<&Architecture>) -> Vec<(&'static str, bool)> {
+/// What a linear layer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ModuleGroup {
+    Attention,
+    Mlp,
+    /// What only some families have: the inputs of layers beside the stream.
+    Other,
+}
+
+/// Each linear layer's name, and what it belongs to.
+fn layers(architecture: Option<&Architecture>) -> Vec<(&'static str, ModuleGroup)> {
     let Some(architecture) = architecture else {
-        let named = |attends| move |name: &'static str| (name, attends);
+        let named = |group| move |name: &'static str| (name, group);
         return ATTENTION
             .into_iter()
-            .map(named(true))
-            .chain(MLP.into_iter().map(named(false)))
+            .map(named(ModuleGroup::Attention))
+            .chain(MLP.into_iter().map(named(ModuleGroup::Mlp)))
             .collect();
+    };
+    let group = |role: LinearRole| match role {
+        LinearRole::InputGate | LinearRole::InputProjection | LinearRole::LayerInputs => ModuleGroup::Other,
+        role if role.attends() => ModuleGroup::Attention,
+        _ => ModuleGroup::Mlp,
     };
     let mut named = Vec::new();
     for module in modules(architecture) {
         let name = last_component(module.name);
         if named.iter().all(|(known, _)| *known != name) {
-            named.push((name, module.role.attends()));
+            named.push((name, group(module.role)));
         }
     }
     named
 }
 
-/// The linear layers of all kinds of layers, those that attend first. Of a mixture they are the ones of a layer without experts.
+/// The linear layers of all kinds of layers, those that attend first, and the one beside them. Of a mixture they are the ones of a
+/// layer without experts.
 fn modules(architecture: &Architecture) -> Vec<LinearModule> {
     let mut modules = architecture.linear_modules();
     let others = (0..architecture.layers.len()).filter(|index| architecture.mixer(*index) != Mixer::Attention);
     modules.extend(others.take(1).flat_map(|index| architecture.layer_modules(index)));
+    modules.extend(architecture.outer_module());
     modules
 }
 
@@ -94,6 +110,18 @@ mod tests {
         };
         let expected = r".*language_model\.(?:.*\.)?(?:gate_proj|up_proj|down_proj)";
         assert_eq!(peft_targets(&settings, Some(&gemma)), expected);
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_gemma4_e2b/model/config.json");
+        let gemma = Architecture::from_config(&path).unwrap();
+        let names = |preset| module_names(&TargetModules::Preset(preset), Some(&gemma));
+        assert_eq!(names(TargetPreset::Mlp), ["gate_proj", "up_proj", "down_proj"]);
+        let all = names(TargetPreset::AllLinear);
+        let inputs = [
+            "per_layer_input_gate",
+            "per_layer_projection",
+            "per_layer_model_projection",
+        ];
+        assert_eq!(all[7..], inputs);
         let unknown = module_names(&TargetModules::Preset(TargetPreset::AllLinear), None);
         assert_eq!(unknown.len(), 7);
     }

@@ -53,14 +53,18 @@ fn model_with_tokenizer(folder_to_fill: &Path) -> PathBuf {
 }
 
 fn generator(adapter: Option<&Path>) -> Generator {
-    let model = folder("ref_llama/model");
+    generator_of("ref_llama", adapter)
+}
+
+fn generator_of(family: &str, adapter: Option<&Path>) -> Generator {
+    let model = folder(family).join("model");
     let model = BaseModel::load(&model, Precision::Fp32, &Device::Cpu).unwrap();
     Generator::new(model, adapter).unwrap()
 }
 
 /// Logits of every position of one document, by the trainer's forward pass.
-fn logits(adapter: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe(adapter), 1).unwrap();
+fn logits(family: &str, adapter: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe(adapter), 1).unwrap();
     let mut batch = MicroBatch::new();
     batch.push(tokens, std::iter::repeat_n(IGNORE, tokens.len()));
     trainer.logits(&batch).unwrap().to_vec2().unwrap()
@@ -82,34 +86,45 @@ fn greedy(max_tokens: usize) -> GenerationSettings {
 
 #[test]
 fn greedy_tokens_are_the_most_likely_ones() {
-    let adapter = folder("ref_llama/adapter_init");
-    let prompt = &documents("ref_llama", "input_ids", "input_ids")[0].input_ids[..9];
-    let generated = generator(Some(&adapter))
-        .generate(prompt, &greedy(12), &mut |_| Control::Continue)
-        .unwrap();
-    assert_eq!((generated.tokens.len(), generated.end), (12, TextEnd::MaxTokens));
-    // One pass over the whole text predicts each of its tokens from those before.
-    let whole: Vec<u32> = prompt.iter().chain(&generated.tokens).copied().collect();
-    let logits = logits(&adapter, &whole);
-    for (place, token) in generated.tokens.iter().enumerate() {
-        assert_eq!(greatest(&logits[prompt.len() - 1 + place]), *token, "token {place}");
+    for family in ["ref_llama", "ref_gemma4", "ref_gemma4_e2b"] {
+        let adapter = folder(family).join("adapter_init");
+        let prompt = &documents(family, "input_ids", "input_ids")[0].input_ids[..9];
+        let generated = generator_of(family, Some(&adapter))
+            .generate(prompt, &greedy(12), &mut |_| Control::Continue)
+            .unwrap();
+        assert_eq!((generated.tokens.len(), generated.end), (12, TextEnd::MaxTokens));
+        // One pass over the whole text predicts each of its tokens from those before.
+        let whole: Vec<u32> = prompt.iter().chain(&generated.tokens).copied().collect();
+        let logits = logits(family, &adapter, &whole);
+        for (place, token) in generated.tokens.iter().enumerate() {
+            assert_eq!(
+                greatest(&logits[prompt.len() - 1 + place]),
+                *token,
+                "{family} token {place}"
+            );
+        }
+        let plain = generator_of(family, None)
+            .generate(prompt, &greedy(12), &mut |_| Control::Continue)
+            .unwrap();
+        assert_ne!(plain.tokens, generated.tokens, "{family}: the adapter does nothing");
+        let merged = generator_of(family, Some(&adapter)).into_merged().unwrap();
+        let merged = { merged }.generate(prompt, &greedy(12), &mut |_| Control::Continue);
+        assert_eq!(merged.unwrap().tokens, generated.tokens, "{family}: merged");
     }
-    let plain = generator(None)
-        .generate(prompt, &greedy(12), &mut |_| Control::Continue)
-        .unwrap();
-    assert_ne!(plain.tokens, generated.tokens, "the adapter does nothing");
 }
 
 #[test]
 fn logits_of_the_last_position_are_pefts() {
-    let expected = &tensors(&folder("ref_llama/logits.safetensors"))["logits"];
-    let rows = documents("ref_llama", "input_ids", "input_ids");
-    let mut generator = generator(Some(&folder("ref_llama/adapter_init")));
-    for (row, expected) in rows.iter().zip(expected.to_vec3::<f32>().unwrap()) {
-        let actual = generator.next_logits(&row.input_ids).unwrap();
-        let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
-        let error = relative_error(&tensor(&actual), &tensor(expected.last().unwrap()));
-        assert!(error < 1e-5, "{error:.1e}");
+    for family in ["ref_llama", "ref_gemma4", "ref_gemma4_e2b"] {
+        let expected = &tensors(&folder(family).join("logits.safetensors"))["logits"];
+        let rows = documents(family, "input_ids", "input_ids");
+        let mut generator = generator_of(family, Some(&folder(family).join("adapter_init")));
+        for (row, expected) in rows.iter().zip(expected.to_vec3::<f32>().unwrap()) {
+            let actual = generator.next_logits(&row.input_ids).unwrap();
+            let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
+            let error = relative_error(&tensor(&actual), &tensor(expected.last().unwrap()));
+            assert!(error < 1e-5, "{family}: {error:.1e}");
+        }
     }
 }
 

@@ -33,7 +33,7 @@ fn mixed_values(architecture: &Architecture, index: usize) -> usize {
         Mixer::Attention => {
             let heads = architecture.heads + architecture.kv_heads;
             let gates = if architecture.head_gates {
-                architecture.query_size()
+                architecture.query_size(index)
             } else {
                 0
             };

@@ -27,7 +27,7 @@ struct Layout {
     names: [&'static str; 2],
 }
 
-const LAYOUTS: [Layout; 4] = [
+const LAYOUTS: [Layout; 7] = [
     Layout {
         reference: "ref_mistral",
         model_type: "mistral3",
@@ -44,6 +44,24 @@ const LAYOUTS: [Layout; 4] = [
         reference: "ref_qwen2",
         model_type: "qwen2_5_vl",
         text: Some("qwen2_5_vl_text"),
+        names: ["model.language_model.", "lm_head"],
+    },
+    Layout {
+        reference: "ref_gemma4",
+        model_type: "gemma4",
+        text: Some("gemma4_text"),
+        names: ["model.language_model.", "lm_head"],
+    },
+    Layout {
+        reference: "ref_gemma4_e2b",
+        model_type: "gemma4",
+        text: Some("gemma4_text"),
+        names: ["model.language_model.", "lm_head"],
+    },
+    Layout {
+        reference: "ref_gemma4",
+        model_type: "gemma4_unified",
+        text: Some("gemma4_unified_text"),
         names: ["model.language_model.", "lm_head"],
     },
     Layout {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peft_tune_core::architecture::{Architecture, NormPlacement, QueryKeyNorm};
+use peft_tune_core::architecture::{Architecture, KeyValueSource, LayerHeads, NormPlacement, QueryKeyNorm};
 use peft_tune_core::recipe::{Checkpointing, Precision};
 use peft_tune_engine::Trainer;
 use peft_tune_engine::data::MicroBatch;
@@ -32,7 +32,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts, and models whose layers do not all attend.
-const FAMILIES: [&str; 39] = [
+const FAMILIES: [&str; 41] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -62,6 +62,8 @@ const FAMILIES: [&str; 39] = [
     "ref_glm",
     "ref_helium",
     "ref_cohere",
+    "ref_gemma4",
+    "ref_gemma4_e2b",
     "ref_qwen3_moe",
     "ref_qwen2_moe",
     "ref_glm4_moe",
@@ -213,6 +215,8 @@ fn checkpointing_changes_no_bit() {
         "ref_apertus",
         "ref_lfm2",
         "ref_qwen3_5",
+        "ref_gemma4",
+        "ref_gemma4_e2b",
     ] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
@@ -229,9 +233,15 @@ fn checkpointing_changes_no_bit() {
     }
 }
 
-/// The list at the head of `crates/engine/src/model/saved.rs`, for one layer in float32.
-fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
-    let heads = architecture.heads + 2 * architecture.kv_heads;
+/// The list at the head of `crates/engine/src/model/saved.rs`, for layer `index` in float32.
+fn layer_bytes(architecture: &Architecture, index: usize, tokens: usize, rank: usize) -> usize {
+    let LayerHeads { kv_heads, head_dim } = architecture.heads_of(index);
+    let [keys, values] = match architecture.layers[index].keys {
+        KeyValueSource::Projections => [kv_heads; 2],
+        KeyValueSource::OneProjection => [kv_heads, 0],
+        KeyValueSource::Layer(_) => [0; 2],
+    };
+    let heads = architecture.heads + keys + values;
     let before = match architecture.norm_placement {
         NormPlacement::Behind => 0,
         _ => 2,
@@ -243,14 +253,28 @@ fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize
     let norms = architecture.hidden_size + before;
     let head_norms = match architecture.query_key_norm {
         QueryKeyNorm::None => 0,
-        QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => architecture.heads + architecture.kv_heads,
+        QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => architecture.heads + keys,
         QueryKeyNorm::AllHeads => 2,
     };
-    let attention = (heads + architecture.heads) * architecture.head_dim + architecture.heads;
+    let value_norms = if architecture.value_norm { keys } else { 0 };
+    let attention = (heads + architecture.heads) * head_dim + architecture.heads;
     let behind = behind * (architecture.hidden_size + 1);
     let gates = if architecture.activation.is_gated() { 2 } else { 1 };
-    let mlp = gates * architecture.intermediate_size + behind;
-    4 * tokens * (norms + head_norms + attention + mlp + architecture.linear_modules().len() * rank)
+    let mlp = gates * architecture.inner_of(index) + behind;
+    // The stream before it, its gate, and what the norm behind it reads and keeps.
+    let inputs = architecture.layer_inputs;
+    let input = inputs.map_or(0, |inputs| 2 * architecture.hidden_size + inputs.width + 1);
+    let adapters = architecture.layer_modules(index).len() * rank;
+    4 * tokens * (norms + head_norms + value_norms + attention + mlp + input + adapters)
+}
+
+/// What layers have from each other: keys and values that several read, and all their inputs.
+fn cross_layer_bytes(architecture: &Architecture, tokens: usize) -> usize {
+    let count = architecture.layers.len();
+    let sources = (0..count).filter(|index| architecture.readers_of(*index).next().is_some());
+    let shared: usize = sources.map(|index| 2 * architecture.kv_size(index)).sum();
+    let inputs = architecture.layer_inputs.map_or(0, |inputs| count * inputs.width);
+    4 * tokens * (shared + inputs)
 }
 
 #[test]
@@ -265,6 +289,8 @@ fn saved_activations_are_exactly_those_listed() {
         "ref_olmo3",
         "ref_glm4",
         "ref_apertus",
+        "ref_gemma4",
+        "ref_gemma4_e2b",
     ] {
         let batch = &whole_batch(family)[0];
         let model = base(family, Precision::Fp32);
@@ -275,20 +301,19 @@ fn saved_activations_are_exactly_those_listed() {
             let mut trainer = Trainer::new(Arc::clone(&model), &recipe, 1).unwrap();
             trainer.saved_bytes(batch).unwrap()
         };
-        let (input, last) = (
-            4 * batch.tokens() * architecture.hidden_size,
-            4 * batch.tokens() * (architecture.hidden_size + 1),
-        );
-        let layer = layer_bytes(architecture, batch.tokens(), 8);
-        assert_eq!(saved(Checkpointing::None).device, 2 * layer + last, "{family}");
-        assert_eq!(
-            saved(Checkpointing::EVERY_SECOND).device,
-            layer + input + last,
-            "{family}"
-        );
-        assert_eq!(saved(Checkpointing::Full).device, 2 * input + last, "{family}");
+        let input = 4 * batch.tokens() * architecture.hidden_size;
+        let last = input + 4 * batch.tokens() + cross_layer_bytes(architecture, batch.tokens());
+        let count = architecture.layers.len();
+        let rank = recipe(&folder(family).join("adapter_init")).adapter.unwrap().rank;
+        let layer = |index| layer_bytes(architecture, index, batch.tokens(), rank);
+        let all: usize = (0..count).map(layer).sum();
+        assert_eq!(saved(Checkpointing::None).device, all + last, "{family}");
+        let every_second = |index: usize| if index.is_multiple_of(2) { input } else { layer(index) };
+        let half: usize = (0..count).map(every_second).sum();
+        assert_eq!(saved(Checkpointing::EVERY_SECOND).device, half + last, "{family}");
+        assert_eq!(saved(Checkpointing::Full).device, count * input + last, "{family}");
         let offloaded = saved(Checkpointing::Offload);
-        assert_eq!((offloaded.device, offloaded.host), (last, 2 * input), "{family}");
+        assert_eq!((offloaded.device, offloaded.host), (last, count * input), "{family}");
     }
 }
 

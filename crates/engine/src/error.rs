@@ -41,9 +41,7 @@ pub enum TrainError {
     )]
     NoBiasToMergeInto { module: String },
 
-    #[error(
-        "the experts of `{family}` run on the CPU only so far; name `cpu` as the device, or take another model"
-    )]
+    #[error("the experts of `{family}` run on the CPU only so far; name `cpu` as the device, or take another model")]
     ExpertsOnGpu { family: &'static str },
 
     #[error(

@@ -242,7 +242,7 @@ impl Setting {
             Method::Full => 6.0,
         };
         let weights = of_a_weight * rows * length * (layers * linear as f64 + head as f64);
-        weights + 6.0 * rows * length * length * layers * architecture.query_size() as f64
+        weights + 6.0 * rows * length * length * layers * architecture.query_size(0) as f64
     }
 
     /// What the products could reach: matrix units, and for fp32, which never uses TF32 unasked, the plain ones.

@@ -51,7 +51,7 @@ fn flops_are_those_of_the_formulas() {
     let base = base("ref_llama", Precision::Fp32);
     let architecture = base.architecture();
     let (hidden, inner) = (architecture.hidden_size, architecture.intermediate_size);
-    let (query, kv) = (architecture.query_size(), architecture.kv_size());
+    let (query, kv) = (architecture.query_size(0), architecture.kv_size(0));
     let layers = architecture.layers.len();
     // (in, out) of the seven linear layers.
     let linears = [

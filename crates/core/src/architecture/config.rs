@@ -48,6 +48,11 @@ impl Config {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// All keys that are written.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.map.keys().map(String::as_str)
+    }
+
     /// Whether `key` is written at all, be it as null.
     pub(super) fn mentions(&self, key: &str) -> bool {
         self.map.contains_key(key)

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::config::Config;
-use super::{ArchitectureError, Experts, Family, Latent, Mixer, Rope};
+use super::{ArchitectureError, Experts, Family, Latent, LayerInputs, Mixer, Rope};
 
 /// A decoder-only model's dimensions and the switches in which the families differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,9 +32,9 @@ pub struct Architecture {
     pub intermediate_size: usize,
     /// Hq, query heads.
     pub heads: usize,
-    /// Hkv, key and value heads; divides `heads`.
+    /// Hkv, key and value heads of layers that have no others of their own; divides `heads`.
     pub kv_heads: usize,
-    /// d, width of a head.
+    /// d, width of a head in layers that have no others of their own.
     pub head_dim: usize,
     /// Longest sequence the model was made for.
     pub max_positions: usize,
@@ -52,6 +52,8 @@ pub struct Architecture {
     pub norm_placement: NormPlacement,
     /// Norms of queries and keys.
     pub query_key_norm: QueryKeyNorm,
+    /// Values have a norm of each head, without a weight (Gemma 4).
+    pub value_norm: bool,
     /// q, k and v have a bias.
     pub qkv_bias: bool,
     /// The attention's output projection has a bias.
@@ -83,8 +85,14 @@ pub struct Architecture {
     pub head_gates: bool,
     /// Each head has one more logit in its softmax, whose weight goes nowhere (gpt-oss).
     pub sinks: bool,
+    /// Each layer's output is multiplied with a number of its own, which never trains (Gemma 4).
+    pub layer_scalar: bool,
     /// What some or all layers have in place of one MLP.
     pub experts: Option<Experts>,
+    /// Layers with the keys and values of another have an MLP of twice the width (Gemma 4 E2B).
+    pub wide_mlp: bool,
+    /// What each layer has as an input beside the stream.
+    pub layer_inputs: Option<LayerInputs>,
     /// How queries, keys and values come by two projections each, where they do.
     pub latent: Option<Latent>,
 }
@@ -97,6 +105,30 @@ pub struct LayerAttention {
     pub window: Option<usize>,
     /// Index into [`Architecture::ropes`]; absent where queries and keys are not rotated.
     pub rope: Option<usize>,
+    /// Its keys and values where their heads are not the model's.
+    pub heads: Option<LayerHeads>,
+    pub keys: KeyValueSource,
+}
+
+/// Heads of one layer where they are not those of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerHeads {
+    /// Hkv
+    pub kv_heads: usize,
+    /// d
+    pub head_dim: usize,
+}
+
+/// Where a layer has its keys and values from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyValueSource {
+    /// A projection each.
+    #[default]
+    Projections,
+    /// One projection: its output goes through the norm of keys and, as it is, through that of values.
+    OneProjection,
+    /// Those of an earlier layer, as its attention reads them.
+    Layer(usize),
 }
 
 /// Activation of the MLP: of the gate, which is multiplied with up, or of up alone.
@@ -206,9 +238,49 @@ impl Architecture {
         super::read::read(&Config::parse(path, text)?)
     }
 
-    /// Width of all query heads together, Hq·d.
-    pub fn query_size(&self) -> usize {
-        self.heads * self.head_dim
+    /// Hkv and d of layer `index`.
+    pub fn heads_of(&self, index: usize) -> LayerHeads {
+        let own = self.layers.get(index).and_then(|layer| layer.heads);
+        own.unwrap_or(LayerHeads {
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+        })
+    }
+
+    /// The layer whose keys and values layer `index` has, where they are not its own.
+    pub fn source_of(&self, index: usize) -> Option<usize> {
+        match self.layers.get(index).map(|layer| layer.keys) {
+            Some(KeyValueSource::Layer(source)) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// Layers that have the keys and values of layer `index` beside itself.
+    pub fn readers_of(&self, index: usize) -> impl DoubleEndedIterator<Item = usize> {
+        (0..self.layers.len()).filter(move |layer| self.source_of(*layer) == Some(index))
+    }
+
+    /// I of layer `index`.
+    pub fn inner_of(&self, index: usize) -> usize {
+        match self.wide_mlp && self.source_of(index).is_some() {
+            true => 2 * self.intermediate_size,
+            false => self.intermediate_size,
+        }
+    }
+
+    /// Widths of heads that some layer has, each once.
+    pub fn head_dims(&self) -> Vec<usize> {
+        let mut dims: Vec<usize> = (0..self.layers.len())
+            .map(|index| self.heads_of(index).head_dim)
+            .collect();
+        dims.sort_unstable();
+        dims.dedup();
+        dims
+    }
+
+    /// Width of all query heads of layer `index` together, Hq·d.
+    pub fn query_size(&self, index: usize) -> usize {
+        self.heads * self.heads_of(index).head_dim
     }
 
     /// The experts of layer `index`, where it has some.
@@ -217,23 +289,20 @@ impl Architecture {
         experts.filter(|experts| experts.is_sparse.get(index).copied().unwrap_or(false))
     }
 
-    /// Width of all key heads together, Hkv·d.
-    pub fn kv_size(&self) -> usize {
-        self.kv_heads * self.head_dim
+    /// Width of all key heads of layer `index` together, Hkv·d.
+    pub fn kv_size(&self, index: usize) -> usize {
+        let LayerHeads { kv_heads, head_dim } = self.heads_of(index);
+        kv_heads * head_dim
     }
 
-    /// dv, width of a head's value: d but for latent attention.
-    pub fn value_dim(&self) -> usize {
-        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
+    /// dv, width of a head's value in layer `index`: d but for latent attention.
+    pub fn value_dim(&self, index: usize) -> usize {
+        let head_dim = self.heads_of(index).head_dim;
+        self.latent.map_or(head_dim, |latent| latent.value_dim)
     }
 
-    /// Width of all value heads together, Hkv·dv.
-    pub fn value_size(&self) -> usize {
-        self.kv_heads * self.value_dim()
-    }
-
-    /// Width of what attention gives, Hq·dv.
-    pub fn attended_size(&self) -> usize {
-        self.heads * self.value_dim()
+    /// Width of what attention gives in layer `index`, Hq·dv.
+    pub fn attended_size(&self, index: usize) -> usize {
+        self.heads * self.value_dim(index)
     }
 }

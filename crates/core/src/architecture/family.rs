@@ -44,6 +44,7 @@ pub enum Family {
     Glm,
     Helium,
     Cohere,
+    Gemma4,
 }
 
 /// What is to be known of a family.
@@ -106,6 +107,20 @@ pub struct Switches {
     /// `final_logit_softcapping`
     pub logit_soft_cap: SoftCap,
     pub windows: Windows,
+    /// The window of sliding layers where the file names none.
+    pub window: usize,
+    /// Full layers have heads of their own, or one projection for keys and values (`global_head_dim`,
+    /// `num_global_key_value_heads`, `attention_k_eq_v`, `per_layer_config`); the last layer is full.
+    pub full_heads: bool,
+    /// The last layers may have the keys and values of earlier ones (`num_kv_shared_layers`), and an MLP of twice the width
+    /// (`use_double_wide_mlp`).
+    pub shared_keys: bool,
+    /// Width of each layer's input beside the stream where `hidden_size_per_layer_input` is absent; `None` where the family has none.
+    pub layer_inputs: Option<usize>,
+    /// Values have a norm of each head, without a weight.
+    pub value_norm: bool,
+    /// Each layer's output is multiplied with a number of its own.
+    pub layer_scalar: bool,
     /// The rope of layers with a window.
     pub sliding_rope: SlidingRope,
     /// Which layers rotate queries and keys at all.
@@ -167,6 +182,8 @@ pub enum QueryScale {
     HeadDim,
     /// 1/sqrt(d) times the square of what YaRN says by `mscale_all_dim`.
     Yarn,
+    /// 1
+    One,
     /// 1/sqrt of `query_pre_attn_scalar`, or of this one where it is absent.
     Scalar(f64),
     /// That of a key; 1 where it is absent.
@@ -183,6 +200,9 @@ pub enum SlidingRope {
     OwnBase,
     /// That of the others without their scaling.
     Unscaled,
+    /// Each kind of layer has its own in `rope_parameters`; where that is absent, full layers turn a quarter of a head by
+    /// `proportional` angles with [`Switches::rope_base`], sliding ones all of it with a base of 10,000.
+    Both,
 }
 
 /// Which layers rotate queries and keys.

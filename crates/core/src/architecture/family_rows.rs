@@ -35,6 +35,12 @@ const PLAIN: Switches = Switches {
     attention_soft_cap: SoftCap::Never,
     logit_soft_cap: SoftCap::Never,
     windows: Windows::Never,
+    window: DEFAULT_WINDOW,
+    full_heads: false,
+    shared_keys: false,
+    layer_inputs: None,
+    value_norm: false,
+    layer_scalar: false,
     sliding_rope: SlidingRope::Shared,
     rope_layers: RopeLayers::All,
     rope_order: RopeOrder::Halves,
@@ -175,6 +181,12 @@ const CHATML: ChatMarks = ChatMarks {
 const GEMMA_CHAT: ChatMarks = ChatMarks {
     user: "<start_of_turn>user\n",
     assistant: "<start_of_turn>model\n",
+};
+
+/// Those of Gemma 4, which has other marks than the Gemmas before it.
+const GEMMA4_CHAT: ChatMarks = ChatMarks {
+    user: "<|turn>user\n",
+    assistant: "<|turn>model\n",
 };
 
 const GRANITE_CHAT: ChatMarks = ChatMarks {
@@ -836,5 +848,29 @@ pub(super) const ROWS: &[FamilyRow] = &[
             user: "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
             assistant: "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
         },
+    },
+    FamilyRow {
+        family: Family::Gemma4,
+        name: "gemma4_text",
+        text_names: &["gemma4_unified_text"],
+        switches: Switches {
+            norm_offset: 0.0,
+            query_key_norm: QueryKeyNorm::Heads,
+            query_scale: QueryScale::One,
+            logit_soft_cap: SoftCap::WhereSet,
+            windows: Windows::ExceptEvery { nth: 6, key: None },
+            window: 512,
+            full_heads: true,
+            shared_keys: true,
+            layer_inputs: Some(256),
+            value_norm: true,
+            layer_scalar: true,
+            sliding_rope: SlidingRope::Both,
+            rope_base: 1_000_000.0,
+            refused: &["enable_moe_block"],
+            ..GEMMA
+        },
+        torchtune: None,
+        chat: GEMMA4_CHAT,
     },
 ];

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::family::{DEFAULT_WINDOW, RopeLayers, SlidingRope, Switches, Windows};
-use super::{ArchitectureError, LayerAttention, Mixer, Mixers, mixer};
+use super::family::{RopeLayers, SlidingRope, Switches, Windows};
+use super::{ArchitectureError, KeyValueSource, LayerAttention, Mixer, Mixers, mixer};
 
 /// Mixers, windows and ropes of `count` layers.
 pub(super) fn read(
@@ -18,7 +18,7 @@ pub(super) fn read(
         // `layer_types` has been read.
         Windows::Never if switches.mixers != Mixers::Attention => vec![None; count],
         Windows::Never => {
-            let windows = windows_of(config, None, count, |_| false)?;
+            let windows = windows_of(config, switches.window, count, |_| false)?;
             if windows.iter().any(Option::is_some) {
                 return Err(config.unsupported("layer_types", "sliding_attention", "full_attention"));
             }
@@ -30,18 +30,22 @@ pub(super) fn read(
         Windows::FromLayer if !config.flag("use_sliding_window", false)? => vec![None; count],
         Windows::FromLayer => {
             let first = config.optional_count("max_window_layers")?.unwrap_or(28);
-            windows_of(config, window?, count, |index| index >= first)?
+            windows_of(config, window?.unwrap_or(switches.window), count, |index| {
+                index >= first
+            })?
         }
         Windows::ExceptEvery { nth, key } => {
             let set = key.map(|key| config.optional_dimension(key)).transpose()?.flatten();
             let nth = set.unwrap_or(nth);
-            windows_of(config, window?, count, |index| (index + 1) % nth != 0)?
+            windows_of(config, window?.unwrap_or(switches.window), count, |index| {
+                (index + 1) % nth != 0
+            })?
         }
         Windows::Pattern => match window? {
             None => vec![None; count],
             Some(window) => {
                 let slides = pattern(config, count)?;
-                windows_of(config, Some(window), count, |index| slides[index])?
+                windows_of(config, window, count, |index| slides[index])?
             }
         },
     };
@@ -51,8 +55,10 @@ pub(super) fn read(
         window,
         rope: (turns && mixer == Mixer::Attention).then_some(match switches.sliding_rope {
             SlidingRope::Shared => 0,
-            SlidingRope::OwnBase | SlidingRope::Unscaled => usize::from(window.is_some()),
+            SlidingRope::OwnBase | SlidingRope::Unscaled | SlidingRope::Both => usize::from(window.is_some()),
         }),
+        heads: None,
+        keys: KeyValueSource::default(),
     };
     Ok(windows.into_iter().zip(turns).zip(mixers).map(layer).collect())
 }
@@ -99,14 +105,13 @@ fn pattern(config: &Config, count: usize) -> Result<Vec<bool>, ArchitectureError
     Ok(again.map(|letter| letter == 'L').take(count).collect())
 }
 
-/// `window`, or the usual one, for the layers that `layer_types` names as sliding or, where it is absent, that `slides` names.
+/// `window` for the layers that `layer_types` names as sliding or, where it is absent, that `slides` names.
 fn windows_of(
     config: &Config,
-    window: Option<usize>,
+    window: usize,
     count: usize,
     slides: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<usize>>, ArchitectureError> {
-    let window = window.unwrap_or(DEFAULT_WINDOW);
     let Some(kinds) = config.optional_texts("layer_types")? else {
         return Ok((0..count).map(|index| slides(index).then_some(window)).collect());
     };

@@ -11,16 +11,20 @@ mod experts;
 mod family;
 mod family_rows;
 mod latent;
+mod layer_heads;
+mod layer_inputs;
 mod layers;
 mod mixer;
 mod multimodal;
 mod read;
 mod rope;
 mod rope_config;
+mod shared_keys;
 mod tensors;
 mod unknown;
 
-pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, LayerNames, NormPlacement, QueryKeyNorm};
+pub use dimensions::{Activation, Architecture, Dtype, KeyValueSource, LayerAttention, LayerHeads, LayerNames};
+pub use dimensions::{NormPlacement, QueryKeyNorm};
 pub use error::ArchitectureError;
 pub use expert_switches::{ExpertSwitches, Grouping, SharedSwitch, SparseLayers};
 pub use experts::{
@@ -31,8 +35,11 @@ pub use family::{
     TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
 pub use latent::{LATENT_NORM_EPSILON, Latent};
+pub use layer_inputs::{LAYER_INPUT_END, LAYER_INPUT_NORM, LAYER_INPUT_PROJECTION, LAYER_INPUT_TABLE, LayerInputs};
 pub(crate) use mixer::is_frozen;
 pub use mixer::{DeltaRule, GATED_NORM, Mixer, Mixers, ShortConvolution};
 pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
-pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, SINKS, name_alone, name_within, names_of_language_model};
+pub use tensors::{
+    EMBEDDING, FINAL_NORM, LAYER_SCALAR, LM_HEAD, SINKS, name_alone, name_within, names_of_language_model,
+};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

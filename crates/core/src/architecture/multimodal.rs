@@ -35,6 +35,20 @@ const ROWS: &[MultimodalRow] = &[
         defaults: gemma3_text_defaults,
     },
     MultimodalRow {
+        name: "gemma4",
+        text: "gemma4_text",
+        module: LANGUAGE_MODEL,
+        flat: false,
+        defaults: gemma4_text_defaults,
+    },
+    MultimodalRow {
+        name: "gemma4_unified",
+        text: "gemma4_unified_text",
+        module: LANGUAGE_MODEL,
+        flat: false,
+        defaults: gemma4_unified_text_defaults,
+    },
+    MultimodalRow {
         name: "mistral3",
         text: "mistral",
         module: LANGUAGE_MODEL,
@@ -129,6 +143,37 @@ fn gemma3_text_defaults() -> Vec<(&'static str, Value)> {
         ("head_dim", json!(256)),
         ("max_position_embeddings", json!(131_072)),
     ]
+}
+
+/// Likewise for `Gemma4TextConfig`.
+fn gemma4_text_defaults() -> Vec<(&'static str, Value)> {
+    vec![
+        ("vocab_size", json!(262_144)),
+        ("hidden_size", json!(2304)),
+        ("intermediate_size", json!(9216)),
+        ("num_hidden_layers", json!(30)),
+        ("num_attention_heads", json!(8)),
+        ("num_key_value_heads", json!(4)),
+        ("head_dim", json!(256)),
+        ("max_position_embeddings", json!(131_072)),
+        ("hidden_size_per_layer_input", json!(256)),
+        ("vocab_size_per_layer_input", json!(262_144)),
+    ]
+}
+
+/// Likewise for `Gemma4UnifiedTextConfig`.
+fn gemma4_unified_text_defaults() -> Vec<(&'static str, Value)> {
+    let mut defaults = gemma4_text_defaults();
+    for (key, value) in &mut defaults {
+        match *key {
+            "max_position_embeddings" => *value = json!(262_144),
+            // It has none.
+            "hidden_size_per_layer_input" => *value = json!(0),
+            _ => {}
+        }
+    }
+    defaults.push(("sliding_window", json!(1024)));
+    defaults
 }
 
 #[cfg(test)]

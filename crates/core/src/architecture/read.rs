@@ -2,8 +2,11 @@
 
 use super::config::{Config, LARGEST_DIMENSION};
 use super::family::{Bias, Factor, Family, MlpWidth, QueryScale, SoftCap, Switches};
-use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, Latent, LayerAttention, Mixer, QueryKeyNorm};
-use super::{expert_switches, layers, multimodal, rope_config, unknown};
+use super::{
+    Activation, Architecture, ArchitectureError, Dtype, Experts, KeyValueSource, Latent, LayerAttention, LayerInputs,
+    Mixer, QueryKeyNorm,
+};
+use super::{expert_switches, layer_heads, layers, multimodal, rope_config, shared_keys, unknown};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -38,6 +41,12 @@ fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
     }
     let mut architecture = of_family(config, family, switches)?;
     architecture.layers = layers::read(config, switches, architecture.layers.len())?;
+    if switches.full_heads {
+        layer_heads::read(config, switches, &mut architecture)?;
+    }
+    if switches.shared_keys {
+        shared_keys::read(config, &mut architecture)?;
+    }
     Ok(architecture)
 }
 
@@ -86,7 +95,9 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             LayerAttention {
                 mixer: Mixer::Attention,
                 window: None,
-                rope: Some(0)
+                rope: Some(0),
+                heads: None,
+                keys: KeyValueSource::default(),
             };
             layers
         ],
@@ -101,6 +112,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             Some(key) if !config.flag(key, false)? => QueryKeyNorm::None,
             _ => switches.query_key_norm,
         },
+        value_norm: switches.value_norm,
         qkv_bias: bias(config, switches.qkv_bias)?,
         output_bias: bias(config, switches.output_bias)?,
         mlp_bias: bias(config, switches.mlp_bias)?,
@@ -117,6 +129,12 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         logit_soft_cap: soft_cap(config, "final_logit_softcapping", switches.logit_soft_cap)?,
         head_gates: switches.head_gates,
         sinks: switches.sinks,
+        layer_scalar: switches.layer_scalar,
+        wide_mlp: false,
+        layer_inputs: match switches.layer_inputs {
+            Some(width) => LayerInputs::read(config, width)?,
+            None => None,
+        },
         experts: switches
             .experts
             .map(|switches| Experts::read(config, &switches, layers))
@@ -185,6 +203,7 @@ fn attention_scale(config: &Config, scale: QueryScale, head_dim: usize) -> Resul
             let scalar = config.optional_positive("query_pre_attn_scalar")?;
             scalar.unwrap_or(default).powf(-0.5)
         }
+        QueryScale::One => 1.0,
         QueryScale::Key(key) => config.optional_positive(key)?.unwrap_or(1.0),
     })
 }

@@ -72,6 +72,11 @@ pub enum RopeScaling {
         /// Whether the ramp's ends are rounded to whole dimensions.
         truncate: bool,
     },
+    /// Angles of the whole head divided by `factor`, and of its pairs only the first `turning` turn (Gemma 4).
+    Proportional {
+        turning: usize,
+        factor: f64,
+    },
     /// One divisor for each frequency; another set once a sequence is longer than the original context.
     LongRope {
         short_factor: Vec<f64>,
@@ -95,6 +100,10 @@ impl Rope {
             RopeScaling::Linear { factor } => plain.iter().map(|f| f / *factor as f32).collect(),
             RopeScaling::Llama3 { .. } => plain.iter().map(|f| self.llama3(*f)).collect(),
             RopeScaling::Yarn { .. } => self.yarn(&plain),
+            RopeScaling::Proportional { turning, factor } => {
+                let of_pair = |(pair, f): (usize, &f32)| if pair < *turning { f / *factor as f32 } else { 0.0 };
+                plain.iter().enumerate().map(of_pair).collect()
+            }
             RopeScaling::LongRope {
                 short_factor,
                 long_factor,

@@ -46,6 +46,89 @@ pub(super) fn ropes(
             Ok(full_and_sliding(config, context, Some(base))?.to_vec())
         }
         SlidingRope::Unscaled => Ok(full_and_sliding(config, context, None)?.to_vec()),
+        // Full layers have heads of another width: `of_both` reads them once that is known.
+        SlidingRope::Both => Ok(Vec::new()),
+    }
+}
+
+/// The ropes of full and of sliding layers, each with a width of its heads and an object in `rope_parameters`.
+pub(super) fn of_both(
+    config: &Config,
+    switches: &Switches,
+    head_dims: [usize; 2],
+    max_positions: usize,
+) -> Result<Vec<Rope>, ArchitectureError> {
+    const SLIDING_BASE: f64 = 10_000.0;
+    const SHARE: f64 = 0.25;
+    let [full, sliding] = head_dims.map(|head_dim| RopeContext {
+        head_dim,
+        max_positions,
+        default_base: switches.rope_base,
+        share: 1.0,
+        plain_dims: 0,
+        order: switches.rope_order,
+        query_growth: false,
+    });
+    let sliding = RopeContext {
+        default_base: SLIDING_BASE,
+        ..sliding
+    };
+    let Some(parameters) = config.object("rope_parameters")? else {
+        let turning = (full.head_dim as f64 * SHARE) as usize / 2;
+        return Ok(vec![
+            proportional(full, full.default_base, (turning, 1.0)),
+            one(config, None, sliding)?,
+        ]);
+    };
+    let of_kind = |kind: &str, context: RopeContext| {
+        let Some(parameters) = parameters.object(kind)? else {
+            return Err(parameters.missing(kind));
+        };
+        if parameters.optional_text(kind_key(&parameters))? == Some("proportional") {
+            return read_proportional(&parameters, context);
+        }
+        if parameters.mentions("partial_rotary_factor") {
+            let value = parameters.optional_positive("partial_rotary_factor")?.unwrap_or(1.0);
+            if value != 1.0 {
+                let rule = "1 where rope_type is not proportional".to_owned();
+                return Err(parameters.impossible("partial_rotary_factor", value, rule));
+            }
+        }
+        one(&parameters, Some(&parameters), context)
+    };
+    Ok(vec![
+        of_kind("full_attention", full)?,
+        of_kind("sliding_attention", sliding)?,
+    ])
+}
+
+fn read_proportional(parameters: &Config, context: RopeContext) -> Result<Rope, ArchitectureError> {
+    let base = parameters.optional_positive("rope_theta")?;
+    let share = parameters.optional_positive("partial_rotary_factor")?.unwrap_or(1.0);
+    if share > 1.0 {
+        return Err(parameters.impossible("partial_rotary_factor", share, "at most 1".to_owned()));
+    }
+    if !context.head_dim.is_multiple_of(2) {
+        let rule = "that of heads with an even width".to_owned();
+        return Err(parameters.impossible("rope_type", "proportional", rule));
+    }
+    let turning = (share * context.head_dim as f64) as usize / 2;
+    let factor = parameters.optional_positive("factor")?.unwrap_or(1.0);
+    Ok(proportional(
+        context,
+        base.unwrap_or(context.default_base),
+        (turning, factor),
+    ))
+}
+
+fn proportional(context: RopeContext, base: f64, (turning, factor): (usize, f64)) -> Rope {
+    Rope {
+        base,
+        rotary_dims: context.head_dim,
+        plain_dims: 0,
+        order: context.order,
+        scaling: RopeScaling::Proportional { turning, factor },
+        query_growth: None,
     }
 }
 

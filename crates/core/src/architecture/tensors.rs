@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Activation, Architecture, Mixer, NormPlacement, QueryKeyNorm};
+use super::{Activation, Architecture, KeyValueSource, LAYER_INPUT_END, Mixer, NormPlacement, QueryKeyNorm};
 
 /// Name of the embedding tensor.
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -10,6 +10,8 @@ pub const EMBEDDING: &str = "model.embed_tokens.weight";
 pub const FINAL_NORM: &str = "model.norm.weight";
 /// Name of a layer's attention sinks, without the layer's name.
 pub const SINKS: &str = "self_attn.sinks";
+/// Name of the number that a layer's output is multiplied with, without the layer's name.
+pub const LAYER_SCALAR: &str = "layer_scalar";
 /// Name of the LM head's tensor.
 pub const LM_HEAD: &str = "lm_head.weight";
 
@@ -50,6 +52,12 @@ pub enum LinearRole {
     Router,
     /// What scales the shared expert.
     SharedGate,
+    /// What a layer's own input is multiplied with.
+    InputGate,
+    /// What puts the product onto the stream.
+    InputProjection,
+    /// What makes the inputs of all layers, beside the decoder layers.
+    LayerInputs,
     /// First projection of queries in latent attention, and the second one.
     QueryLatent,
     QueryExpansion,
@@ -86,6 +94,7 @@ pub struct TensorShape {
 /// Parameters by part of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
+    /// Rows of tokens: the embedding, and the table of layers' inputs.
     pub embedding: usize,
     /// Weights of the linear layers, biases and experts not counted.
     pub linear: usize,
@@ -124,11 +133,16 @@ impl ParameterCount {
 }
 
 impl Architecture {
-    /// The linear layers of a decoder layer that attends and has no experts, in the order of the forward pass.
+    /// The linear layers of the first decoder layer as it is where it attends and has no experts, in the order of the forward pass.
     pub fn linear_modules(&self) -> Vec<LinearModule> {
+        self.dense_modules(0)
+    }
+
+    /// Those of decoder layer `index` as it is without experts.
+    fn dense_modules(&self, index: usize) -> Vec<LinearModule> {
         use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
-        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
-        let (query, kv) = (self.query_size(), self.kv_size());
+        let (hidden, inner) = (self.hidden_size, self.inner_of(index));
+        let (query, kv) = (self.query_size(index), self.kv_size(index));
         let gated = if self.head_gates { 2 * query } else { query };
         let module = |role, name, in_features, out_features, bias| LinearModule {
             role,
@@ -154,10 +168,15 @@ impl Architecture {
                 module(Value, "self_attn.v_proj", hidden, kv, self.qkv_bias),
             ]
         };
+        match self.layers.get(index).map(|layer| layer.keys) {
+            Some(KeyValueSource::OneProjection) => modules.retain(|module| module.role != Value),
+            Some(KeyValueSource::Layer(_)) => modules.retain(|module| ![Key, Value].contains(&module.role)),
+            Some(KeyValueSource::Projections) | None => {}
+        }
         modules.push(module(
             Output,
             self.names.attention_output,
-            self.attended_size(),
+            self.attended_size(index),
             hidden,
             self.output_bias,
         ));
@@ -171,12 +190,19 @@ impl Architecture {
             (false, _) => modules.push(module(Up, up, hidden, inner, self.mlp_bias)),
         }
         modules.push(module(Down, down, inner, hidden, self.mlp_bias));
+        modules.extend(self.layer_inputs.iter().flat_map(|inputs| inputs.modules(hidden)));
         modules
+    }
+
+    /// The linear layer beside the decoder layers, by its whole name, where there is one. The LM head is not it.
+    pub fn outer_module(&self) -> Option<LinearModule> {
+        let inputs = self.layer_inputs.as_ref();
+        inputs.map(|inputs| inputs.outer_module(self.hidden_size, self.layers.len()))
     }
 
     /// The linear layers of decoder layer `index`, in the order of the forward pass. The experts themselves are not among them.
     pub fn layer_modules(&self, index: usize) -> Vec<LinearModule> {
-        let mut modules = self.linear_modules();
+        let mut modules = self.dense_modules(index);
         if let Some(mut mixing) = self.mixer(index).modules(self.hidden_size) {
             modules.retain(|module| !module.role.attends());
             mixing.append(&mut modules);
@@ -192,14 +218,15 @@ impl Architecture {
     /// The projections of decoder layer `index` by the input that they read: query, key and value, or what another mixer reads; output;
     /// gate and up; down; the router; the gate of the shared expert; the second projections of latent attention, of queries, and of
     /// keys and values. With experts, gate, up and down are the shared one's. In latent attention the first projections stand for
-    /// query, key and value.
-    pub fn projections(&self, index: usize) -> [Vec<Projection>; 8] {
+    /// query, key and value. Last come the gate of the layer's own input, and the projection behind it.
+    pub fn projections(&self, index: usize) -> [Vec<Projection>; 10] {
         use LinearRole::{
             Down, Gate, GateUp, Key, MixerInput, Output, Query, QueryKeyValue, Router, SharedGate, Up, Value,
         };
+        use LinearRole::{InputGate, InputProjection, LayerInputs};
         use LinearRole::{KeyValueExpansion, KeyValueLatent, QueryExpansion, QueryLatent};
-        let (query, kv, inner) = (self.query_size(), self.kv_size(), self.intermediate_size);
-        let mut groups: [Vec<Projection>; 8] = Default::default();
+        let (query, kv, inner) = (self.query_size(index), self.kv_size(index), self.inner_of(index));
+        let mut groups: [Vec<Projection>; 10] = Default::default();
         for module in self.layer_modules(index) {
             let (group, widths) = match module.role {
                 Query | Key | Value | QueryLatent => (0, vec![module.out_features]),
@@ -221,6 +248,10 @@ impl Architecture {
                 }
                 QueryExpansion => (6, vec![module.out_features]),
                 KeyValueExpansion => (7, vec![module.out_features]),
+                InputGate => (8, vec![module.out_features]),
+                InputProjection => (9, vec![module.out_features]),
+                // It belongs to no decoder layer.
+                LayerInputs => continue,
             };
             let mut start = 0;
             groups[group].extend(widths.into_iter().map(|width| {
@@ -235,12 +266,14 @@ impl Architecture {
     /// Names of a decoder layer's norms over H, in the order of the forward pass.
     pub fn layer_norms(&self) -> Vec<&'static str> {
         let ([attention, attention_behind], [mlp, mlp_behind]) = (self.names.attention_norms, self.names.mlp_norms);
-        match self.norm_placement {
+        let mut norms = match self.norm_placement {
             NormPlacement::Before => vec![attention, mlp],
             NormPlacement::BeforeAndBehind => vec![attention, attention_behind, mlp, mlp_behind],
             NormPlacement::Behind => vec![attention_behind, mlp_behind],
             NormPlacement::Shared => vec![attention],
-        }
+        };
+        norms.extend(self.layer_inputs.map(|_| LAYER_INPUT_END));
+        norms
     }
 
     /// What mixes the tokens of decoder layer `index`.
@@ -253,8 +286,8 @@ impl Architecture {
         self.layers.iter().all(|layer| layer.mixer == Mixer::Attention)
     }
 
-    /// Names and widths of a decoder layer's norms of queries and keys, or of what they are made from, where it attends.
-    pub fn head_norms(&self) -> Vec<(String, usize)> {
+    /// Names and widths of the norms of queries and keys of decoder layer `index`, or of what they are made from, where it attends.
+    pub fn head_norms(&self, index: usize) -> Vec<(String, usize)> {
         if let Some(latent) = self.latent {
             let norms = latent.query_norm().into_iter().chain([latent.key_value_norm()]);
             return norms.map(|(name, width)| (name.to_owned(), width)).collect();
@@ -262,10 +295,14 @@ impl Architecture {
         let [query, key] = self.names.head_norms.map(|name| format!("self_attn.{name}"));
         let widths = match self.query_key_norm {
             QueryKeyNorm::None => return Vec::new(),
-            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [self.head_dim; 2],
-            QueryKeyNorm::AllHeads => [self.query_size(), self.kv_size()],
+            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [self.heads_of(index).head_dim; 2],
+            QueryKeyNorm::AllHeads => [self.query_size(index), self.kv_size(index)],
         };
-        vec![(query, widths[0]), (key, widths[1])]
+        let mut norms = vec![(query, widths[0]), (key, widths[1])];
+        if self.source_of(index).is_some() {
+            norms.truncate(1);
+        }
+        norms
     }
 
     /// Names of the single numbers of a decoder layer, each a tensor with this shape. They never train.
@@ -295,6 +332,14 @@ impl Architecture {
         for index in 0..self.layers.len() {
             self.push_layer(index, &mut tensors);
         }
+        if let Some(module) = self.outer_module() {
+            tensors.push(TensorShape {
+                name: format!("{}.weight", module.name),
+                shape: vec![module.out_features, module.in_features],
+            });
+        }
+        let inputs = self.layer_inputs.iter();
+        tensors.extend(inputs.flat_map(|inputs| inputs.tensors(self.layers.len())));
         tensors.push(TensorShape {
             name: self.names.last_norm.to_owned(),
             shape: vec![self.hidden_size],
@@ -312,7 +357,8 @@ impl Architecture {
     pub fn parameter_count(&self) -> ParameterCount {
         let embedding = self.vocabulary * self.hidden_size;
         let (mut linear, mut biases) = (0, 0);
-        for module in (0..self.layers.len()).flat_map(|index| self.layer_modules(index)) {
+        let of_layers = (0..self.layers.len()).flat_map(|index| self.layer_modules(index));
+        for module in of_layers.chain(self.outer_module()) {
             linear += module.in_features * module.out_features;
             biases += if module.bias { module.out_features } else { 0 };
         }
@@ -323,23 +369,29 @@ impl Architecture {
             ]
             .map(|each| experts.sparse_layers() * each)
         });
-        let head_norms: usize = self.head_norms().iter().map(|(_, width)| width).sum();
-        let attending = head_norms + if self.sinks { self.heads } else { 0 };
+        let attending = |index| {
+            let head_norms = self.head_norms(index).into_iter().map(|(_, width)| width);
+            head_norms.sum::<usize>() + if self.sinks { self.heads } else { 0 }
+        };
         let mixing: usize = (0..self.layers.len())
             .map(|index| match self.mixer(index) {
-                Mixer::Attention => attending,
+                Mixer::Attention => attending(index),
                 mixer => {
                     let tensors = mixer.tensors(self.hidden_size).into_iter();
                     tensors.map(|tensor| tensor.shape.iter().product::<usize>()).sum()
                 }
             })
             .sum();
-        let norms = self.layer_norms().len() * self.hidden_size + self.layer_numbers().len();
+        let numbers = self.layer_numbers().len() + usize::from(self.layer_scalar);
+        let norms = self.layer_norms().len() * self.hidden_size + numbers;
+        let (table, input_norm) = self.layer_inputs.map_or((0, 0), |inputs| {
+            (inputs.vocabulary * self.layers.len() * inputs.width, inputs.width)
+        });
         ParameterCount {
-            embedding,
+            embedding: embedding + table,
             linear,
             experts: experts[0],
-            vectors: biases + experts[1] + mixing + self.layers.len() * norms + self.hidden_size,
+            vectors: biases + experts[1] + mixing + self.layers.len() * norms + input_norm + self.hidden_size,
             lm_head: if self.tied_embeddings { 0 } else { embedding },
         }
     }
@@ -391,11 +443,14 @@ impl Architecture {
         for norm in self.layer_norms() {
             push(&format!("{norm}.weight"), vec![self.hidden_size]);
         }
-        for (norm, width) in self.head_norms().into_iter().filter(|_| attends) {
+        for (norm, width) in self.head_norms(index).into_iter().filter(|_| attends) {
             push(&format!("{norm}.weight"), vec![width]);
         }
         for (number, shape) in self.layer_numbers() {
             push(number, shape.to_vec());
+        }
+        if self.layer_scalar {
+            push(LAYER_SCALAR, vec![1]);
         }
     }
 }

@@ -26,6 +26,14 @@ const PARTS: &[(&[&str], &str)] = &[
         ],
         "state-space (Mamba) layers",
     ),
+    (&["layer_norm_epsilon", "n_embd", "n_layer"], "the layout of GPT-2"),
+    (&["alibi", "alibi_bias_max"], "ALiBi"),
+    (&["attention_chunk_size"], "attention in chunks"),
+    (&["is_encoder_decoder", "decoder_layers"], "an encoder"),
+];
+
+/// Likewise, of models that Gemma 4's families do not stand for.
+const FULL_HEADS: &[(&[&str], &str)] = &[
     (
         &["global_head_dim", "num_global_key_value_heads", "per_layer_config"],
         "heads of another width in some layers",
@@ -36,10 +44,6 @@ const PARTS: &[(&[&str], &str)] = &[
         &["hidden_size_per_layer_input"],
         "inputs of each layer beside the stream",
     ),
-    (&["layer_norm_epsilon", "n_embd", "n_layer"], "the layout of GPT-2"),
-    (&["alibi", "alibi_bias_max"], "ALiBi"),
-    (&["attention_chunk_size"], "attention in chunks"),
-    (&["is_encoder_decoder", "decoder_layers"], "an encoder"),
 ];
 
 /// Types of layers that families here have.
@@ -54,10 +58,11 @@ const LAYER_TYPES: [&str; 5] = [
 /// The error for a `model_type` that no family has.
 pub(super) fn error(config: &Config, model_type: &str) -> ArchitectureError {
     let supported = Family::all().map(Family::name).chain(multimodal::names());
+    let nearest = nearest(model_type, has(config, EXPERT_KEYS), has(config, LATENT_KEYS));
     config.unknown_family(
         model_type,
-        nearest(model_type, has(config, EXPERT_KEYS), has(config, LATENT_KEYS)).name(),
-        missing(config),
+        nearest.name(),
+        missing(config, nearest),
         supported.collect(),
     )
 }
@@ -95,9 +100,13 @@ fn has(config: &Config, keys: &[&str]) -> bool {
     keys.iter().any(is_on)
 }
 
-/// What the file asks for that no family here has.
-fn missing(config: &Config) -> Vec<String> {
-    let parts = PARTS.iter().filter(|(keys, _)| has(config, keys));
+/// What the file asks for that no family here has, or only others than `nearest`.
+fn missing(config: &Config, nearest: Family) -> Vec<String> {
+    let of_others = match nearest.row().switches.full_heads {
+        true => &[],
+        false => FULL_HEADS,
+    };
+    let parts = PARTS.iter().chain(of_others).filter(|(keys, _)| has(config, keys));
     let mut missing: Vec<String> = parts.map(|(_, part)| (*part).to_owned()).collect();
     let kinds = config.optional_texts("layer_types").ok().flatten().unwrap_or_default();
     for kind in kinds {
@@ -108,7 +117,7 @@ fn missing(config: &Config) -> Vec<String> {
     }
     // The language model of a multimodal one has its keys in an object of its own.
     if let Ok(Some(text)) = config.object("text_config") {
-        let inner = self::missing(&text).into_iter();
+        let inner = self::missing(&text, nearest).into_iter();
         missing.extend(inner.filter(|part| !missing.contains(part)).collect::<Vec<_>>());
         missing.push("a multimodal checkpoint of a known layout".to_owned());
     }

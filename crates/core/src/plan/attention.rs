@@ -2,7 +2,7 @@
 
 use super::products::{self, Vectors};
 use super::scratch::{Buffer, ThreadScratch};
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, LayerHeads};
 
 /// Keys of a block.
 pub const KEYS: usize = 128;
@@ -14,7 +14,7 @@ pub const SPAN_FORWARD: usize = 256;
 pub const SPAN_BACKWARD: usize = 512;
 
 /// Heads of an attention layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     pub query: usize,
     pub key: usize,
@@ -48,13 +48,14 @@ fn seen(tokens: usize, span: usize, window: Option<usize>) -> impl Iterator<Item
 }
 
 impl Heads {
-    /// Those of a model.
-    pub fn of(architecture: &Architecture) -> Self {
+    /// Those of a model's layer `index`.
+    pub fn of(architecture: &Architecture, index: usize) -> Self {
+        let LayerHeads { kv_heads, head_dim } = architecture.heads_of(index);
         Self {
             query: architecture.heads,
-            key: architecture.kv_heads,
-            width: architecture.head_dim,
-            value: architecture.value_dim(),
+            key: kv_heads,
+            width: head_dim,
+            value: architecture.value_dim(index),
         }
     }
 
@@ -72,6 +73,26 @@ impl Heads {
     pub fn mean_width(&self, backward: bool) -> f64 {
         let products = if backward { 10 } else { 4 };
         self.pair_flops(backward) / (products * self.query) as f64
+    }
+
+    /// Width of all queries of a token, Hq·d.
+    pub fn query_size(&self) -> usize {
+        self.query * self.width
+    }
+
+    /// Width of all keys of a token, Hkv·d.
+    pub fn key_size(&self) -> usize {
+        self.key * self.width
+    }
+
+    /// Width of all values of a token, Hkv·dv.
+    pub fn value_size(&self) -> usize {
+        self.key * self.value
+    }
+
+    /// Width of what attention gives for a token, Hq·dv.
+    pub fn attended_size(&self) -> usize {
+        self.query * self.value
     }
 
     /// Query heads that share a key head.

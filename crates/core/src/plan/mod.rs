@@ -23,6 +23,7 @@ pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots};
 pub use error::PlanError;
 pub use logits::{STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};
+pub use model::{KeySharing, LayerInputPlan};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use pattern::from_file;
 pub use products::{Form, Vectors};

@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::attention::Heads;
 use super::{
     AdaptedLinear, AdapterPlan, AdapterSlots, BaseShape, LinearSlots, ParameterKind, ParameterLayout, PlanError,
 };
-use crate::architecture::{Architecture, CORRECTION, EMBEDDING, ExpertPart, LM_HEAD, Mixer, Projection};
+use crate::architecture::{
+    Architecture, CORRECTION, EMBEDDING, ExpertPart, KeyValueSource, LAYER_INPUT_NORM, LAYER_INPUT_TABLE, LAYER_SCALAR,
+    LM_HEAD, Mixer, Projection,
+};
 use crate::recipe::{AdapterBias, AdapterSettings, Recipe};
 
 /// One projection of a group.
@@ -33,7 +37,7 @@ pub struct AdapterOnInput {
 }
 
 /// Projections of one input.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupPlan {
     pub inputs: usize,
     pub adapters: Vec<AdapterOnInput>,
@@ -62,6 +66,25 @@ pub struct LatentPlan {
     pub key_value: GroupPlan,
 }
 
+/// What becomes of a layer's input beside the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerInputPlan {
+    pub gate: GroupPlan,
+    pub projection: GroupPlan,
+}
+
+/// What a layer has to do with keys and values that several layers read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeySharing {
+    #[default]
+    None,
+    /// They are its own. `gradients` says whether those of the readers come back.
+    Source { gradients: bool },
+    /// It reads those of another. Its gradients are added to the sum of the readers behind it, begin it where there are none (`last`),
+    /// or are let go of.
+    Reader { gradients: bool, last: bool },
+}
+
 /// What a decoder layer consists of, whatever its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
@@ -69,6 +92,9 @@ pub struct LayerPlan {
     pub window: Option<usize>,
     /// Whether queries and keys are rotated.
     pub rotates: bool,
+    pub heads: Heads,
+    pub keys: KeyValueSource,
+    pub sharing: KeySharing,
     /// In latent attention the first projections; what another mixer reads where a layer does not attend.
     pub qkv: GroupPlan,
     pub latent: Option<LatentPlan>,
@@ -77,6 +103,8 @@ pub struct LayerPlan {
     pub gate_up: GroupPlan,
     pub down: GroupPlan,
     pub experts: Option<ExpertsPlan>,
+    /// Where the layer has an input beside the stream.
+    pub input: Option<LayerInputPlan>,
     /// Whether the norm before attention trains: its gradient needs that of the projections' input.
     pub input_norm_trains: bool,
     /// Whether anything of it trains.
@@ -97,6 +125,12 @@ pub struct ModelPlan {
     pub layers: Vec<usize>,
     pub head_trains: bool,
     pub embedding_trains: bool,
+    /// What makes the layers' inputs beside the stream; without projections where there are none.
+    pub inputs: GroupPlan,
+    /// Whether the table of these inputs trains.
+    pub input_table_trains: bool,
+    /// Whether something of what makes these inputs trains, embedded tokens among it.
+    pub inputs_train: bool,
 }
 
 impl ProjectionPlan {
@@ -132,6 +166,11 @@ impl LayerPlan {
     /// The groups in the order of the forward pass.
     pub fn groups(&self) -> [&GroupPlan; 4] {
         [&self.qkv, &self.output, &self.gate_up, &self.down]
+    }
+
+    /// Whether its keys and values are another layer's.
+    pub fn is_reader(&self) -> bool {
+        matches!(self.sharing, KeySharing::Reader { .. })
     }
 
     /// Width of the layer's MLP, or of the shared expert; 0 where there is none.
@@ -190,9 +229,10 @@ impl ModelPlan {
     /// Every parameter of the base model, in the checkpoint's order.
     pub fn whole(architecture: &Architecture) -> Self {
         let mut layout = ParameterLayout::default();
-        // What corrects scores is balanced by another rule than gradients, and stays.
+        // What corrects scores is balanced by another rule than gradients, and stays; so do the factors of layers.
+        let stays = [CORRECTION, LAYER_SCALAR];
         let tensors = architecture.tensors().into_iter();
-        let tensors = tensors.filter(|tensor| !tensor.name.ends_with(CORRECTION));
+        let tensors = tensors.filter(|tensor| !stays.iter().any(|end| tensor.name.ends_with(end)));
         let slots = tensors.map(|tensor| layout.push(tensor.name, &tensor.shape, ParameterKind::Base));
         let slots = AdapterSlots {
             linears: Vec::new(),
@@ -221,6 +261,9 @@ impl ModelPlan {
             layers: Vec::new(),
             head_trains: false,
             embedding_trains: false,
+            inputs: GroupPlan::default(),
+            input_table_trains: false,
+            inputs_train: false,
         };
         let (adapters, whole) = (plan.adapters(), plan.whole_slots());
         let head = match architecture.tied_embeddings {
@@ -235,9 +278,25 @@ impl ModelPlan {
                 .collect(),
             whole,
         };
-        let (mut kinds, mut layers) = (Vec::new(), Vec::with_capacity(architecture.layers.len()));
-        for index in 0..architecture.layers.len() {
-            let layer = names.layer(architecture, index);
+        let inputs = names.inputs(architecture);
+        let input_table_trains = names.whole.contains_key(LAYER_INPUT_TABLE);
+        let inputs_train = architecture.layer_inputs.is_some()
+            && (embedding_trains
+                || input_table_trains
+                || names.whole.contains_key(LAYER_INPUT_NORM)
+                || inputs.reads_input());
+        let mut all: Vec<LayerPlan> = (0..architecture.layers.len())
+            .map(|index| names.layer(architecture, index))
+            .collect();
+        let first = match embedding_trains || inputs_train {
+            true => 0,
+            false => all.iter().position(|layer| layer.trains).unwrap_or(all.len()),
+        };
+        for (index, layer) in all.iter_mut().enumerate() {
+            layer.sharing = sharing(architecture, index, first);
+        }
+        let (mut kinds, mut layers) = (Vec::new(), Vec::with_capacity(all.len()));
+        for layer in all {
             let known = kinds.iter().position(|known| *known == layer);
             layers.push(known.unwrap_or(kinds.len()));
             if known.is_none() {
@@ -246,6 +305,7 @@ impl ModelPlan {
         }
         (plan.kinds, plan.layers) = (kinds, layers);
         (plan.head_trains, plan.embedding_trains) = (head_trains, embedding_trains);
+        (plan.inputs, plan.input_table_trains, plan.inputs_train) = (inputs, input_table_trains, inputs_train);
         plan
     }
 
@@ -282,7 +342,7 @@ impl ModelPlan {
 
     /// The lowest layer that a gradient must reach; as many as there are layers where none does.
     pub fn first_on_tape(&self) -> usize {
-        if self.embedding_trains {
+        if self.embedding_trains || self.inputs_train {
             return 0;
         }
         let first = self.layers.iter().position(|kind| self.kinds[*kind].trains);
@@ -315,12 +375,45 @@ struct Names<'a> {
     whole: HashMap<&'a str, usize>,
 }
 
+/// What layer `index` has to do with shared keys and values, where gradients reach down to layer `first`.
+fn sharing(architecture: &Architecture, index: usize, first: usize) -> KeySharing {
+    match architecture.source_of(index) {
+        Some(source) => KeySharing::Reader {
+            gradients: source >= first,
+            last: architecture.readers_of(source).next_back() == Some(index),
+        },
+        None if architecture.readers_of(index).next().is_some() => KeySharing::Source {
+            gradients: index >= first,
+        },
+        None => KeySharing::None,
+    }
+}
+
 impl Names<'_> {
+    /// What makes the layers' inputs.
+    fn inputs(&self, architecture: &Architecture) -> GroupPlan {
+        let Some(module) = architecture.outer_module() else {
+            return GroupPlan::default();
+        };
+        let rows = 0..module.out_features;
+        self.group("", &[Projection { module, rows }])
+    }
+
     fn layer(&self, architecture: &Architecture, index: usize) -> LayerPlan {
         let name = Architecture::layer_name(index);
         let groups = architecture.projections(index);
-        let [qkv, output, gate_up, down, router, shared_gate, query, key_value] =
-            groups.map(|group| self.group(&name, &group));
+        let [
+            qkv,
+            output,
+            gate_up,
+            down,
+            router,
+            shared_gate,
+            query,
+            key_value,
+            input_gate,
+            input_projection,
+        ] = groups.map(|group| self.group(&name, &group));
         let experts = architecture.experts_of(index).map(|experts| {
             let rank = |module: &str| {
                 self.ranks
@@ -343,12 +436,19 @@ impl Names<'_> {
             mixer: architecture.mixer(index),
             window: architecture.layers[index].window,
             rotates: architecture.layers[index].rope.is_some(),
+            heads: Heads::of(architecture, index),
+            keys: architecture.layers[index].keys,
             qkv,
             latent: architecture.latent.map(|_| LatentPlan { query, key_value }),
             output,
             gate_up,
             down,
             experts,
+            input: architecture.layer_inputs.map(|_| LayerInputPlan {
+                gate: input_gate,
+                projection: input_projection,
+            }),
+            sharing: KeySharing::None,
             input_norm_trains: self
                 .whole
                 .contains_key(format!("{prefix}{}.weight", architecture.names.attention_norms[0]).as_str()),
@@ -359,7 +459,10 @@ impl Names<'_> {
     fn group(&self, layer: &str, projections: &[Projection]) -> GroupPlan {
         let mut adapters: Vec<AdapterOnInput> = Vec::new();
         let plan = |Projection { module, rows }: &Projection| {
-            let name = format!("{layer}.{}", module.name);
+            let name = match layer {
+                "" => module.name.to_owned(),
+                layer => format!("{layer}.{}", module.name),
+            };
             let trains = |part: &str| self.whole.contains_key(format!("{name}.{part}").as_str());
             if let Some(rank) = self.ranks.get(name.as_str())
                 && adapters.last().is_none_or(|last| last.module != module.name)

@@ -3,8 +3,8 @@
 //! Norm outputs and the activation's output are not in it: they are made again, since they cost one pass over memory and
 //! would be the largest part.
 
-use super::{LayerPlan, ModelPlan};
-use crate::architecture::{Architecture, Mixer, NormPlacement, QueryKeyNorm};
+use super::{LayerInputPlan, LayerPlan, ModelPlan};
+use crate::architecture::{Architecture, KeyValueSource, Mixer, NormPlacement, QueryKeyNorm};
 use crate::recipe::Checkpointing;
 
 /// Where activations lie.
@@ -50,8 +50,9 @@ pub enum SavedTensor {
     /// As rotated, or before its norm.
     Query,
     Key,
+    /// Before its norm, where there is one; not held twice where it is the key.
     Value,
-    /// What the norms of queries and keys keep.
+    /// What the norms of queries, keys and values keep.
     HeadNorms,
     /// The gates of the queries.
     HeadGates,
@@ -87,6 +88,13 @@ pub enum SavedTensor {
     Latents,
     /// Of the adapters on their second projections.
     LatentXa,
+    /// The stream that the gate of the layer's own input reads.
+    InputStream,
+    InputGate,
+    InputGateXa,
+    InputProjectionXa,
+    /// Input of the norm behind the layer's own input, and what it keeps.
+    InputBehind,
 }
 
 /// Widths of what a layer with experts keeps; all 0 without.
@@ -122,7 +130,7 @@ impl ExpertWidths {
 
 impl SavedTensor {
     /// All.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 33] = [
         Self::Input,
         Self::MixerInput,
         Self::Query,
@@ -151,13 +159,18 @@ impl SavedTensor {
         Self::ExpertDownXa,
         Self::Latents,
         Self::LatentXa,
+        Self::InputStream,
+        Self::InputGate,
+        Self::InputGateXa,
+        Self::InputProjectionXa,
+        Self::InputBehind,
     ];
 
     /// Values for each token: in the compute dtype, and in F32.
     pub fn widths(self, model: &ModelPlan, layer: &LayerPlan) -> [usize; 2] {
         let architecture = &model.architecture;
         let experts = ExpertWidths::of(architecture, layer);
-        let [hidden, heads] = [architecture.hidden_size, architecture.heads];
+        let [hidden, heads] = [architecture.hidden_size, layer.heads.query];
         match self {
             // Where no norm stands before the block, nothing of one is kept.
             Self::Input => [hidden, usize::from(architecture.norm_placement.is_before())],
@@ -171,17 +184,24 @@ impl SavedTensor {
             {
                 [0, 0]
             }
-            Self::Query => [architecture.query_size(), 0],
-            Self::Key => [architecture.kv_size(), 0],
-            Self::Value => [architecture.value_size(), 0],
-            Self::HeadNorms => match architecture.query_key_norm {
-                QueryKeyNorm::None => [0, 0],
-                QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [0, heads + architecture.kv_heads],
-                QueryKeyNorm::AllHeads => [0, 2],
-            },
+            Self::Query => [layer.heads.query_size(), 0],
+            Self::Value if layer.keys == KeyValueSource::OneProjection => [0, 0],
+            // Another layer's.
+            Self::Key | Self::Value if layer.is_reader() => [0, 0],
+            Self::HeadNorms if layer.is_reader() => [0, usize::from(architecture.query_key_norm.is_there()) * heads],
+            Self::Key => [layer.heads.key_size(), 0],
+            Self::Value => [layer.heads.value_size(), 0],
+            Self::HeadNorms => {
+                let of_values = if architecture.value_norm { layer.heads.key } else { 0 };
+                match architecture.query_key_norm {
+                    QueryKeyNorm::None => [0, of_values],
+                    QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [0, heads + layer.heads.key + of_values],
+                    QueryKeyNorm::AllHeads => [0, 2 + of_values],
+                }
+            }
             Self::HeadGates if !architecture.head_gates => [0, 0],
-            Self::HeadGates => [architecture.query_size(), 0],
-            Self::AttentionOutput => [architecture.attended_size(), heads],
+            Self::HeadGates => [layer.heads.query_size(), 0],
+            Self::AttentionOutput => [layer.heads.attended_size(), heads],
             // Side by side both blocks read the layer's input.
             Self::Between if architecture.norm_placement == NormPlacement::Shared => [0, 0],
             Self::Between => [hidden, 0],
@@ -201,6 +221,9 @@ impl SavedTensor {
             Self::ExpertGate | Self::ExpertUp => [experts.chosen * experts.inner, 0],
             Self::ExpertGateUpXa => [experts.chosen * experts.gate_up_rank, 0],
             Self::ExpertDownXa => [experts.chosen * experts.down_rank, 0],
+            Self::InputStream | Self::InputGate | Self::InputGateXa | Self::InputProjectionXa | Self::InputBehind => {
+                self.input_widths(hidden, layer.input.as_ref())
+            }
             Self::Latents => architecture.latent.map_or([0, 0], |latent| match latent.query_rank {
                 Some(rank) => [rank + latent.key_value_rank, 2],
                 None => [latent.key_value_rank, 1],
@@ -212,6 +235,19 @@ impl SavedTensor {
                     0,
                 ]
             }
+        }
+    }
+
+    /// The widths of what is kept around a layer's own input.
+    fn input_widths(self, hidden: usize, input: Option<&LayerInputPlan>) -> [usize; 2] {
+        let Some(input) = input else { return [0, 0] };
+        match self {
+            Self::InputStream if input.gate.reads_input() => [hidden, 0],
+            Self::InputGate => [input.gate.outputs(), 0],
+            Self::InputGateXa => [input.gate.ranks(), 0],
+            Self::InputProjectionXa => [input.projection.ranks(), 0],
+            Self::InputBehind => [hidden, 1],
+            _ => [0, 0],
         }
     }
 

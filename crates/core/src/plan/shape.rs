@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::architecture::{Architecture, ExpertPart, Experts, LinearModule, LinearRole, SINKS, is_frozen};
+use crate::architecture::{
+    Architecture, ExpertPart, Experts, LAYER_SCALAR, LinearModule, LinearRole, SINKS, is_frozen,
+};
 
 /// What an adapter can attach to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -45,7 +47,8 @@ pub struct BaseShape {
     pub layers: usize,
     /// See [`Architecture::within`]; names here are those of the language model alone.
     pub within: Option<&'static str>,
-    /// Linear layers of the decoder layers, in the order in which the model reads them; the LM head is not among them.
+    /// Linear layers of the decoder layers, in the order in which the model reads them, and what stands beside them; the LM head is
+    /// not among them.
     pub linears: Vec<LinearShape>,
     /// Every other parameter; `modules_to_save` chooses from them and from the linears. Experts' own tensors are not among them, nor
     /// what never trains.
@@ -58,7 +61,12 @@ impl BaseShape {
     /// The parts of a model of this architecture.
     pub fn new(architecture: &Architecture) -> Self {
         let layers = 0..architecture.layers.len();
-        let linears: Vec<LinearShape> = layers.flat_map(|index| linears_of(architecture, index)).collect();
+        let mut linears: Vec<LinearShape> = layers.flat_map(|index| linears_of(architecture, index)).collect();
+        linears.extend(
+            architecture
+                .outer_module()
+                .map(|module| linear(module.name.to_owned(), &module)),
+        );
         let known: HashSet<&str> = linears.iter().map(|linear| linear.name.as_str()).collect();
         let of_linear = |name: &str| name.rsplit_once('.').is_some_and(|(module, _)| known.contains(module));
         let experts = architecture
@@ -66,7 +74,9 @@ impl BaseShape {
             .as_ref()
             .map(|experts| format!(".{}.", experts.names.experts));
         let of_expert = |name: &str| {
-            name.ends_with(SINKS) || is_frozen(name) || experts.as_ref().is_some_and(|experts| name.contains(experts))
+            [SINKS, LAYER_SCALAR].iter().any(|end| name.ends_with(end))
+                || is_frozen(name)
+                || experts.as_ref().is_some_and(|experts| name.contains(experts))
         };
         let others = architecture
             .tensors()
@@ -99,8 +109,20 @@ impl BaseShape {
 /// What an adapter can attach to in decoder layer `index`.
 fn linears_of(architecture: &Architecture, index: usize) -> Vec<LinearShape> {
     let layer = Architecture::layer_name(index);
-    let linear = |module: &LinearModule| LinearShape {
-        name: format!("{layer}.{}", module.name),
+    let modules = architecture.layer_modules(index);
+    let named = modules
+        .iter()
+        .map(|module| linear(format!("{layer}.{}", module.name), module));
+    let mut linears: Vec<LinearShape> = named.collect();
+    if let Some(experts) = architecture.experts_of(index) {
+        linears.extend(of_experts(experts, &layer, architecture.hidden_size));
+    }
+    linears
+}
+
+fn linear(name: String, module: &LinearModule) -> LinearShape {
+    LinearShape {
+        name,
         inputs: module.in_features,
         outputs: module.out_features,
         bias: module.bias,
@@ -108,12 +130,7 @@ fn linears_of(architecture: &Architecture, index: usize) -> Vec<LinearShape> {
             LinearRole::Router => LinearKind::Parameter,
             _ => LinearKind::Layer,
         },
-    };
-    let mut linears: Vec<LinearShape> = architecture.layer_modules(index).iter().map(linear).collect();
-    if let Some(experts) = architecture.experts_of(index) {
-        linears.extend(of_experts(experts, &layer, architecture.hidden_size));
     }
-    linears
 }
 
 /// gate and up of all experts together, and down.

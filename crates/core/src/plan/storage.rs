@@ -53,6 +53,9 @@ pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBy
         bytes.values += times * one.values;
         bytes.constants += times * one.constants;
     };
+    if let Some(module) = architecture.outer_module() {
+        add(module.in_features * module.out_features, precision, 1);
+    }
     for index in 0..architecture.layers.len() {
         for module in architecture.layer_modules(index) {
             let precision = match module.role {

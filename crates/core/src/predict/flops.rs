@@ -9,7 +9,6 @@ use serde::Serialize;
 use super::op::{MODULES, Module, Op, Stage, Work, delta_rule_flops};
 use super::seconds::mean_keys;
 use super::stream::StreamShape;
-use crate::plan::attention::Heads;
 
 /// FLOPs of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -29,7 +28,7 @@ pub struct Flops {
 
 impl Flops {
     /// Counts `ops`, each `times` times.
-    pub(super) fn count(&mut self, ops: &[Op], times: f64, heads: Heads, stream: &StreamShape) {
+    pub(super) fn count(&mut self, ops: &[Op], times: f64, stream: &StreamShape) {
         for op in ops {
             let times = times * op.times;
             match &op.work {
@@ -37,7 +36,11 @@ impl Flops {
                     self.add(op.stage, product.module, times * product.flops());
                     self.add(op.stage, Module::Adapters, times * product.adapter_flops());
                 }
-                Work::Attention { window, backward } => {
+                Work::Attention {
+                    heads,
+                    window,
+                    backward,
+                } => {
                     let documents = stream.documents.iter();
                     let pairs: f64 = documents
                         .map(|documents| {

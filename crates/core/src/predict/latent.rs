@@ -19,10 +19,9 @@ impl StepTracer<'_> {
         kept: MemoryCategory,
     ) {
         let Some(plan) = &kind.latent else { return };
-        let architecture = &self.plan.architecture;
         self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
         trace.free(Scratch, normed);
-        let (query, shared) = (self.act(architecture.query_size()), self.act(latent.rotary_dims));
+        let (query, shared) = (self.act(kind.heads.query_size()), self.act(latent.rotary_dims));
         trace.rename(kept, Scratch, shared);
         match latent.query_rank {
             Some(_) => self.expand(trace, &plan.query, kept),
@@ -30,11 +29,11 @@ impl StepTracer<'_> {
         }
         self.expand(trace, &plan.key_value, kept);
         trace.hold(kept, query);
-        self.pass(trace, Module::Attention, Pass::Rope, architecture.query_size());
+        self.pass(trace, Module::Attention, Pass::Rope, kind.heads.query_size());
         trace.free(Scratch, query);
         trace.spike(Scratch, shared);
         self.pass(trace, Module::Attention, Pass::Rope, latent.rotary_dims);
-        let of_heads = architecture.kv_size() + architecture.value_size();
+        let of_heads = kind.heads.key_size() + kind.heads.value_size();
         trace.hold(kept, self.act(of_heads));
         self.pass(trace, Module::Attention, Pass::Copy, of_heads);
         trace.free(Scratch, self.act(plan.key_value.outputs()) + shared);
@@ -53,17 +52,16 @@ impl StepTracer<'_> {
     /// From the gradients of queries, keys and values in the scratch to those of the first projections' outputs.
     pub fn latent_backward(&self, trace: &mut Trace, kind: &LayerPlan, latent: Latent) {
         let Some(plan) = &kind.latent else { return };
-        let architecture = &self.plan.architecture;
         trace.free(
             SavedActivations,
             self.saved(kind, &[SavedTensor::Query, SavedTensor::Key]),
         );
-        let of_heads = architecture.kv_size() + architecture.value_size();
+        let of_heads = kind.heads.key_size() + kind.heads.value_size();
         let (expanded, shared) = (self.act(plan.key_value.outputs()), self.act(latent.rotary_dims));
         trace.hold(Scratch, expanded + shared);
         self.pass(trace, Module::Attention, Pass::Copy, of_heads);
         trace.free(Scratch, self.act(of_heads));
-        for width in [architecture.query_size(), latent.rotary_dims] {
+        for width in [kind.heads.query_size(), latent.rotary_dims] {
             trace.spike(Scratch, self.act(width));
             self.pass(trace, Module::Attention, Pass::Rope, width);
         }

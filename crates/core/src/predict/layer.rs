@@ -4,7 +4,7 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Stage, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
-use crate::architecture::{Mixer, NormPlacement, QueryKeyNorm};
+use crate::architecture::{KeyValueSource, Mixer, NormPlacement, QueryKeyNorm};
 use crate::plan::attention::AttentionCall;
 use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
 
@@ -39,23 +39,24 @@ impl StepTracer<'_> {
         }
     }
 
-    /// Width of queries and of keys, and how many rstd their norms keep for each token.
-    fn head_norms(&self) -> Option<[(usize, usize); 2]> {
-        let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
-        match architecture.query_key_norm {
-            QueryKeyNorm::None => None,
-            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => {
-                Some([(query, architecture.heads), (key, architecture.kv_heads)])
-            }
-            QueryKeyNorm::AllHeads => Some([(query, 1), (key, 1)]),
+    /// Width of queries and of keys, where those are the layer's own, and how many rstd their norms keep for each token.
+    fn head_norms(&self, kind: &LayerPlan) -> Vec<(usize, usize)> {
+        let [_, _, query, key] = self.widths(kind);
+        let mut norms = match self.plan.architecture.query_key_norm {
+            QueryKeyNorm::None => Vec::new(),
+            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => vec![(query, kind.heads.query), (key, kind.heads.key)],
+            QueryKeyNorm::AllHeads => vec![(query, 1), (key, 1)],
+        };
+        if kind.is_reader() {
+            norms.truncate(1);
         }
+        norms
     }
 
     /// (H, I, Q, K)
-    fn widths(&self) -> [usize; 4] {
-        let architecture = &self.plan.architecture;
-        let (query, key) = (architecture.query_size(), architecture.kv_size());
-        [architecture.hidden_size, architecture.intermediate_size, query, key]
+    fn widths(&self, kind: &LayerPlan) -> [usize; 4] {
+        let (query, key) = (kind.heads.query_size(), kind.heads.key_size());
+        [self.plan.architecture.hidden_size, kind.inner(), query, key]
     }
 
     /// Bytes that a layer keeps for its backward pass besides its input.
@@ -81,6 +82,17 @@ impl StepTracer<'_> {
         self.mlp_inner(trace, kind, kept);
         self.mlp_outer(trace, kind, kept);
         trace.free(Scratch, self.between_in_scratch());
+        self.input_forward(trace, kind, kept);
+        self.layer_scalar(trace);
+    }
+
+    /// The layer's output, or its gradient, times the layer's own number.
+    fn layer_scalar(&self, trace: &mut Trace) {
+        let architecture = &self.plan.architecture;
+        if architecture.layer_scalar {
+            trace.spike(Scratch, self.act(architecture.hidden_size));
+            self.pass(trace, Module::Norms, Pass::Copy, architecture.hidden_size);
+        }
     }
 
     /// Bytes of the stream behind attention where nobody keeps it, since the MLP reads the layer's input.
@@ -93,8 +105,14 @@ impl StepTracer<'_> {
 
     /// What the layer saves, made again from its input.
     pub fn layer_recall(&self, trace: &mut Trace, kind: &LayerPlan) {
-        let [hidden, inner, ..] = self.widths();
+        let [hidden, inner, ..] = self.widths(kind);
+        if kind.input.is_some() {
+            self.layer_forward(trace, kind, SavedActivations);
+            trace.free(SavedActivations, self.shared_bytes(kind));
+            return trace.free(Scratch, self.act(hidden));
+        }
         self.attention_forward(trace, kind, SavedActivations);
+        trace.free(SavedActivations, self.shared_bytes(kind));
         if kind.experts.is_some() {
             self.experts_inner(trace, kind, SavedActivations);
             return self.experts_outer_recall(trace, kind, SavedActivations);
@@ -111,7 +129,7 @@ impl StepTracer<'_> {
 
     /// The stream behind attention into `kept`, or into the scratch where nobody keeps it.
     fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
-        let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
+        let ([_, _, query, _], architecture) = (self.widths(kind), &self.plan.architecture);
         let target = if self.is_side_by_side() { Scratch } else { kept };
         if kind.mixer != Mixer::Attention {
             return self.mixer_forward(trace, kind, kept, target);
@@ -132,10 +150,7 @@ impl StepTracer<'_> {
             }
             self.rotate(trace, kind, kept);
         }
-        trace.hold(
-            kept,
-            self.act(architecture.attended_size()) + self.wide(architecture.heads),
-        );
+        trace.hold(kept, self.act(kind.heads.attended_size()) + self.wide(kind.heads.query));
         let call = AttentionCall {
             longest: self.stream.longest(),
             window: kind.window,
@@ -143,29 +158,45 @@ impl StepTracer<'_> {
             pairs: self.multiplies_pairs(),
             vectors: self.host.vectors,
         };
-        self.heads().keep(&mut trace.scratch, call);
+        kind.heads.keep(&mut trace.scratch, call);
         trace.run(Work::Attention {
+            heads: kind.heads,
             window: kind.window,
             backward: false,
         });
         if architecture.sinks {
-            trace.spike(Scratch, self.wide(3 * architecture.heads));
+            trace.spike(Scratch, self.wide(3 * kind.heads.query));
             self.pass(trace, Module::Attention, Pass::Copy, query);
         }
-        let gated = self.gated(trace);
+        let gated = self.gated(trace, kind);
         self.out(trace, (&kind.output, Module::Output), kept, target);
         trace.free(Scratch, gated);
-        if architecture.query_key_norm.is_there() {
-            trace.free(Scratch, self.act(query) + self.act(key));
+        let (normed, shared) = (self.normed_heads(kind), self.shared_bytes(kind));
+        trace.free(Scratch, normed - shared);
+        // What later layers read is not let go of.
+        trace.rename(Scratch, SavedActivations, shared);
+    }
+
+    /// Bytes of queries, keys and values behind their norms, as far as they have some.
+    fn normed_heads(&self, kind: &LayerPlan) -> u64 {
+        let normed = self.head_norms(kind).into_iter().map(|(width, _)| width);
+        self.act(normed.sum()) + self.normed_values(kind)
+    }
+
+    /// Bytes of the values behind their norm, where there is one.
+    fn normed_values(&self, kind: &LayerPlan) -> u64 {
+        match self.plan.architecture.value_norm && !kind.is_reader() {
+            true => self.act(kind.heads.key_size()),
+            false => 0,
         }
     }
 
     /// Attention's result times its gates, where it has some, into the scratch; returns its bytes.
-    pub fn gated(&self, trace: &mut Trace) -> u64 {
+    pub fn gated(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
         if !self.plan.architecture.head_gates {
             return 0;
         }
-        let width = self.plan.architecture.query_size();
+        let width = kind.heads.query_size();
         trace.hold(Scratch, self.act(width));
         self.pass(trace, Module::Attention, Pass::GluForward, width);
         self.act(width)
@@ -183,13 +214,13 @@ impl StepTracer<'_> {
         self.act(hidden)
     }
 
-    /// What comes between the projections and attention, or what is left of it where heads were rotated first. With head norms
-    /// the heads go into the scratch, and what the norms keep into `kept`.
+    /// What comes between the projections and attention, or what is left of it where heads were rotated first. With norms
+    /// the heads, and the values, go into the scratch, and what the norms keep into `kept`.
     fn rotate(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let order = self.plan.architecture.query_key_norm;
         // On a GPU the rotation is of one pass with norms of single heads.
         let is_one_pass = self.host.vectors == Vectors::None && order == QueryKeyNorm::Heads && kind.rotates;
-        for (width, rstd) in self.head_norms().into_iter().flatten() {
+        for (width, rstd) in self.head_norms(kind) {
             trace.hold(Scratch, self.act(width));
             trace.hold(kept, self.wide(rstd));
             if !is_one_pass {
@@ -199,6 +230,11 @@ impl StepTracer<'_> {
         if order != QueryKeyNorm::RotatedHeads {
             self.turn(trace, kind);
         }
+        if self.plan.architecture.value_norm && !kind.is_reader() {
+            trace.hold(Scratch, self.normed_values(kind));
+            trace.hold(kept, self.wide(kind.heads.key));
+            self.pass(trace, Module::Norms, Pass::NormForward, kind.heads.key_size());
+        }
     }
 
     /// The rotation itself: on a GPU in place.
@@ -206,8 +242,13 @@ impl StepTracer<'_> {
         if !kind.rotates {
             return;
         }
-        let [_, _, query, key] = self.widths();
-        for width in [query, key] {
+        let [_, _, query, key] = self.widths(kind);
+        let turned = if kind.is_reader() {
+            vec![query]
+        } else {
+            vec![query, key]
+        };
+        for width in turned {
             if self.host.vectors != Vectors::None {
                 trace.spike(Scratch, self.act(width));
             }
@@ -246,7 +287,7 @@ impl StepTracer<'_> {
 
     /// Everything of the MLP up to the activation's output, which stays in the scratch.
     fn mlp_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
-        let [_, inner, ..] = self.widths();
+        let [_, inner, ..] = self.widths(kind);
         let normed = self.norm_before(trace, kept);
         self.group_forward(trace, (&kind.gate_up, Module::GateUp), kept, Target::New(kept));
         trace.free(Scratch, normed);
@@ -257,12 +298,14 @@ impl StepTracer<'_> {
     /// The stream behind the MLP into the scratch; frees the activation's output.
     fn mlp_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         self.out(trace, (&kind.down, Module::Down), kept, Scratch);
-        trace.free(Scratch, self.act(self.plan.architecture.intermediate_size));
+        trace.free(Scratch, self.act(kind.inner()));
     }
 
     /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
     /// all that was saved, the layer's input included, is freed. `between` are the bytes that were not held and are made again.
     pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool, between: u64) {
+        self.layer_scalar(trace);
+        self.input_backward(trace, kind);
         match kind.experts {
             Some(_) => self.experts_backward(trace, kind, between),
             None => self.mlp_backward(trace, kind, between),
@@ -275,7 +318,7 @@ impl StepTracer<'_> {
     }
 
     /// Returns the bytes of the gradient before the norm or factor behind a block, where there is one.
-    fn backward_behind(&self, trace: &mut Trace) -> u64 {
+    pub fn backward_behind(&self, trace: &mut Trace) -> u64 {
         if !self.has_norm_behind() && !self.is_scaled() {
             return 0;
         }
@@ -334,7 +377,7 @@ impl StepTracer<'_> {
     }
 
     fn mlp_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
-        let [_, inner, ..] = self.widths();
+        let [_, inner, ..] = self.widths(kind);
         let d_down = self.backward_behind(trace);
         let activation = |trace: &mut Trace| {
             trace.hold(Scratch, self.act(inner));
@@ -384,7 +427,7 @@ impl StepTracer<'_> {
     }
 
     fn attention_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool) {
-        let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
+        let ([hidden, _, query, key], architecture) = (self.widths(kind), &self.plan.architecture);
         let (q, k) = (self.act(query), self.act(key));
         let d_output = match self.is_side_by_side() {
             true => self.act(hidden),
@@ -396,33 +439,40 @@ impl StepTracer<'_> {
         self.group_backward(
             trace,
             (&kind.output, Module::Output),
-            |trace| self.gated(trace),
+            |trace| self.gated(trace, kind),
             d_output,
             true,
         );
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::OutputXa]));
-        if self.plan.architecture.head_gates {
+        if architecture.head_gates {
             trace.hold(Scratch, 2 * q);
             self.pass(trace, Module::Attention, Pass::GluBackward, query);
             trace.free(Scratch, q);
             trace.free(SavedActivations, self.saved(kind, &[SavedTensor::HeadGates]));
         }
-        let norms = self.head_norms();
-        let has_norm = norms.is_some();
-        if let Some([(_, of_query), (_, of_key)]) = norms {
+        let norms = self.head_norms(kind);
+        let value_norm = architecture.value_norm && !kind.is_reader();
+        if !norms.is_empty() {
             self.rotate(trace, kind, Scratch);
-            trace.free(Scratch, self.wide(of_query + of_key));
+            let of_values = if value_norm { kind.heads.key } else { 0 };
+            let of_heads: usize = norms.iter().map(|(_, rstd)| rstd).sum();
+            trace.free(Scratch, self.wide(of_heads + of_values));
         }
         self.attention_op_backward(trace, kind);
-        let result = self.act(architecture.attended_size());
-        trace.free(Scratch, result + if has_norm { q + k } else { 0 });
-        let freed = [SavedTensor::Value, SavedTensor::AttentionOutput];
-        trace.free(SavedActivations, self.saved(kind, &freed));
+        let result = self.act(kind.heads.attended_size());
+        trace.free(Scratch, result + self.normed_heads(kind));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::AttentionOutput]));
+        self.share_gradients(trace, kind);
+        if value_norm {
+            trace.spike(Scratch, k + self.wide(kind.heads.key));
+            self.pass(trace, Module::Norms, Pass::NormBackward, key);
+        }
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::Value]));
         if let Some(latent) = architecture.latent {
             self.latent_backward(trace, kind, latent);
         } else {
             self.turn(trace, kind);
-            for (width, rstd) in norms.into_iter().flatten() {
+            for (width, rstd) in norms {
                 trace.spike(Scratch, self.act(width) + self.wide(rstd));
                 self.pass(trace, Module::Norms, Pass::NormBackward, width);
             }
@@ -430,6 +480,11 @@ impl StepTracer<'_> {
                 SavedActivations,
                 self.saved(kind, &[SavedTensor::Query, SavedTensor::Key]),
             );
+        }
+        if kind.keys == KeyValueSource::OneProjection {
+            trace.hold(Scratch, k);
+            self.pass(trace, Module::QueryKeyValue, Pass::Add, key);
+            trace.free(Scratch, 2 * k);
         }
         let wants_d_normed = wants_dx || kind.input_norm_trains;
         if architecture.head_gates {
@@ -450,13 +505,14 @@ impl StepTracer<'_> {
 
     /// dq, dk and dv into the scratch.
     fn attention_op_backward(&self, trace: &mut Trace, kind: &LayerPlan) {
-        let [_, _, query, key] = self.widths();
-        trace.hold(Scratch, self.act(query + key + self.plan.architecture.value_size()));
+        let [_, _, query, key] = self.widths(kind);
+        trace.hold(Scratch, self.act(query + key + kind.heads.value_size()));
         trace.run(Work::Attention {
+            heads: kind.heads,
             window: kind.window,
             backward: true,
         });
-        let heads = self.heads();
+        let heads = kind.heads;
         if self.host.vectors == Vectors::None {
             // The sum of o d_o over each head.
             return trace.spike(AttentionWorkspace, self.wide(heads.query));

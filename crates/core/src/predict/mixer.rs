@@ -30,7 +30,7 @@ impl StepTracer<'_> {
     /// kept.
     pub fn mixed(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
         match kind.mixer {
-            Mixer::Attention => self.gated(trace),
+            Mixer::Attention => self.gated(trace, kind),
             Mixer::Convolution(convolution) => {
                 self.convolve(trace, self.plan.architecture.hidden_size, convolution.taps)
             }
@@ -172,7 +172,7 @@ mod tests {
                 count.lm_head
             };
             let of_mixer = |index: usize| match model.mixer(index) {
-                Mixer::Attention => 4.0 * tokens * tokens / 2.0 * model.query_size() as f64,
+                Mixer::Attention => 4.0 * tokens * tokens / 2.0 * model.query_size(index) as f64,
                 Mixer::Convolution(_) => 0.0,
                 Mixer::DeltaRule(rule) => 6.0 * tokens * (rule.value_heads * rule.state()) as f64,
             };

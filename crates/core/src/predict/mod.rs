@@ -7,6 +7,7 @@
 
 mod ceilings;
 mod correction;
+mod cross_layer;
 mod data_sheet;
 mod device_ceilings;
 mod dora;

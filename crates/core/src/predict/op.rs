@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::recipe::OptimizerKind;
 
 use crate::plan::Form;
+use crate::plan::attention::Heads;
 
 /// Part of the model that an op belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -207,6 +208,7 @@ pub enum Work {
     Product(Product),
     /// Attention of all heads over the whole stream.
     Attention {
+        heads: Heads,
         window: Option<usize>,
         backward: bool,
     },

@@ -15,7 +15,6 @@ use super::seconds::{self, Context, Seconds};
 use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
-use crate::plan::attention::Heads;
 use crate::plan::{Memory, PlanError};
 use crate::recipe::Recipe;
 
@@ -145,8 +144,8 @@ impl Predictor {
         let (micro_batch, update) = trace.ops(stream);
         let mut flops = Flops::default();
         let times = setting.recipe.batch.micro_batches() as f64;
-        flops.count(&micro_batch, times, Heads::of(&self.architecture), stream);
-        flops.count(&update, 1.0, Heads::of(&self.architecture), stream);
+        flops.count(&micro_batch, times, stream);
+        flops.count(&update, 1.0, stream);
         Ok(flops)
     }
 
@@ -179,7 +178,7 @@ impl Predictor {
         }
         let context = Context {
             precision: setting.recipe.precision,
-            heads: Heads::of(&self.architecture),
+            head_width: self.architecture.head_dim,
             stream: &setting.workload.mean,
         };
         let (mut ops, update) = trace.ops(&setting.workload.mean);

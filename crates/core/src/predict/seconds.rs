@@ -48,7 +48,8 @@ impl Seconds {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub precision: Precision,
-    pub heads: Heads,
+    /// Width of most heads.
+    pub head_width: usize,
     pub stream: &'a StreamShape,
 }
 
@@ -84,7 +85,11 @@ impl Times<'_> {
     fn of(&self, work: &Work) -> Option<f64> {
         match work {
             Work::Product(product) => self.product(product),
-            Work::Attention { window, backward } => self.attention(*window, *backward),
+            Work::Attention {
+                heads,
+                window,
+                backward,
+            } => self.attention(*heads, *window, *backward),
             Work::DeltaRule { state, backward } => self.delta_rule(*state, *backward),
             Work::Pass { pass, elements, .. } => {
                 let grid = self.ops.passes.get(pass).or_else(|| self.ceilings.updates.get(pass))?;
@@ -121,19 +126,19 @@ impl Times<'_> {
     /// At a share of the rate of attention, since it is not measured itself.
     fn delta_rule(&self, state: usize, backward: bool) -> Option<f64> {
         const KEYS: f64 = 256.0;
-        let Context { heads, stream, .. } = self.context;
-        let width = heads.width as f64;
+        let Context { head_width, stream, .. } = self.context;
+        let width = head_width as f64;
         let rate = 4.0 * KEYS * width / self.ops.attention_forward.at(&[2.0 * KEYS, width])?;
         Some(delta_rule_flops(backward) * stream.tokens() * state as f64 / (DELTA_RULE_SHARE * rate))
     }
 
-    fn attention(&self, window: Option<usize>, backward: bool) -> Option<f64> {
+    fn attention(&self, heads: Heads, window: Option<usize>, backward: bool) -> Option<f64> {
         let grid = if backward {
             &self.ops.attention_backward
         } else {
             &self.ops.attention_forward
         };
-        let Context { heads, stream, .. } = self.context;
+        let Context { stream, .. } = self.context;
         let mut seconds = 0.0;
         for documents in &stream.documents {
             let length = documents.tokens as f64;
@@ -183,7 +188,11 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             };
             (flops / rate).max(bytes / bandwidth) + widened + LAUNCH_S
         }
-        Work::Attention { window, backward } => {
+        Work::Attention {
+            heads,
+            window,
+            backward,
+        } => {
             let pairs: f64 = context
                 .stream
                 .documents
@@ -193,7 +202,7 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
                     documents.count * length * mean_keys(length, *window)
                 })
                 .sum();
-            let flops = pairs * context.heads.pair_flops(*backward);
+            let flops = pairs * heads.pair_flops(*backward);
             flops / (0.5 * rate) + LAUNCH_S
         }
         Work::DeltaRule { state, backward } => {

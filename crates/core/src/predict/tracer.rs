@@ -14,7 +14,6 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
 use super::stream::StreamShape;
 use super::trace::Trace;
-use crate::plan::attention::Heads;
 use crate::plan::products::{Call, MAX_TERMS};
 use crate::plan::{AdapterOnInput, Form, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan, SavedTensor, Vectors};
 use crate::recipe::Precision;
@@ -91,10 +90,6 @@ impl<'a> StepTracer<'a> {
     /// Whether the step is a GPU's.
     pub fn is_on_gpu(&self) -> bool {
         self.host.vectors == Vectors::None
-    }
-
-    pub fn heads(&self) -> Heads {
-        Heads::of(&self.plan.architecture)
     }
 
     /// Records an op that passes over memory, `width` elements for every token.

@@ -40,7 +40,9 @@ impl BaseModel {
         refuse_on(device, &architecture)?;
         let checkpoint = Checkpoint::open_for(directory, &architecture)?;
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
-        attention::prepare(architecture.head_dim, compute_dtype(precision), device);
+        for head_dim in architecture.head_dims() {
+            attention::prepare(head_dim, compute_dtype(precision), device);
+        }
         let expected = architecture.tensors();
         let (plain, packed): (Vec<TensorShape>, Vec<TensorShape>) = expected
             .into_iter()
@@ -177,13 +179,14 @@ impl BaseModel {
         })
     }
 
-    /// The model without its weights: what is left to know of it where every parameter trains.
-    pub(crate) fn without_weights(&self) -> Self {
+    /// The model with those of its weights only whose name `keep` says: what is left to know of it where every parameter trains.
+    pub(crate) fn with_weights(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let kept = self.weights.iter().filter(|(name, _)| keep(name));
         Self {
             architecture: self.architecture.clone(),
             precision: self.precision,
             device: self.device.clone(),
-            weights: BTreeMap::new(),
+            weights: kept.map(|(name, weight)| (name.clone(), weight.clone())).collect(),
         }
     }
 
@@ -267,6 +270,8 @@ fn missing(tensor: String) -> WeightsError {
 
 /// What the tensors of an architecture are stored as.
 struct WeightKinds<'a> {
+    /// The weight of a linear layer beside the decoder layers.
+    outer: Option<String>,
     experts: Option<&'a Experts>,
     /// Names of the linear layers inside decoder layers, and whether they are routers.
     modules: BTreeMap<&'static str, bool>,
@@ -278,6 +283,9 @@ impl<'a> WeightKinds<'a> {
         let modules = layers.flat_map(|index| architecture.layer_modules(index));
         Self {
             experts: architecture.experts.as_ref(),
+            outer: architecture
+                .outer_module()
+                .map(|module| format!("{}.weight", module.name)),
             modules: modules
                 .map(|module| (module.name, module.role == LinearRole::Router))
                 .collect(),
@@ -291,6 +299,9 @@ impl<'a> WeightKinds<'a> {
 
     /// Linear layers and experts may be quantized; what chooses experts is exact.
     fn of(&self, name: &str) -> WeightKind {
+        if self.outer.as_deref() == Some(name) {
+            return WeightKind::Linear;
+        }
         let inner = name.splitn(4, '.').nth(3).unwrap_or_default();
         let module = inner
             .strip_suffix(".weight")
@@ -363,6 +374,20 @@ fn is_ignored(name: &str, architecture: &Architecture) -> bool {
         // Layers that draft further tokens.
         || name.starts_with("mtp.")
         || is_draft_layer(name, architecture)
+        || is_unread_key(name, architecture)
+}
+
+/// Whether a tensor makes keys or values of a layer that reads those of another: published files have them, and nobody needs them.
+fn is_unread_key(name: &str, architecture: &Architecture) -> bool {
+    let Some((index, module)) = name
+        .strip_prefix("model.layers.")
+        .and_then(|rest| rest.split_once(".self_attn."))
+    else {
+        return false;
+    };
+    let source = index.parse().ok().and_then(|index| architecture.source_of(index));
+    let makes = ["k_proj.", "v_proj.", "k_norm.", "v_norm."];
+    source.is_some() && makes.iter().any(|start| module.starts_with(start))
 }
 
 /// Whether a tensor belongs to a layer behind the last one that predicts further tokens, which training leaves out.

@@ -15,7 +15,7 @@ use peft_tune_kernels::compare::{Check, distance, on_cpu};
 const GRADIENTS_AT: usize = 3;
 
 /// `config.json` without what all have in common.
-const FAMILIES: [(&str, &str); 27] = [
+const FAMILIES: [(&str, &str); 29] = [
     ("llama", r#""head_dim": 16, "rope_theta": 10000.0"#),
     (
         "mistral",
@@ -98,6 +98,19 @@ const FAMILIES: [(&str, &str); 27] = [
            "layer_types": ["sliding_attention", "full_attention"], "attention_bias": true,
            "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 64,
            "rope_type": "yarn", "truncate": false}"#,
+    ),
+    (
+        "gemma4_text",
+        r#""head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": true,
+           "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"],
+           "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 0"#,
+    ),
+    (
+        "gemma4_text",
+        r#""num_hidden_layers": 4, "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32, "sliding_window": 8,
+           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+           "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "hidden_size_per_layer_input": 8,
+           "vocab_size_per_layer_input": 512, "final_logit_softcapping": 3.0"#,
     ),
 ];
 

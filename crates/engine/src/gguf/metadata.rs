@@ -83,6 +83,8 @@ fn scaling(rope: &Rope, keys: &mut Vec<(&'static str, Value)>, tensors: &mut Vec
             keys.push(("rope.scaling.factor", Value::F32(*factor as f32)));
             keys.push(("rope.scaling.original_context_length", number(*original_max_positions)));
         }
+        // No layout of such a family is known.
+        RopeScaling::Proportional { .. } => {}
         RopeScaling::LongRope {
             short_factor,
             long_factor,

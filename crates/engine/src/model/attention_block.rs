@@ -3,11 +3,13 @@
 use candle_core::{Result, Tensor};
 
 use super::block_end::BlockEnd;
+use super::cross_layer::CrossLayer;
 use super::head_norms::{QueryKeyPath, Turned};
+use super::key_reader::KeyReader;
 use super::latent::Latent;
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::saved::{AttentionSaved, LatentSaved};
+use super::saved::{AttentionSaved, HeadsSaved, LatentSaved};
 use super::traced::{attention, head_gate, residual, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
@@ -18,10 +20,12 @@ use crate::span::{Module, StepPhase};
 pub(super) struct AttentionBlock {
     /// Absent where the norm stands behind the block only.
     pub norm: Option<Norm>,
-    /// q, k and v, or the first projections of latent attention.
+    /// q, k and v, q and k where one projection is for keys and values, or the first projections of latent attention.
     pub projections: LinearGroup,
     pub latent: Option<Latent>,
     pub path: QueryKeyPath,
+    /// Of each head of v.
+    pub value_norm: Option<Norm>,
     pub end: BlockEnd,
     pub settings: attention::Settings,
     /// (Hq,), one more logit of each head.
@@ -29,6 +33,10 @@ pub(super) struct AttentionBlock {
     pub head_dim: usize,
     /// Whether each query comes with a gate on the result of its head.
     pub has_gates: bool,
+    /// The layer's number where later layers read its keys and values.
+    pub shares: Option<usize>,
+    /// Where it reads those of an earlier one.
+    pub reader: Option<KeyReader>,
 }
 
 /// Queries, keys and values as attention reads them, and what is kept of what they were made from.
@@ -36,9 +44,14 @@ pub(super) struct Attended {
     pub q: Tensor,
     pub k: Tensor,
     pub v: Tensor,
-    /// Queries and keys, or the inputs of their norms.
-    pub kept: [Tensor; 2],
-    pub rstd: [Option<Tensor>; 2],
+    /// Queries, or the input of their norm.
+    pub kept_q: Tensor,
+    /// Likewise keys; `None` where they are another layer's.
+    pub kept_k: Option<Tensor>,
+    /// Likewise values; `None` where that is the input of the keys' norm, too.
+    pub kept_v: Option<Tensor>,
+    /// Of the norms of queries, keys and values.
+    pub rstd: [Option<Tensor>; 3],
     pub latent: Option<LatentSaved>,
 }
 
@@ -56,6 +69,7 @@ impl AttentionBlock {
         x: &Tensor,
         stream: &Stream<'_>,
         ropes: &RopeTables,
+        cross: &mut CrossLayer,
     ) -> Result<(Tensor, AttentionSaved)> {
         let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
@@ -67,32 +81,34 @@ impl AttentionBlock {
             q,
             k,
             v,
-            kept,
-            rstd: [query_rstd, key_rstd],
+            kept_q,
+            kept_k,
+            kept_v,
+            rstd: head_rstd,
             latent,
-        } = self.attended(projected, stream, ropes)?;
+        } = self.attended(projected, stream, ropes, cross)?;
         let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
         if let Some(sinks) = &self.sinks {
             sinks::apply(&o, &lse, sinks)?;
         }
         let gated = gated(&o, gate.as_ref())?;
         let (y, output_xa, behind) = self.end.forward(x, &gated, dropout)?;
-        let [q, k] = kept;
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,
-            q,
-            k,
-            v,
-            query_rstd,
-            key_rstd,
-            o,
-            lse,
+            heads: HeadsSaved {
+                q: kept_q,
+                k: kept_k,
+                v: kept_v,
+                rstd: head_rstd,
+                o,
+                lse,
+                latent,
+            },
             gate,
             input_xa,
             output_xa,
             behind,
-            latent,
         };
         Ok((y, saved))
     }
@@ -100,7 +116,7 @@ impl AttentionBlock {
     /// The stream behind the block, (T, H), made again from what [`AttentionBlock::forward`] kept, to the same bits.
     pub(super) fn recompute_output(&self, saved: &AttentionSaved, stream: &Stream<'_>) -> Result<Tensor> {
         let _span = span::phase(StepPhase::Recompute);
-        let inner = || gated(&saved.o, saved.gate.as_ref());
+        let inner = || gated(&saved.heads.o, saved.gate.as_ref());
         let (xa, behind) = (&saved.output_xa, saved.behind.as_ref());
         self.end.recompute(&saved.x, inner, xa, behind, stream.dropout.as_ref())
     }
@@ -111,48 +127,31 @@ impl AttentionBlock {
         saved: AttentionSaved,
         BlockGradients { branch, past }: BlockGradients,
         stream: &Stream<'_>,
-        ropes: &RopeTables,
+        (ropes, cross): (&RopeTables, &mut CrossLayer),
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let d_output = self.end.backward(saved.behind, &branch)?;
         drop(branch);
-        let o = || gated(&saved.o, saved.gate.as_ref());
+        let o = || gated(&saved.heads.o, saved.gate.as_ref());
         let out = &self.end.out;
         let d_o = out.backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
         drop(saved.output_xa);
         let Some(mut d_o) = d_o else { return Ok(None) };
         let mut d_gate = None;
         if let Some(gate) = saved.gate {
-            let (of_o, of_gate) = head_gate::backward(&flat(&saved.o)?, &gate, &d_o)?;
+            let (of_o, of_gate) = head_gate::backward(&flat(&saved.heads.o)?, &gate, &d_o)?;
             (d_o, d_gate) = (of_o, Some(of_gate));
         }
-        let d_o = d_o.reshape(saved.o.shape())?;
-        let in_between = [saved.q, saved.k];
-        let ([q, k], _) = self.path.again(&in_between, stream, ropes)?;
-        let kept = attention::Saved {
-            q: &q,
-            k: &k,
-            v: &saved.v,
-            o: &saved.o,
-            lse: &saved.lse,
+        let d_o = d_o.reshape(saved.heads.o.shape())?;
+        let mut d_projected = match &self.reader {
+            Some(reader) => reader.backward(saved.heads, d_o, &self.settings, (stream, ropes), cross)?,
+            None => self.backward_heads(saved.heads, d_o, stream, (ropes, cross))?,
         };
-        let (d_q, d_k, d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
-        drop((d_o, q, k, saved.v, saved.o, saved.lse));
-        let d_projected = match (&self.latent, saved.latent) {
-            (Some(latent), Some(saved)) => {
-                drop(in_between);
-                latent.backward(saved, [d_q, d_k, d_v], &self.path, stream, ropes)?
-            }
-            _ => {
-                let rstd = [saved.query_rstd, saved.key_rstd];
-                let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
-                let d_projected = vec![self.with_gates(d_q, d_gate)?, flat(&d_k)?, flat(&d_v)?];
-                drop((d_k, d_v));
-                d_projected
-            }
-        };
+        if let (Some(d_gate), Some(d_q)) = (d_gate, d_projected.first_mut()) {
+            *d_q = head_gate::join(d_q, &d_gate, self.head_dim)?;
+        }
         let normed = || Ok(forward_before(self.norm.as_ref(), &saved.x)?.0);
         let wants_d_normed = wants_dx || self.norm.as_ref().is_some_and(|norm| norm.weight.is_trained());
         let d_normed = self
@@ -177,43 +176,116 @@ impl AttentionBlock {
         Ok((projected, Some(gate)))
     }
 
-    /// The gradient of what the first projection gave.
-    fn with_gates(&self, d_q: Tensor, d_gate: Option<Tensor>) -> Result<Tensor> {
-        match d_gate {
-            Some(d_gate) => head_gate::join(&flat(&d_q)?, &d_gate, self.head_dim),
-            None => flat(&d_q),
+    /// The gradients of what the projections gave, from that of what attention gave.
+    fn backward_heads(
+        &self,
+        saved: HeadsSaved,
+        d_o: Tensor,
+        stream: &Stream<'_>,
+        (ropes, cross): (&RopeTables, &mut CrossLayer),
+    ) -> Result<Vec<Tensor>> {
+        let Some(k) = saved.k else {
+            candle_core::bail!("attention: no keys were kept");
+        };
+        let in_between = [saved.q, k];
+        let ([q, k], _) = self.path.again(&in_between, stream, ropes)?;
+        let raw_v = saved.v.unwrap_or_else(|| in_between[1].clone());
+        let v = self.values(&raw_v)?.0;
+        let kept = attention::Saved {
+            q: &q,
+            k: &k,
+            v: &v,
+            o: &saved.o,
+            lse: &saved.lse,
+        };
+        let (d_q, mut d_k, mut d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
+        drop((d_o, q, k, v, saved.o, saved.lse));
+        if let Some(index) = self.shares {
+            [d_k, d_v] = cross.with_gradients(index, [d_k, d_v])?;
         }
+        let [query_rstd, key_rstd, value_rstd] = saved.rstd;
+        let d_v = self.values_backward(&raw_v, value_rstd.as_ref(), d_v)?;
+        drop(raw_v);
+        if let (Some(latent), Some(saved)) = (&self.latent, saved.latent) {
+            drop(in_between);
+            return latent.backward(saved, [d_q, d_k, d_v], &self.path, stream, ropes);
+        }
+        let rstd = [query_rstd, key_rstd];
+        let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
+        self.of_projections(d_q, d_k, d_v)
     }
 
     /// From the outputs of the projections to what attention reads.
-    pub(super) fn attended(&self, projected: Vec<Tensor>, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Attended> {
+    pub(super) fn attended(
+        &self,
+        projected: Vec<Tensor>,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        cross: &mut CrossLayer,
+    ) -> Result<Attended> {
+        if let Some(reader) = &self.reader {
+            let both = cross.shared(reader.source)?;
+            return reader.attended(projected, self.head_dim, (stream, ropes), both);
+        }
         if let Some(latent) = &self.latent {
             return latent.forward(projected, &self.path, stream, ropes);
         }
-        let [q, k, v] = self.heads(projected)?;
+        let (q, k, kept_v) = self.heads(projected)?;
+        let raw_v = kept_v.clone().unwrap_or_else(|| k.clone());
         let Turned {
             both: [q, k],
-            kept,
-            rstd,
+            kept: [kept_q, kept_k],
+            rstd: [query_rstd, key_rstd],
         } = self.path.forward([q, k], stream, ropes)?;
+        let (v, value_rstd) = self.values(&raw_v)?;
+        if let Some(index) = self.shares {
+            cross.share(index, &k, &v);
+        }
         Ok(Attended {
             q,
             k,
             v,
-            kept,
-            rstd,
+            kept_q,
+            kept_k: Some(kept_k),
+            kept_v,
+            rstd: [query_rstd, key_rstd, value_rstd],
             latent: None,
         })
     }
 
-    /// (T, heads·d) of q, k and v to (T, heads, d).
-    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    /// v as attention reads it, and rstd of its norm.
+    fn values(&self, v: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        match &self.value_norm {
+            Some(norm) => norm.forward_heads(v).map(|(v, rstd)| (v, Some(rstd))),
+            None => Ok((v.clone(), None)),
+        }
+    }
+
+    /// The gradient of v as the projection gave it.
+    fn values_backward(&self, v: &Tensor, rstd: Option<&Tensor>, d_v: Tensor) -> Result<Tensor> {
+        match (&self.value_norm, rstd) {
+            (Some(norm), Some(rstd)) => norm.backward_heads(v, rstd, &d_v),
+            _ => Ok(d_v),
+        }
+    }
+
+    /// The gradients of what the projections give: keys and values that are of one add theirs.
+    fn of_projections(&self, d_q: Tensor, d_k: Tensor, d_v: Tensor) -> Result<Vec<Tensor>> {
+        match self.projections.projections.len() {
+            2 => Ok(vec![flat(&d_q)?, flat(&residual::add(&d_k, &d_v)?)?]),
+            _ => Ok(vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?]),
+        }
+    }
+
+    /// (T, heads·d) of q, k and v to (T, heads, d); no v where that is k.
+    fn heads(&self, projected: Vec<Tensor>) -> Result<(Tensor, Tensor, Option<Tensor>)> {
         let split = |tensor: &Tensor| {
             let (tokens, width) = tensor.dims2()?;
             tensor.reshape((tokens, width / self.head_dim, self.head_dim))
         };
         match projected.as_slice() {
-            [q, k, v] => Ok([split(q)?, split(k)?, split(v)?]),
+            [q, k, v] => Ok((split(q)?, split(k)?, Some(split(v)?))),
+            [q, k] => Ok((split(q)?, split(k)?, None)),
             other => candle_core::bail!("attention: {} projections instead of q, k and v", other.len()),
         }
     }

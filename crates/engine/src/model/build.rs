@@ -10,8 +10,10 @@ use super::block_end::BlockEnd;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
 use super::head_norms::{HeadNorms, NormOrder, QueryKeyPath};
+use super::key_reader::KeyReader;
 use super::latent::{Expansion, Latent};
 use super::layer::{BlockOrder, Layer};
+use super::layer_input::{LayerInput, LayerInputs};
 use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
 use super::mixer::MixerBlock;
@@ -27,9 +29,10 @@ use crate::span::Module;
 use crate::{Parameters, TrainError};
 use candle_core::DType;
 use peft_tune_core::architecture::{
-    Architecture, EMBEDDING, LATENT_NORM_EPSILON, LM_HEAD, Mixer, NormPlacement, QueryKeyNorm, SINKS,
+    Architecture, EMBEDDING, LATENT_NORM_EPSILON, LAYER_INPUT_END, LAYER_INPUT_NORM, LAYER_INPUT_TABLE, LAYER_SCALAR,
+    LM_HEAD, Mixer, NormPlacement, QueryKeyNorm, SINKS,
 };
-use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
+use peft_tune_core::plan::{AdaptedLinear, GroupPlan, KeySharing, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
 
@@ -59,7 +62,9 @@ impl Decoder {
             rounded: rounded.as_ref(),
         };
         let architecture = base.architecture();
-        attention::prepare(architecture.head_dim, base.compute_dtype(), base.device());
+        for head_dim in architecture.head_dims() {
+            attention::prepare(head_dim, base.compute_dtype(), base.device());
+        }
         let embedding = builder.parameter(EMBEDDING)?;
         let head = match architecture.tied_embeddings {
             true => embedding.clone(),
@@ -70,6 +75,7 @@ impl Decoder {
             embedding,
             embedding_scale: architecture.embedding_scale,
             layers: layers.collect::<Result<_, _>>()?,
+            inputs: builder.layer_inputs()?,
             final_norm: builder.norm(architecture.names.last_norm)?,
             head,
             logit_scale: architecture.logit_scale,
@@ -82,6 +88,14 @@ impl Decoder {
             rounded,
             first_on_tape: trainables.plan.first_on_tape(),
         })
+    }
+}
+
+/// The name of `module` in `layer`, or of one beside all layers where that is empty.
+fn inside(layer: &str, module: &str) -> String {
+    match layer {
+        "" => module.to_owned(),
+        layer => format!("{layer}.{module}"),
     }
 }
 
@@ -144,9 +158,14 @@ impl Builder<'_> {
                 mixer => MixerBlock::Mixed(Box::new(self.mixed(&name, plan, mixer)?)),
             },
             mlp: self.feed_forward(&name, plan, index)?,
+            input: self.layer_input(&name, plan, index)?,
             order: match self.architecture().norm_placement {
                 NormPlacement::Shared => BlockOrder::SideBySide,
                 NormPlacement::Before | NormPlacement::BeforeAndBehind | NormPlacement::Behind => BlockOrder::InTurn,
+            },
+            scale: match self.architecture().layer_scalar {
+                true => Some(f64::from(self.number(&format!("{name}.{LAYER_SCALAR}"))?)),
+                false => None,
             },
         })
     }
@@ -160,9 +179,13 @@ impl Builder<'_> {
             projections: self.group(layer, Module::QueryKeyValue, &plan.qkv)?,
             latent: self.latent(layer, plan)?,
             path: QueryKeyPath {
-                norms: self.head_norms(layer)?,
+                norms: match plan.is_reader() {
+                    true => None,
+                    false => self.head_norms(layer)?,
+                },
                 rope: kind.rope,
             },
+            value_norm: self.value_norm(plan.heads.width)?,
             end: BlockEnd {
                 out: self.group(layer, Module::Output, &plan.output)?,
                 norm: self.norm_where(placement.is_behind(), layer, behind)?,
@@ -177,9 +200,65 @@ impl Builder<'_> {
                 true => Some(self.frozen(&format!("{layer}.{SINKS}"))?),
                 false => None,
             },
-            head_dim: architecture.head_dim,
+            head_dim: plan.heads.width,
+            shares: matches!(plan.sharing, KeySharing::Source { .. }).then_some(index),
+            reader: self.key_reader(layer, plan, index)?,
             has_gates: architecture.head_gates,
         })
+    }
+
+    /// What a layer reads keys and values of another with.
+    fn key_reader(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<Option<KeyReader>, TrainError> {
+        let architecture = self.architecture();
+        let (Some(source), KeySharing::Reader { gradients, .. }) = (architecture.source_of(index), plan.sharing) else {
+            return Ok(None);
+        };
+        let norms = architecture.head_norms(index);
+        let norm = norms
+            .first()
+            .map(|(name, _)| self.norm(&format!("{layer}.{name}.weight")));
+        Ok(Some(KeyReader {
+            source,
+            norm: norm.transpose()?,
+            rope: architecture.layers[index].rope,
+            passes_gradients: gradients,
+        }))
+    }
+
+    /// What layer `index` does with an input of its own.
+    fn layer_input(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<Option<LayerInput>, TrainError> {
+        let (Some(inputs), Some(plan)) = (self.architecture().layer_inputs, &plan.input) else {
+            return Ok(None);
+        };
+        let without_gate = || candle_core::Error::Msg("an input of a layer with an activation that has no gate".into());
+        Ok(Some(LayerInput {
+            gate: self.group(layer, Module::GateUp, &plan.gate)?,
+            activation: self.gated_activation().ok_or_else(without_gate)?,
+            end: BlockEnd {
+                out: self.group(layer, Module::Down, &plan.projection)?,
+                norm: self.norm_where(true, layer, LAYER_INPUT_END)?,
+                scale: None,
+            },
+            first: index * inputs.width,
+            width: inputs.width,
+        }))
+    }
+
+    /// What makes the inputs of all layers.
+    fn layer_inputs(&self) -> Result<Option<LayerInputs>, TrainError> {
+        let architecture = self.architecture();
+        let Some(inputs) = architecture.layer_inputs else {
+            return Ok(None);
+        };
+        let plan = self.trainables.plan;
+        Ok(Some(LayerInputs {
+            table: self.parameter(LAYER_INPUT_TABLE)?,
+            projection: self.group("", Module::GateUp, &plan.inputs)?,
+            norm: self.norm(LAYER_INPUT_NORM)?,
+            hidden: architecture.hidden_size,
+            width: inputs.width,
+            trains: plan.inputs_train,
+        }))
     }
 
     fn latent(&self, layer: &str, plan: &LayerPlan) -> Result<Option<Latent>, TrainError> {
@@ -218,6 +297,21 @@ impl Builder<'_> {
             query: norm(query)?,
             key: norm(key)?,
             order,
+        }))
+    }
+
+    /// A norm without a weight over heads of `width`.
+    fn value_norm(&self, width: usize) -> Result<Option<Norm>, TrainError> {
+        let architecture = self.architecture();
+        if !architecture.value_norm {
+            return Ok(None);
+        }
+        let ones = Tensor::ones(width, self.base.compute_dtype(), self.base.device())?;
+        Ok(Some(Norm {
+            weight: BaseParameter::Frozen(ones),
+            epsilon: architecture.norm_epsilon,
+            offset: 0.0,
+            centred: false,
         }))
     }
 
@@ -260,10 +354,7 @@ impl Builder<'_> {
 
     /// The numbers of a layer's xIELU. Those that training made are softplus of what the checkpoint holds.
     fn curve(&self, layer: &str) -> Result<xielu::Curve, TrainError> {
-        let number = |name: &str| -> Result<f32, TrainError> {
-            let value = self.base.weight(&format!("{layer}.mlp.act_fn.{name}"))?.dense()?;
-            Ok(value.to_dtype(DType::F32)?.flatten_all()?.get(0)?.to_scalar()?)
-        };
+        let number = |name: &str| self.number(&format!("{layer}.mlp.act_fn.{name}"));
         let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
         let beta = number("beta")?;
         Ok(xielu::Curve {
@@ -272,6 +363,12 @@ impl Builder<'_> {
             beta,
             epsilon: number("eps")?,
         })
+    }
+
+    /// The only value of a tensor that never trains.
+    fn number(&self, name: &str) -> Result<f32, TrainError> {
+        let value = self.base.weight(name)?.dense()?;
+        Ok(value.to_dtype(DType::F32)?.flatten_all()?.get(0)?.to_scalar()?)
     }
 
     /// A tensor that never trains.
@@ -294,7 +391,7 @@ impl Builder<'_> {
     pub(super) fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
         let mut slots = Vec::with_capacity(plan.adapters.len());
         for adapter in &plan.adapters {
-            slots.push(self.adapter_of(&format!("{layer}.{}", adapter.module))?.1.lora_a);
+            slots.push(self.adapter_of(&inside(layer, adapter.module))?.1.lora_a);
         }
         let input = |slot: &usize| {
             Ok(AdapterInput {
@@ -306,7 +403,7 @@ impl Builder<'_> {
         Ok(LinearGroup {
             module,
             projections: projections
-                .map(|projection| self.projection(&format!("{layer}.{}", projection.module), projection))
+                .map(|projection| self.projection(&inside(layer, projection.module), projection))
                 .collect::<Result<_, _>>()?,
             adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
             stacked: self.stacked(&slots)?,

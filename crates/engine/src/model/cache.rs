@@ -15,12 +15,13 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use peft_tune_core::architecture::{Architecture, Mixer};
+use peft_tune_core::architecture::{Architecture, LayerHeads, Mixer};
 
 /// The cache of all layers.
 #[derive(Debug)]
 pub(crate) struct KeyValueCache {
-    layers: Vec<LayerCache>,
+    /// Absent where a layer reads the keys and values of another.
+    layers: Vec<Option<LayerCache>>,
     /// Tokens of each sequence that are kept.
     lengths: Vec<usize>,
     /// Most tokens of a sequence.
@@ -51,13 +52,17 @@ impl KeyValueCache {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let empty = |width| Tensor::zeros((sequences * capacity, architecture.kv_heads, width), dtype, device);
         let before = |taps: usize, width: usize| Tensor::zeros((sequences, taps - 1, width), dtype, device);
         let layer = |index: usize| {
-            Ok(match architecture.mixer(index) {
+            if architecture.source_of(index).is_some() {
+                return Ok(None);
+            }
+            let LayerHeads { kv_heads, head_dim } = architecture.heads_of(index);
+            let empty = |width| Tensor::zeros((sequences * capacity, kv_heads, width), dtype, device);
+            Ok(Some(match architecture.mixer(index) {
                 Mixer::Attention => LayerCache::Attention {
-                    keys: empty(architecture.head_dim)?,
-                    values: empty(architecture.value_dim())?,
+                    keys: empty(head_dim)?,
+                    values: empty(architecture.value_dim(index))?,
                 },
                 Mixer::Convolution(convolution) => LayerCache::Mixed {
                     before: before(convolution.taps, architecture.hidden_size)?,
@@ -70,7 +75,7 @@ impl KeyValueCache {
                         states: Some(Tensor::zeros(shape, DType::F32, device)?),
                     }
                 }
-            })
+            }))
         };
         Ok(Self {
             layers: (0..architecture.layers.len()).map(layer).collect::<Result<_>>()?,
@@ -96,7 +101,7 @@ impl KeyValueCache {
 
     /// Bytes of all that is kept, free rows included.
     pub(crate) fn bytes(&self) -> usize {
-        let tensors = self.layers.iter().flat_map(|layer| match layer {
+        let tensors = self.layers.iter().flatten().flat_map(|layer| match layer {
             LayerCache::Attention { keys, values } => [Some(keys), Some(values)],
             LayerCache::Mixed { before, states } => [Some(before), states.as_ref()],
         });
@@ -126,15 +131,24 @@ impl CacheSlot<'_> {
         self.cache.is_empty()
     }
 
+    /// Keys and values of all tokens, the new ones included, which have been kept.
+    pub(super) fn kept(&self) -> Result<(&Tensor, &Tensor)> {
+        match self.layer()? {
+            LayerCache::Attention { keys, values } => Ok((keys, values)),
+            LayerCache::Mixed { .. } => candle_core::bail!("a layer that does not attend keeps no keys"),
+        }
+    }
+
+    fn layer(&self) -> Result<&LayerCache> {
+        match &self.cache.layers[self.layer] {
+            Some(layer) => Ok(layer),
+            None => candle_core::bail!("layer {} keeps nothing of its own", self.layer),
+        }
+    }
+
     /// Keeps the new tokens' keys and values, (T, Hkv, d), and returns those of all tokens.
     pub(super) fn keep(&self, keys: &Tensor, values: &Tensor) -> Result<(&Tensor, &Tensor)> {
-        let LayerCache::Attention {
-            keys: all_keys,
-            values: all_values,
-        } = &self.cache.layers[self.layer]
-        else {
-            candle_core::bail!("a layer that does not attend keeps no keys");
-        };
+        let (all_keys, all_values) = self.kept()?;
         let mut first = 0;
         for (sequence, count) in self.counts.iter().enumerate() {
             let row = sequence * self.cache.capacity + self.cache.lengths[sequence];
@@ -147,7 +161,7 @@ impl CacheSlot<'_> {
     }
 
     fn mixed(&self) -> Result<(&Tensor, Option<&Tensor>)> {
-        match &self.cache.layers[self.layer] {
+        match self.layer()? {
             LayerCache::Mixed { before, states } => Ok((before, states.as_ref())),
             LayerCache::Attention { .. } => candle_core::bail!("a layer that attends keeps no rows and states"),
         }

@@ -2,7 +2,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use super::cross_layer::CrossLayer;
 use super::layer::Layer;
+use super::layer_input::LayerInputs;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::offload::{DeviceToHost, HostToDevice, Offload};
@@ -23,6 +25,8 @@ pub(crate) struct Decoder {
     /// Factor on the embedded tokens.
     pub(super) embedding_scale: Option<f64>,
     pub(super) layers: Vec<Layer>,
+    /// What makes the inputs of layers beside the stream.
+    pub(super) inputs: Option<LayerInputs>,
     pub(super) final_norm: Norm,
     /// (V, H); shares the embedding's tensor where they are tied.
     pub(super) head: BaseParameter,
@@ -50,6 +54,7 @@ pub(crate) enum Keep {
 #[derive(Debug)]
 pub(crate) struct Tape {
     layers: Vec<LayerTape>,
+    cross: CrossLayer,
     /// (T, H), input of the last norm.
     last: Tensor,
     /// (T,) F32
@@ -73,7 +78,7 @@ enum LayerTape {
 impl Tape {
     /// Bytes of all that was kept; what the device holds and, apart from it, what the host holds.
     pub(crate) fn bytes(&self) -> (usize, usize) {
-        let mut device = self.last_bytes();
+        let mut device = self.last_bytes() + self.cross.bytes();
         let mut host = 0;
         for layer in &self.layers {
             match layer {
@@ -110,11 +115,12 @@ impl Decoder {
     /// The normed hidden states (T, H) that the LM head reads, and the tape.
     pub(crate) fn forward(&self, stream: &Stream<'_>, ropes: &RopeTables, keep: Keep) -> Result<(Tensor, Tape)> {
         let mut x = self.begin(&stream.ids)?;
+        let mut cross = self.cross_layer(&x, stream)?;
         let mut layers = Vec::with_capacity(self.layers.len());
         let mut offload = Offload::new(x.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
-            let (y, saved) = layer.forward(&x, stream, ropes)?;
+            let (y, saved) = layer.forward(&x, stream, ropes, &mut cross)?;
             let tape = match keep {
                 Keep::ForBackward(checkpointing) if index >= self.first_on_tape => {
                     keep_layer(layer_keep(checkpointing, index), x, saved, &mut offload)?
@@ -126,13 +132,17 @@ impl Decoder {
             x = y;
         }
         let (normed, last_rstd) = self.final_norm.forward(&x)?;
+        if keep == Keep::Nothing {
+            cross = CrossLayer::default();
+        }
         let tape = Tape {
             layers,
+            cross,
             last: x,
             last_rstd,
         };
         if keep != Keep::Nothing {
-            span::keep(|| tape.last_bytes());
+            span::keep(|| tape.last_bytes() + tape.cross.bytes());
         }
         Ok((self.scaled_for_head(normed)?, tape))
     }
@@ -167,25 +177,39 @@ impl Decoder {
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
         span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
+        let mut cross = tape.cross;
+        let of_layers = cross.bytes();
+        cross.is_backward = true;
+        if let (Some(inputs), Some(all)) = (&self.inputs, &cross.inputs) {
+            cross.input_gradients = inputs.trains.then(|| all.zeros_like()).transpose()?;
+        }
         let mut kept = SavedLayers::new(tape.layers, dx.device());
         while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
             let _span = span::module(Module::Layer(index as u16));
-            let Some(saved) = recompute(layer, layer_tape, stream, ropes)? else {
-                return Ok(());
+            cross.retire(index);
+            let Some(saved) = recompute(layer, layer_tape, stream, (ropes, &mut cross))? else {
+                break;
             };
             let wants_dx = index > self.first_on_tape || self.embedding.is_trained();
             let in_use = saved.bytes();
             span::release(|| on_tape);
             span::keep(|| in_use);
-            let below = layer.backward(saved, dx, stream, ropes, wants_dx)?;
+            let below = layer.backward(saved, dx, stream, (ropes, &mut cross), wants_dx)?;
             span::release(|| in_use);
             match below {
                 Some(below) => dx = below,
-                None => return Ok(()),
+                None => {
+                    span::release(|| of_layers);
+                    return self.backward_inputs(stream, cross).map(drop);
+                }
             }
         }
-        self.backward_embedding(stream, dx)
+        span::release(|| of_layers);
+        match self.backward_inputs(stream, cross)? {
+            Some(more) => self.backward_embedding(stream, residual::add(&dx, &more)?),
+            None => self.backward_embedding(stream, dx),
+        }
     }
 
     /// Logits (tokens, V) F32 of normed hidden states, all at once.
@@ -203,7 +227,8 @@ impl Decoder {
         if let Some(rounded) = &self.rounded {
             rounded.refresh()?;
         }
-        let mut groups = self.layers.iter().flat_map(Layer::groups);
+        let groups = self.layers.iter().flat_map(Layer::groups);
+        let mut groups = groups.chain(self.inputs.iter().map(|inputs| &inputs.projection));
         groups.try_for_each(LinearGroup::refresh)?;
         self.embed(ids)
     }
@@ -224,6 +249,28 @@ impl Decoder {
             Some(scale) => x.affine(scale, 0.0),
             None => Ok(x),
         }
+    }
+
+    /// What layers have beside the stream at the beginning of a pass.
+    pub(super) fn cross_layer(&self, embedded: &Tensor, stream: &Stream<'_>) -> Result<CrossLayer> {
+        let inputs = self.inputs.as_ref();
+        let inputs = inputs.map(|inputs| inputs.forward(&stream.ids, embedded, stream.dropout.as_ref()));
+        Ok(CrossLayer::new(inputs.transpose()?))
+    }
+
+    /// Adds the gradients of what makes the layers' inputs; that of the embedded tokens where the embedding trains.
+    fn backward_inputs(&self, stream: &Stream<'_>, cross: CrossLayer) -> Result<Option<Tensor>> {
+        let (Some(inputs), Some(gradients)) = (&self.inputs, cross.input_gradients) else {
+            return Ok(None);
+        };
+        drop(cross.inputs);
+        let embedded = (&stream.ids, self.embed(&stream.ids)?);
+        inputs.backward(
+            gradients,
+            embedded,
+            stream.dropout.as_ref(),
+            self.embedding.is_trained(),
+        )
     }
 
     fn backward_embedding(&self, stream: &Stream<'_>, dx: Tensor) -> Result<()> {
@@ -294,12 +341,17 @@ impl SavedLayers {
 }
 
 /// What backward needs of a layer, run forward again where only its input was kept.
-fn recompute(layer: &Layer, tape: Recomputed, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Option<LayerSaved>> {
+fn recompute(
+    layer: &Layer,
+    tape: Recomputed,
+    stream: &Stream<'_>,
+    (ropes, cross): (&RopeTables, &mut CrossLayer),
+) -> Result<Option<LayerSaved>> {
     let input = match tape {
         Recomputed::Nothing => return Ok(None),
         Recomputed::Saved(saved) => return Ok(Some(*saved)),
         Recomputed::Input(input) => input,
     };
     let _span = span::phase(StepPhase::Recompute);
-    layer.recompute(&input, stream, ropes).map(Some)
+    layer.recompute(&input, stream, ropes, cross).map(Some)
 }

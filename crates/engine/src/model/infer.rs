@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::attention_block::{Attended, AttentionBlock, forward_before, gated};
 use super::cache::{CacheSlot, KeyValueCache};
+use super::cross_layer::CrossLayer;
 use super::decoder::Decoder;
 use super::traced::{attention, cached_attention, sinks};
 use super::{RopeTables, Stream};
@@ -33,10 +34,13 @@ impl Decoder {
             );
         }
         let mut x = self.begin(&stream.ids)?;
+        let mut cross = self.cross_layer(&x, stream)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
-            let between = layer.mixer.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
-            x = layer.mlp.forward(layer.input_of_mlp(&x, &between), &between, stream)?.0;
+            let slot = cache.slot(layer.mixer.source().unwrap_or(index), &counts);
+            let between = layer.mixer.infer(&x, stream, (ropes, &mut cross), &slot)?;
+            let y = layer.mlp.forward(layer.input_of_mlp(&x, &between), &between, stream)?.0;
+            x = layer.scaled(layer.with_input(y, stream, &cross)?.0)?;
         }
         cache.advance(&counts);
         self.scaled_for_head(self.final_norm.forward(&x)?.0)
@@ -44,21 +48,29 @@ impl Decoder {
 }
 
 impl AttentionBlock {
+    /// The layer whose keys and values it reads, where they are not its own.
+    pub(super) fn source(&self) -> Option<usize> {
+        self.reader.as_ref().map(|reader| reader.source)
+    }
+
     /// The stream behind the block, (T, H).
     pub(super) fn infer(
         &self,
         x: &Tensor,
         stream: &Stream<'_>,
-        ropes: &RopeTables,
+        (ropes, cross): (&RopeTables, &mut CrossLayer),
         slot: &CacheSlot<'_>,
     ) -> Result<Tensor> {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
         let (projected, _) = self.projections.forward(&normed, None)?;
         let (projected, gate) = self.without_gates(projected)?;
-        let Attended { q, k, v, .. } = self.attended(projected, stream, ropes)?;
+        let Attended { q, k, v, .. } = self.attended(projected, stream, ropes, cross)?;
         let is_first = slot.is_first();
-        let (keys, values) = slot.keep(&k, &v)?;
+        let (keys, values) = match self.source() {
+            Some(_) => slot.kept()?,
+            None => slot.keep(&k, &v)?,
+        };
         let o = match is_first {
             true => {
                 let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;

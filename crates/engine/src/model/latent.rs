@@ -94,11 +94,13 @@ impl Latent {
         let [q, shared] = path.forward(both, stream, ropes)?.both;
         let (k, v) = latent_heads::forward(&expanded, &shared, self.heads, self.plain)?;
         Ok(Attended {
-            kept: [q.clone(), k.clone()],
+            kept_q: q.clone(),
+            kept_k: Some(k.clone()),
             q,
             k,
+            kept_v: Some(v.clone()),
             v,
-            rstd: [None, None],
+            rstd: [None, None, None],
             latent: Some(LatentSaved { query, key_value }),
         })
     }

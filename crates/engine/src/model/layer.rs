@@ -3,10 +3,13 @@
 use candle_core::{Result, Tensor};
 
 use super::attention_block::BlockGradients;
+use super::cross_layer::CrossLayer;
 use super::feed_forward::FeedForward;
+use super::layer_input::LayerInput;
 use super::linear::LinearGroup;
 use super::mixer::MixerBlock;
-use super::saved::LayerSaved;
+use super::saved::{InputSaved, LayerSaved};
+use super::traced::residual;
 use super::{RopeTables, Stream};
 
 /// Attention or what stands in its place, then an MLP or experts, on the residual stream.
@@ -14,7 +17,11 @@ use super::{RopeTables, Stream};
 pub(super) struct Layer {
     pub mixer: MixerBlock,
     pub mlp: FeedForward,
+    /// What it does with an input of its own beside the stream.
+    pub input: Option<LayerInput>,
     pub order: BlockOrder,
+    /// Factor on the layer's output.
+    pub scale: Option<f64>,
 }
 
 /// What the MLP reads.
@@ -31,23 +38,46 @@ impl Layer {
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
         let mut groups = self.mixer.groups();
         groups.extend(self.mlp.groups());
+        groups.extend(self.input.iter().flat_map(|input| [&input.gate, &input.end.out]));
         groups
     }
 
     /// The stream behind the layer, (T, H), and what backward needs.
-    pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, LayerSaved)> {
-        let (between, mixer) = self.mixer.forward(x, stream, ropes)?;
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        cross: &mut CrossLayer,
+    ) -> Result<(Tensor, LayerSaved)> {
+        let (between, mixer) = self.mixer.forward(x, stream, ropes, cross)?;
         let (y, mut mlp) = self.mlp.forward(self.input_of_mlp(x, &between), &between, stream)?;
         self.release_input(mlp.input());
-        Ok((y, LayerSaved { mixer, mlp }))
+        drop(between);
+        let (y, input) = self.with_input(y, stream, cross)?;
+        let y = self.scaled(y)?;
+        Ok((y, LayerSaved { mixer, mlp, input }))
     }
 
     /// What [`Layer::forward`] keeps, from the same input and to the same bits, without the layer's output.
-    pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
-        let (between, mixer) = self.mixer.forward(x, stream, ropes)?;
+    pub(super) fn recompute(
+        &self,
+        x: &Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        cross: &mut CrossLayer,
+    ) -> Result<LayerSaved> {
+        if self.input.is_some() {
+            return Ok(self.forward(x, stream, ropes, cross)?.1);
+        }
+        let (between, mixer) = self.mixer.forward(x, stream, ropes, cross)?;
         let mut mlp = self.mlp.recompute(self.input_of_mlp(x, &between), stream)?;
         self.release_input(mlp.input());
-        Ok(LayerSaved { mixer, mlp })
+        Ok(LayerSaved {
+            mixer,
+            mlp,
+            input: None,
+        })
     }
 
     /// The gradient with respect to the layer's input, where `wants_dx`; adds all gradients of the layer.
@@ -56,10 +86,14 @@ impl Layer {
         saved: LayerSaved,
         dy: Tensor,
         stream: &Stream<'_>,
-        ropes: &RopeTables,
+        (ropes, cross): (&RopeTables, &mut CrossLayer),
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
-        let LayerSaved { mixer, mlp } = saved;
+        let LayerSaved { mixer, mlp, input } = saved;
+        let mut dy = self.scaled(dy)?;
+        if let (Some(of_layer), Some(saved)) = (&self.input, input) {
+            dy = of_layer.backward(saved, dy, stream, cross)?;
+        }
         let gradients = match self.order {
             BlockOrder::InTurn => {
                 let between = || self.mixer.recompute_output(&mixer, stream);
@@ -75,7 +109,28 @@ impl Layer {
                 BlockGradients { branch: dy, past }
             }
         };
-        self.mixer.backward(mixer, gradients, stream, ropes, wants_dx)
+        self.mixer.backward(mixer, gradients, stream, (ropes, cross), wants_dx)
+    }
+
+    /// The stream behind what the layer does with its own input, and what that keeps.
+    pub(super) fn with_input(
+        &self,
+        y: Tensor,
+        stream: &Stream<'_>,
+        cross: &CrossLayer,
+    ) -> Result<(Tensor, Option<InputSaved>)> {
+        match &self.input {
+            Some(input) => input.forward(&y, stream, cross).map(|(y, saved)| (y, Some(saved))),
+            None => Ok((y, None)),
+        }
+    }
+
+    /// The layer's output, or its gradient, times the layer's factor.
+    pub(super) fn scaled(&self, y: Tensor) -> Result<Tensor> {
+        match self.scale {
+            Some(scale) => residual::scale(&y, scale),
+            None => Ok(y),
+        }
     }
 
     /// What the MLP reads of the layer's input and the stream behind attention.

@@ -122,7 +122,7 @@ impl LinearGroup {
     }
 
     /// Whether backward needs the group's input: where something of it trains.
-    fn reads_input(&self) -> bool {
+    pub(super) fn reads_input(&self) -> bool {
         !self.adapters.is_empty() || self.projections.iter().any(|projection| projection.weight.is_trained())
     }
 

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::attention_block::{AttentionBlock, BlockGradients};
 use super::cache::CacheSlot;
+use super::cross_layer::CrossLayer;
 use super::latent::Latent;
 use super::linear::LinearGroup;
 use super::mixed_block::MixedBlock;
@@ -30,11 +31,25 @@ impl MixerBlock {
         }
     }
 
+    /// The layer whose keys and values it reads, where they are not its own.
+    pub(super) fn source(&self) -> Option<usize> {
+        match self {
+            Self::Attention(attention) => attention.source(),
+            Self::Mixed(_) => None,
+        }
+    }
+
     /// The stream behind the block, (T, H), and what backward needs.
-    pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, MixerSaved)> {
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        cross: &mut CrossLayer,
+    ) -> Result<(Tensor, MixerSaved)> {
         match self {
             Self::Attention(attention) => {
-                let (y, saved) = attention.forward(x, stream, ropes)?;
+                let (y, saved) = attention.forward(x, stream, ropes, cross)?;
                 Ok((y, MixerSaved::Attention(saved)))
             }
             Self::Mixed(mixed) => {
@@ -49,11 +64,11 @@ impl MixerBlock {
         &self,
         x: &Tensor,
         stream: &Stream<'_>,
-        ropes: &RopeTables,
+        (ropes, cross): (&RopeTables, &mut CrossLayer),
         slot: &CacheSlot<'_>,
     ) -> Result<Tensor> {
         match self {
-            Self::Attention(attention) => attention.infer(x, stream, ropes, slot),
+            Self::Attention(attention) => attention.infer(x, stream, (ropes, cross), slot),
             Self::Mixed(mixed) => mixed.infer(x, stream, slot),
         }
     }
@@ -73,12 +88,12 @@ impl MixerBlock {
         saved: MixerSaved,
         gradients: BlockGradients,
         stream: &Stream<'_>,
-        ropes: &RopeTables,
+        (ropes, cross): (&RopeTables, &mut CrossLayer),
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         match (self, saved) {
             (Self::Attention(attention), MixerSaved::Attention(saved)) => {
-                attention.backward(saved, gradients, stream, ropes, wants_dx)
+                attention.backward(saved, gradients, stream, (ropes, cross), wants_dx)
             }
             (Self::Mixed(mixed), MixerSaved::Mixed(saved)) => mixed.backward(saved, gradients, stream, wants_dx),
             _ => other_kind(),

@@ -60,6 +60,16 @@ impl LayerRope {
         }
     }
 
+    /// Rotates queries alone.
+    pub(super) fn forward_queries(&self, q: &Tensor, positions: &Tensor) -> Result<Tensor> {
+        rope::forward(q, self.queries.as_ref().unwrap_or(&self.table), positions)
+    }
+
+    /// The gradient of [`LayerRope::forward_queries`].
+    pub(super) fn backward_queries(&self, q: &Tensor, positions: &Tensor) -> Result<Tensor> {
+        rope::backward(q, self.queries.as_ref().unwrap_or(&self.table), positions)
+    }
+
     /// Gradients with respect to queries and keys.
     pub(super) fn backward(&self, [q, k]: [Tensor; 2], positions: &Tensor) -> Result<[Tensor; 2]> {
         match &self.queries {

@@ -12,6 +12,7 @@ use peft_tune_core::plan::{Memory, SavedTensor};
 pub(super) struct LayerSaved {
     pub mixer: MixerSaved,
     pub mlp: FeedForwardSaved,
+    pub input: Option<InputSaved>,
 }
 
 /// What the first half of a layer keeps.
@@ -35,20 +36,7 @@ pub(super) struct AttentionSaved {
     pub x: Tensor,
     /// (T,) F32 of the norm before the block.
     pub rstd: Option<Tensor>,
-    /// (T, Hq, d)
-    pub q: Tensor,
-    /// (T, Hkv, d)
-    pub k: Tensor,
-    /// (T, Hkv, dv)
-    pub v: Tensor,
-    /// (T·Hq,) F32, or (T,) of a norm over all heads.
-    pub query_rstd: Option<Tensor>,
-    /// (T·Hkv,) F32
-    pub key_rstd: Option<Tensor>,
-    /// (T, Hq, dv)
-    pub o: Tensor,
-    /// (T, Hq) F32
-    pub lse: Tensor,
+    pub heads: HeadsSaved,
     /// (T, Hq d), where queries come with gates.
     pub gate: Option<Tensor>,
     /// (T, r) for each adapter on q, k and v.
@@ -56,7 +44,38 @@ pub(super) struct AttentionSaved {
     /// (T, r) of the adapter on the output projection.
     pub output_xa: Vec<Tensor>,
     pub behind: Option<NormSaved>,
+}
+
+/// What attention keeps, and what leads to it from the projections.
+#[derive(Debug)]
+pub(super) struct HeadsSaved {
+    /// (T, Hq, d)
+    pub q: Tensor,
+    /// (T, Hkv, d); `None` where it is another layer's.
+    pub k: Option<Tensor>,
+    /// (T, Hkv, dv), before its norm where there is one; `None` where that is k before its own, or another layer's.
+    pub v: Option<Tensor>,
+    /// Of the norms of queries, keys and values, (T·Hq,) or (T·Hkv,) F32, or (T,) of a norm over all heads.
+    pub rstd: [Option<Tensor>; 3],
+    /// (T, Hq, dv)
+    pub o: Tensor,
+    /// (T, Hq) F32
+    pub lse: Tensor,
     pub latent: Option<LatentSaved>,
+}
+
+/// What a layer keeps of its own input beside the stream.
+#[derive(Debug)]
+pub(super) struct InputSaved {
+    /// (T, H), the stream that the gate reads; `None` where its backward pass does not need it.
+    pub x: Option<Tensor>,
+    /// (T, P)
+    pub gate: Tensor,
+    /// (T, r) of the adapter on the gate.
+    pub gate_xa: Vec<Tensor>,
+    /// (T, r) of the adapter on the projection behind it.
+    pub projection_xa: Vec<Tensor>,
+    pub behind: Option<NormSaved>,
 }
 
 /// What the second projections of latent attention keep.
@@ -186,12 +205,24 @@ impl LayerSaved {
             FeedForwardSaved::Mlp(mlp) => all.extend(mlp.tensors()),
             FeedForwardSaved::Experts(experts) => all.extend(experts.tensors()),
         }
+        all.extend(self.input.iter().flat_map(InputSaved::tensors));
         all
     }
 
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> usize {
         self.tensors().into_iter().map(|(_, tensor)| bytes(tensor)).sum()
+    }
+}
+
+impl InputSaved {
+    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let mut all = vec![(SavedTensor::InputGate, &self.gate)];
+        all.extend(self.x.iter().map(|x| (SavedTensor::InputStream, x)));
+        all.extend(self.gate_xa.iter().map(|xa| (SavedTensor::InputGateXa, xa)));
+        all.extend(self.projection_xa.iter().map(|xa| (SavedTensor::InputProjectionXa, xa)));
+        all.extend(of_norm(SavedTensor::InputBehind, &self.behind));
+        all
     }
 }
 
@@ -226,20 +257,20 @@ impl AttentionSaved {
     fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
         let mut all = vec![
             (SavedTensor::Input, &self.x),
-            (SavedTensor::Query, &self.q),
-            (SavedTensor::Key, &self.k),
-            (SavedTensor::Value, &self.v),
-            (SavedTensor::AttentionOutput, &self.o),
-            (SavedTensor::AttentionOutput, &self.lse),
+            (SavedTensor::Query, &self.heads.q),
+            (SavedTensor::AttentionOutput, &self.heads.o),
+            (SavedTensor::AttentionOutput, &self.heads.lse),
         ];
-        let head_norms = self.query_rstd.iter().chain(&self.key_rstd);
-        all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
+        let HeadsSaved { k, v, rstd, latent, .. } = &self.heads;
+        all.extend(k.iter().map(|k| (SavedTensor::Key, k)));
+        all.extend(v.iter().map(|v| (SavedTensor::Value, v)));
+        all.extend(rstd.iter().flatten().map(|rstd| (SavedTensor::HeadNorms, rstd)));
         all.extend(self.gate.iter().map(|gate| (SavedTensor::HeadGates, gate)));
         all.extend(self.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
         all.extend(self.input_xa.iter().map(|xa| (SavedTensor::QkvXa, xa)));
         all.extend(self.output_xa.iter().map(|xa| (SavedTensor::OutputXa, xa)));
         all.extend(of_norm(SavedTensor::AttentionBehind, &self.behind));
-        all.extend(self.latent.iter().flat_map(LatentSaved::tensors));
+        all.extend(latent.iter().flat_map(LatentSaved::tensors));
         all
     }
 }

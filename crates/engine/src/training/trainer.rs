@@ -61,14 +61,16 @@ impl Trainer {
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
-        // Where every parameter trains, the base model's own values have been copied and are not needed again.
+        // Where every parameter trains, the base model's own values have been copied and are not needed again; what is no
+        // parameter is needed to write the model.
         let base = match trained.plan.adapter {
             Some(_) => base,
             None => {
-                let without = base.without_weights();
+                let whole = trained.plan.whole_slots();
+                let others = base.with_weights(|name| !whole.contains_key(name));
                 // Before the optimizer's states take as much memory again.
                 drop(base);
-                Arc::new(without)
+                Arc::new(others)
             }
         };
         let device = base.device();

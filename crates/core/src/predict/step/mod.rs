@@ -64,7 +64,9 @@ impl<'a> StepTrace<'a> {
             LayerKeep::Input | LayerKeep::HostInput => x,
             LayerKeep::Nothing => 0,
         };
-        (0..plan.layers.len()).map(of_layer).sum::<u64>() + x + tracer.wide(1)
+        let shared = plan.layers.iter().map(|kind| tracer.shared_bytes(&plan.kinds[*kind]));
+        let cross_layer = shared.sum::<u64>() + tracer.input_bytes();
+        (0..plan.layers.len()).map(of_layer).sum::<u64>() + cross_layer + x + tracer.wide(1)
     }
 
     /// The ops of one micro-batch, and those of the update.
@@ -183,6 +185,11 @@ impl<'a> StepTrace<'a> {
             );
         }
         take(StepSegment::Once, &self.head(tracer));
+        if plan.inputs_train {
+            let mut trace = Trace::new(Stage::Backward);
+            trace.hold(MemoryCategory::Scratch, tracer.input_bytes());
+            take(StepSegment::Once, &trace);
+        }
         let backward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.backward(tracer, kind, kept, true));
         for index in (first..plan.layers.len()).rev() {
             let (kind, keep) = (plan.layers[index], self.keep(index));
@@ -200,6 +207,13 @@ impl<'a> StepTrace<'a> {
                 take(StepSegment::Once, &self.backward(tracer, kind, keep, false));
             }
         }
+        let mut end = Trace::new(Stage::Backward);
+        let unread = plan.layers[..first]
+            .iter()
+            .map(|kind| tracer.shared_bytes(&plan.kinds[*kind]));
+        end.free(MemoryCategory::SavedActivations, unread.sum());
+        tracer.inputs_backward(&mut end);
+        take(StepSegment::Once, &end);
     }
 
     /// What is kept of a layer; its input leaves the device only where the device's memory is not the host's.
@@ -248,6 +262,7 @@ impl<'a> StepTrace<'a> {
             trace.spike(MemoryCategory::Scratch, tracer.act(hidden));
             tracer.pass(&mut trace, Module::Embedding, Pass::Copy, hidden);
         }
+        tracer.make_inputs(&mut trace);
         trace
     }
 
@@ -279,6 +294,7 @@ impl<'a> StepTrace<'a> {
     fn backward(&self, tracer: &StepTracer<'_>, kind: usize, keep: LayerKeep, wants_dx: bool) -> Trace {
         let kind = &self.network.plan.kinds[kind];
         let mut trace = Trace::new(Stage::Backward);
+        trace.free(MemoryCategory::SavedActivations, tracer.shared_bytes(kind));
         if matches!(keep, LayerKeep::Input | LayerKeep::HostInput) {
             trace.stage = Stage::Recompute;
             tracer.layer_recall(&mut trace, kind);
