@@ -186,18 +186,19 @@ fn bf16_losses_stay_within_its_rounding() {
 fn fp16_losses_stay_within_its_rounding() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
-        let actual = losses(&mut trainer(family, Precision::Fp16), &whole_batch(family), 20);
-        // The first steps may overflow at the scale of the loss that a training begins with; they are skipped.
-        let skipped = actual.iter().skip(1).take_while(|loss| **loss == actual[0]).count();
-        assert!(skipped <= 2, "{family}: {actual:?}");
+        let mut actual = losses(&mut trainer(family, Precision::Fp16), &whole_batch(family), 20);
+        // Steps may overflow, the first ones at the scale of the loss that a training begins with; they are skipped, and the loss stays.
+        let steps = actual.len();
+        actual.dedup();
+        let (compared, skipped) = (actual.len(), steps - actual.len());
+        assert!(skipped <= 3, "{family}: {actual:?}");
         let expected = numbers(&expected["losses_f64"]);
-        let compared = expected.len() - skipped;
-        let (actual, expected) = (&actual[skipped..], &expected[..compared]);
+        let expected = &expected[..compared];
         let tie = STEPS_BEFORE_A_TIE.iter().find(|(of, _)| *of == family);
         let told_apart = tie.map_or(compared, |(_, steps)| *steps);
         let what = format!("{family} loss");
         assert_close(&actual[..told_apart], &expected[..told_apart], FP16, &what);
-        assert_close(actual, expected, FP16_AFTER_A_TIE, &what);
+        assert_close(&actual, expected, FP16_AFTER_A_TIE, &what);
     }
 }
 
