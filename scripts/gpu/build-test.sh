@@ -39,6 +39,6 @@ install -m 755 scripts/gpu/launch.sh "$folder/peft-tune"
 ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
-# The other parts (parity, ranks, profile, reference, generate, check) are for a person to run.
+# The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
 scripts/gpu/stand-in-test.sh self doctor memory train hopper traps forms products ada turing graphs search samples ceilings \
   inference

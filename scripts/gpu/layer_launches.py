@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts what one layer asks of a GPU in a step: launches, and the bytes of its products, as the GPU in software sees them.
 
-    scripts/gpu/layer_launches.py PROGRAM FOLDER [--rank 16] [--precision bf16] [--model FOLDER_WITH_TOKENIZER]
+    python3 scripts/gpu/layer_launches.py PROGRAM FOLDER [--rank 16] [--precision bf16] [--model FOLDER_WITH_TOKENIZER]
 
 Trains models of two and of four layers for two and for four steps on the stand-in (LD_LIBRARY_PATH names its libraries, as
 scripts/gpu/stand-in-test.sh does). The difference of the differences is what two layers ask for in two steps: whatever is done once a

@@ -410,7 +410,7 @@ ended() {
 
 # A layer asks for as many launches as docs/gpu.md says.
 part_launches() {
-  scripts/gpu/layer_launches.py "$program" "$folder/launches" > "$folder/log" || die "launches of a layer"
+  python3 scripts/gpu/layer_launches.py "$program" "$folder/launches" > "$folder/log" || die "launches of a layer"
   cat "$folder/log"
   local wanted
   for wanted in '| product | 33 |' '| adapter_gradients_bf16_16 | 7 |' '| adapter_sums_bf16 | 7 |'; do
