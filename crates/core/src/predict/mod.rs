@@ -25,6 +25,7 @@ mod op;
 mod optimizer_state;
 mod prediction;
 mod seconds;
+pub mod stack;
 mod step;
 mod stream;
 mod trace;

@@ -1,0 +1,219 @@
+//! Embedding, last norm, head and loss.
+
+use super::heap::Kind;
+use super::layer::{Model, cast, own};
+use super::rows::LossForm;
+use super::setting::Trains;
+use super::tape::{Cost, Op, Tape, Tensor};
+
+/// Places of parameters beside those of layers.
+const EMBEDDING: usize = usize::MAX - 3;
+const HEAD: usize = usize::MAX - 2;
+const LAST_NORM: usize = usize::MAX - 1;
+
+/// Logits that a fused head makes at a time, in bytes: tiles of TRL's kernel; unsloth's and Liger's are of this order.
+const FUSED_LOGITS: u64 = 192 << 20;
+
+impl Model {
+    fn trains_embeddings(&self) -> bool {
+        match self.setting.trains {
+            Trains::Everything => true,
+            Trains::Adapters { whole_embeddings, .. } => whole_embeddings,
+        }
+    }
+
+    /// The residual stream that enters the first layer.
+    pub(super) fn embedded(&self, tape: &mut Tape) -> Tensor {
+        let elements = self.shape.vocabulary * self.shape.hidden;
+        let trained = self
+            .trains_embeddings()
+            .then(|| self.whole_parameter(EMBEDDING, elements));
+        let rows = tape.shared(self.tokens(), 8, true);
+        let bytes = self.tokens() * self.shape.hidden * self.stream();
+        let embedded = tape.op(Op {
+            elements: self.tokens() * self.shape.hidden,
+            width: self.stream(),
+            inputs: &[&rows],
+            trained,
+            cost: [Cost::pass(2 * bytes), Cost::pass(2 * bytes)],
+            ..Op::default()
+        });
+        drop(rows);
+        embedded
+    }
+
+    /// The loss, and what lives beside it until the step ends.
+    pub(super) fn loss(&self, tape: &mut Tape, stream: Tensor) -> (Tensor, Vec<Tensor>) {
+        let normed = self.norm(tape, LAST_NORM, &stream);
+        drop(stream);
+        let before = tape.kind(Kind::Logits);
+        let last = self.setting.holds_logits.then(|| normed.clone());
+        let (loss, logits) = match self.setting.loss {
+            LossForm::FusedLinear => (self.fused_linear(tape, normed), None),
+            LossForm::Full => self.full(tape, normed),
+            LossForm::FusedCrossEntropy => {
+                let logits = self.logits(tape, normed);
+                let wide = cast(tape, &logits, 4);
+                let loss = self.loss_of(tape, &wide, &[&wide], [0, 0]);
+                (loss, self.setting.holds_logits.then_some(logits))
+            }
+            LossForm::Chunked(chunks) => (self.chunked(tape, normed, chunks.max(1)), None),
+        };
+        tape.kind(before);
+        (loss, last.into_iter().chain(logits).collect())
+    }
+
+    fn full(&self, tape: &mut Tape, normed: Tensor) -> (Tensor, Option<Tensor>) {
+        let logits = self.logits(tape, normed);
+        let wide = cast(tape, &logits, 4);
+        let passes = [Cost::pass(2 * wide.bytes()), Cost::pass(3 * wide.bytes())];
+        let log_shares = tape.op(Op {
+            elements: wide.elements,
+            inputs: &[&wide],
+            saves_output: true,
+            cost: passes,
+            ..Op::default()
+        });
+        drop(wide);
+        let loss = self.loss_of(tape, &log_shares, &[&log_shares], [0, 0]);
+        drop(log_shares);
+        let held = match self.setting.raises_outputs {
+            true => Some(cast(tape, &logits, 4)),
+            false => self.setting.holds_logits.then_some(logits),
+        };
+        (loss, held)
+    }
+
+    /// The head and the loss of one chunk of tokens after the other; their backward passes run one after the other, too.
+    fn chunked(&self, tape: &mut Tape, normed: Tensor, chunks: u64) -> Tensor {
+        let mut losses = Vec::new();
+        for _ in 0..chunks.min(64) {
+            let part = tape.op(Op {
+                elements: normed.elements.div_ceil(chunks),
+                width: normed.width,
+                inputs: &[&normed],
+                ..Op::default()
+            });
+            let logits = self.logits(tape, part);
+            let wide = logits.elements * 4;
+            losses.push(match self.setting.compiled {
+                true => self.loss_of(tape, &logits, &[&logits], [wide, wide]),
+                false => self.chunk_loss(tape, logits),
+            });
+        }
+        drop(normed);
+        let all: Vec<&Tensor> = losses.iter().collect();
+        tape.op(Op {
+            elements: 1,
+            inputs: &all,
+            ..Op::default()
+        })
+    }
+
+    fn chunk_loss(&self, tape: &mut Tape, logits: Tensor) -> Tensor {
+        let wide = cast(tape, &logits, 4);
+        drop(logits);
+        let log_shares = tape.op(Op {
+            elements: wide.elements,
+            inputs: &[&wide],
+            saves_output: true,
+            cost: [Cost::pass(2 * wide.bytes()), Cost::pass(3 * wide.bytes())],
+            ..Op::default()
+        });
+        drop(wide);
+        self.loss_of(tape, &log_shares, &[&log_shares], [0, 0])
+    }
+
+    fn fused_linear(&self, tape: &mut Tape, normed: Tensor) -> Tensor {
+        let elements = self.tokens() * self.shape.vocabulary;
+        let gradient = tape.tensor(normed.elements, normed.width, Kind::Logits);
+        let head = self.head_cost();
+        let again = Cost {
+            flops: 2.0 * head.flops,
+            ..head
+        };
+        let trained = self.trains_head();
+        tape.op(Op {
+            elements: 1,
+            inputs: &[&normed],
+            saved: &[&normed, &gradient],
+            scratch: [(elements * 4).min(FUSED_LOGITS), (elements * 4).min(FUSED_LOGITS)],
+            trained,
+            cost: [head, again],
+            ..Op::default()
+        })
+    }
+
+    fn trains_head(&self) -> Option<super::tape::Parameter> {
+        let elements = self.shape.vocabulary * self.shape.hidden;
+        let index = if self.shape.tied_embeddings { EMBEDDING } else { HEAD };
+        self.trains_embeddings().then(|| self.whole_parameter(index, elements))
+    }
+
+    fn head_cost(&self) -> Cost {
+        self.product_cost(self.tokens(), self.shape.hidden, self.shape.vocabulary)
+    }
+
+    fn logits(&self, tape: &mut Tape, normed: Tensor) -> Tensor {
+        let rows = normed.elements / self.shape.hidden.max(1);
+        let trained = self.trains_head();
+        let width = if self.setting.autocast {
+            self.compute()
+        } else {
+            normed.width
+        };
+        let operand = cast(tape, &normed, width);
+        drop(normed);
+        let copied = self.setting.autocast && self.plain().bytes() != width;
+        let weight = self.shape.vocabulary * self.shape.hidden;
+        let copy = copied.then(|| tape.tensor(weight, width, Kind::Working));
+        let mut saved: Vec<&Tensor> = copy.iter().collect();
+        if trained.is_some() {
+            saved.push(&operand);
+        }
+        let cost = Cost {
+            is_wide: width == 4,
+            ..self.product_cost(rows, self.shape.hidden, self.shape.vocabulary)
+        };
+        let back = Cost {
+            flops: cost.flops * if trained.is_some() { 2.0 } else { 1.0 },
+            ..cost
+        };
+        tape.op(Op {
+            elements: rows * self.shape.vocabulary,
+            width,
+            inputs: &[&operand],
+            saved: &saved,
+            trained,
+            cost: [cost, back],
+            ..Op::default()
+        })
+    }
+
+    fn loss_of(&self, tape: &mut Tape, input: &Tensor, saved: &[&Tensor], scratch: [u64; 2]) -> Tensor {
+        tape.op(Op {
+            elements: 1,
+            inputs: &[input],
+            saved,
+            scratch,
+            cost: [Cost::pass(2 * input.bytes()), Cost::pass(2 * input.bytes())],
+            ..Op::default()
+        })
+    }
+
+    /// Scores of an evaluation: logits and F32 logits, no gradients.
+    pub(super) fn evaluated(&self, tape: &mut Tape, stream: Tensor) {
+        let normed = self.norm(tape, LAST_NORM, &stream);
+        drop(stream);
+        let before = tape.kind(Kind::Logits);
+        match self.setting.loss {
+            LossForm::FusedLinear => drop(self.fused_linear(tape, normed)),
+            _ => {
+                let logits = self.logits(tape, normed);
+                let wide = cast(tape, &logits, 4);
+                drop(own(tape, &wide, 4, Cost::pass(2 * wide.bytes())));
+            }
+        }
+        tape.kind(before);
+    }
+}

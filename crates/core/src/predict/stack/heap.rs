@@ -1,0 +1,311 @@
+//! The caching allocator of PyTorch, as far as bytes go: what a step's tensors take of it, and what it takes of the device.
+//!
+//! Sizes are rounded to 512 bytes. Blocks of up to 1 MiB lie in segments of 2 MiB; larger ones in segments of 20 MiB, or of
+//! their own size in steps of 2 MiB from 10 MiB on. The smallest free block that is large enough is taken and split where
+//! enough is left; neighbours are joined when they are freed. Where the device is full, free segments are given back.
+//!
+//! Source: `c10/cuda/CUDACachingAllocator.cpp`, without options in `PYTORCH_CUDA_ALLOC_CONF`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+const MIB: u64 = 1 << 20;
+const SMALL: u64 = MIB;
+const SMALL_SEGMENT: u64 = 2 * MIB;
+const LARGE_SEGMENT: u64 = 20 * MIB;
+const OWN_SEGMENT: u64 = 10 * MIB;
+/// More than any device has: sizes stop here, so that sums of them stay in range.
+const MOST: u64 = 1 << 44;
+
+/// What a tensor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Weights,
+    QuantisationConstants,
+    Adapters,
+    Gradients,
+    OptimizerState,
+    SavedActivations,
+    Logits,
+    Working,
+}
+
+/// All kinds, in the order of tables.
+pub const KINDS: [Kind; 8] = [
+    Kind::Weights,
+    Kind::QuantisationConstants,
+    Kind::Adapters,
+    Kind::Gradients,
+    Kind::OptimizerState,
+    Kind::SavedActivations,
+    Kind::Logits,
+    Kind::Working,
+];
+
+impl Kind {
+    /// Its name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::QuantisationConstants => "quantisation_constants",
+            Self::Adapters => "adapters",
+            Self::Gradients => "gradients",
+            Self::OptimizerState => "optimizer_state",
+            Self::SavedActivations => "saved_activations",
+            Self::Logits => "logits",
+            Self::Working => "working",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    bytes: u64,
+    segment: u64,
+    is_free: bool,
+    is_small: bool,
+    kind: Kind,
+}
+
+/// Peaks since the last [`Heap::restart_peaks`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Peaks {
+    pub(super) tensors: u64,
+    pub(super) reserved: u64,
+    /// Bytes of each kind when `tensors` was reached, in the order of [`KINDS`].
+    pub(super) kinds: [u64; KINDS.len()],
+}
+
+/// The allocator.
+#[derive(Debug, Default)]
+pub(super) struct Heap {
+    blocks: BTreeMap<u64, Block>,
+    /// Free blocks of small and of large segments, by size and address.
+    free: [BTreeSet<(u64, u64)>; 2],
+    next: u64,
+    capacity: Option<u64>,
+    tensors: u64,
+    reserved: u64,
+    kinds: [u64; KINDS.len()],
+    peaks: Peaks,
+    overflowed: bool,
+}
+
+impl Heap {
+    /// An empty heap that has `capacity` bytes of the device, or no limit.
+    pub(super) fn new(capacity: Option<u64>) -> Self {
+        Self {
+            capacity,
+            ..Self::default()
+        }
+    }
+
+    /// Takes a block of at least `bytes` and returns its address.
+    pub(super) fn take(&mut self, bytes: u64, kind: Kind) -> u64 {
+        let bytes = bytes.clamp(1, MOST).next_multiple_of(512);
+        let is_small = bytes <= SMALL;
+        let found = self.free[usize::from(!is_small)].range((bytes, 0)..).next().copied();
+        let address = match found {
+            Some((size, address)) => {
+                self.free[usize::from(!is_small)].remove(&(size, address));
+                address
+            }
+            None => self.segment(bytes, is_small),
+        };
+        self.split(address, bytes, is_small);
+        let Some(block) = self.blocks.get_mut(&address) else {
+            return address;
+        };
+        block.is_free = false;
+        block.kind = kind;
+        let taken = block.bytes;
+        self.tensors += taken;
+        self.kinds[kind as usize] += taken;
+        if self.tensors > self.peaks.tensors {
+            self.peaks.tensors = self.tensors;
+            self.peaks.kinds = self.kinds;
+        }
+        address
+    }
+
+    /// Gives a block back to the cache.
+    pub(super) fn give(&mut self, address: u64) {
+        let Some(mut block) = self.blocks.remove(&address) else {
+            return;
+        };
+        self.tensors -= block.bytes;
+        self.kinds[block.kind as usize] -= block.bytes;
+        block.is_free = true;
+        let mut start = address;
+        let pool = usize::from(!block.is_small);
+        if let Some((&before, earlier)) = self.blocks.range(..address).next_back()
+            && earlier.is_free
+            && earlier.segment == block.segment
+            && before + earlier.bytes == address
+        {
+            block.bytes += earlier.bytes;
+            self.free[pool].remove(&(earlier.bytes, before));
+            self.blocks.remove(&before);
+            start = before;
+        }
+        let end = start + block.bytes;
+        if let Some(&later) = self.blocks.get(&end)
+            && later.is_free
+            && later.segment == block.segment
+        {
+            block.bytes += later.bytes;
+            self.free[pool].remove(&(later.bytes, end));
+            self.blocks.remove(&end);
+        }
+        self.free[pool].insert((block.bytes, start));
+        self.blocks.insert(start, block);
+    }
+
+    /// Calls a live block something else, such as a gradient that was an activation.
+    pub(super) fn rename(&mut self, address: u64, kind: Kind) {
+        if let Some(block) = self.blocks.get_mut(&address) {
+            self.kinds[block.kind as usize] -= block.bytes;
+            self.kinds[kind as usize] += block.bytes;
+            block.kind = kind;
+        }
+    }
+
+    /// Peaks count from what is in use now.
+    pub(super) fn restart_peaks(&mut self) {
+        self.peaks = Peaks {
+            tensors: self.tensors,
+            reserved: self.reserved,
+            kinds: self.kinds,
+        };
+    }
+
+    /// Gives free segments back to the device, as `torch.cuda.empty_cache` does.
+    pub(super) fn empty_cache(&mut self) {
+        for pool in &mut self.free {
+            let whole: Vec<(u64, u64)> = pool
+                .iter()
+                .copied()
+                .filter(|(bytes, address)| {
+                    let end = address + bytes;
+                    let starts = self.blocks.get(address).is_some_and(|block| block.segment == *address);
+                    let ends = self.blocks.get(&end).is_none_or(|block| block.segment != *address);
+                    starts && ends
+                })
+                .collect();
+            for (bytes, address) in whole {
+                pool.remove(&(bytes, address));
+                self.blocks.remove(&address);
+                self.reserved -= bytes;
+            }
+        }
+    }
+
+    pub(super) fn peaks(&self) -> Peaks {
+        self.peaks
+    }
+
+    /// Whether more was asked for than the device has.
+    pub(super) fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    fn segment(&mut self, bytes: u64, is_small: bool) -> u64 {
+        let size = match is_small {
+            true => SMALL_SEGMENT,
+            false if bytes < OWN_SEGMENT => LARGE_SEGMENT,
+            false => bytes.next_multiple_of(2 * MIB),
+        };
+        if let Some(capacity) = self.capacity
+            && self.reserved + size > capacity
+        {
+            self.empty_cache();
+            self.overflowed |= self.reserved + size > capacity;
+        }
+        // A gap keeps blocks of two segments from being neighbours.
+        let address = self.next;
+        self.next += size + 512;
+        self.reserved += size;
+        self.peaks.reserved = self.peaks.reserved.max(self.reserved);
+        let block = Block {
+            bytes: size,
+            segment: address,
+            is_free: true,
+            is_small,
+            kind: Kind::Working,
+        };
+        self.blocks.insert(address, block);
+        address
+    }
+
+    fn split(&mut self, address: u64, bytes: u64, is_small: bool) {
+        let Some(block) = self.blocks.get_mut(&address) else {
+            return;
+        };
+        let left = block.bytes - bytes;
+        let is_split = match is_small {
+            true => left >= 512,
+            false => left > SMALL,
+        };
+        if !is_split {
+            return;
+        }
+        block.bytes = bytes;
+        let rest = Block {
+            bytes: left,
+            is_free: true,
+            ..*block
+        };
+        self.blocks.insert(address + bytes, rest);
+        self.free[usize::from(!is_small)].insert((left, address + bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_rounded_and_segments_are_as_large_as_pytorchs() {
+        let mut heap = Heap::new(None);
+        heap.take(1, Kind::Working);
+        assert_eq!((heap.tensors, heap.reserved), (512, 2 * MIB));
+        heap.take(3 * MIB, Kind::Working);
+        assert_eq!(heap.reserved, 22 * MIB);
+        heap.take(11 * MIB + 1, Kind::Working);
+        assert_eq!(heap.reserved, 22 * MIB, "what is left of 20 MiB serves");
+        heap.take(11 * MIB + 1, Kind::Working);
+        assert_eq!(heap.reserved, 34 * MIB);
+    }
+
+    #[test]
+    fn freed_neighbours_are_joined_and_a_full_device_gets_free_segments_back() {
+        let mut heap = Heap::new(Some(64 * MIB));
+        let first = heap.take(20 * MIB, Kind::Working);
+        let second = heap.take(20 * MIB, Kind::Logits);
+        heap.give(first);
+        heap.give(second);
+        heap.take(60 * MIB, Kind::Working);
+        assert_eq!(heap.reserved, 60 * MIB);
+        assert!(!heap.overflowed());
+        assert_eq!(heap.peaks().tensors, 60 * MIB);
+        heap.take(10 * MIB, Kind::Working);
+        assert!(heap.overflowed());
+    }
+
+    #[test]
+    fn kinds_at_the_peak_add_up_to_it() {
+        let mut heap = Heap::new(None);
+        let a = heap.take(5 * MIB, Kind::Weights);
+        let b = heap.take(7 * MIB, Kind::Logits);
+        heap.give(b);
+        heap.take(MIB, Kind::Gradients);
+        let peaks = heap.peaks();
+        assert_eq!(peaks.kinds.iter().sum::<u64>(), peaks.tensors);
+        heap.rename(a, Kind::Adapters);
+        heap.give(a);
+        assert_eq!(heap.kinds[Kind::Adapters as usize], 0);
+        assert_eq!(heap.tensors, MIB);
+    }
+}

@@ -1,0 +1,833 @@
+//! A decoder layer as the stacks run it, op by op: what each op saves follows from its derivative.
+
+use super::heap::Kind;
+use super::rows::{AttentionForm, Number, Raised, Recompute};
+use super::setting::{StackSetting, Trains};
+use super::shape::{ModelShape, Role};
+use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
+
+/// A model in a setting: sizes of everything that goes through a layer.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) shape: ModelShape,
+    pub(super) setting: StackSetting,
+    /// Key and value heads are written out for each query head: PyTorch's memory-efficient attention takes no others.
+    pub(super) repeats_heads: bool,
+    /// Rows of a micro-batch.
+    pub(super) rows: u64,
+}
+
+impl Model {
+    pub(super) fn tokens(&self) -> u64 {
+        self.rows * self.setting.sequence_length
+    }
+
+    /// Bytes of a number in products.
+    pub(super) fn compute(&self) -> u64 {
+        self.setting.computes.bytes()
+    }
+
+    /// Numbers of embedding and head.
+    pub(super) fn plain(&self) -> Number {
+        self.unless_raised(self.setting.raises == Raised::All)
+    }
+
+    /// Bytes of a number in norms, and so in the residual stream.
+    pub(super) fn stream(&self) -> u64 {
+        self.unless_raised(self.setting.raises != Raised::Nothing).bytes()
+    }
+
+    fn unless_raised(&self, is_raised: bool) -> Number {
+        let is_quantized = self.setting.weights.is_quantized();
+        if is_quantized && is_raised {
+            Number::F32
+        } else {
+            self.setting.loads
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.setting.trains == Trains::Everything
+    }
+
+    fn adapter(&self, role: Role) -> Option<(u64, bool)> {
+        match &self.setting.trains {
+            Trains::Adapters {
+                rank,
+                targets,
+                has_dropout,
+                ..
+            } if targets.contains(&role) => Some((*rank, *has_dropout)),
+            _ => None,
+        }
+    }
+
+    /// One decoder layer.
+    pub(super) fn layer(&self, tape: &mut Tape, index: usize, input: Tensor) -> Tensor {
+        let gathered = self.gathered_layer(tape);
+        let input = match gathered {
+            Some(weights) => hold(tape, &input, &weights),
+            None => input,
+        };
+        let base = index * 64;
+        let normed = self.norm(tape, base, &input);
+        let mut attended = self.attention(tape, base, &normed);
+        drop(normed);
+        if self.shape.norms == 4 {
+            attended = self.norm(tape, base + 1, &attended);
+        }
+        let stream = self.add(tape, &input, &attended);
+        drop((input, attended));
+        let normed = self.norm(tape, base + 2, &stream);
+        let mut out = self.mlp(tape, base, &normed);
+        drop(normed);
+        if self.shape.norms == 4 {
+            out = self.norm(tape, base + 3, &out);
+        }
+        self.add(tape, &stream, &out)
+    }
+
+    /// RMSNorm: in F32 and back, or in one kernel.
+    pub(super) fn norm(&self, tape: &mut Tape, index: usize, input: &Tensor) -> Tensor {
+        let weight = self.is_full().then(|| self.parameter(index, self.shape.hidden));
+        let rows = input.elements / self.shape.hidden.max(1);
+        if self.setting.fused || self.setting.compiled {
+            let moved = Cost::pass(2 * input.bytes());
+            return tape.op(Op {
+                elements: input.elements,
+                width: input.width,
+                inputs: &[input],
+                saved: &[input],
+                trained: weight,
+                cost: [moved, Cost::pass(3 * input.bytes())],
+                ..Op::default()
+            });
+        }
+        let wide = cast(tape, input, 4);
+        let variance = tape.op(Op {
+            elements: rows,
+            inputs: &[&wide],
+            saved: &[&wide],
+            scratch: [wide.bytes(), 0],
+            cost: [Cost::pass(3 * wide.bytes()), Cost::pass(3 * wide.bytes())],
+            ..Op::default()
+        });
+        let scaled = tape.op(Op {
+            elements: wide.elements,
+            inputs: &[&wide, &variance],
+            saved: &[&wide, &variance],
+            cost: [Cost::pass(2 * wide.bytes()), Cost::pass(4 * wide.bytes())],
+            ..Op::default()
+        });
+        drop((wide, variance));
+        let back = cast(tape, &scaled, input.width);
+        drop(scaled);
+        let width = input.width.max(self.stream());
+        let saved: &[&Tensor] = if weight.is_some() { &[&back] } else { &[] };
+        tape.op(Op {
+            elements: back.elements,
+            width,
+            inputs: &[&back],
+            saved,
+            trained: weight,
+            cost: [Cost::pass(2 * back.bytes()), Cost::pass(2 * back.bytes())],
+            ..Op::default()
+        })
+    }
+
+    fn add(&self, tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
+        let width = left.width.max(right.width);
+        let backward = if left.width == right.width {
+            Backward::Shared
+        } else {
+            Backward::Own
+        };
+        let moved = left.bytes() + right.bytes() + left.elements * width;
+        tape.op(Op {
+            elements: left.elements,
+            width,
+            inputs: &[left, right],
+            backward,
+            cost: [Cost::pass(moved), Cost::pass(left.bytes())],
+            ..Op::default()
+        })
+    }
+
+    fn attention(&self, tape: &mut Tape, base: usize, input: &Tensor) -> Tensor {
+        let shape = &self.shape;
+        let (query, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        let q = self.linear(tape, base + 4, input, (Role::Query, shape.hidden, query));
+        let k = self.linear(tape, base + 6, input, (Role::Key, shape.hidden, kv));
+        let v = self.linear(tape, base + 8, input, (Role::Value, shape.hidden, kv));
+        let (q, k) = match shape.head_norms {
+            true => (self.norm(tape, base + 10, &q), self.norm(tape, base + 11, &k)),
+            false => (q, k),
+        };
+        let (q, k) = (self.rotated(tape, q), self.rotated(tape, k));
+        let out = match self.setting.attention {
+            AttentionForm::Eager => self.eager(tape, q, k, v),
+            AttentionForm::Sdpa | AttentionForm::Flash => self.flash(tape, q, k, v),
+        };
+        self.linear(tape, base + 12, &out, (Role::Output, query, shape.hidden))
+    }
+
+    /// `x cos + rotate_half(x) sin`.
+    fn rotated(&self, tape: &mut Tape, x: Tensor) -> Tensor {
+        if self.setting.fused || self.setting.compiled {
+            return own(tape, &x, x.width, Cost::pass(2 * x.bytes()));
+        }
+        let cosine = own(tape, &x, x.width, Cost::pass(2 * x.bytes()));
+        let half = tape.op(Op {
+            elements: x.elements,
+            width: x.width,
+            inputs: &[&x],
+            scratch: [x.bytes() / 2, x.bytes()],
+            cost: [Cost::pass(3 * x.bytes()), Cost::pass(6 * x.bytes())],
+            ..Op::default()
+        });
+        let sine = own(tape, &half, half.width, Cost::pass(2 * x.bytes()));
+        drop(half);
+        self.add(tape, &cosine, &sine)
+    }
+
+    fn repeated(&self, tape: &mut Tape, x: Tensor) -> Tensor {
+        let times = self.shape.heads / self.shape.kv_heads.max(1);
+        if times <= 1 {
+            return x;
+        }
+        tape.op(Op {
+            elements: x.elements * times,
+            width: x.width,
+            inputs: &[&x],
+            cost: [Cost::pass(x.bytes() * (times + 1)), Cost::pass(x.bytes() * (times + 1))],
+            ..Op::default()
+        })
+    }
+
+    fn eager(&self, tape: &mut Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor {
+        let (k, v) = (self.repeated(tape, k), self.repeated(tape, v));
+        let (q, k, v) = self.in_products(tape, q, k, v);
+        let length = self.setting.sequence_length;
+        let scores = self.rows * self.shape.heads * length * length;
+        let width = q.width;
+        let bytes = scores * width;
+        let product = Cost {
+            flops: 2.0 * scores as f64 * self.shape.head_dim as f64,
+            bytes: (bytes + q.bytes() + k.bytes()) as f64,
+            launches: 1.0,
+            rows: length,
+            is_wide: width == 4,
+        };
+        let raw = tape.op(Op {
+            elements: scores,
+            width,
+            inputs: &[&q, &k],
+            saved: &[&q, &k],
+            cost: [product, twice(product)],
+            ..Op::default()
+        });
+        drop((q, k));
+        let scaled = own(tape, &raw, width, Cost::pass(2 * bytes));
+        drop(raw);
+        let masked = tape.op(Op {
+            elements: scores,
+            width,
+            inputs: &[&scaled],
+            backward: Backward::Own,
+            cost: [Cost::pass(3 * bytes), Cost::default()],
+            ..Op::default()
+        });
+        drop(scaled);
+        let shares = tape.op(Op {
+            elements: scores,
+            width: 4,
+            inputs: &[&masked],
+            saves_output: true,
+            // The derivative of softmax begins with a product of gradient and output.
+            scratch: [0, 4 * scores],
+            cost: [Cost::pass(bytes + 4 * scores), Cost::pass(bytes + 16 * scores)],
+            ..Op::default()
+        });
+        drop(masked);
+        let narrow = cast(tape, &shares, width);
+        let out = tape.op(Op {
+            elements: self.tokens() * self.shape.heads * self.shape.head_dim,
+            width,
+            inputs: &[&narrow, &v],
+            saved: &[&narrow, &v],
+            cost: [product, twice(product)],
+            ..Op::default()
+        });
+        drop((narrow, shares, v));
+        own(tape, &out, width, Cost::pass(2 * out.bytes()))
+    }
+
+    fn flash(&self, tape: &mut Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor {
+        let (k, v) = match self.repeats_heads && self.setting.attention == AttentionForm::Sdpa {
+            true => (self.repeated(tape, k), self.repeated(tape, v)),
+            false => (k, v),
+        };
+        let (q, k, v) = self.in_products(tape, q, k, v);
+        let shape = &self.shape;
+        let sums = tape.tensor(self.tokens() * shape.heads, 4, Kind::Working);
+        let length = self.setting.sequence_length as f64;
+        // Half of the scores are masked and not computed.
+        let flops = 2.0 * self.rows as f64 * (shape.heads * shape.head_dim) as f64 * length * length;
+        let cost = |factor: f64| Cost {
+            flops: factor * flops,
+            bytes: factor * (q.bytes() * 2 + k.bytes() + v.bytes()) as f64,
+            launches: 1.0,
+            rows: self.setting.sequence_length,
+            is_wide: q.width == 4,
+        };
+        let elements = self.tokens() * shape.heads * shape.head_dim;
+        tape.op(Op {
+            elements,
+            width: q.width,
+            inputs: &[&q, &k, &v],
+            saved: &[&q, &k, &v, &sums],
+            saves_output: true,
+            // The query's gradient is added up in F32.
+            scratch: [0, elements * 4],
+            cost: [cost(1.0), cost(2.5)],
+            ..Op::default()
+        })
+    }
+
+    /// Attention's operands in the dtype that its products have.
+    fn in_products(&self, tape: &mut Tape, q: Tensor, k: Tensor, v: Tensor) -> (Tensor, Tensor, Tensor) {
+        let casts = self.setting.autocast || self.setting.attention == AttentionForm::Flash;
+        let width = if casts { self.compute() } else { q.width };
+        let all = [q, k, v].map(|x| cast(tape, &x, width));
+        let [q, k, v] = all;
+        (q, k, v)
+    }
+
+    fn mlp(&self, tape: &mut Tape, base: usize, input: &Tensor) -> Tensor {
+        let dense = self.shape.dense_width();
+        let shared = (dense > 0).then(|| self.dense(tape, base, input, dense));
+        let Some(experts) = self.shape.experts else {
+            return shared.unwrap_or_else(|| own(tape, input, input.width, Cost::default()));
+        };
+        let mixed = self.experts(tape, base, input, (experts.active, experts.width));
+        match shared {
+            Some(shared) => self.add(tape, &mixed, &shared),
+            None => mixed,
+        }
+    }
+
+    fn dense(&self, tape: &mut Tape, base: usize, input: &Tensor, width: u64) -> Tensor {
+        let hidden = self.shape.hidden;
+        if !self.shape.is_gated {
+            let up = self.linear(tape, base + 16, input, (Role::Up, hidden, width));
+            let active = activated(tape, &up);
+            drop(up);
+            return self.linear(tape, base + 18, &active, (Role::Down, width, hidden));
+        }
+        let gate = self.linear(tape, base + 14, input, (Role::Gate, hidden, width));
+        if self.setting.fused || self.setting.compiled {
+            let up = self.linear(tape, base + 16, input, (Role::Up, hidden, width));
+            let product = gated(tape, &gate, &up);
+            drop((gate, up));
+            return self.linear(tape, base + 18, &product, (Role::Down, width, hidden));
+        }
+        let active = activated(tape, &gate);
+        drop(gate);
+        let up = self.linear(tape, base + 16, input, (Role::Up, hidden, width));
+        let product = gated(tape, &active, &up);
+        drop((active, up));
+        self.linear(tape, base + 18, &product, (Role::Down, width, hidden))
+    }
+
+    /// Experts on the rows that the router sends them; adapters on experts are not part of any row here.
+    fn experts(&self, tape: &mut Tape, base: usize, input: &Tensor, (active, width): (u64, u64)) -> Tensor {
+        let hidden = self.shape.hidden;
+        let rows = self.tokens() * active;
+        let taken = tape.op(Op {
+            elements: rows * hidden,
+            width: input.width,
+            inputs: &[input],
+            cost: [Cost::pass(2 * rows * hidden * 2), Cost::pass(2 * rows * hidden * 2)],
+            ..Op::default()
+        });
+        let product = |tape: &mut Tape, index: usize, x: &Tensor, inner: u64, outer: u64| {
+            let trained = self.is_full().then(|| self.parameter(index, inner * outer));
+            let saved: &[&Tensor] = if trained.is_some() { &[x] } else { &[] };
+            let cost = self.product_cost(rows, inner, outer);
+            tape.op(Op {
+                elements: rows * outer,
+                width: x.width,
+                inputs: &[x],
+                saved,
+                trained,
+                cost: [cost, cost],
+                ..Op::default()
+            })
+        };
+        let gate = product(tape, base + 20, &taken, hidden, width);
+        let active = activated(tape, &gate);
+        drop(gate);
+        let up = product(tape, base + 21, &taken, hidden, width);
+        drop(taken);
+        let both = gated(tape, &active, &up);
+        drop((active, up));
+        let down = product(tape, base + 22, &both, width, hidden);
+        drop(both);
+        let weighted = gated(tape, &down, &down);
+        drop(down);
+        tape.op(Op {
+            elements: input.elements,
+            width: input.width,
+            inputs: &[&weighted],
+            cost: [Cost::pass(2 * weighted.bytes()), Cost::pass(2 * weighted.bytes())],
+            ..Op::default()
+        })
+    }
+
+    /// A linear layer with its adapter, as PEFT has it.
+    pub(super) fn linear(&self, tape: &mut Tape, index: usize, input: &Tensor, place: (Role, u64, u64)) -> Tensor {
+        let (role, inner, outer) = place;
+        let result = self.base_linear(tape, index, input, inner, outer);
+        let Some((rank, has_dropout)) = self.adapter(role) else {
+            return result;
+        };
+        self.adapted(tape, index, (input, result), (rank, has_dropout, inner, outer))
+    }
+
+    fn base_linear(&self, tape: &mut Tape, index: usize, input: &Tensor, inner: u64, outer: u64) -> Tensor {
+        let setting = &self.setting;
+        let rows = input.elements / inner.max(1);
+        let cost = self.product_cost(rows, inner, outer);
+        if setting.weights.is_quantized() {
+            let narrow = cast(tape, input, self.compute());
+            let unpacked = inner * outer * self.compute();
+            let unpacking = Cost {
+                bytes: cost.bytes + (unpacked * 2 + unpacked / 4) as f64,
+                launches: 2.0,
+                ..cost
+            };
+            let out = tape.op(Op {
+                elements: rows * outer,
+                width: self.compute(),
+                inputs: &[&narrow],
+                scratch: [unpacked, unpacked],
+                cost: [unpacking, unpacking],
+                ..Op::default()
+            });
+            drop(narrow);
+            return match setting.weights.is_bitsandbytes() {
+                true => cast(tape, &out, input.width),
+                false => out,
+            };
+        }
+        let width = if setting.autocast { self.compute() } else { input.width };
+        let operand = cast(tape, input, width);
+        // Autocast makes a copy of a weight of another dtype, which the input's gradient needs again.
+        let is_copied = setting.autocast && setting.loads.bytes() != width;
+        let copy = is_copied.then(|| tape.tensor(inner * outer, width, Kind::Working));
+        let trained = self.is_full().then(|| self.parameter(index, inner * outer));
+        let mut saved: Vec<&Tensor> = copy.iter().collect();
+        if trained.is_some() {
+            saved.push(&operand);
+        }
+        let cost = Cost {
+            is_wide: width == 4,
+            ..cost
+        };
+        let back = if trained.is_some() { twice(cost) } else { cost };
+        tape.op(Op {
+            elements: rows * outer,
+            width,
+            inputs: &[&operand],
+            saved: &saved,
+            trained,
+            cost: [cost, back],
+            ..Op::default()
+        })
+    }
+
+    fn adapted(
+        &self,
+        tape: &mut Tape,
+        index: usize,
+        (input, result): (&Tensor, Tensor),
+        (rank, has_dropout, inner, outer): (u64, bool, u64, u64),
+    ) -> Tensor {
+        let setting = &self.setting;
+        let is_bitsandbytes = setting.weights.is_bitsandbytes();
+        let result = match is_bitsandbytes && !setting.fused_lora {
+            true => tape.op(Op {
+                elements: result.elements,
+                width: result.width,
+                inputs: &[&result],
+                backward: Backward::Shared,
+                cost: [Cost::pass(2 * result.bytes()), Cost::default()],
+                ..Op::default()
+            }),
+            false => result,
+        };
+        let width = setting.adapters.bytes();
+        let parameters =
+            [(index, rank * inner), (index + 1, rank * outer)].map(|(index, size)| self.parameter(index, size));
+        let product_width = if setting.autocast { self.compute() } else { width };
+        let wide = match setting.fused_lora || (is_bitsandbytes && setting.autocast) {
+            true => cast(tape, input, product_width),
+            false => cast(tape, input, width),
+        };
+        let kept = if has_dropout {
+            dropped(tape, &wide)
+        } else {
+            wide.clone()
+        };
+        let operand = cast(tape, &kept, product_width);
+        drop(kept);
+        let rows = input.elements / inner.max(1);
+        let is_wide = product_width == 4;
+        let [down, up] = [(inner, rank), (rank, outer)].map(|(inner, outer)| Cost {
+            is_wide,
+            ..self.product_cost(rows, inner, outer)
+        });
+        // Autocast's copies of the factors, which their inputs' gradients need again.
+        let mut copy = |elements: u64| {
+            let is_copied = product_width != width;
+            is_copied.then(|| tape.tensor(elements, product_width, Kind::Working))
+        };
+        let copies = [copy(rank * inner), copy(rank * outer)];
+        let mut saved = vec![&operand];
+        saved.extend(&copies[0]);
+        let low = tape.op(Op {
+            elements: rows * rank,
+            width: product_width,
+            inputs: &[&operand],
+            saved: &saved,
+            trained: Some(parameters[0]),
+            cost: [down, twice(down)],
+            ..Op::default()
+        });
+        drop(operand);
+        let mut saved = vec![&low];
+        saved.extend(&copies[1]);
+        if setting.fused_lora {
+            // The update is added into the base's output.
+            return tape.op(Op {
+                inputs: &[&result, &low],
+                saved: &saved,
+                backward: Backward::Shared,
+                trained: Some(parameters[1]),
+                cost: [up, twice(up)],
+                ..Op::default()
+            });
+        }
+        let update = tape.op(Op {
+            elements: rows * outer,
+            width: product_width,
+            inputs: &[&low],
+            saved: &saved,
+            trained: Some(parameters[1]),
+            cost: [up, twice(up)],
+            ..Op::default()
+        });
+        drop(low);
+        let scaled = own(tape, &update, update.width, Cost::pass(2 * update.bytes()));
+        drop(update);
+        let scaled = match is_bitsandbytes && !setting.autocast {
+            true => cast(tape, &scaled, result.width),
+            false => scaled,
+        };
+        let sum = self.add(tape, &result, &scaled);
+        let width = result.width;
+        drop((scaled, result));
+        match is_bitsandbytes {
+            true => sum,
+            false => cast(tape, &sum, width),
+        }
+    }
+
+    pub(super) fn parameter(&self, index: usize, elements: u64) -> Parameter {
+        let [_, gradients, _] = self.setting.shares();
+        let own = match self.setting.trains {
+            Trains::Everything => self.setting.loads.bytes(),
+            Trains::Adapters { .. } => self.setting.adapters.bytes(),
+        };
+        let made = match self.setting.autocast {
+            true => self.compute(),
+            false => own,
+        };
+        Parameter {
+            index,
+            elements: elements.div_ceil(gradients),
+            widths: [own, made],
+        }
+    }
+
+    /// A parameter of the base model that is trained beside adapters: it keeps the dtype that it was loaded in.
+    pub(super) fn whole_parameter(&self, index: usize, elements: u64) -> Parameter {
+        let width = self.plain().bytes();
+        Parameter {
+            widths: [width, width],
+            ..self.parameter(index, elements)
+        }
+    }
+
+    pub(super) fn product_cost(&self, rows: u64, inner: u64, outer: u64) -> Cost {
+        let moved = rows * inner + inner * outer + rows * outer;
+        Cost {
+            flops: 2.0 * rows as f64 * inner as f64 * outer as f64,
+            bytes: (moved * self.compute()) as f64,
+            launches: 1.0,
+            rows: rows.min(inner).min(outer),
+            is_wide: self.setting.computes == Number::F32,
+        }
+    }
+
+    /// The weights of a layer that devices share out, gathered for its passes.
+    fn gathered_layer(&self, tape: &mut Tape) -> Option<Tensor> {
+        let [weights, ..] = self.setting.shares();
+        (weights > 1).then(|| tape.tensor(self.layer_bytes(), 1, Kind::Working))
+    }
+
+    /// Bytes of a layer's weights as they are gathered.
+    pub(super) fn layer_bytes(&self) -> u64 {
+        let linear: u64 = self
+            .shape
+            .linears()
+            .iter()
+            .map(|(_, rows, columns)| rows * columns)
+            .sum();
+        let held = linear + self.shape.expert_elements();
+        let [codes, constants] = self.setting.weights.bytes(held, self.setting.loads);
+        codes + constants + self.shape.small_elements() * self.plain().bytes()
+    }
+
+    /// The mask that eager attention adds to scores, one for each row.
+    pub(super) fn mask(&self, tape: &mut Tape) -> Option<Tensor> {
+        let length = self.setting.sequence_length;
+        let is_there = self.setting.attention == AttentionForm::Eager;
+        is_there.then(|| tape.tensor(self.rows * length * length, self.stream(), Kind::Working))
+    }
+
+    /// Whether layers are computed again.
+    pub(super) fn runs_again(&self) -> bool {
+        self.setting.recompute != Recompute::Nothing
+    }
+}
+
+/// `tensor` in numbers of `width` bytes: itself where it has them.
+pub(super) fn cast(tape: &mut Tape, tensor: &Tensor, width: u64) -> Tensor {
+    if tensor.width == width {
+        return tensor.clone();
+    }
+    own(
+        tape,
+        tensor,
+        width,
+        Cost::pass(tensor.elements * (tensor.width + width)),
+    )
+}
+
+/// An op of one input whose output and gradient have tensors of their own, and that saves nothing.
+pub(super) fn own(tape: &mut Tape, input: &Tensor, width: u64, cost: Cost) -> Tensor {
+    tape.op(Op {
+        elements: input.elements,
+        width,
+        inputs: &[input],
+        cost: [cost, cost],
+        ..Op::default()
+    })
+}
+
+fn activated(tape: &mut Tape, input: &Tensor) -> Tensor {
+    tape.op(Op {
+        elements: input.elements,
+        width: input.width,
+        inputs: &[input],
+        saved: &[input],
+        cost: [Cost::pass(2 * input.bytes()), Cost::pass(3 * input.bytes())],
+        ..Op::default()
+    })
+}
+
+fn gated(tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
+    tape.op(Op {
+        elements: left.elements,
+        width: left.width,
+        inputs: &[left, right],
+        saved: &[left, right],
+        cost: [Cost::pass(3 * left.bytes()), Cost::pass(5 * left.bytes())],
+        ..Op::default()
+    })
+}
+
+fn dropped(tape: &mut Tape, input: &Tensor) -> Tensor {
+    let mask = tape.tensor(input.elements, 1, Kind::Working);
+    tape.op(Op {
+        elements: input.elements,
+        width: input.width,
+        inputs: &[input],
+        saved: &[&mask],
+        cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
+        ..Op::default()
+    })
+}
+
+fn twice(cost: Cost) -> Cost {
+    Cost {
+        flops: 2.0 * cost.flops,
+        bytes: 2.0 * cost.bytes,
+        launches: 2.0 * cost.launches,
+        ..cost
+    }
+}
+
+/// The same tensor, whose node holds `other` until its backward pass has run.
+fn hold(tape: &mut Tape, tensor: &Tensor, other: &Tensor) -> Tensor {
+    tape.op(Op {
+        inputs: &[tensor],
+        saved: &[other],
+        backward: Backward::Shared,
+        ..Op::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::Heap;
+    use super::super::rows::Stack;
+    use super::super::setting::WeightForm;
+    use super::super::shape::ROLES;
+    use super::*;
+
+    const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
+
+    struct Case {
+        name: &'static str,
+        attention: AttentionForm,
+        loads: Number,
+        autocast: bool,
+        /// `None` trains everything.
+        targets: Option<&'static [Role]>,
+        has_dropout: bool,
+        kv_heads: u64,
+        /// What `tests/golden/stack_saved.py` prints: bytes that one more layer saves.
+        saved: u64,
+    }
+
+    fn model(case: &Case) -> Model {
+        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        setting.attention = case.attention;
+        (setting.loads, setting.autocast) = (case.loads, case.autocast);
+        if case.loads == Number::F32 && !case.autocast {
+            setting.computes = Number::F32;
+        }
+        setting.trains = match case.targets {
+            None => Trains::Everything,
+            Some(targets) => Trains::Adapters {
+                rank: 4,
+                targets: targets.to_vec(),
+                has_dropout: case.has_dropout,
+                whole_embeddings: false,
+            },
+        };
+        (setting.micro_batch, setting.sequence_length) = (2, 32);
+        let config = format!(
+            r#"{{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+                "num_key_value_heads": {}, "intermediate_size": 192, "vocab_size": 512}}"#,
+            case.kv_heads
+        );
+        Model {
+            shape: ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap(),
+            setting,
+            repeats_heads: false,
+            rows: 2,
+        }
+    }
+
+    /// Bytes that a layer's nodes hold, without what the stream before it holds.
+    fn saved(model: &Model) -> u64 {
+        let after = |layers: usize| {
+            let mut tape = Tape::new(Heap::new(None));
+            let mut stream = model.embedded(&mut tape);
+            for index in 0..layers {
+                stream = model.layer(&mut tape, index, stream);
+            }
+            tape.saved_bytes()
+        };
+        after(2) - after(1)
+    }
+
+    #[test]
+    fn a_layer_saves_what_transformers_and_peft_save_of_it() {
+        let half = Case {
+            name: "",
+            attention: AttentionForm::Eager,
+            loads: Number::Half,
+            autocast: false,
+            targets: Some(&ATTENTION),
+            has_dropout: false,
+            kv_heads: 8,
+            saved: 0,
+        };
+        let cases = [
+            Case {
+                name: "bf16 qkvo eager",
+                saved: 299_520,
+                ..half
+            },
+            Case {
+                name: "bf16 all eager gqa",
+                targets: Some(&ROLES),
+                kv_heads: 4,
+                saved: 384_512,
+                ..half
+            },
+            Case {
+                name: "bf16 all eager gqa dropout",
+                targets: Some(&ROLES),
+                has_dropout: true,
+                kv_heads: 4,
+                saved: 531_968,
+                ..half
+            },
+            Case {
+                name: "bf16 autocast all eager",
+                targets: Some(&ROLES),
+                autocast: true,
+                saved: 317_440,
+                ..half
+            },
+            Case {
+                name: "fp32 autocast all eager",
+                targets: Some(&ROLES),
+                loads: Number::F32,
+                autocast: true,
+                saved: 423_936,
+                ..half
+            },
+            Case {
+                name: "fp32 all sdpa",
+                attention: AttentionForm::Sdpa,
+                loads: Number::F32,
+                targets: Some(&ROLES),
+                saved: 337_408,
+                ..half
+            },
+            Case {
+                name: "bf16 qkvo sdpa",
+                attention: AttentionForm::Sdpa,
+                saved: 211_456,
+                ..half
+            },
+            Case {
+                name: "bf16 full eager",
+                targets: None,
+                saved: 295_424,
+                ..half
+            },
+        ];
+        for case in &cases {
+            // The CPU's dropout keeps its mask in the input's dtype, a GPU's one byte for each element.
+            let masks = if case.has_dropout { 36_864 * 3 } else { 0 };
+            assert_eq!(saved(&model(case)), case.saved - masks, "{}", case.name);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The largest setting that fits, and what each lever would save.
+
+use serde::Serialize;
+
+use super::device::StackDevice;
+use super::predictor::{Fit, predict};
+use super::rows::{AttentionForm, LossForm, Recompute};
+use super::setting::{OptimizerForm, Trains, WeightForm};
+use super::{ModelShape, StackError, StackSetting};
+
+/// The largest micro-batch and the longest rows that fit, all else being as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// 0 where not even one row fits.
+    pub largest_micro_batch: u64,
+    /// 0 where not even a row of 16 tokens fits.
+    pub longest_sequence: u64,
+}
+
+/// A change of one thing, and the bytes that the process would need less.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lever {
+    pub name: &'static str,
+    pub saves_bytes: u64,
+    pub fit: Option<Fit>,
+    /// Tokens a second then, over those now.
+    pub speed: Option<f64>,
+}
+
+/// Steps of a row's length.
+const LENGTHS: u64 = 16;
+
+/// # Errors
+/// Those of [`predict`].
+pub fn limits(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -> Result<Limits, StackError> {
+    setting.check(shape)?;
+    let fits = |setting: &StackSetting| {
+        let prediction = predict(shape, setting, Some(device)).ok();
+        let verdict = prediction.and_then(|prediction| prediction.verdict);
+        verdict.is_some_and(|verdict| verdict.fit == Fit::Fits)
+    };
+    let with_rows = |rows: u64| {
+        fits(&StackSetting {
+            micro_batch: rows,
+            ..setting.clone()
+        })
+    };
+    let most = shape.max_positions.unwrap_or(1 << 20).min(1 << 20) / LENGTHS;
+    let with_length = |length: u64| {
+        fits(&StackSetting {
+            sequence_length: length * LENGTHS,
+            ..setting.clone()
+        })
+    };
+    Ok(Limits {
+        largest_micro_batch: largest(1 << 12, with_rows),
+        longest_sequence: largest(most.max(1), with_length) * LENGTHS,
+    })
+}
+
+/// The largest number up to `most` that `fits`, by doubling and halving.
+fn largest(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    let mut low = 0;
+    let mut high = 1;
+    while high <= most && fits(high) {
+        low = high;
+        high *= 2;
+    }
+    high = high.min(most + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match fits(middle) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
+}
+
+/// What each change of one thing would save, most first; changes that save nothing or that the stack cannot run are left out.
+///
+/// # Errors
+/// Those of [`predict`].
+pub fn levers(
+    shape: &ModelShape,
+    setting: &StackSetting,
+    device: Option<StackDevice>,
+) -> Result<Vec<Lever>, StackError> {
+    let now = predict(shape, setting, device)?;
+    let mut all = Vec::new();
+    for (name, changed) in changes(setting) {
+        let Ok(then) = predict(shape, &changed, device) else {
+            continue;
+        };
+        let saves_bytes = now.process_bytes.saturating_sub(then.process_bytes);
+        if saves_bytes > 0 {
+            all.push(Lever {
+                name,
+                saves_bytes,
+                fit: then.verdict.map(|verdict| verdict.fit),
+                speed: then.tokens_per_s.zip(now.tokens_per_s).map(|(then, now)| then / now),
+            });
+        }
+    }
+    all.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
+    Ok(all)
+}
+
+fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
+    let mut all = Vec::new();
+    let mut add = |name, change: &dyn Fn(&mut StackSetting)| {
+        let mut changed = setting.clone();
+        change(&mut changed);
+        if changed != *setting {
+            all.push((name, changed));
+        }
+    };
+    if setting.micro_batch > 1 {
+        add("half the micro-batch, twice the accumulation", &|to| halve(to));
+    }
+    add("gradient checkpointing", &|to| {
+        if to.recompute == Recompute::Nothing {
+            to.recompute = Recompute::Layers;
+        }
+    });
+    add("checkpoints in the host's memory", &|to| {
+        to.recompute = Recompute::LayersOffloaded
+    });
+    add("flash attention", &|to| to.attention = AttentionForm::Flash);
+    add("a fused loss (Liger, cut cross-entropy)", &|to| {
+        to.loss = LossForm::FusedLinear;
+        to.holds_logits = false;
+    });
+    add("weights in NF4", &|to| {
+        if matches!(to.trains, Trains::Adapters { .. }) && !to.weights.is_quantized() {
+            to.weights = WeightForm::Nf4Double;
+            to.adapters = to.stack.row().adapters[1];
+        }
+    });
+    add("an 8-bit optimizer", &|to| {
+        if to.optimizer.states > 0 {
+            to.optimizer = OptimizerForm {
+                states: 0,
+                bytes: 2,
+                foreach: false,
+                ..to.optimizer
+            };
+        }
+    });
+    add("half the sequence length", &|to| {
+        to.sequence_length = to.sequence_length.div_ceil(2)
+    });
+    all
+}
+
+/// Half of the micro-batch and twice the accumulation: the global batch stays.
+fn halve(setting: &mut StackSetting) {
+    if setting.micro_batch.is_multiple_of(2) {
+        setting.micro_batch /= 2;
+        setting.gradient_accumulation *= 2;
+    } else {
+        setting.gradient_accumulation *= setting.micro_batch;
+        setting.micro_batch = 1;
+    }
+}
+
+/// The setting with the largest micro-batch that fits and the same global batch: halved as often as needed.
+///
+/// # Errors
+/// Those of [`predict`].
+pub fn made_to_fit(
+    shape: &ModelShape,
+    setting: &StackSetting,
+    device: StackDevice,
+) -> Result<Option<StackSetting>, StackError> {
+    let mut changed = setting.clone();
+    loop {
+        let prediction = predict(shape, &changed, Some(device))?;
+        let fit = prediction.verdict.map(|verdict| verdict.fit);
+        if fit == Some(Fit::Fits) {
+            return Ok(Some(changed));
+        }
+        if changed.micro_batch <= 1 {
+            return Ok(None);
+        }
+        halve(&mut changed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::{STACKS, Stack};
+    use super::*;
+    use crate::predict::device;
+
+    fn shape() -> ModelShape {
+        let config = r#"{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true}"#;
+        ModelShape::from_json("config.json", &serde_json::from_str(config).unwrap()).unwrap()
+    }
+
+    fn on(name: &str) -> StackDevice {
+        StackDevice {
+            sheet: device(name).unwrap(),
+        }
+    }
+
+    #[test]
+    fn one_row_more_than_the_largest_micro_batch_does_not_fit() {
+        let setting = StackSetting::new(Stack::Peft, WeightForm::Nf4);
+        let found = limits(&shape(), &setting, on("T4")).unwrap();
+        assert!(found.largest_micro_batch > 1);
+        for (rows, fits) in [
+            (found.largest_micro_batch, true),
+            (found.largest_micro_batch + 1, false),
+        ] {
+            let setting = StackSetting {
+                micro_batch: rows,
+                ..setting.clone()
+            };
+            let verdict = predict(&shape(), &setting, Some(on("T4"))).unwrap().verdict.unwrap();
+            assert_eq!(verdict.fit == Fit::Fits, fits, "{rows}");
+        }
+    }
+
+    #[test]
+    fn a_setting_made_to_fit_keeps_its_global_batch() {
+        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        (setting.micro_batch, setting.gradient_accumulation) = (64, 2);
+        let fitting = made_to_fit(&shape(), &setting, on("T4")).unwrap().unwrap();
+        assert!(fitting.micro_batch < 64);
+        assert_eq!(fitting.micro_batch * fitting.gradient_accumulation, 128);
+    }
+
+    #[test]
+    fn each_stack_needs_more_for_more_rows_and_levers_save_what_they_say() {
+        for row in &STACKS {
+            let mut setting = StackSetting::new(row.kind, WeightForm::Numbers);
+            let few = predict(&shape(), &setting, None).unwrap().memory.tensors_bytes;
+            setting.micro_batch = 8;
+            let many = predict(&shape(), &setting, None).unwrap();
+            assert!(few < many.memory.tensors_bytes, "{}", row.name);
+            let components: u64 = many.memory.components.iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(components, many.memory.tensors_bytes, "{}", row.name);
+            let levers = levers(&shape(), &setting, Some(on("A100 40GB"))).unwrap();
+            assert!(
+                levers.iter().any(|lever| lever.name == "weights in NF4"),
+                "{}",
+                row.name
+            );
+        }
+    }
+
+    #[test]
+    fn sharing_weights_out_takes_less_of_each_device() {
+        let mut setting = StackSetting::new(Stack::Trl, WeightForm::Numbers);
+        setting.trains = Trains::Everything;
+        setting.devices = 8;
+        let needs = |sharing| {
+            let setting = StackSetting {
+                sharing,
+                ..setting.clone()
+            };
+            predict(&shape(), &setting, None).unwrap().memory.tensors_bytes
+        };
+        use super::super::setting::Sharing::{Copies, Full, Zero1, Zero2, Zero3};
+        assert!(needs(Zero1) < needs(Copies));
+        assert!(needs(Zero2) < needs(Zero1));
+        assert!(needs(Zero3) < needs(Zero2));
+        assert!(needs(Full) < needs(Copies));
+    }
+
+    #[test]
+    fn absurd_settings_are_refused_and_large_ones_are_counted() {
+        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        setting.micro_batch = 0;
+        assert!(predict(&shape(), &setting, None).is_err());
+        setting.micro_batch = u64::MAX;
+        assert!(
+            predict(&shape(), &setting, None)
+                .unwrap_err()
+                .to_string()
+                .contains("micro_batch")
+        );
+        setting.micro_batch = 1 << 12;
+        setting.sequence_length = 1 << 12;
+        setting.attention = AttentionForm::Eager;
+        assert!(predict(&shape(), &setting, Some(on("T4"))).unwrap().memory.overflows);
+        setting.trains = Trains::Everything;
+        setting.weights = WeightForm::Nf4;
+        assert!(predict(&shape(), &setting, None).is_err());
+    }
+}

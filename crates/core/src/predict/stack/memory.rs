@@ -1,0 +1,309 @@
+//! Peak memory of a stack's training, phase by phase: load, first step, steady steps, evaluation.
+
+use std::rc::Rc;
+
+use serde::Serialize;
+
+use super::heap::{Heap, KINDS, Kind, Peaks};
+use super::layer::Model;
+use super::rows::Recompute;
+use super::setting::Trains;
+use super::tape::{Body, Cost, Tape, Tensor};
+
+/// What a phase needs at its highest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PhasePeak {
+    pub phase: &'static str,
+    /// Bytes of tensors, as `torch.cuda.max_memory_allocated` counts them.
+    pub tensors_bytes: u64,
+    /// Bytes that the allocator took of the device, as `max_memory_reserved` counts them.
+    pub reserved_bytes: u64,
+}
+
+/// The phase of an evaluation, which is no part of a training's peak: it runs at a batch of its own, if at all.
+pub const EVALUATION: &str = "evaluation";
+
+/// What a training needs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StackMemory {
+    pub phases: Vec<PhasePeak>,
+    /// Bytes of each kind at the highest peak of tensors.
+    pub components: Vec<(&'static str, u64)>,
+    pub tensors_bytes: u64,
+    pub reserved_bytes: u64,
+    /// The device was too small, whatever was given back to it.
+    pub overflows: bool,
+}
+
+/// What a traced training costs, beside its memory.
+pub(super) struct Traced {
+    pub(super) memory: StackMemory,
+    /// Costs of one micro-batch, and of one update.
+    pub(super) micro_batch: Vec<Cost>,
+    pub(super) update: Vec<Cost>,
+}
+
+/// Workspace of the matrix library, which PyTorch's allocator holds.
+const WORKSPACE: u64 = 8_519_680;
+
+/// Runs a model's training on the tape: three steps, of which the last stands for all others, and an evaluation.
+pub(super) fn trace(model: &Rc<Model>, capacity: Option<u64>) -> Traced {
+    let mut tape = Tape::new(Heap::new(capacity));
+    tape.drops_gradients = model.setting.optimizer.in_backward;
+    tape.offloads = model.setting.recompute == Recompute::LayersOffloaded;
+    let mut run = Run {
+        model: Rc::clone(model),
+        phases: Vec::new(),
+        highest: Peaks::default(),
+        tape,
+    };
+    let weights = run.load();
+    let workspace = run.tape.tensor(WORKSPACE, 1, Kind::Working);
+    let mut states = None;
+    let mut costs = [Vec::new(), Vec::new()];
+    for (number, phase) in ["first_step", "second_step", "steady"].into_iter().enumerate() {
+        run.tape.heap().restart_peaks();
+        let is_last = number == 2;
+        // Gradients of the second micro-batch are added to those of the first: more of them need no more.
+        for _ in 0..model.setting.gradient_accumulation.min(2) {
+            run.tape.counts_costs = is_last;
+            run.tape.costs.clear();
+            run.micro_batch();
+            run.tape.counts_costs = false;
+            costs[0] = std::mem::take(&mut run.tape.costs);
+        }
+        states = Some(run.update(states));
+        if is_last {
+            costs[1] = run.update_costs();
+        }
+        run.end(phase);
+    }
+    run.evaluate();
+    drop((weights, states, workspace));
+    let overflows = run.tape.heap().overflowed();
+    let [micro_batch, update] = costs;
+    Traced {
+        memory: StackMemory {
+            tensors_bytes: highest(&run.phases, |phase| phase.tensors_bytes),
+            reserved_bytes: highest(&run.phases, |phase| phase.reserved_bytes),
+            components: KINDS
+                .iter()
+                .map(|kind| (kind.name(), run.highest.kinds[*kind as usize]))
+                .collect(),
+            phases: run.phases,
+            overflows,
+        },
+        micro_batch,
+        update,
+    }
+}
+
+fn highest(phases: &[PhasePeak], of: impl Fn(&PhasePeak) -> u64) -> u64 {
+    let training = phases.iter().filter(|phase| phase.phase != EVALUATION);
+    training.map(of).max().unwrap_or(0)
+}
+
+struct Run {
+    model: Rc<Model>,
+    tape: Tape,
+    phases: Vec<PhasePeak>,
+    highest: Peaks,
+}
+
+impl Run {
+    fn end(&mut self, phase: &'static str) {
+        let peaks = self.tape.heap().peaks();
+        if peaks.tensors > self.highest.tensors && phase != EVALUATION {
+            self.highest = peaks;
+        }
+        self.phases.push(PhasePeak {
+            phase,
+            tensors_bytes: peaks.tensors,
+            reserved_bytes: peaks.reserved,
+        });
+    }
+
+    /// Weights and adapters, each tensor a block of its own.
+    fn load(&mut self) -> Vec<Tensor> {
+        let model = Rc::clone(&self.model);
+        let (shape, setting) = (&model.shape, &model.setting);
+        let [share, ..] = setting.shares();
+        let plain = model.plain().bytes();
+        let mut held = Vec::new();
+        let embeddings = if shape.tied_embeddings { 1 } else { 2 };
+        for _ in 0..embeddings {
+            let elements = shape.vocabulary * shape.hidden;
+            // It arrives as published, and is raised then.
+            let narrow = self
+                .tape
+                .tensor(elements.div_ceil(share), setting.loads.bytes(), Kind::Weights);
+            if plain == setting.loads.bytes() {
+                held.push(narrow);
+                continue;
+            }
+            held.push(self.tape.tensor(elements.div_ceil(share), plain, Kind::Weights));
+        }
+        if setting.offloads && share > 1 {
+            held.clear();
+        }
+        for _ in 0..shape.layers {
+            let experts = (shape.expert_elements() > 0).then(|| shape.expert_elements());
+            let linears = shape.linears().into_iter().map(|(_, rows, columns)| rows * columns);
+            for elements in linears.chain(experts) {
+                let [codes, constants] = setting.weights.bytes(elements, setting.loads);
+                if setting.offloads && share > 1 {
+                    continue;
+                }
+                if setting.weights.is_quantized() {
+                    // A weight arrives in 16 bits and is quantized on the device.
+                    drop(self.tape.tensor(elements.div_ceil(share), 2, Kind::Weights));
+                }
+                held.push(self.tape.tensor(codes.div_ceil(share), 1, Kind::Weights));
+                if constants > 0 {
+                    let constants = constants.div_ceil(share);
+                    held.push(self.tape.tensor(constants, 1, Kind::QuantisationConstants));
+                }
+            }
+            held.push(self.tape.tensor(shape.small_elements(), model.stream(), Kind::Weights));
+        }
+        self.adapters(&mut held);
+        self.end("load");
+        held
+    }
+
+    fn adapters(&mut self, held: &mut Vec<Tensor>) {
+        let model = Rc::clone(&self.model);
+        let [share, ..] = model.setting.shares();
+        if model.setting.trains == Trains::Everything {
+            return;
+        }
+        for (elements, width) in trained_tensors(&model) {
+            held.push(self.tape.tensor(elements.div_ceil(share), width, Kind::Adapters));
+        }
+    }
+
+    fn micro_batch(&mut self) {
+        let model = Rc::clone(&self.model);
+        let [share, ..] = model.setting.shares();
+        // What is shared out is gathered: embedding and head for the whole pass, and one layer ahead of time.
+        let root = model.shape.embedding_elements() * model.plain().bytes() + model.layer_bytes();
+        let gathered = (share > 1).then(|| self.tape.tensor(root, 1, Kind::Working));
+        let mut stream = model.embedded(&mut self.tape);
+        let mask = model.mask(&mut self.tape);
+        for index in 0..model.shape.layers as usize {
+            stream = match model.runs_again() {
+                true => {
+                    let own = Rc::clone(&model);
+                    let body: Body = Rc::new(move |tape, input| own.layer(tape, index, input));
+                    self.tape.again(&body, stream)
+                }
+                false => model.layer(&mut self.tape, index, stream),
+            };
+        }
+        let (loss, held) = model.loss(&mut self.tape, stream);
+        self.tape.backward(loss);
+        drop((held, mask, gathered));
+    }
+
+    /// The optimizer's step: states that are made in the first one, temporaries, and the end of the gradients.
+    fn update(&mut self, states: Option<Vec<Tensor>>) -> Vec<Tensor> {
+        let model = Rc::clone(&self.model);
+        let optimizer = model.setting.optimizer;
+        let [weights, gradients, shared] = model.setting.shares();
+        let is_outside = optimizer.is_paged || model.setting.offloads;
+        let sizes = trained_tensors(&model);
+        let has_masters = model.setting.keeps_masters();
+        let states = states.unwrap_or_else(|| {
+            let mut made = Vec::new();
+            for (elements, width) in sizes.iter().filter(|_| !is_outside) {
+                let own = elements.div_ceil(shared);
+                let width = if has_masters { 4 } else { *width };
+                for _ in 0..optimizer.states + u64::from(has_masters) {
+                    made.push(self.tape.tensor(own, width, Kind::OptimizerState));
+                }
+                if optimizer.bytes > 0 {
+                    made.push(self.tape.tensor(own, optimizer.bytes, Kind::OptimizerState));
+                }
+            }
+            // DistributedDataParallel keeps gradients in buckets beside the parameters' own.
+            if model.setting.devices > 1 && weights == 1 {
+                let all: u64 = sizes.iter().map(|(elements, width)| elements * width).sum();
+                made.push(self.tape.tensor(all.div_ceil(gradients), 1, Kind::Gradients));
+            }
+            made
+        });
+        // Temporaries: those of an update of all parameters at once, or gradients in F32 for the masters.
+        let width_of = |width: u64| if has_masters { 4 } else { width };
+        if (optimizer.foreach || has_masters) && !optimizer.in_backward && !is_outside {
+            let temporaries: Vec<Tensor> = sizes
+                .iter()
+                .map(|(elements, width)| {
+                    self.tape
+                        .tensor(elements.div_ceil(shared), width_of(*width), Kind::Working)
+                })
+                .collect();
+            drop(temporaries);
+        }
+        self.tape.forget_gradients();
+        states
+    }
+
+    fn update_costs(&self) -> Vec<Cost> {
+        let model = &self.model;
+        let trained: u64 = trained_tensors(model)
+            .iter()
+            .map(|(elements, width)| elements * width)
+            .sum();
+        let [_, _, shared] = model.setting.shares();
+        let bytes = trained.div_ceil(shared) * 7;
+        let launches = if model.setting.optimizer.foreach { 30.0 } else { 10.0 };
+        vec![Cost {
+            launches,
+            ..Cost::pass(bytes)
+        }]
+    }
+
+    fn evaluate(&mut self) {
+        self.tape.heap().restart_peaks();
+        let model = Rc::clone(&self.model);
+        self.tape.without_gradients(|tape| {
+            let mut stream = model.embedded(tape);
+            for index in 0..model.shape.layers as usize {
+                stream = model.layer(tape, index, stream);
+            }
+            model.evaluated(tape, stream);
+        });
+        self.end(EVALUATION);
+    }
+}
+
+/// Elements of each trained tensor, and bytes of one.
+pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
+    let shape = &model.shape;
+    let embeddings = if shape.tied_embeddings { 1 } else { 2 };
+    let whole = std::iter::repeat_n((shape.vocabulary * shape.hidden, model.plain().bytes()), embeddings);
+    let linears = shape.linears();
+    match &model.setting.trains {
+        Trains::Everything => {
+            let width = model.setting.loads.bytes();
+            let layer = linears.iter().map(|(_, rows, columns)| rows * columns);
+            let layer: Vec<u64> = layer.chain([shape.expert_elements(), shape.small_elements()]).collect();
+            let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
+            whole.chain(layers).filter(|(elements, _)| *elements > 0).collect()
+        }
+        Trains::Adapters {
+            rank,
+            targets,
+            whole_embeddings,
+            ..
+        } => {
+            let width = model.setting.adapters.bytes();
+            let adapted = linears.iter().filter(|(role, ..)| targets.contains(role));
+            let layer: Vec<u64> = adapted
+                .flat_map(|(_, rows, columns)| [rank * rows, rank * columns])
+                .collect();
+            let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
+            whole.filter(|_| *whole_embeddings).chain(layers).collect()
+        }
+    }
+}

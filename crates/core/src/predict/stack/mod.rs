@@ -1,0 +1,28 @@
+//! What a setting needs in another stack: memory from a step of that stack, op by op, and its time from the same step.
+//!
+//! A stack is a row of data (`rows`). A model and a setting give the ops of a step (`layer`, `head`), each with what its
+//! derivative saves; a tape of these (`tape`) says which tensors exist when, and a copy of PyTorch's caching allocator
+//! (`heap`) what that takes of the device.
+
+mod device;
+mod error;
+mod head;
+mod heap;
+mod layer;
+mod limits;
+mod memory;
+mod predictor;
+mod rows;
+mod setting;
+mod shape;
+mod tape;
+
+pub use device::{Generation, StackDevice};
+pub use error::StackError;
+pub use heap::{KINDS, Kind};
+pub use limits::{Lever, Limits, levers, limits, made_to_fit};
+pub use memory::{EVALUATION, PhasePeak, StackMemory};
+pub use predictor::{Fit, StackPrediction, Verdict, predict};
+pub use rows::{AttentionForm, LossForm, Number, Raised, Recompute, STACKS, Stack, StackRow};
+pub use setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
+pub use shape::{ExpertShape, ModelShape, ROLES, Role};

@@ -1,0 +1,183 @@
+//! [`predict`]: memory, time and verdict of one setting on one device.
+
+use std::rc::Rc;
+
+use serde::Serialize;
+
+use super::device::StackDevice;
+use super::layer::Model;
+use super::memory::{StackMemory, Traced, trace, trained_tensors};
+use super::rows::AttentionForm;
+use super::setting::Sharing;
+use super::tape::Cost;
+use super::{ModelShape, StackError, StackSetting};
+
+/// What a training needs, and how fast it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StackPrediction {
+    /// Of one device.
+    pub memory: StackMemory,
+    /// The process on one device: what the allocator took, and what it does not count.
+    pub process_bytes: u64,
+    /// Bytes outside the allocator: CUDA context, libraries, communication.
+    pub outside_bytes: u64,
+    /// Seconds of a step; absent without a device.
+    pub step_s: Option<f64>,
+    /// Tokens of all devices a second, padding counted; absent without a device.
+    pub tokens_per_s: Option<f64>,
+    /// Present with a device.
+    pub verdict: Option<Verdict>,
+}
+
+/// Whether a training fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    Fits,
+    /// The tensors fit, but less than the reserve is left.
+    Uncertain,
+    DoesNot,
+}
+
+/// A verdict and what it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    pub fit: Fit,
+    /// Bytes that the device leaves to programs.
+    pub usable_bytes: u64,
+    /// Bytes that must be left for `fits`: the error of the prediction.
+    pub reserve_bytes: u64,
+    /// What the process needs at the least, without cached blocks.
+    pub least_bytes: u64,
+}
+
+impl Fit {
+    /// As it is printed.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Fits => "fits",
+            Self::Uncertain => "uncertain",
+            Self::DoesNot => "does not fit",
+        }
+    }
+}
+
+/// Share of the tensors' peak that a prediction may be low, of a layout that was checked and of another.
+const RESERVE: [f64; 2] = [0.06, 0.15];
+/// The same in bytes, at the least.
+const LEAST_RESERVE: u64 = 256 << 20;
+/// Buffers of NCCL's channels.
+const COMMUNICATION: u64 = 1 << 30;
+
+/// Predicts a setting of a model, on a device or without one.
+///
+/// # Errors
+/// A setting that is out of range or that the stack cannot run.
+pub fn predict(
+    shape: &ModelShape,
+    setting: &StackSetting,
+    device: Option<StackDevice>,
+) -> Result<StackPrediction, StackError> {
+    setting.check(shape)?;
+    let model = model_of(shape, setting, device);
+    let outside = outside_bytes(setting, device);
+    let capacity = device.map(|device| device.usable_bytes().saturating_sub(outside));
+    let traced = trace(&model, capacity);
+    let step_s = device.map(|device| step_seconds(&model, &traced, device));
+    let tokens = (setting.tokens() * setting.gradient_accumulation * setting.devices) as f64;
+    let memory = traced.memory;
+    Ok(StackPrediction {
+        process_bytes: memory.reserved_bytes + outside,
+        outside_bytes: outside,
+        tokens_per_s: step_s.map(|seconds| tokens / seconds),
+        step_s,
+        verdict: device.map(|device| verdict(shape, &memory, outside, device)),
+        memory,
+    })
+}
+
+fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevice>) -> Rc<Model> {
+    let has_flash = device.is_none_or(|device| device.sheet.has_bf16);
+    Rc::new(Model {
+        shape: shape.clone(),
+        setting: setting.clone(),
+        repeats_heads: !has_flash && setting.attention == AttentionForm::Sdpa,
+        rows: setting.micro_batch,
+    })
+}
+
+fn outside_bytes(setting: &StackSetting, device: Option<StackDevice>) -> u64 {
+    let context = device.map_or(480 << 20, |device| device.row().context_bytes);
+    context + if setting.devices > 1 { COMMUNICATION } else { 0 }
+}
+
+fn verdict(shape: &ModelShape, memory: &StackMemory, outside: u64, device: StackDevice) -> Verdict {
+    let share = RESERVE[usize::from(!shape.is_known)];
+    let reserve = ((memory.tensors_bytes as f64 * share) as u64).max(LEAST_RESERVE);
+    let usable = device.usable_bytes();
+    let least = memory.tensors_bytes + outside;
+    let fit = if least > usable || memory.overflows {
+        Fit::DoesNot
+    } else if least + reserve > usable {
+        Fit::Uncertain
+    } else {
+        Fit::Fits
+    };
+    Verdict {
+        fit,
+        usable_bytes: usable,
+        reserve_bytes: reserve,
+        least_bytes: least,
+    }
+}
+
+/// Seconds of a step: micro-batches, update, and what devices tell each other.
+fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> f64 {
+    let setting = &model.setting;
+    let micro_batch = seconds_of(model, &traced.micro_batch, device);
+    let update = seconds_of(model, &traced.update, device);
+    let times = setting.gradient_accumulation as f64;
+    let [shared, ..] = setting.shares();
+    // Weights are gathered in the forward and the backward pass; gradients are added up once a step.
+    let trained: u64 = trained_tensors(model)
+        .iter()
+        .map(|(elements, width)| elements * width)
+        .sum();
+    let gathered = match shared > 1 {
+        true => 2.0 * times * (model.layer_bytes() * model.shape.layers) as f64,
+        false => 0.0,
+    };
+    let sent = match setting.devices > 1 {
+        true => gathered + 2.0 * trained as f64,
+        false => 0.0,
+    };
+    let uncovered = if setting.sharing == Sharing::Copies { 0.3 } else { 0.5 };
+    times * micro_batch + update + sent / LINK * uncovered
+}
+
+/// Bytes a second between devices of one host, and the part of it that computing does not hide is taken above.
+const LINK: f64 = 1.5e11;
+/// Rows at which a product reaches half of the rate of a large one.
+const HALF_FILLED: f64 = 160.0;
+
+fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
+    let row = model.setting.stack.row();
+    let narrow = device.sheet.matrix * row.product_share * device.row().matrix_share;
+    let wide = device.sheet.f32 * row.product_share;
+    let bandwidth = device.sheet.bandwidth * row.bandwidth_share;
+    let mut seconds = 0.0;
+    let mut launches = 0.0;
+    for cost in costs {
+        let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED);
+        let peak = if cost.is_wide { wide } else { narrow };
+        let product = if cost.flops > 0.0 {
+            cost.flops / (peak * filled.max(1e-3))
+        } else {
+            0.0
+        };
+        let kernels = if model.setting.compiled { 0.5 } else { 1.0 };
+        seconds += product.max(cost.bytes / bandwidth);
+        launches += cost.launches * kernels;
+    }
+    seconds.max(launches * row.launch_s)
+}

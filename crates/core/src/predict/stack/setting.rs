@@ -1,0 +1,258 @@
+//! [`StackSetting`]: one fine-tuning as a stack runs it.
+
+use serde::Serialize;
+
+use super::rows::{AttentionForm, LossForm, Number, Raised, Recompute, Stack};
+use super::shape::Role;
+use super::{ModelShape, StackError};
+
+/// How the frozen weights of linear layers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightForm {
+    /// As numbers.
+    Numbers,
+    /// bitsandbytes' 8 bits.
+    Int8,
+    /// 4 bits, a constant in F32 for each 64.
+    Nf4,
+    /// The same with constants of one byte.
+    Nf4Double,
+    /// 4 bits in groups of 128.
+    Gptq4,
+    /// 8 bits in groups of 128.
+    Gptq8,
+}
+
+impl WeightForm {
+    /// Bytes of codes and of constants for so many weights.
+    pub(super) fn bytes(self, elements: u64, number: Number) -> [u64; 2] {
+        match self {
+            Self::Numbers => [elements * number.bytes(), 0],
+            Self::Int8 => [elements, elements / 4096 * 4],
+            Self::Nf4 => [elements / 2, elements / 64 * 4],
+            Self::Nf4Double => [elements / 2, elements / 64 + elements / 64 / 256 * 4],
+            Self::Gptq4 => [elements / 2, elements / 128 * 5 / 2],
+            Self::Gptq8 => [elements, elements / 128 * 3],
+        }
+    }
+
+    pub(super) fn is_quantized(self) -> bool {
+        self != Self::Numbers
+    }
+
+    pub(super) fn is_bitsandbytes(self) -> bool {
+        matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
+    }
+}
+
+/// What is trained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trains {
+    Everything,
+    Adapters {
+        rank: u64,
+        #[serde(skip)]
+        targets: Vec<Role>,
+        has_dropout: bool,
+        /// Embedding and head are trained whole beside the adapters.
+        whole_embeddings: bool,
+    },
+}
+
+/// States of an optimizer, bytes for each trained element.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct OptimizerForm {
+    /// States that have the parameter's dtype.
+    pub states: u64,
+    /// Bytes beside those, such as codes of 8 bits.
+    pub bytes: u64,
+    /// The states lie in the host's memory.
+    pub is_paged: bool,
+    /// Temporaries as large as all parameters.
+    pub foreach: bool,
+    /// Updates run inside the backward pass, and no gradient is kept.
+    pub in_backward: bool,
+}
+
+/// How work and tensors are shared between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Every device has everything (DDP).
+    Copies,
+    /// DeepSpeed ZeRO 1: optimizer states are shared out.
+    Zero1,
+    /// ZeRO 2: gradients too.
+    Zero2,
+    /// ZeRO 3: weights too.
+    Zero3,
+    /// FSDP: weights, gradients and states.
+    Full,
+    /// FSDP inside nodes of so many devices, copies between them.
+    Hybrid(u64),
+}
+
+/// One fine-tuning as a stack runs it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StackSetting {
+    pub stack: Stack,
+    pub trains: Trains,
+    pub weights: WeightForm,
+    /// Dtype of weights that are not quantized.
+    pub loads: Number,
+    /// Dtype of products.
+    pub computes: Number,
+    pub autocast: bool,
+    pub raises: Raised,
+    pub adapters: Number,
+    /// Rows that go through the model at once, on each device.
+    pub micro_batch: u64,
+    pub gradient_accumulation: u64,
+    /// Tokens of a row, padding included.
+    pub sequence_length: u64,
+    pub recompute: Recompute,
+    pub optimizer: OptimizerForm,
+    pub attention: AttentionForm,
+    pub loss: LossForm,
+    pub fused: bool,
+    pub fused_lora: bool,
+    /// The model goes through a compiler, which fuses passes over memory.
+    pub compiled: bool,
+    pub holds_logits: bool,
+    /// Outputs are raised to F32 on their way out of the model (accelerate, with mixed precision on several devices).
+    pub raises_outputs: bool,
+    pub devices: u64,
+    pub sharing: Sharing,
+    /// What is shared out lies in the host's memory: optimizer states, and weights with ZeRO 3.
+    pub offloads: bool,
+}
+
+/// Larger settings are no training that a device could run; smaller numbers keep sums in range.
+const MOST_TOKENS: u64 = 1 << 24;
+
+impl StackSetting {
+    /// A setting as `stack` has it by default: LoRA on all linear layers at rank 16, AdamW, rows of 1024 tokens.
+    pub fn new(stack: Stack, weights: WeightForm) -> Self {
+        let row = stack.row();
+        Self {
+            stack,
+            trains: Trains::Adapters {
+                rank: 16,
+                targets: super::shape::ROLES.to_vec(),
+                has_dropout: false,
+                whole_embeddings: false,
+            },
+            weights,
+            loads: row.loads,
+            computes: Number::Half,
+            autocast: row.autocast,
+            raises: row.raises,
+            adapters: row.adapters[usize::from(weights.is_quantized())],
+            micro_batch: 1,
+            gradient_accumulation: 1,
+            sequence_length: 1024,
+            recompute: row.recompute,
+            optimizer: OptimizerForm {
+                states: 2,
+                bytes: 0,
+                is_paged: false,
+                foreach: row.foreach,
+                in_backward: false,
+            },
+            attention: row.attention,
+            loss: row.loss,
+            fused: row.fused,
+            fused_lora: row.fused_lora,
+            compiled: false,
+            holds_logits: row.holds_logits,
+            raises_outputs: false,
+            devices: 1,
+            sharing: Sharing::Copies,
+            offloads: false,
+        }
+    }
+
+    /// Tokens of a micro-batch.
+    pub fn tokens(&self) -> u64 {
+        self.micro_batch.saturating_mul(self.sequence_length)
+    }
+
+    /// Whether the numbers are such that anything can be said.
+    ///
+    /// # Errors
+    /// What is 0, or larger than any training; what the stack cannot run.
+    pub fn check(&self, shape: &ModelShape) -> Result<(), StackError> {
+        for (key, value, most) in [
+            ("micro_batch", self.micro_batch, 1 << 20),
+            ("gradient_accumulation", self.gradient_accumulation, 1 << 20),
+            ("sequence_length", self.sequence_length, 1 << 22),
+            ("micro_batch x sequence_length", self.tokens(), MOST_TOKENS),
+            ("devices", self.devices, 1 << 16),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(StackError::Setting { key, value, most });
+            }
+        }
+        match &self.trains {
+            Trains::Adapters { rank, .. } if !(1..=1 << 16).contains(rank) => Err(StackError::Setting {
+                key: "rank",
+                value: *rank,
+                most: 1 << 16,
+            }),
+            Trains::Everything if self.weights.is_quantized() => Err(StackError::CannotRun {
+                stack: self.stack.name(),
+                what: "all parameters are trained, and weights are quantized".into(),
+                instead: "train adapters, or load the weights in bf16".into(),
+            }),
+            _ => self.check_stack(shape),
+        }
+    }
+
+    fn check_stack(&self, shape: &ModelShape) -> Result<(), StackError> {
+        let refused = |what: &str, instead: &str| {
+            Err(StackError::CannotRun {
+                stack: self.stack.name(),
+                what: what.to_owned(),
+                instead: instead.to_owned(),
+            })
+        };
+        match self.stack {
+            Stack::Torchtune if shape.experts.is_some() => refused(
+                "it has no recipe for mixtures of experts",
+                "export for `trl` or `axolotl`",
+            ),
+            Stack::Torchtune if self.weights == WeightForm::Int8 => {
+                refused("its quantized base is NF4 only", "take nf4_double or bf16")
+            }
+            Stack::Unsloth if self.devices > 1 && self.sharing != Sharing::Copies => refused(
+                "it does not share weights out between devices",
+                "take one device, or `axolotl`",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// DeepSpeed updates F32 copies of parameters of 16 bits.
+    pub(super) fn keeps_masters(&self) -> bool {
+        let is_deepspeed = matches!(self.sharing, Sharing::Zero1 | Sharing::Zero2 | Sharing::Zero3);
+        let trained = match self.trains {
+            Trains::Everything => self.loads,
+            Trains::Adapters { .. } => self.adapters,
+        };
+        is_deepspeed && trained == Number::Half
+    }
+
+    /// Devices among which weights, gradients and optimizer states are shared out.
+    pub(super) fn shares(&self) -> [u64; 3] {
+        let all = self.devices.max(1);
+        match self.sharing {
+            Sharing::Copies => [1, 1, 1],
+            Sharing::Zero1 => [1, 1, all],
+            Sharing::Zero2 => [1, all, all],
+            Sharing::Zero3 | Sharing::Full => [all; 3],
+            Sharing::Hybrid(node) => [node.clamp(1, all); 3],
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Dimensions of a model that some stack trains: those of `config.json`, for any decoder, known here or not.
+
+use serde_json::Value;
+
+use super::StackError;
+
+/// Dimensions of a decoder-only model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelShape {
+    pub model_type: String,
+    pub hidden: u64,
+    pub layers: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub head_dim: u64,
+    pub intermediate: u64,
+    pub vocabulary: u64,
+    pub tied_embeddings: bool,
+    /// The MLP has a gate beside up.
+    pub is_gated: bool,
+    pub qkv_bias: bool,
+    /// Norms of a layer over the residual stream.
+    pub norms: u64,
+    /// Norms of queries and keys.
+    pub head_norms: bool,
+    pub experts: Option<ExpertShape>,
+    pub max_positions: Option<u64>,
+    /// The layout is one that was checked; sizes of others are those of a plain decoder.
+    pub is_known: bool,
+}
+
+/// What layers of a mixture have in place of one MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertShape {
+    pub count: u64,
+    pub active: u64,
+    /// Width of one expert.
+    pub width: u64,
+    /// Width of what every token goes through beside them.
+    pub shared: u64,
+}
+
+/// Types whose layers are those of the plain decoder, and how they differ from it.
+const KNOWN: &[(&str, Differs)] = &[
+    ("llama", Differs::Not),
+    ("mistral", Differs::Not),
+    ("mixtral", Differs::Not),
+    ("phi3", Differs::Not),
+    ("gemma", Differs::Not),
+    ("gemma2", Differs::FourNorms),
+    ("gemma3_text", Differs::FourNormsAndHeads),
+    ("gemma3", Differs::FourNormsAndHeads),
+    ("granite", Differs::Not),
+    ("power", Differs::Not),
+    ("olmo2", Differs::Heads),
+    ("olmo3", Differs::Heads),
+    ("qwen", Differs::QkvBias),
+    ("qwen2", Differs::QkvBias),
+    ("qwen2_moe", Differs::QkvBias),
+    ("qwen3", Differs::Heads),
+    ("qwen3_moe", Differs::Heads),
+    ("gpt_bigcode", Differs::Ungated),
+    ("starcoder2", Differs::Ungated),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Differs {
+    Not,
+    QkvBias,
+    Heads,
+    FourNorms,
+    FourNormsAndHeads,
+    Ungated,
+}
+
+impl ModelShape {
+    /// Reads the object of a `config.json`, called `file` in errors. Of a multimodal model it is the language model's.
+    ///
+    /// # Errors
+    /// A dimension that is missing, no whole number or out of range.
+    pub fn from_json(file: &str, config: &Value) -> Result<Self, StackError> {
+        let outer = config
+            .as_object()
+            .ok_or_else(|| StackError::NotAnObject { file: file.into() })?;
+        let text = outer
+            .get("text_config")
+            .filter(|text| text.is_object())
+            .unwrap_or(config);
+        let reader = Reader { file, config: text };
+        let model_type = text.get("model_type").or_else(|| outer.get("model_type"));
+        let model_type = model_type.and_then(Value::as_str).unwrap_or_default().to_owned();
+        let known = KNOWN
+            .iter()
+            .find(|(name, _)| *name == model_type)
+            .map(|(_, differs)| *differs);
+        let differs = known.unwrap_or(match text.get("hidden_act").and_then(Value::as_str) {
+            Some("gelu" | "gelu_new" | "relu" | "gelu_pytorch_tanh") if model_type.starts_with("gpt") => {
+                Differs::Ungated
+            }
+            _ => Differs::Not,
+        });
+        let hidden = reader.required(&["hidden_size", "n_embd", "d_model"], 1 << 20)?;
+        let heads = reader.required(&["num_attention_heads", "n_head"], 1 << 14)?;
+        let kv_heads = reader.kv_heads(heads)?;
+        let head_dim = match reader.optional(&["head_dim"], 1 << 14)? {
+            Some(head_dim) => head_dim,
+            None => (hidden / heads).max(1),
+        };
+        let is_gated = differs != Differs::Ungated;
+        let intermediate = match reader.optional(&["intermediate_size", "n_inner", "ffn_dim"], 1 << 22)? {
+            Some(width) => width,
+            None => 4 * hidden,
+        };
+        let tied = text
+            .get("tie_word_embeddings")
+            .or_else(|| outer.get("tie_word_embeddings"));
+        Ok(Self {
+            hidden,
+            layers: reader.required(&["num_hidden_layers", "n_layer"], 1 << 12)?,
+            heads,
+            kv_heads,
+            head_dim,
+            intermediate,
+            vocabulary: reader.required(&["vocab_size"], 1 << 24)?,
+            tied_embeddings: tied.and_then(Value::as_bool).unwrap_or(is_tied_by_default(&model_type)),
+            is_gated,
+            qkv_bias: differs == Differs::QkvBias
+                || text.get("attention_bias").and_then(Value::as_bool).unwrap_or(false),
+            norms: match differs {
+                Differs::FourNorms | Differs::FourNormsAndHeads => 4,
+                _ => 2,
+            },
+            head_norms: matches!(differs, Differs::Heads | Differs::FourNormsAndHeads),
+            experts: reader.experts()?,
+            max_positions: reader.optional(&["max_position_embeddings", "n_positions"], 1 << 40)?,
+            is_known: known.is_some(),
+            model_type,
+        })
+    }
+
+    /// Rows and columns of the linear layers of one decoder layer, experts apart.
+    pub(super) fn linears(&self) -> Vec<(Role, u64, u64)> {
+        let query = self.heads * self.head_dim;
+        let kv = self.kv_heads * self.head_dim;
+        let mut all = vec![
+            (Role::Query, self.hidden, query),
+            (Role::Key, self.hidden, kv),
+            (Role::Value, self.hidden, kv),
+            (Role::Output, query, self.hidden),
+        ];
+        if self.dense_width() > 0 {
+            if self.is_gated {
+                all.push((Role::Gate, self.hidden, self.dense_width()));
+            }
+            all.push((Role::Up, self.hidden, self.dense_width()));
+            all.push((Role::Down, self.dense_width(), self.hidden));
+        }
+        all
+    }
+
+    /// Width of the MLP that every token goes through; 0 where experts are all there is.
+    pub(super) fn dense_width(&self) -> u64 {
+        self.experts.map_or(self.intermediate, |experts| experts.shared)
+    }
+
+    /// Elements of the experts of one layer, the router included.
+    pub(super) fn expert_elements(&self) -> u64 {
+        self.experts.map_or(0, |experts| {
+            let parts = if self.is_gated { 3 } else { 2 };
+            experts.count * (experts.width * self.hidden * parts + self.hidden)
+        })
+    }
+
+    /// Elements of the norms and biases of one layer.
+    pub(super) fn small_elements(&self) -> u64 {
+        let bias = (self.heads + 2 * self.kv_heads) * self.head_dim;
+        let heads = if self.head_norms { 2 * self.head_dim } else { 0 };
+        self.norms * self.hidden + heads + if self.qkv_bias { bias } else { 0 }
+    }
+
+    /// Elements of one decoder layer.
+    pub(super) fn layer_elements(&self) -> u64 {
+        let linear: u64 = self.linears().iter().map(|(_, rows, columns)| rows * columns).sum();
+        linear + self.expert_elements() + self.small_elements()
+    }
+
+    /// Elements of the embedding, and of the head where it has its own.
+    pub(super) fn embedding_elements(&self) -> u64 {
+        self.vocabulary * self.hidden * if self.tied_embeddings { 1 } else { 2 }
+    }
+
+    /// All elements.
+    pub fn parameters(&self) -> u64 {
+        self.layers * self.layer_elements() + self.embedding_elements() + self.hidden
+    }
+}
+
+/// A linear layer's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    Query,
+    Key,
+    Value,
+    Output,
+    Gate,
+    Up,
+    Down,
+}
+
+/// All roles.
+pub const ROLES: [Role; 7] = [
+    Role::Query,
+    Role::Key,
+    Role::Value,
+    Role::Output,
+    Role::Gate,
+    Role::Up,
+    Role::Down,
+];
+
+impl Role {
+    /// The roles that a module name of any family stands for; none where it stands for no linear layer of a decoder layer.
+    pub fn of_module(name: &str) -> &'static [Role] {
+        let end = name.rsplit('.').next().unwrap_or(name);
+        match end {
+            "q_proj" | "q" => &[Role::Query],
+            "k_proj" | "k" => &[Role::Key],
+            "v_proj" | "v" => &[Role::Value],
+            "o_proj" | "output_proj" | "out_proj" | "o" | "dense" => &[Role::Output],
+            "qkv_proj" | "c_attn" | "query_key_value" => &[Role::Query, Role::Key, Role::Value],
+            "gate_proj" | "w1" => &[Role::Gate],
+            "up_proj" | "w3" | "c_fc" | "fc1" => &[Role::Up],
+            "down_proj" | "w2" | "fc2" => &[Role::Down],
+            "gate_up_proj" => &[Role::Gate, Role::Up],
+            "c_proj" => &[Role::Output, Role::Down],
+            "mlp" => &[Role::Gate, Role::Up, Role::Down],
+            "all-linear" | "all" => &ROLES,
+            _ => &[],
+        }
+    }
+}
+
+fn is_tied_by_default(model_type: &str) -> bool {
+    model_type.starts_with("gemma") || model_type.starts_with("gpt")
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    config: &'a Value,
+}
+
+impl Reader<'_> {
+    fn required(&self, keys: &[&str], most: u64) -> Result<u64, StackError> {
+        self.optional(keys, most)?.ok_or_else(|| StackError::Missing {
+            file: self.file.into(),
+            key: keys.first().copied().unwrap_or_default().into(),
+        })
+    }
+
+    fn optional(&self, keys: &[&str], most: u64) -> Result<Option<u64>, StackError> {
+        let found = keys.iter().find_map(|key| Some((key, self.config.get(key)?)));
+        let Some((key, value)) = found.filter(|(_, value)| !value.is_null()) else {
+            return Ok(None);
+        };
+        match value.as_u64() {
+            Some(number) if (1..=most).contains(&number) => Ok(Some(number)),
+            _ => Err(StackError::OutOfRange {
+                file: self.file.into(),
+                key: (*key).into(),
+                value: value.to_string(),
+                most,
+            }),
+        }
+    }
+
+    fn kv_heads(&self, heads: u64) -> Result<u64, StackError> {
+        if let Some(kv_heads) = self.optional(&["num_key_value_heads", "num_kv_heads"], 1 << 14)? {
+            return Ok(kv_heads);
+        }
+        let is_one = self.config.get("multi_query").and_then(Value::as_bool).unwrap_or(false);
+        Ok(if is_one { 1 } else { heads })
+    }
+
+    fn experts(&self) -> Result<Option<ExpertShape>, StackError> {
+        let counts = [
+            "num_local_experts",
+            "num_experts",
+            "n_routed_experts",
+            "moe_num_experts",
+        ];
+        let Some(count) = self.optional(&counts, 1 << 14)? else {
+            return Ok(None);
+        };
+        let active = self.required(&["num_experts_per_tok", "moe_topk", "moe_k"], 1 << 14)?;
+        let width = self.required(&["moe_intermediate_size", "intermediate_size"], 1 << 22)?;
+        let shared = self.optional(&["shared_expert_intermediate_size"], 1 << 22)?;
+        let shared_count = self.optional(&["n_shared_experts"], 1 << 10)?.unwrap_or(0);
+        Ok(Some(ExpertShape {
+            count,
+            active: active.min(count),
+            width,
+            shared: shared.unwrap_or(shared_count * width),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_counted_as_the_models_own_files_count_them() {
+        let config: Value = serde_json::from_str(
+            r#"{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+                "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 49152, "tie_word_embeddings": true}"#,
+        )
+        .unwrap();
+        let shape = ModelShape::from_json("config.json", &config).unwrap();
+        // SmolLM2-1.7B, as `num_parameters` says.
+        assert_eq!(shape.parameters(), 1_711_376_384);
+    }
+
+    #[test]
+    fn what_is_missing_or_absurd_is_named_with_its_file_and_key() {
+        let error = |text: &str| {
+            let config: Value = serde_json::from_str(text).unwrap();
+            ModelShape::from_json("m/config.json", &config).unwrap_err().to_string()
+        };
+        assert!(error("[]").contains("m/config.json"));
+        assert!(error("{}").contains("`hidden_size`"));
+        assert!(error(r#"{"hidden_size": -1}"#).contains("-1"));
+        assert!(error(r#"{"hidden_size": 64, "num_attention_heads": 1e99}"#).contains("num_attention_heads"));
+    }
+}
