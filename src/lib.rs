@@ -10,7 +10,7 @@
 //! | 4 | [`cli`] |
 //! | 3 | [`tune`], [`dashboard`] |
 //! | 2 | [`worker`], [`report`] |
-//! | 1 | [`export`], [`store`], [`space`], [`shell`], [`files`] |
+//! | 1 | [`export`], [`stacks`], [`store`], [`space`], [`shell`], [`files`] |
 
 #[cfg(not(unix))]
 compile_error!("peft-tune runs on Linux and macOS");
@@ -22,6 +22,7 @@ pub mod files;
 pub mod report;
 pub mod shell;
 pub mod space;
+pub mod stacks;
 pub mod store;
 pub mod tune;
 pub mod worker;

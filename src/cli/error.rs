@@ -32,6 +32,12 @@ pub enum CliError {
     /// A file that trials read was changed under way: exit code 6.
     #[error("{}", with_causes(.0.as_ref()))]
     InputChanged(anyhow::Error),
+    /// A setting that was planned does not fit: exit code 7. The plan was printed.
+    #[error("the setting does not fit the device; the plan's levers say what would save memory")]
+    DoesNotFit,
+    /// A setting may fit, but less than the reserve would be left: exit code 8. The plan was printed.
+    #[error("it is uncertain whether the setting fits: less than the reserve would be left")]
+    MayNotFit,
     /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
     /// 130 for Ctrl-C and requests.
     #[error("interrupted; `{command}` continues from here")]
@@ -71,6 +77,8 @@ impl CliError {
             Self::Taken(_) => 4,
             Self::Workers(_) => 5,
             Self::InputChanged(_) => 6,
+            Self::DoesNotFit => 7,
+            Self::MayNotFit => 8,
             Self::Interrupted { code, .. } | Self::Detached { code, .. } => *code,
         }
     }

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 mod known;
+mod need;
 mod rows;
 mod study;
 mod tensorboard;
@@ -20,6 +21,7 @@ use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::Bytes;
 use known::KnownFacts;
 pub use known::model_folder;
+use need::Need;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, TrialNumber};
@@ -49,6 +51,13 @@ pub struct Args {
     /// Overwrites an existing file.
     #[arg(long)]
     pub force: bool,
+    /// The device that the tool will run on, such as `A100 40GB`: a setting that does not fit there gets a smaller micro-batch
+    /// and as much more accumulation.
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Refuses a setting that does not fit the device, instead of changing its micro-batch.
+    #[arg(long, requires = "device")]
+    pub strict: bool,
     #[command(flatten)]
     pub rule: RuleArgs,
 }
@@ -164,15 +173,17 @@ pub fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliErro
             true => args.output.join(format!("trial-{}", chosen.trial)),
             false => args.output.clone(),
         };
-        write_one(chosen, format, &folder, args.force)?;
+        write_one(chosen, format, &folder, &args)?;
     }
     Ok(())
 }
 
-fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) -> Result<(), CliError> {
+fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) -> Result<(), CliError> {
     let facts = KnownFacts::of(&chosen.recipe);
+    let need = Need::of(&chosen.recipe, format, &facts, args)?;
+    let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
     let input = ExportInput {
-        recipe: &chosen.recipe,
+        recipe,
         study: &chosen.study,
         trial: chosen.trial,
         metrics: &chosen.metrics,
@@ -184,7 +195,7 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) 
             trained: chosen.trained,
         },
     };
-    let exported = export::write(format, &input, folder, force).map_err(|error| match error {
+    let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
         ExportError::Exists { .. }
         | ExportError::NoAdapter { .. }
         | ExportError::NoOptimizer { .. }
@@ -196,6 +207,9 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) 
     }
     for warning in &exported.warnings {
         tell(format_args!("warning: {warning}"));
+    }
+    for line in need.iter().flat_map(|need| &need.lines) {
+        tell(format_args!("{line}"));
     }
     for file in &exported.files {
         write_result(&format!("{}\n", file.display()))?;

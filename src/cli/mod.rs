@@ -41,6 +41,8 @@ mod model;
 mod output;
 mod pareto;
 mod plan;
+mod plan_stack;
+mod plan_stack_text;
 mod plan_text;
 mod preflight;
 mod prepare;

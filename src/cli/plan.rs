@@ -8,6 +8,8 @@ use super::epochs;
 use super::forecast;
 use super::learning_rate;
 use super::output::{tell, terminal_width, write_result};
+use super::plan_stack;
+use super::plan_stack::StackArgs;
 use super::plan_text::{to_json, to_text};
 use super::prepare::prepared;
 use crate::space::{Study, StudyFile};
@@ -24,7 +26,8 @@ use peft_tune_engine::hub::ModelFiles;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Search-space file (YAML).
-    file: PathBuf,
+    #[arg(required_unless_present = "check")]
+    file: Option<PathBuf>,
     /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -38,12 +41,17 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    stack: StackArgs,
+    #[command(flatten)]
     database: DatabaseArgs,
 }
 
 /// Predicts and prints.
 pub fn run(args: Args) -> Result<(), CliError> {
-    let study = StudyFile::read(&args.file)?;
+    let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
+        return plan_stack::run(args.file.as_deref(), &args.stack, args.device.as_deref(), args.json);
+    };
+    let study = StudyFile::read(file)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }
@@ -52,7 +60,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let (forecast, machine) = forecast_of(&args, &study, sheet)?;
     let survey = CostSurvey::new(&study, &forecast);
     if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
-        let message = format!("no setting of {} can be predicted: {reason}", args.file.display());
+        let message = format!("no setting of {} can be predicted: {reason}", file.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     let text = match args.json {

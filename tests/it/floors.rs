@@ -65,6 +65,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "files",
             "shell",
             "space",
+            "stacks",
             "store",
             "export",
             "worker",

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::stack::ModelShape;
 use peft_tune_core::recipe::{DataFormat, Recipe};
 use peft_tune_engine::data::recognise;
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
@@ -10,6 +11,8 @@ use peft_tune_engine::hub::{HubSettings, ModelFiles};
 /// Facts that make an export more exact; each is absent where it cannot be found out.
 pub struct KnownFacts {
     pub architecture: Option<Architecture>,
+    /// The model's dimensions for other stacks, whose families need not be known here.
+    pub shape: Option<ModelShape>,
     pub model_folder: Option<PathBuf>,
     pub data_format: Option<DataFormat>,
 }
@@ -21,11 +24,17 @@ impl KnownFacts {
         let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
         let first = recipe.data.train.first();
         Self {
+            shape: config.as_deref().and_then(shape_in),
             architecture: config.and_then(|config| Architecture::from_config(&config).ok()),
             data_format: first.and_then(|path| recognise(path, &recipe.data.columns).ok().flatten()),
             model_folder,
         }
     }
+}
+
+fn shape_in(config: &Path) -> Option<ModelShape> {
+    let value = serde_json::from_str(&std::fs::read_to_string(config).ok()?).ok()?;
+    ModelShape::from_json(&config.display().to_string(), &value).ok()
 }
 
 /// The folder with the model's files, if it is on this machine.

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use super::write::Rendered;
 use super::{ExportError, ExportInput};
+use peft_tune_core::predict::stack::Stack;
 use peft_tune_core::recipe::settings::Tool;
 
 /// A tool whose file can be written.
@@ -63,6 +64,19 @@ impl ExportFormat {
             Self::LlamaFactory => &llamafactory::FORMAT,
             Self::Torchtune => &torchtune::FORMAT,
             Self::Unsloth => &unsloth::FORMAT,
+        }
+    }
+
+    /// The stack that trains from the file; none of this program's own recipe.
+    pub fn stack(self) -> Option<Stack> {
+        match self {
+            Self::Recipe => None,
+            Self::Peft => Some(Stack::Peft),
+            Self::Trl => Some(Stack::Trl),
+            Self::Axolotl => Some(Stack::Axolotl),
+            Self::LlamaFactory => Some(Stack::LlamaFactory),
+            Self::Torchtune => Some(Stack::Torchtune),
+            Self::Unsloth => Some(Stack::Unsloth),
         }
     }
 

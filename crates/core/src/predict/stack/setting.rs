@@ -37,7 +37,8 @@ impl WeightForm {
         }
     }
 
-    pub(super) fn is_quantized(self) -> bool {
+    /// Whether weights are codes.
+    pub fn is_quantized(self) -> bool {
         self != Self::Numbers
     }
 

@@ -1,0 +1,115 @@
+//! A recipe as another stack runs it: what its exported file says there.
+
+use super::rows::{Number, Recompute, Stack};
+use super::setting::{OptimizerForm, StackSetting, Trains, WeightForm};
+use super::shape::{ROLES, Role};
+use crate::recipe::{
+    AdapterSettings, Checkpointing, OptimizerKind, Precision, Recipe, States, TargetModules, TargetPreset,
+};
+
+impl StackSetting {
+    /// The setting that `recipe` becomes in `stack`.
+    pub fn of_recipe(stack: Stack, recipe: &Recipe) -> Self {
+        let weights = weight_form(recipe.precision);
+        let mut setting = Self::new(stack, weights);
+        let number = match recipe.precision {
+            Precision::Fp32 => Number::F32,
+            _ => Number::Half,
+        };
+        (setting.loads, setting.computes) = (number, number);
+        setting.autocast &= number == Number::Half;
+        if number == Number::F32 {
+            setting.adapters = Number::F32;
+        }
+        setting.trains = recipe.adapter.as_ref().map_or(Trains::Everything, trains);
+        let batch = &recipe.batch;
+        setting.micro_batch = batch.micro_batch as u64;
+        setting.gradient_accumulation = batch.gradient_accumulation as u64;
+        setting.sequence_length = batch.sequence_length as u64;
+        setting.devices = batch.devices as u64;
+        setting.recompute = match recipe.gradient_checkpointing {
+            Checkpointing::None => Recompute::Nothing,
+            // No other stack can leave layers out: their files say `full`.
+            Checkpointing::Every(_) | Checkpointing::Full => Recompute::Layers,
+            Checkpointing::Offload => Recompute::LayersOffloaded,
+        };
+        setting.optimizer = optimizer_form(recipe.optimizer.kind, setting.optimizer.foreach);
+        setting
+    }
+}
+
+fn weight_form(precision: Precision) -> WeightForm {
+    match precision {
+        Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => WeightForm::Numbers,
+        Precision::Int8 => WeightForm::Int8,
+        Precision::Nf4 => WeightForm::Nf4,
+        Precision::Nf4Double => WeightForm::Nf4Double,
+    }
+}
+
+fn trains(adapter: &AdapterSettings) -> Trains {
+    let targets = match &adapter.target_modules {
+        TargetModules::Preset(TargetPreset::AllLinear) => ROLES.to_vec(),
+        TargetModules::Preset(TargetPreset::Attention) => ROLES[..4].to_vec(),
+        TargetModules::Preset(TargetPreset::Mlp) => ROLES[4..].to_vec(),
+        TargetModules::Named(names) => names.iter().flat_map(|name| Role::of_module(name)).copied().collect(),
+    };
+    // A pattern gives some modules another rank: the largest is safe to plan with.
+    let rank = adapter.rank_pattern.values().copied().fold(adapter.rank, usize::max);
+    Trains::Adapters {
+        rank: rank as u64,
+        targets,
+        has_dropout: adapter.dropout > 0.0,
+        whole_embeddings: adapter.modules_to_save.iter().any(|name| is_embedding(name)),
+    }
+}
+
+/// Whether a module's name is that of the embedding or the head.
+pub(super) fn is_embedding(name: &str) -> bool {
+    ["embed_tokens", "lm_head", "wte", "tok_embeddings", "output"].contains(&name.rsplit('.').next().unwrap_or(name))
+}
+
+/// What an optimizer keeps in stacks that take it from PyTorch and bitsandbytes.
+pub fn optimizer_form(kind: OptimizerKind, foreach: bool) -> OptimizerForm {
+    let row = kind.row();
+    let states = match row.states {
+        States::OfElements(count) => count,
+        States::Velocity => 1,
+        States::Factored => 0,
+        States::ByShape { matrix, vector } => matrix.max(vector),
+    };
+    let in_codes = row.bits < 32;
+    OptimizerForm {
+        states: if in_codes { 0 } else { states },
+        bytes: if in_codes { states * u64::from(row.bits) / 8 } else { 0 },
+        is_paged: row.paged,
+        foreach: foreach && kind == OptimizerKind::AdamW,
+        in_backward: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::DataSettings;
+
+    #[test]
+    fn a_recipe_becomes_what_its_exported_file_says() {
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        recipe.precision = Precision::Nf4Double;
+        recipe.optimizer.kind = OptimizerKind::PagedAdamW8bit;
+        recipe.gradient_checkpointing = Checkpointing::EVERY_SECOND;
+        recipe.batch.micro_batch = 3;
+        let setting = StackSetting::of_recipe(Stack::Trl, &recipe);
+        assert_eq!(setting.weights, WeightForm::Nf4Double);
+        assert_eq!((setting.optimizer.bytes, setting.optimizer.is_paged), (2, true));
+        assert_eq!((setting.recompute, setting.micro_batch), (Recompute::Layers, 3));
+        assert_eq!(
+            setting.adapters,
+            Number::Half,
+            "TRL trains adapters of quantized weights in BF16"
+        );
+        recipe.adapter = None;
+        assert!(StackSetting::of_recipe(Stack::Trl, &recipe).trains == Trains::Everything);
+    }
+}

@@ -1,0 +1,258 @@
+//! `peft-tune plan --stack` and `plan --check`: what a setting would need in another tool, on a device.
+
+use std::path::{Path, PathBuf};
+
+use super::CliError;
+use super::output::{tell, write_result};
+use super::plan_stack_text::{to_json, to_text};
+use crate::space::StudyFile;
+use crate::stacks;
+use peft_tune_core::predict;
+use peft_tune_core::predict::stack::{
+    Fit, Lever, Limits, ModelShape, Sharing, Stack, StackDevice, StackPrediction, StackSetting, levers, limits,
+};
+use peft_tune_engine::hub::ModelFiles;
+
+/// Another tool that is to train.
+#[derive(Debug, clap::Args)]
+pub struct StackArgs {
+    /// Plans for another tool: peft, trl, axolotl, llamafactory, unsloth or torchtune.
+    #[arg(long, value_name = "TOOL")]
+    pub stack: Option<String>,
+    /// Plans a settings file of another tool: TRL's YAML or command line, axolotl's or LLaMA-Factory's YAML, torchtune's
+    /// config, an adapter_config.json.
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub check: Option<PathBuf>,
+    /// The model's folder or hub id, where the file names another.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Devices that share the work.
+    #[arg(long, value_name = "N")]
+    pub devices: Option<u64>,
+    /// What devices share out: copies (DDP), zero1, zero2, zero3, fsdp, or hybrid-N (FSDP in groups of N).
+    #[arg(long, value_name = "FORM", value_parser = parse_sharing)]
+    pub sharing: Option<Sharing>,
+    /// What is shared out lies in the host's memory.
+    #[arg(long)]
+    pub offload: bool,
+}
+
+impl StackArgs {
+    /// Whether another tool is asked for.
+    pub fn is_asked(&self) -> bool {
+        self.stack.is_some() || self.check.is_some()
+    }
+}
+
+/// All that a plan for a stack says.
+#[derive(Debug)]
+pub struct StackPlan {
+    pub stack: Stack,
+    pub model: String,
+    pub shape: ModelShape,
+    pub setting: StackSetting,
+    pub device: Option<StackDevice>,
+    pub prediction: StackPrediction,
+    pub limits: Option<Limits>,
+    pub frontier: Vec<FrontierPoint>,
+    pub levers: Vec<Lever>,
+    pub notes: Vec<String>,
+}
+
+/// The largest micro-batch at one length, and its speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FrontierPoint {
+    pub sequence_length: u64,
+    pub micro_batch: u64,
+    pub tokens_per_s: Option<f64>,
+}
+
+/// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
+///
+/// # Errors
+/// Bad input; a setting that does not fit, or that may not.
+pub fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, as_json: bool) -> Result<(), CliError> {
+    let stack = args.stack.as_deref().map(Stack::from_name).transpose();
+    let stack = stack.map_err(CliError::bad_input)?;
+    let device = device.map(predict::device).transpose().map_err(CliError::bad_input)?;
+    let device = device.map(|sheet| StackDevice { sheet });
+    let asked = asked(file, args, stack)?;
+    let plan = planned(asked, device)?;
+    for note in &plan.notes {
+        tell(format_args!("warning: {note}"));
+    }
+    let text = match as_json {
+        true => to_json(&plan),
+        false => to_text(&plan),
+    };
+    write_result(&text)?;
+    match plan.prediction.verdict.map(|verdict| verdict.fit) {
+        Some(Fit::DoesNot) => Err(CliError::DoesNotFit),
+        Some(Fit::Uncertain) => Err(CliError::MayNotFit),
+        Some(Fit::Fits) | None => Ok(()),
+    }
+}
+
+/// A setting, the model that it is for, and what is to be said of it.
+struct Asked {
+    setting: StackSetting,
+    model: String,
+    notes: Vec<String>,
+}
+
+fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Stack>) -> Result<Asked, CliError> {
+    let mut asked = match (&args.check, file, stack) {
+        (Some(path), ..) => checked(path, args, stack)?,
+        (None, Some(file), Some(stack)) => studied(file, args, stack)?,
+        _ => return Err(bad("give a study file with --stack, or a settings file with --check")),
+    };
+    if let Some(devices) = args.devices {
+        asked.setting.devices = devices;
+    } else if asked.setting.sharing != Sharing::Copies && asked.setting.devices == 1 {
+        asked
+            .notes
+            .push("weights are shared out, but --devices is not given: one device is assumed".into());
+    }
+    asked.setting.sharing = args.sharing.unwrap_or(asked.setting.sharing);
+    asked.setting.offloads |= args.offload;
+    Ok(asked)
+}
+
+fn checked(path: &Path, args: &StackArgs, stack: Option<Stack>) -> Result<Asked, CliError> {
+    let config = stacks::read(path, stack).map_err(CliError::bad_input)?;
+    let mut notes = config.notes;
+    if !config.unread.is_empty() {
+        let keys = config.unread.join("`, `");
+        notes.push(format!(
+            "`{keys}` of {}: not known here, and not counted",
+            path.display()
+        ));
+    }
+    let model = args.model.clone().or(config.model);
+    let model = model.ok_or_else(|| {
+        bad(&format!(
+            "{} names no model; give its folder with --model",
+            path.display()
+        ))
+    })?;
+    Ok(Asked {
+        setting: config.setting,
+        model,
+        notes,
+    })
+}
+
+fn studied(file: &Path, args: &StackArgs, stack: Stack) -> Result<Asked, CliError> {
+    let study = StudyFile::read(file)?;
+    let Some(base) = &study.base else {
+        return Err(bad(
+            "a study with a command backend cannot be planned: only the program knows what a trial costs",
+        ));
+    };
+    Ok(Asked {
+        setting: StackSetting::of_recipe(stack, base),
+        model: args.model.clone().unwrap_or_else(|| base.model.clone()),
+        notes: Vec::new(),
+    })
+}
+
+fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
+    let shape = shape_of(&asked.model)?;
+    let setting = asked.setting;
+    let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
+    let mut notes = asked.notes;
+    if !shape.is_known {
+        let kind = &shape.model_type;
+        notes.push(format!(
+            "the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"
+        ));
+    }
+    if let Some(most) = shape.max_positions.filter(|most| setting.sequence_length > *most) {
+        let length = setting.sequence_length;
+        notes.push(format!(
+            "rows of {length} tokens are longer than the {most} positions of the model"
+        ));
+    }
+    let largest = device.map(|device| limits(&shape, &setting, device)).transpose();
+    let frontier = device.map(|device| frontier(&shape, &setting, device)).transpose();
+    Ok(StackPlan {
+        stack: setting.stack,
+        limits: largest.map_err(CliError::bad_input)?,
+        frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
+        levers: levers(&shape, &setting, device).map_err(CliError::bad_input)?,
+        model: asked.model,
+        shape,
+        setting,
+        device,
+        prediction,
+        notes,
+    })
+}
+
+/// Half, once, twice and four times the length.
+fn frontier(
+    shape: &ModelShape,
+    setting: &StackSetting,
+    device: StackDevice,
+) -> Result<Vec<FrontierPoint>, predict::stack::StackError> {
+    let most = shape.max_positions.unwrap_or(u64::MAX);
+    let length = setting.sequence_length;
+    let lengths = [
+        length.div_ceil(2),
+        length,
+        length.saturating_mul(2),
+        length.saturating_mul(4),
+    ];
+    let mut points = Vec::new();
+    for sequence_length in lengths
+        .into_iter()
+        .filter(|length| *length <= most.max(setting.sequence_length))
+    {
+        let mut one = StackSetting {
+            sequence_length,
+            ..setting.clone()
+        };
+        if one.check(shape).is_err() {
+            continue;
+        }
+        let micro_batch = predict::stack::largest_micro_batch(shape, &one, device)?;
+        one.micro_batch = micro_batch.max(1);
+        let tokens_per_s = predict::stack::predict(shape, &one, Some(device))?.tokens_per_s;
+        points.push(FrontierPoint {
+            sequence_length,
+            micro_batch,
+            tokens_per_s: tokens_per_s.filter(|_| micro_batch > 0),
+        });
+    }
+    Ok(points)
+}
+
+/// The dimensions of a model by its `config.json` alone.
+///
+/// # Errors
+/// A model that is not found, or a config that cannot be read.
+pub fn shape_of(model: &str) -> Result<ModelShape, CliError> {
+    let path = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(&path).map_err(|error| bad(&format!("cannot read {name}: {error}")))?;
+    let config = serde_json::from_str(&text).map_err(|error| bad(&format!("{name} is no JSON: {error}")))?;
+    ModelShape::from_json(&name, &config).map_err(CliError::bad_input)
+}
+
+fn bad(message: &str) -> CliError {
+    CliError::bad_input(anyhow::anyhow!(message.to_owned()))
+}
+
+fn parse_sharing(text: &str) -> Result<Sharing, String> {
+    match text.to_lowercase().as_str() {
+        "copies" | "ddp" => Ok(Sharing::Copies),
+        "zero1" => Ok(Sharing::Zero1),
+        "zero2" => Ok(Sharing::Zero2),
+        "zero3" => Ok(Sharing::Zero3),
+        "fsdp" | "full" => Ok(Sharing::Full),
+        other => match other.strip_prefix("hybrid-").and_then(|devices| devices.parse().ok()) {
+            Some(devices) if devices > 0 => Ok(Sharing::Hybrid(devices)),
+            _ => Err("write copies, zero1, zero2, zero3, fsdp or hybrid-N".into()),
+        },
+    }
+}

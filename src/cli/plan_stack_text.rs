@@ -1,0 +1,169 @@
+//! A plan for another tool as text and JSON.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use super::plan_stack::StackPlan;
+use crate::report::{bytes, printable};
+use peft_tune_core::predict::stack::{EVALUATION, Recompute, StackSetting, Trains};
+
+/// The plan for people.
+pub fn to_text(plan: &StackPlan) -> String {
+    let mut text = format!("plan for {}\n", plan.stack.name());
+    let mut line = |name: &str, value: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {name:<14}{}", printable(value));
+    };
+    let size = plan.shape.parameters() as f64 / 1e9;
+    line("model", &format!("{}, {size:.2} billion parameters", plan.model));
+    line("setting", &setting(&plan.setting));
+    let memory = &plan.prediction.memory;
+    match plan.device.zip(plan.prediction.verdict) {
+        None => line("verdict", "none without --device"),
+        Some((device, verdict)) => {
+            let usable = size_of(verdict.usable_bytes);
+            line("device", &format!("{}, {usable} for programs", device.sheet.name));
+            let reserve = size_of(verdict.reserve_bytes);
+            let least = size_of(verdict.least_bytes);
+            let words = verdict.fit.words();
+            line(
+                "verdict",
+                &format!(
+                    "{words}: at least {least} of {usable}, and {reserve} must be left for the prediction's error"
+                ),
+            );
+        }
+    }
+    line("peak", &peak(plan));
+    let phases = memory
+        .phases
+        .iter()
+        .map(|phase| format!("{} {}", phase.phase, size_of(phase.tensors_bytes)));
+    line("phases", &phases.collect::<Vec<_>>().join(", "));
+    line(
+        "",
+        &format!("{EVALUATION} is at this micro-batch, and no part of the peak"),
+    );
+    for (name, size) in memory.components.iter().filter(|(_, size)| *size > 0) {
+        line("component", &format!("{name} {}", size_of(*size)));
+    }
+    if let Some((speed, step)) = plan.prediction.tokens_per_s.zip(plan.prediction.step_s) {
+        line(
+            "speed",
+            &format!("{speed:.0} tokens/s, padding counted; {step:.2} s a step"),
+        );
+    }
+    if let Some(limits) = plan.limits {
+        line(
+            "largest",
+            &format!("micro-batch {}, all else as it is", limits.largest_micro_batch),
+        );
+        line(
+            "longest",
+            &format!("rows of {} tokens, all else as it is", limits.longest_sequence),
+        );
+    }
+    for point in &plan.frontier {
+        let speed = point
+            .tokens_per_s
+            .map_or_else(String::new, |speed| format!(", {speed:.0} tokens/s"));
+        line(
+            "frontier",
+            &format!(
+                "rows of {}: micro-batch {}{speed}",
+                point.sequence_length, point.micro_batch
+            ),
+        );
+    }
+    for lever in &plan.levers {
+        let fit = lever.fit.map_or_else(String::new, |fit| format!(", {}", fit.words()));
+        let speed = lever
+            .speed
+            .map_or_else(String::new, |speed| format!(", speed x{speed:.2}"));
+        line(
+            "lever",
+            &format!("{}: {} less{fit}{speed}", lever.name, size_of(lever.saves_bytes)),
+        );
+    }
+    text
+}
+
+/// The plan for scripts, with raw numbers.
+pub fn to_json(plan: &StackPlan) -> String {
+    let frontier: Vec<_> = plan
+        .frontier
+        .iter()
+        .map(|point| {
+            json!({
+                "sequence_length": point.sequence_length,
+                "micro_batch": point.micro_batch,
+                "tokens_per_s": point.tokens_per_s,
+            })
+        })
+        .collect();
+    let components: serde_json::Map<_, _> = plan
+        .prediction
+        .memory
+        .components
+        .iter()
+        .map(|(name, size)| ((*name).to_owned(), json!(size)))
+        .collect();
+    let value = json!({
+        "stack": plan.stack.name(),
+        "model": plan.model,
+        "parameters": plan.shape.parameters(),
+        "setting": plan.setting,
+        "device": plan.device.map(|device| device.sheet.name),
+        "verdict": plan.prediction.verdict,
+        "peak_tensors_bytes": plan.prediction.memory.tensors_bytes,
+        "peak_reserved_bytes": plan.prediction.memory.reserved_bytes,
+        "peak_process_bytes": plan.prediction.process_bytes,
+        "phases": plan.prediction.memory.phases,
+        "components": components,
+        "step_s": plan.prediction.step_s,
+        "tokens_per_s": plan.prediction.tokens_per_s,
+        "limits": plan.limits,
+        "frontier": frontier,
+        "levers": plan.levers,
+        "notes": plan.notes,
+    });
+    format!("{value:#}\n")
+}
+
+/// Tensors, and the process with the allocator's cached blocks.
+pub fn peak(plan: &StackPlan) -> String {
+    let prediction = &plan.prediction;
+    format!(
+        "tensors {}, process {} with cached blocks and the {} of the driver and libraries",
+        size_of(prediction.memory.tensors_bytes),
+        size_of(prediction.process_bytes),
+        size_of(prediction.outside_bytes)
+    )
+}
+
+fn setting(setting: &StackSetting) -> String {
+    let trained = match &setting.trains {
+        Trains::Everything => "all parameters".to_owned(),
+        Trains::Adapters { rank, targets, .. } => {
+            format!("adapters of rank {rank} on {} linear layers a block", targets.len())
+        }
+    };
+    let again = match setting.recompute {
+        Recompute::Nothing => "no checkpointing",
+        Recompute::Layers => "checkpointing",
+        Recompute::LayersOffloaded => "checkpointing with offload",
+    };
+    let devices = match setting.devices {
+        1 => String::new(),
+        devices => format!(", {devices} devices ({:?})", setting.sharing),
+    };
+    format!(
+        "{trained}, weights {:?}, micro-batch {} x accumulation {}, rows of {} tokens, {again}, attention {:?}{devices}",
+        setting.weights, setting.micro_batch, setting.gradient_accumulation, setting.sequence_length, setting.attention
+    )
+}
+
+fn size_of(size: u64) -> String {
+    bytes(size as f64)
+}

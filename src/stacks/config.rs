@@ -1,0 +1,200 @@
+//! [`read`]: a settings file of any of the tools, as what it would need there.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::StackFileError;
+use super::keys::Keys;
+use super::script;
+use super::tools;
+use peft_tune_core::predict::stack::{Stack, StackSetting};
+
+/// What a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StackConfig {
+    pub setting: StackSetting,
+    /// The model as the file names it.
+    pub model: Option<String>,
+    /// Keys that say nothing here, because this version does not know them.
+    pub unread: Vec<String>,
+    /// What had to be assumed, in words.
+    pub notes: Vec<String>,
+}
+
+/// A file that is larger is none that a person wrote.
+const LARGEST: u64 = 4 << 20;
+
+/// Reads the settings of `stack`, or of the tool that the file's keys tell.
+///
+/// # Errors
+/// A file that cannot be read, whose tool is not clear, or with a value that the tool would not take.
+pub fn read(path: &Path, stack: Option<Stack>) -> Result<StackConfig, StackFileError> {
+    let failed = |source| StackFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    if std::fs::metadata(path).map_err(failed)?.len() > LARGEST {
+        return Err(StackFileError::TooLarge { path: path.to_owned() });
+    }
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let values = parsed(path, &text)?;
+    let keys = Keys::new(path, &values);
+    let is_unsloth = path.extension().is_some_and(|end| end == "py") && text.contains("unsloth");
+    let stack = stack.or(is_unsloth.then_some(Stack::Unsloth));
+    let tool = tool_of(&keys).map_or_else(
+        || stack.ok_or_else(|| StackFileError::UnknownTool { path: path.to_owned() }),
+        |tool| Ok(asked_for(stack, tool)),
+    )?;
+    tools::setting(tool, &keys)
+}
+
+/// An adapter's config serves every stack that is built on PEFT; other files are their tool's.
+fn asked_for(asked: Option<Stack>, found: Stack) -> Stack {
+    match (asked, found) {
+        (Some(asked), Stack::Peft) => asked,
+        // Both are Python programs with the same trainer.
+        (Some(Stack::Unsloth), Stack::Trl) => Stack::Unsloth,
+        _ => found,
+    }
+}
+
+fn parsed(path: &Path, text: &str) -> Result<Map<String, Value>, StackFileError> {
+    let syntax = |message: String| StackFileError::Syntax {
+        path: path.to_owned(),
+        message,
+    };
+    if path.extension().is_some_and(|end| end == "py") {
+        return Ok(script::python(text));
+    }
+    let read = match serde_json::from_str(text) {
+        Ok(value) => Ok(value),
+        Err(_) => serde_saphyr::from_str::<Value>(text).map_err(|error| error.to_string()),
+    };
+    match read {
+        Ok(Value::Object(values)) => Ok(values),
+        other => {
+            let arguments = script::arguments(text);
+            match (arguments.is_empty(), other) {
+                (false, _) => Ok(arguments),
+                (true, Ok(_)) => Err(syntax("it holds no keys".into())),
+                (true, Err(message)) => Err(syntax(message)),
+            }
+        }
+    }
+}
+
+/// The tool that a key belongs to and no other has.
+fn tool_of(keys: &Keys<'_>) -> Option<Stack> {
+    let has = |names: &[&str]| names.iter().any(|name| keys.has(name));
+    if has(&["peft_type"]) {
+        Some(Stack::Peft)
+    } else if has(&["base_model", "micro_batch_size", "sequence_len"]) {
+        Some(Stack::Axolotl)
+    } else if has(&["finetuning_type", "cutoff_len", "lora_target", "stage"]) {
+        Some(Stack::LlamaFactory)
+    } else if keys
+        .part("model", "model.")
+        .is_some_and(|model| model.has("_component_"))
+    {
+        Some(Stack::Torchtune)
+    } else if has(&[
+        "model_name_or_path",
+        "per_device_train_batch_size",
+        "lora_r",
+        "max_length",
+    ]) {
+        Some(Stack::Trl)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::predict::stack::{AttentionForm, LossForm, Number, Recompute, Trains, WeightForm};
+
+    fn of(text: &str) -> Result<StackConfig, StackFileError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        read(file.path(), None)
+    }
+
+    fn rank(config: &StackConfig) -> u64 {
+        match &config.setting.trains {
+            Trains::Adapters { rank, .. } => *rank,
+            Trains::Everything => 0,
+        }
+    }
+
+    #[test]
+    fn each_tools_file_is_told_by_its_keys_and_read() {
+        let trl = of(
+            "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nload_in_4bit: true\nmax_length: 512\ndtype: bfloat16\n",
+        );
+        let trl = trl.unwrap();
+        assert_eq!((trl.setting.stack, rank(&trl)), (Stack::Trl, 8));
+        assert_eq!((trl.setting.sequence_length, trl.setting.micro_batch), (512, 8));
+        assert_eq!(
+            (trl.setting.weights, trl.setting.recompute),
+            (WeightForm::Nf4, Recompute::Layers)
+        );
+        let axolotl = of(
+            "base_model: m\nadapter: lora\nlora_r: 32\nlora_target_linear: true\nmicro_batch_size: 2\nsequence_len: 4096\n\
+             plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\nattn_implementation: flash_attention_2\n",
+        );
+        let axolotl = axolotl.unwrap();
+        assert_eq!((axolotl.setting.stack, rank(&axolotl)), (Stack::Axolotl, 32));
+        assert_eq!(axolotl.setting.loss, LossForm::FusedLinear);
+        assert_eq!(axolotl.setting.attention, AttentionForm::Flash);
+        let factory =
+            of("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_target: all\nquantization_bit: 4\n")
+                .unwrap();
+        assert_eq!((factory.setting.stack, rank(&factory)), (Stack::LlamaFactory, 8));
+        assert_eq!(factory.setting.sequence_length, 2048);
+        let torchtune = of(
+            "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\n  lora_attn_modules: [q_proj]\n\
+             batch_size: 2\ncheckpointer:\n  checkpoint_dir: /m\ntokenizer:\n  max_seq_len: 1024\n",
+        );
+        let torchtune = torchtune.unwrap();
+        assert_eq!((torchtune.setting.stack, rank(&torchtune)), (Stack::Torchtune, 16));
+        assert_eq!(
+            (torchtune.setting.weights, torchtune.model.as_deref()),
+            (WeightForm::Nf4Double, Some("/m"))
+        );
+        let adapter =
+            of(r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "m"}"#)
+                .unwrap();
+        assert_eq!((adapter.setting.stack, rank(&adapter)), (Stack::Peft, 4));
+        let line =
+            of("trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3 --dtype bfloat16")
+                .unwrap();
+        assert_eq!((line.setting.micro_batch, line.setting.loads), (3, Number::Half));
+    }
+
+    #[test]
+    fn wrong_values_name_file_key_and_what_to_do() {
+        for (text, parts) in [
+            ("lora_r: many\n", ["`lora_r`", "whole number"]),
+            (
+                "model_name_or_path: [a]\nlora_r: 8\n",
+                ["model_name_or_path", "write a text"],
+            ),
+            ("nothing: 1\n", ["tells its tool", "--stack"]),
+            ("[1, 2]", ["holds no keys", "YAML"]),
+            ("a: [", ["YAML", "tmp"]),
+            ("base_model: m\nsequence_len: 0\n", ["`sequence_len`", "1 or more"]),
+        ] {
+            let error = of(text).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn keys_of_another_version_are_named_and_do_no_harm() {
+        let config = of("base_model: m\nsequence_len: 64\nwarp_drive: 9\nlearning_rate: 1e-4\n").unwrap();
+        assert_eq!(config.unread, ["warp_drive"]);
+    }
+}
