@@ -116,6 +116,12 @@ workers *args:
 roofline *args:
     scripts/measure/roofline.py {{args}}
 
+# Published measurements beside the predictions for their stacks: `just published ROWS.json MODELS.json`
+[group('measure')]
+published rows models *args:
+    cargo run --release --locked --example published -- {{rows}} {{models}} > target/published.jsonl
+    scripts/measure/stacks.py {{rows}} target/published.jsonl {{args}}
+
 # A search beside a program that takes all cores a third of the time: is its front right in peace?
 [group('measure')]
 beside-noise *args:

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use peft_tune::space::{ReadOptions, RecipeFile, StudyFile};
+use peft_tune::stacks;
 use peft_tune::store::Store;
 use peft_tune::worker::{Message, Request};
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::stack::{ModelShape, Stack};
 use peft_tune_core::recipe::{DataSettings, HeldOut, Precision};
 use peft_tune_engine::BaseModel;
 use peft_tune_engine::data::PreparedData;
@@ -24,7 +26,7 @@ pub struct Reader {
 }
 
 /// All readers.
-pub const READERS: [Reader; 13] = [
+pub const READERS: [Reader; 14] = [
     Reader {
         name: "space",
         inputs: |corpus| corpus.files("search_spaces", "yaml"),
@@ -34,6 +36,11 @@ pub const READERS: [Reader; 13] = [
         name: "recipe",
         inputs: |_| vec![RECIPE.as_bytes().to_vec()],
         read: recipe,
+    },
+    Reader {
+        name: "stacks",
+        inputs: |_| STACKS.iter().map(|text| text.as_bytes().to_vec()).collect(),
+        read: settings_of_stacks,
     },
     Reader {
         name: "config",
@@ -163,8 +170,22 @@ fn recipe(_: &Corpus, bytes: &[u8]) {
     }
 }
 
+fn settings_of_stacks(_: &Corpus, bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for file in ["settings.yaml", "train.py"] {
+        if let Ok(config) = stacks::parse(Path::new(file), &text, Some(Stack::Trl)) {
+            let _ = config.setting.tokens();
+        }
+    }
+}
+
 fn config(_: &Corpus, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
+    if let Ok(value) = serde_json::from_str(&text)
+        && let Ok(shape) = ModelShape::from_json("config.json", &value)
+    {
+        let _ = shape.parameters();
+    }
     if let Ok(architecture) = Architecture::from_json(Path::new("config.json"), &text) {
         // What every command asks of a model; a config may claim any size.
         let _ = architecture.parameter_count().total();
@@ -437,6 +458,13 @@ batch: {micro_batch: 4, gradient_accumulation: 4, sequence_length: 1024, packing
 gradient_checkpointing: every_2
 training: {length: {tokens: 1M}, seed: 1, evaluate_every: 100}
 ";
+
+const STACKS: [&str; 4] = [
+    "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nlora_target_modules: [q_proj, v_proj]\nload_in_4bit: true\nmax_length: 512\n",
+    "base_model: m\nadapter: qlora\nlora_r: 32\nlora_target_linear: true\nmicro_batch_size: 2\nsequence_len: 4096\nplugins: [a.b]\n",
+    "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\nbatch_size: 2\ntokenizer:\n  max_seq_len: 1024\n",
+    "trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3\nx = f(r=16, names=[\"a\", 'b'])\n",
+];
 
 const TEMPLATES: [&str; 3] = [
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",

@@ -6,6 +6,7 @@ were chosen on are marked; all others are held out.
 """
 
 import csv
+import datetime
 import json
 import sys
 
@@ -126,13 +127,14 @@ def main():
     if "--csv" in sys.argv:
         with open(sys.argv[sys.argv.index("--csv") + 1], "w", newline="") as file:
             out = csv.writer(file, lineterminator="\n")
-            head = ["id", "source", "calibrated"]
+            command = "just published memory_throughput.json models.json"
+            head = ["machine", "date", "command", "id", "source", "calibrated"]
             for name in ("tensors_gib", "process_gib", "tokens_per_s"):
                 head += [f"published_{name}", f"predicted_{name}"]
             out.writerow(head)
             for row, real, mine, _ in detail:
                 out.writerow(
-                    [row["id"], row["source"], group(row) in CALIBRATED]
+                    ["any", datetime.date.today(), command, row["id"], row["source"], group(row) in CALIBRATED]
                     + [f"{value:.4g}" if value is not None else "" for pair in zip(real, mine) for value in pair]
                 )
 

@@ -38,8 +38,15 @@ pub fn read(path: &Path, stack: Option<Stack>) -> Result<StackConfig, StackFileE
         return Err(StackFileError::TooLarge { path: path.to_owned() });
     }
     let bytes = std::fs::read(path).map_err(failed)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let values = parsed(path, &text)?;
+    parse(path, &String::from_utf8_lossy(&bytes), stack)
+}
+
+/// Reads a file's text; `path` says what kind of file it is, and stands in messages.
+///
+/// # Errors
+/// Those of [`read`] that are about what the file says.
+pub fn parse(path: &Path, text: &str, stack: Option<Stack>) -> Result<StackConfig, StackFileError> {
+    let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     let is_unsloth = path.extension().is_some_and(|end| end == "py") && text.contains("unsloth");
     let stack = stack.or(is_unsloth.then_some(Stack::Unsloth));

@@ -6,5 +6,5 @@ mod keys;
 mod script;
 mod tools;
 
-pub use config::{StackConfig, read};
+pub use config::{StackConfig, parse, read};
 pub use error::StackFileError;

@@ -111,3 +111,59 @@ fn the_language_model_of_a_multimodal_checkpoint_is_planned() {
     // 3.88 thousand million weights, two bytes each.
     assert_eq!(plain.unwrap()["memory_by_part"]["base_weights"], 2 * 3_880_263_168_u64);
 }
+
+/// Llama 3.1 8B.
+const LLAMA_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}"#;
+
+#[test]
+fn a_study_is_planned_for_another_stack_and_the_verdict_is_the_exit_code() {
+    let folder = study_of(LLAMA_8B);
+    let arguments = ["plan", "space.yaml", "--stack", "trl", "--json", "--device"];
+    let large = called(folder.path(), &[&arguments[..], &["A100 80GB"]].concat());
+    assert_eq!(
+        large.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&large.stderr)
+    );
+    let plan: Value = serde_json::from_slice(&large.stdout).unwrap();
+    assert_eq!(plan["verdict"]["fit"], "fits");
+    let peak = plan["peak_tensors_bytes"].as_u64().unwrap();
+    let components = plan["components"].as_object().unwrap();
+    assert_eq!(components.values().filter_map(Value::as_u64).sum::<u64>(), peak);
+    assert!(plan["limits"]["largest_micro_batch"].as_u64() >= Some(1));
+    let small = called(folder.path(), &[&arguments[..], &["T4"]].concat());
+    assert_eq!(small.status.code(), Some(7), "weights alone are 15 GiB");
+    let unknown = called(folder.path(), &["plan", "space.yaml", "--stack", "megatron"]);
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+#[test]
+fn files_of_other_tools_are_checked_and_wrong_ones_named() {
+    let folder = study_of(LLAMA_8B);
+    let file = folder.path().join("axolotl.yaml");
+    std::fs::write(
+        &file,
+        "base_model: ./model\nadapter: qlora\nload_in_4bit: true\nlora_r: 16\nlora_target_linear: true\n\
+         micro_batch_size: 2\nsequence_len: 2048\ngradient_checkpointing: true\nwarp: 9\n",
+    )
+    .unwrap();
+    let checked = called(folder.path(), &["plan", "--check", "axolotl.yaml", "--device", "L4"]);
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(0), "{said}");
+    assert!(said.contains("`warp`"), "{said}");
+    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+    for part in ["plan for axolotl", "verdict       fits", "lever", "longest"] {
+        assert!(text.contains(part), "{text}");
+    }
+    std::fs::write(&file, "base_model: ./model\nsequence_len: long\n").unwrap();
+    let wrong = called(folder.path(), &["plan", "--check", "axolotl.yaml"]);
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        said.contains("axolotl.yaml") && said.contains("`sequence_len`"),
+        "{said}"
+    );
+}

@@ -99,8 +99,12 @@ impl StackDevice {
     /// Bytes that programs can have of it: data sheets round up, and error correction on GDDR takes a sixteenth.
     pub fn usable_bytes(&self) -> u64 {
         let whole = self.sheet.memory_bytes;
-        let corrects_in_band = ["T4", "L4", "L40S", "A10", "A40"].contains(&self.sheet.name);
-        let share = if corrects_in_band { 0.9375 } else { 0.985 };
+        let share = match self.sheet.name {
+            // 14.6 GiB: a sixteenth for error correction, and what the driver keeps.
+            "T4" => 0.91,
+            "L4" | "L40S" | "A10" | "A40" => 0.9375,
+            _ => 0.985,
+        };
         (whole as f64 * share) as u64
     }
 }

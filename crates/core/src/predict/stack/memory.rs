@@ -49,7 +49,9 @@ const WORKSPACE: u64 = 8_519_680;
 /// Runs a model's training on the tape: three steps, of which the last stands for all others, and an evaluation.
 pub(super) fn trace(model: &Rc<Model>, capacity: Option<u64>) -> Traced {
     let mut tape = Tape::new(Heap::new(capacity));
-    tape.drops_gradients = model.setting.optimizer.in_backward;
+    // Gradients that are shared out go to the host as soon as they are there, where that holds the states.
+    let sends_gradients = model.setting.offloads && model.setting.shares()[1] > 1;
+    tape.drops_gradients = model.setting.optimizer.in_backward || sends_gradients;
     tape.offloads = model.setting.recompute == Recompute::LayersOffloaded;
     let mut run = Run {
         model: Rc::clone(model),

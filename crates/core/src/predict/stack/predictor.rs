@@ -163,7 +163,12 @@ const HALF_FILLED: f64 = 160.0;
 fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
     let row = model.setting.stack.row();
     let narrow = device.sheet.matrix * row.product_share * device.row().matrix_share;
-    let wide = device.sheet.f32 * row.product_share;
+    // Beside products of 16 bits those in F32 (adapters, a raised head) run on the matrix units where these take TF32.
+    let takes_tf32 = device.sheet.has_bf16 && model.setting.computes != super::Number::F32;
+    let wide = match takes_tf32 {
+        true => narrow / 2.0,
+        false => device.sheet.f32 * row.product_share,
+    };
     let bandwidth = device.sheet.bandwidth * row.bandwidth_share;
     let mut seconds = 0.0;
     let mut launches = 0.0;
