@@ -6,6 +6,7 @@ use std::fmt::{Display, Formatter, Result};
 use candle_core::{DType, Device, Tensor};
 use peft_tune_kernels::ops::matmul;
 use peft_tune_kernels::ops::matmul::grouped::{GroupFactors, GroupTerm, nn, nt};
+use peft_tune_kernels::ops::offsets::Offsets;
 
 use crate::{TOKENS, operations};
 
@@ -89,7 +90,11 @@ fn forward(bencher: divan::Bencher, Case(load, dtype): &Case) {
         );
         return bencher.bench(|| matmul::nt(&x, &w));
     }
-    let (x, w, offsets) = (random(&[ROWS, INNER], *dtype), matrices(*dtype), load.offsets());
+    let (x, w, offsets) = (
+        random(&[ROWS, INNER], *dtype),
+        matrices(*dtype),
+        Offsets::new(load.offsets()),
+    );
     bencher.bench(|| nt(&[term(&x, &w)], &offsets));
 }
 
@@ -103,7 +108,11 @@ fn backward(bencher: divan::Bencher, Case(load, dtype): &Case) {
         );
         return bencher.bench(|| matmul::nn(&dy, &w));
     }
-    let (dy, w, offsets) = (random(&[ROWS, OUTER], *dtype), matrices(*dtype), load.offsets());
+    let (dy, w, offsets) = (
+        random(&[ROWS, OUTER], *dtype),
+        matrices(*dtype),
+        Offsets::new(load.offsets()),
+    );
     bencher.bench(|| nn(&[term(&dy, &w)], &offsets));
 }
 
