@@ -115,7 +115,8 @@ impl Case {
             ],
         );
         // These have numbers, or layers, that cannot train as a whole.
-        let is_full = random.random_range(0..10) == 0 && !["apertus", "lfm2", "qwen3_5_text"].contains(&family);
+        let is_adapted = ["apertus", "lfm2", "qwen3_5_text"].contains(&family) || is_stacked(family);
+        let is_full = random.random_range(0..10) == 0 && !is_adapted;
         recipe.adapter = (!is_full).then(|| adapter(family, random));
         if let (Some(adapter), true) = (&mut recipe.adapter, has_experts(family)) {
             // PEFT refuses these on experts.
@@ -278,6 +279,11 @@ fn is_latent(family: &str) -> bool {
     Family::from_model_type(family).is_some_and(|family| family.row().switches.latent)
 }
 
+fn is_stacked(family: &str) -> bool {
+    let experts = Family::from_model_type(family).and_then(|family| family.row().switches.experts);
+    experts.is_some_and(|experts| experts.names.stacked)
+}
+
 fn has_experts(family: &str) -> bool {
     Family::from_model_type(family).is_some_and(|family| family.row().switches.experts.is_some())
 }
@@ -375,6 +381,12 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             one(random, &[16, 32]),
         ),
         "gemma4_text" => gemma4(random, head_dim),
+        "llama4_text" => format!(
+            r#", "head_dim": {head_dim}, "intermediate_size_mlp": 256, "interleave_moe_layer_step": 2,
+            "attention_chunk_size": {}, "num_local_experts": 4, "num_experts_per_tok": {}"#,
+            one(random, &[48, 100, 8192]),
+            one(random, &[1, 2])
+        ),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
     };

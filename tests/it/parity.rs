@@ -32,7 +32,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts, and models whose layers do not all attend.
-const FAMILIES: [&str; 41] = [
+const FAMILIES: [&str; 42] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -72,6 +72,7 @@ const FAMILIES: [&str; 41] = [
     "ref_deepseek_v3",
     "ref_deepseek_v2",
     "ref_glm4_moe_lite",
+    "ref_llama4",
     "ref_lfm2",
     "ref_qwen3_5",
 ];
@@ -254,7 +255,7 @@ fn layer_bytes(architecture: &Architecture, index: usize, tokens: usize, rank: u
     let norms = architecture.hidden_size + before;
     let head_norms = match architecture.query_key_norm {
         QueryKeyNorm::None => 0,
-        QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => architecture.heads + keys,
+        QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads | QueryKeyNorm::RotatedUnweighted => architecture.heads + keys,
         QueryKeyNorm::AllHeads => 2,
     };
     let value_norms = if architecture.value_norm { keys } else { 0 };

@@ -103,8 +103,12 @@ pub struct LayerAttention {
     pub mixer: Mixer,
     /// A query sees itself and the `window - 1` tokens before it; all tokens before it where absent.
     pub window: Option<usize>,
+    /// A query sees the tokens of its own chunk only: documents are cut into chunks of so many.
+    pub chunk: Option<usize>,
     /// Index into [`Architecture::ropes`]; absent where queries and keys are not rotated.
     pub rope: Option<usize>,
+    /// Whether the family's norms of queries and keys are there.
+    pub normed: bool,
     /// Its keys and values where their heads are not the model's.
     pub heads: Option<LayerHeads>,
     pub keys: KeyValueSource,
@@ -154,6 +158,8 @@ pub enum QueryKeyNorm {
     RotatedHeads,
     /// Over all heads of a token at once, before the rotation (OLMo).
     AllHeads,
+    /// Over d, of each head after the rotation, without a weight (Llama 4).
+    RotatedUnweighted,
 }
 
 /// What the modules of a decoder layer are called, where families differ.
@@ -212,6 +218,11 @@ impl QueryKeyNorm {
     /// Whether there are any.
     pub fn is_there(self) -> bool {
         self != Self::None
+    }
+
+    /// Whether they come behind the rotation.
+    pub fn is_after_rotation(self) -> bool {
+        matches!(self, Self::RotatedHeads | Self::RotatedUnweighted)
     }
 }
 
@@ -281,6 +292,14 @@ impl Architecture {
     /// Width of all query heads of layer `index` together, Hq·d.
     pub fn query_size(&self, index: usize) -> usize {
         self.heads * self.heads_of(index).head_dim
+    }
+
+    /// Norms of queries and keys of layer `index`.
+    pub fn head_norm_of(&self, index: usize) -> QueryKeyNorm {
+        match self.layers[index].normed {
+            true => self.query_key_norm,
+            false => QueryKeyNorm::None,
+        }
     }
 
     /// The experts of layer `index`, where it has some.

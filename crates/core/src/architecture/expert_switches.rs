@@ -24,6 +24,8 @@ pub struct ExpertSwitches {
     pub biases: bool,
     /// Key of the limit, and what it is where that is absent.
     pub limit: Option<(&'static str, f64)>,
+    /// Whether an expert's input has the weight, and not its output.
+    pub weighs_input: bool,
     pub sparse: SparseLayers,
     pub names: ExpertNames,
 }
@@ -37,6 +39,8 @@ pub enum SharedSwitch {
     Gated(&'static str),
     /// How many experts it is as wide as.
     Times(&'static str),
+    /// It is one expert more.
+    Same,
 }
 
 /// Whether weights have a factor and experts are chosen from the best groups only.
@@ -60,14 +64,12 @@ pub enum SparseLayers {
     BehindDense,
     /// Those that `mlp_layer_types` calls sparse; where it is absent all but the first.
     Typed,
+    /// Those in `moe_layers`; where it is absent every `interleave_moe_layer_step`-th.
+    Listed,
 }
 
 /// Mixtures that are known and cannot run yet, and what the engine lacks for them.
-pub(super) const UNFINISHED: &[(&str, &str)] = &[
-    ("llama4", "chunked attention, and experts whose input is weighted"),
-    ("llama4_text", "chunked attention, and experts whose input is weighted"),
-    ("mixtral", "experts under the names that its files have"),
-];
+pub(super) const UNFINISHED: &[(&str, &str)] = &[("mixtral", "experts under the names that its files have")];
 
 /// Most experts of a layer; a larger number is a damaged file.
 const MOST_EXPERTS: usize = 65_536;
@@ -105,6 +107,7 @@ impl Experts {
             router: router(config, switches, count, chosen)?,
             shared: shared(config, switches, intermediate_size)?,
             biases: switches.biases,
+            weighs_input: switches.weighs_input,
             limit: match switches.limit {
                 Some((key, default)) => Some(config.optional_positive(key)?.unwrap_or(default)),
                 None => None,
@@ -172,6 +175,7 @@ fn shared(
             let times = config.optional_count(key)?.unwrap_or(0);
             ((times > 0).then_some(times * intermediate_size), false)
         }
+        SharedSwitch::Same => (Some(intermediate_size), false),
     };
     Ok(width.map(|intermediate_size| SharedExpert {
         intermediate_size,
@@ -196,6 +200,13 @@ fn sparse_layers(config: &Config, sparse: SparseLayers, layers: usize) -> Result
             let dense = config.optional_count("first_k_dense_replace")?.unwrap_or(0);
             (0..layers).map(|index| index >= dense).collect()
         }
+        SparseLayers::Listed => match config.optional_counts("moe_layers")? {
+            Some(sparse) => (0..layers).map(|index| sparse.contains(&index)).collect(),
+            None => {
+                let step = config.optional_dimension("interleave_moe_layer_step")?.unwrap_or(1);
+                (0..layers).map(|index| (index + 1).is_multiple_of(step)).collect()
+            }
+        },
         SparseLayers::Typed => match config.optional_texts(TYPES)? {
             None => (0..layers).map(|index| index > 0).collect(),
             Some(kinds) if kinds.len() != layers => {

@@ -29,6 +29,8 @@ pub struct Experts {
     pub biases: bool,
     /// Where gate and up are clamped, in the unit that gpt-oss has in place of the MLP's activation.
     pub limit: Option<f64>,
+    /// Whether the weight of an expert is a factor on its input (Llama 4), and not on its output.
+    pub weighs_input: bool,
     /// Whether each layer has experts; the others have an MLP.
     pub is_sparse: Vec<bool>,
     /// Layers behind the last one that predict further tokens; training leaves them out.
@@ -57,6 +59,8 @@ pub enum Scores {
     /// Over all experts.
     Softmax,
     Sigmoid,
+    /// As `Sigmoid`, chosen by the logits themselves: sigmoids of large ones are alike.
+    SigmoidOfChosen,
 }
 
 /// Groups of experts, the best of which are chosen from.
@@ -91,6 +95,10 @@ pub struct ExpertNames {
     pub modules_are_experts: bool,
     /// Whether checkpoints have all experts in one tensor, (E, in, out), with gate and up as its even and odd columns.
     pub stacked: bool,
+    /// Whether gate and up are the halves of such a tensor instead, and PEFT takes the inputs of a stack for its outputs (Llama 4).
+    pub swapped: bool,
+    /// Whether the router is a linear layer to PEFT, and not a parameter.
+    pub router_is_layer: bool,
 }
 
 /// A projection of one expert.

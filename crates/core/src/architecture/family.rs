@@ -45,6 +45,7 @@ pub enum Family {
     Helium,
     Cohere,
     Gemma4,
+    Llama4,
 }
 
 /// What is to be known of a family.
@@ -71,7 +72,8 @@ pub struct Switches {
     pub mlp_bias: Bias,
     pub query_key_norm: QueryKeyNorm,
     /// Key that says whether there are norms of queries and keys, where a family has models without.
-    pub query_key_norm_key: Option<&'static str>,
+    /// And whether there are where it is absent.
+    pub query_key_norm_key: Option<(&'static str, bool)>,
     /// One tensor for q, k and v.
     pub fused_qkv: bool,
     /// One tensor for gate and up.
@@ -148,6 +150,8 @@ pub struct Switches {
     pub head_gates: bool,
     /// Width of a head where the file names none; H over the heads where there is none here.
     pub head_dim: Option<usize>,
+    /// Layers that rotate see chunks of a document (Llama 4).
+    pub chunks: bool,
 }
 
 /// Where the width of the MLP is written.
@@ -203,6 +207,8 @@ pub enum SlidingRope {
     /// Each kind of layer has its own in `rope_parameters`; where that is absent, full layers turn a quarter of a head by
     /// `proportional` angles with [`Switches::rope_base`], sliding ones all of it with a base of 10,000.
     Both,
+    /// There are no windows; the second rope is of layers that do not turn, and holds the growth of their queries.
+    Growth,
 }
 
 /// Which layers rotate queries and keys.

@@ -55,6 +55,7 @@ const PLAIN: Switches = Switches {
     mixers: Mixers::Attention,
     head_gates: false,
     head_dim: None,
+    chunks: false,
 };
 
 /// What most families call their modules.
@@ -82,6 +83,8 @@ const EXPERT_NAMES: ExpertNames = ExpertNames {
     shared_gate: "mlp.shared_expert_gate",
     modules_are_experts: true,
     stacked: false,
+    swapped: false,
+    router_is_layer: false,
 };
 
 /// A softmax over all experts, whose weights need not add up to 1.
@@ -96,6 +99,7 @@ const PLAIN_EXPERTS: ExpertSwitches = ExpertSwitches {
     shared: SharedSwitch::Never,
     biases: false,
     limit: None,
+    weighs_input: false,
     sparse: SparseLayers::EveryStep,
     names: EXPERT_NAMES,
 };
@@ -601,7 +605,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
         switches: Switches {
             qkv_bias: Bias::Key("attention_bias"),
             query_key_norm: QueryKeyNorm::Heads,
-            query_key_norm_key: Some("use_qk_norm"),
+            query_key_norm_key: Some(("use_qk_norm", false)),
             rotary_share: 0.5,
             experts: Some(GLM_EXPERTS),
             ..PLAIN
@@ -650,6 +654,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
         name: "olmoe",
         text_names: &[],
         switches: Switches {
+            default_epsilon: 1e-5,
             qkv_bias: Bias::Key("attention_bias"),
             output_bias: Bias::Key("attention_bias"),
             query_key_norm: QueryKeyNorm::AllHeads,
@@ -705,6 +710,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
         name: "glm4_moe_lite",
         text_names: &[],
         switches: Switches {
+            default_epsilon: 1e-5,
             rope_order_key: Some("rope_interleave"),
             experts: Some(ExpertSwitches {
                 sparse: SparseLayers::Typed,
@@ -872,5 +878,59 @@ pub(super) const ROWS: &[FamilyRow] = &[
         },
         torchtune: None,
         chat: GEMMA4_CHAT,
+    },
+    FamilyRow {
+        family: Family::Llama4,
+        name: "llama4_text",
+        text_names: &[],
+        switches: Switches {
+            default_epsilon: 1e-5,
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::RotatedUnweighted,
+            query_key_norm_key: Some(("use_qk_norm", true)),
+            names: LayerNames {
+                mlp: ["feed_forward.gate_up_proj", "feed_forward.down_proj"],
+                gate_and_up: ["feed_forward.gate_proj", "feed_forward.up_proj"],
+                ..NAMES
+            },
+            mlp_width: MlpWidth::Key("intermediate_size_mlp"),
+            rope_base: 500_000.0,
+            rope_order: RopeOrder::Neighbours,
+            rope_layers: RopeLayers::Listed,
+            sliding_rope: SlidingRope::Growth,
+            chunks: true,
+            experts: Some(ExpertSwitches {
+                count: &["num_local_experts"],
+                intermediate_size: "intermediate_size",
+                scores: Scores::SigmoidOfChosen,
+                weighs_input: true,
+                shared: SharedSwitch::Same,
+                sparse: SparseLayers::Listed,
+                names: ExpertNames {
+                    router: "feed_forward.router",
+                    experts: "feed_forward.experts",
+                    gate_up: "feed_forward.experts.gate_up_proj",
+                    down: "feed_forward.experts.down_proj",
+                    shared: [
+                        "feed_forward.shared_expert.gate_proj",
+                        "feed_forward.shared_expert.up_proj",
+                        "feed_forward.shared_expert.down_proj",
+                    ],
+                    modules_are_experts: false,
+                    stacked: true,
+                    swapped: true,
+                    router_is_layer: true,
+                    ..EXPERT_NAMES
+                },
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|header_start|>user<|header_end|>\n\n",
+            assistant: "<|header_start|>assistant<|header_end|>\n\n",
+        },
     },
 ];

@@ -4,7 +4,10 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::family::{RopeLayers, SlidingRope, Switches, Windows};
-use super::{ArchitectureError, KeyValueSource, LayerAttention, Mixer, Mixers, mixer};
+use super::{ArchitectureError, KeyValueSource, LayerAttention, Mixer, Mixers, mixer, rope_config};
+
+/// Chunk of a layer where the file names none.
+const DEFAULT_CHUNK: usize = 8192;
 
 /// Mixers, windows and ropes of `count` layers.
 pub(super) fn read(
@@ -17,6 +20,7 @@ pub(super) fn read(
     let windows = match switches.windows {
         // `layer_types` has been read.
         Windows::Never if switches.mixers != Mixers::Attention => vec![None; count],
+        Windows::Never if switches.chunks => vec![None; count],
         Windows::Never => {
             let windows = windows_of(config, switches.window, count, |_| false)?;
             if windows.iter().any(Option::is_some) {
@@ -50,17 +54,61 @@ pub(super) fn read(
         },
     };
     let turns = turning(config, switches.rope_layers, &windows)?;
+    if switches.chunks {
+        return chunked(config, &turns);
+    }
     let layer = |((window, turns), mixer): ((Option<usize>, bool), Mixer)| LayerAttention {
         mixer,
         window,
+        chunk: None,
+        normed: true,
         rope: (turns && mixer == Mixer::Attention).then_some(match switches.sliding_rope {
-            SlidingRope::Shared => 0,
+            SlidingRope::Shared | SlidingRope::Growth => 0,
             SlidingRope::OwnBase | SlidingRope::Unscaled | SlidingRope::Both => usize::from(window.is_some()),
         }),
         heads: None,
         keys: KeyValueSource::default(),
     };
     Ok(windows.into_iter().zip(turns).zip(mixers).map(layer).collect())
+}
+
+/// Layers of Llama 4: those that rotate see chunks and have norms of queries and keys; in the others queries grow with their
+/// position, which is the second rope, unless `attn_temperature_tuning` is off.
+fn chunked(config: &Config, turns: &[bool]) -> Result<Vec<LayerAttention>, ArchitectureError> {
+    let size = match config.mentions("attention_chunk_size") {
+        true => config.optional_dimension("attention_chunk_size")?,
+        false => Some(DEFAULT_CHUNK),
+    };
+    let grows = rope_config::grows(config)?;
+    let kinds = config.optional_texts("layer_types")?;
+    if let Some(kinds) = kinds.as_ref().filter(|kinds| kinds.len() != turns.len()) {
+        let rule = format!("{} entries, one for each of num_hidden_layers", turns.len());
+        return Err(config.impossible("layer_types", format!("{} entries", kinds.len()), rule));
+    }
+    let layer = |(index, turns): (usize, &bool)| {
+        let is_cut = match kinds.as_ref().map(|kinds| kinds[index]) {
+            None => *turns,
+            Some("chunked_attention") => true,
+            Some("full_attention") => false,
+            Some(other) => {
+                return Err(config.unsupported("layer_types", other, "full_attention, chunked_attention"));
+            }
+        };
+        Ok(LayerAttention {
+            mixer: Mixer::Attention,
+            window: None,
+            chunk: size.filter(|_| is_cut),
+            rope: match (turns, grows) {
+                (true, _) => Some(0),
+                (false, true) => Some(1),
+                (false, false) => None,
+            },
+            normed: *turns,
+            heads: None,
+            keys: KeyValueSource::default(),
+        })
+    };
+    turns.iter().enumerate().map(layer).collect()
 }
 
 /// Which layers rotate queries and keys.
@@ -79,13 +127,16 @@ fn turning(config: &Config, layers: RopeLayers, windows: &[Option<usize>]) -> Re
         }
         RopeLayers::Listed => {
             let nth = config.optional_dimension("no_rope_layer_interval")?.unwrap_or(4);
+            let every_but = |nth| (0..windows.len()).map(|index| (index + 1) % nth != 0).collect();
             match config.optional_flags("no_rope_layers")? {
+                // An empty list is none.
+                Some(listed) if listed.is_empty() => every_but(nth),
                 Some(listed) if listed.len() != windows.len() => {
                     let rule = format!("{} entries, one for each of num_hidden_layers", windows.len());
                     return Err(config.impossible("no_rope_layers", format!("{} entries", listed.len()), rule));
                 }
                 Some(listed) => listed,
-                None => (0..windows.len()).map(|index| (index + 1) % nth != 0).collect(),
+                None => every_but(nth),
             }
         }
     })
@@ -211,6 +262,36 @@ mod tests {
     }
 
     #[test]
+    fn llama_4_sees_chunks_where_it_turns_and_grows_where_it_does_not() {
+        let experts = r#", "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 96"#;
+        let llama = |more: &str| parse("llama4_text", &format!("{experts}{more}"));
+        let of = |more: &str| -> Vec<(Option<usize>, Option<usize>, bool)> {
+            let layers = llama(more).unwrap().layers.into_iter();
+            layers.map(|layer| (layer.chunk, layer.rope, layer.normed)).collect()
+        };
+        let turning = (Some(8192), Some(0), true);
+        assert_eq!(of(""), [turning, turning, turning, (None, Some(1), false)]);
+        assert_eq!(of(r#", "no_rope_layers": []"#), of(""));
+        let given = r#", "no_rope_layers": [1, 0, 1, 0], "attention_chunk_size": 16, "attn_temperature_tuning": 0"#;
+        let (cut, still) = ((Some(16), Some(0), true), (None, None, false));
+        assert_eq!(of(given), [cut, still, cut, still]);
+        let growth = llama(r#", "floor_scale": 8, "attn_scale": 0.5"#).unwrap().ropes[1]
+            .query_growth
+            .unwrap();
+        assert_eq!((growth.factor(6), growth.factor(7)), (1.0, 1.0 + 0.5 * 2f64.ln()));
+        let wrong = llama(r#", "layer_types": ["chunked_attention"]"#)
+            .unwrap_err()
+            .to_string();
+        assert!(wrong.contains("1 entries") && wrong.contains("4 entries"), "{wrong}");
+        let sparse = |more: &str| llama(more).unwrap().experts.unwrap().is_sparse;
+        assert_eq!(
+            sparse(r#", "interleave_moe_layer_step": 2"#),
+            [false, true, false, true]
+        );
+        assert_eq!(sparse(r#", "moe_layers": [0]"#), [true, false, false, false]);
+    }
+
+    #[test]
     fn factors_that_are_one_are_left_out() {
         let granite = parse("granite", r#", "residual_multiplier": 0.25, "logits_scaling": 8"#).unwrap();
         assert_eq!((granite.residual_scale, granite.logit_scale), (Some(0.25), Some(0.125)));
@@ -228,6 +309,10 @@ mod tests {
             ("olmo3", r#", "num_key_value_heads": 2"#),
             ("granitemoehybrid", r#", "shared_intermediate_size": 96"#),
             ("hunyuan_v1_dense", ""),
+            (
+                "llama4_text",
+                r#", "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 96, "moe_layers": [1, 3]"#,
+            ),
         ] {
             let architecture = parse(model_type, more).unwrap();
             let tensors = architecture.tensors();

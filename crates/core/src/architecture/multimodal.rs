@@ -83,6 +83,13 @@ const ROWS: &[MultimodalRow] = &[
         flat: false,
         defaults: Vec::new,
     },
+    MultimodalRow {
+        name: "llama4",
+        text: "llama4_text",
+        module: "language_model.model",
+        flat: false,
+        defaults: llama4_text_defaults,
+    },
 ];
 
 /// The language model of a multimodal model: its own configuration, and the module that it is in the whole one.
@@ -129,6 +136,25 @@ pub(super) fn text_model(config: &Config) -> Result<Option<TextModel>, Architect
         config: text,
         module: row.module,
     }))
+}
+
+/// What `Llama4TextConfig` takes for keys that are absent, where [`read`] asks for them.
+fn llama4_text_defaults() -> Vec<(&'static str, Value)> {
+    vec![
+        ("vocab_size", json!(202_048)),
+        ("hidden_size", json!(5120)),
+        ("intermediate_size", json!(8192)),
+        ("intermediate_size_mlp", json!(16384)),
+        ("num_hidden_layers", json!(48)),
+        ("num_attention_heads", json!(40)),
+        ("num_key_value_heads", json!(8)),
+        ("head_dim", json!(128)),
+        ("max_position_embeddings", json!(131_072)),
+        ("num_local_experts", json!(16)),
+        ("num_experts_per_tok", json!(1)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("use_qk_norm", json!(true)),
+    ]
 }
 
 /// What `Gemma3TextConfig` takes for keys that are absent, where [`read`] asks for them.
@@ -270,6 +296,20 @@ mod tests {
                 ..alone.unwrap()
             };
             assert_eq!(inside(model_type, text_type, ""), expected, "{model_type}");
+        }
+    }
+
+    #[test]
+    fn llama_4_has_its_language_model_with_a_head_of_its_own() {
+        let whole = parse(r#"{"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}"#).unwrap();
+        assert_eq!(whole.within, Some("language_model.model"));
+        assert_eq!((whole.layers.len(), whole.experts.as_ref().unwrap().count), (48, 16));
+        for (name, inside) in [
+            ("lm_head.weight", "language_model.lm_head.weight"),
+            ("model.norm.weight", "language_model.model.norm.weight"),
+        ] {
+            assert_eq!(whole.name_in_whole_model(name), inside);
+            assert_eq!(crate::architecture::name_alone(inside), name);
         }
     }
 

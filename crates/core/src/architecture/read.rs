@@ -95,7 +95,9 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             LayerAttention {
                 mixer: Mixer::Attention,
                 window: None,
+                chunk: None,
                 rope: Some(0),
+                normed: true,
                 heads: None,
                 keys: KeyValueSource::default(),
             };
@@ -109,7 +111,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         centred_norms: switches.centred_norms,
         norm_placement: switches.norm_placement,
         query_key_norm: match switches.query_key_norm_key {
-            Some(key) if !config.flag(key, false)? => QueryKeyNorm::None,
+            Some((key, default)) if !config.flag(key, default)? => QueryKeyNorm::None,
             _ => switches.query_key_norm,
         },
         value_norm: switches.value_norm,

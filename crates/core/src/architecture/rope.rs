@@ -33,17 +33,19 @@ pub enum RopeOrder {
     Neighbours,
 }
 
-/// Rotated queries times 1 + beta ln(1 + floor(position / original_max_positions)) (Llama 4, Ministral 3).
+/// Queries times 1 + beta ln(1 + floor((position + from) / original_max_positions)) (Llama 4, Ministral 3).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryGrowth {
     pub beta: f64,
     pub original_max_positions: usize,
+    /// Number of the first position.
+    pub from: usize,
 }
 
 impl QueryGrowth {
     /// The factor at `position`.
     pub fn factor(&self, position: usize) -> f64 {
-        1.0 + self.beta * (1.0 + (position / self.original_max_positions) as f64).ln()
+        1.0 + self.beta * (1.0 + ((position + self.from) / self.original_max_positions) as f64).ln()
     }
 }
 
@@ -51,6 +53,8 @@ impl QueryGrowth {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     None,
+    /// Nothing turns: a layer without rotation whose queries grow.
+    Still,
     /// All frequencies divided by `factor`.
     Linear {
         factor: f64,
@@ -97,6 +101,7 @@ impl Rope {
         let plain = self.plain_frequencies();
         match &self.scaling {
             RopeScaling::None => plain,
+            RopeScaling::Still => vec![0.0; plain.len()],
             RopeScaling::Linear { factor } => plain.iter().map(|f| f / *factor as f32).collect(),
             RopeScaling::Llama3 { .. } => plain.iter().map(|f| self.llama3(*f)).collect(),
             RopeScaling::Yarn { .. } => self.yarn(&plain),
@@ -162,6 +167,9 @@ impl Rope {
             return frequency / factor as f32;
         }
         if wavelength < (original / high_freq_factor) as f32 {
+            return frequency;
+        }
+        if high_freq_factor == low_freq_factor {
             return frequency;
         }
         let smooth =

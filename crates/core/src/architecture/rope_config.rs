@@ -46,6 +46,16 @@ pub(super) fn ropes(
             Ok(full_and_sliding(config, context, Some(base))?.to_vec())
         }
         SlidingRope::Unscaled => Ok(full_and_sliding(config, context, None)?.to_vec()),
+        SlidingRope::Growth => {
+            let turning = shared(config, context)?;
+            let still = Rope {
+                scaling: RopeScaling::Still,
+                query_growth: temperature(config)?,
+                rotary_dims: context.head_dim,
+                ..turning.clone()
+            };
+            Ok(vec![turning, still])
+        }
         // Full layers have heads of another width: `of_both` reads them once that is known.
         SlidingRope::Both => Ok(Vec::new()),
     }
@@ -211,6 +221,27 @@ fn one(config: &Config, parameters: Option<&Config>, context: RopeContext) -> Re
     Ok(rope)
 }
 
+/// Whether queries that do not turn grow with their position.
+pub(super) fn grows(config: &Config) -> Result<bool, ArchitectureError> {
+    match config.value("attn_temperature_tuning") {
+        // The first files have a number here.
+        Some(value) if value.is_number() => Ok(value.as_f64() != Some(0.0)),
+        _ => config.flag("attn_temperature_tuning", true),
+    }
+}
+
+/// The growth of queries that do not turn.
+fn temperature(config: &Config) -> Result<Option<QueryGrowth>, ArchitectureError> {
+    if !grows(config)? {
+        return Ok(None);
+    }
+    Ok(Some(QueryGrowth {
+        beta: config.optional_positive("attn_scale")?.unwrap_or(0.1),
+        original_max_positions: config.optional_dimension("floor_scale")?.unwrap_or(8192),
+        from: 1,
+    }))
+}
+
 fn query_growth(parameters: &Config, context: RopeContext) -> Result<Option<QueryGrowth>, ArchitectureError> {
     let Some(beta) = parameters.optional_positive("llama_4_scaling_beta")? else {
         return Ok(None);
@@ -219,6 +250,7 @@ fn query_growth(parameters: &Config, context: RopeContext) -> Result<Option<Quer
     Ok(Some(QueryGrowth {
         beta,
         original_max_positions: original.unwrap_or(context.max_positions),
+        from: 0,
     }))
 }
 
@@ -266,8 +298,8 @@ fn scaling(
 fn llama3(parameters: &Config) -> Result<RopeScaling, ArchitectureError> {
     let low_freq_factor = parameters.positive("low_freq_factor")?;
     let high_freq_factor = parameters.positive("high_freq_factor")?;
-    if high_freq_factor <= low_freq_factor {
-        let rule = format!("above low_freq_factor {low_freq_factor}");
+    if high_freq_factor < low_freq_factor {
+        let rule = format!("at least low_freq_factor {low_freq_factor}");
         return Err(parameters.impossible("high_freq_factor", high_freq_factor, rule));
     }
     Ok(RopeScaling::Llama3 {

@@ -294,7 +294,7 @@ impl Architecture {
         }
         let [query, key] = self.names.head_norms.map(|name| format!("self_attn.{name}"));
         let widths = match self.query_key_norm {
-            QueryKeyNorm::None => return Vec::new(),
+            QueryKeyNorm::None | QueryKeyNorm::RotatedUnweighted => return Vec::new(),
             QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [self.heads_of(index).head_dim; 2],
             QueryKeyNorm::AllHeads => [self.query_size(index), self.kv_size(index)],
         };
@@ -457,6 +457,18 @@ impl Architecture {
 
 /// The name that the module or tensor `name` of a language model has in the whole model, where it is `within` one.
 pub fn name_within(within: Option<&str>, name: &str) -> String {
+    // Where the whole model holds one with a head of its own.
+    let head = PLACES
+        .iter()
+        .find(|(module, _)| Some(*module) == within)
+        .map(|(_, head)| *head);
+    if let (Some(head), Some(rest)) = (
+        head,
+        name.strip_prefix("lm_head")
+            .filter(|rest| rest.is_empty() || rest.starts_with('.')),
+    ) {
+        return format!("{head}{rest}");
+    }
     match (within, name.strip_prefix(ALONE).filter(|rest| rest.starts_with('.'))) {
         (Some(module), Some(rest)) => format!("{module}{rest}"),
         _ => name.to_owned(),

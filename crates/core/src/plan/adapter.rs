@@ -222,9 +222,8 @@ fn adapted(
     if rank == 0 {
         return Err(PlanError::ZeroRank { name });
     }
-    // The few outputs of a router, of a gate or of one for each head are no bound: names that mean all layers mean these too, and PEFT takes any rank.
-    let scores = linear.kind == LinearKind::Parameter || linear.outputs == 1 || is_of_heads(&linear.name);
-    let most = if scores {
+    // One for each head is no bound either.
+    let most = if linear.any_rank || is_of_heads(&linear.name) {
         linear.inputs
     } else {
         linear.inputs.min(linear.outputs)

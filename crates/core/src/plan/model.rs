@@ -9,7 +9,7 @@ use super::{
 };
 use crate::architecture::{
     Architecture, CORRECTION, EMBEDDING, ExpertPart, KeyValueSource, LAYER_INPUT_NORM, LAYER_INPUT_TABLE, LAYER_SCALAR,
-    LM_HEAD, Mixer, Projection,
+    LM_HEAD, Mixer, Projection, QueryKeyNorm,
 };
 use crate::recipe::{AdapterBias, AdapterSettings, Recipe};
 
@@ -90,11 +90,13 @@ pub enum KeySharing {
 pub struct LayerPlan {
     pub mixer: Mixer,
     pub window: Option<usize>,
+    pub chunk: Option<usize>,
     /// Whether queries and keys are rotated.
     pub rotates: bool,
     pub heads: Heads,
     pub keys: KeyValueSource,
     pub sharing: KeySharing,
+    pub head_norm: QueryKeyNorm,
     /// In latent attention the first projections; what another mixer reads where a layer does not attend.
     pub qkv: GroupPlan,
     pub latent: Option<LatentPlan>,
@@ -435,9 +437,11 @@ impl Names<'_> {
         LayerPlan {
             mixer: architecture.mixer(index),
             window: architecture.layers[index].window,
+            chunk: architecture.layers[index].chunk,
             rotates: architecture.layers[index].rope.is_some(),
             heads: Heads::of(architecture, index),
             keys: architecture.layers[index].keys,
+            head_norm: architecture.head_norm_of(index),
             qkv,
             latent: architecture.latent.map(|_| LatentPlan { query, key_value }),
             output,

@@ -188,14 +188,16 @@ impl SavedTensor {
             Self::Value if layer.keys == KeyValueSource::OneProjection => [0, 0],
             // Another layer's.
             Self::Key | Self::Value if layer.is_reader() => [0, 0],
-            Self::HeadNorms if layer.is_reader() => [0, usize::from(architecture.query_key_norm.is_there()) * heads],
+            Self::HeadNorms if layer.is_reader() => [0, usize::from(layer.head_norm.is_there()) * heads],
             Self::Key => [layer.heads.key_size(), 0],
             Self::Value => [layer.heads.value_size(), 0],
             Self::HeadNorms => {
                 let of_values = if architecture.value_norm { layer.heads.key } else { 0 };
-                match architecture.query_key_norm {
+                match layer.head_norm {
                     QueryKeyNorm::None => [0, of_values],
-                    QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [0, heads + layer.heads.key + of_values],
+                    QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads | QueryKeyNorm::RotatedUnweighted => {
+                        [0, heads + layer.heads.key + of_values]
+                    }
                     QueryKeyNorm::AllHeads => [0, 2 + of_values],
                 }
             }

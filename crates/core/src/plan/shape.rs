@@ -30,6 +30,8 @@ pub struct LinearShape {
     /// Whether the layer has a bias of its own.
     pub bias: bool,
     pub kind: LinearKind,
+    /// Whether its few outputs, scores or a gate, are no bound of a rank: names that mean all layers mean it too, and PEFT takes any.
+    pub any_rank: bool,
 }
 
 /// Any other parameter of the base model (norms, embedding, LM head).
@@ -65,7 +67,7 @@ impl BaseShape {
         linears.extend(
             architecture
                 .outer_module()
-                .map(|module| linear(module.name.to_owned(), &module)),
+                .map(|module| linear(module.name.to_owned(), &module, false)),
         );
         let known: HashSet<&str> = linears.iter().map(|linear| linear.name.as_str()).collect();
         let of_linear = |name: &str| name.rsplit_once('.').is_some_and(|(module, _)| known.contains(module));
@@ -109,10 +111,14 @@ impl BaseShape {
 /// What an adapter can attach to in decoder layer `index`.
 fn linears_of(architecture: &Architecture, index: usize) -> Vec<LinearShape> {
     let layer = Architecture::layer_name(index);
+    let is_layer = architecture
+        .experts
+        .as_ref()
+        .is_some_and(|experts| experts.names.router_is_layer);
     let modules = architecture.layer_modules(index);
     let named = modules
         .iter()
-        .map(|module| linear(format!("{layer}.{}", module.name), module));
+        .map(|module| linear(format!("{layer}.{}", module.name), module, is_layer));
     let mut linears: Vec<LinearShape> = named.collect();
     if let Some(experts) = architecture.experts_of(index) {
         linears.extend(of_experts(experts, &layer, architecture.hidden_size));
@@ -120,16 +126,17 @@ fn linears_of(architecture: &Architecture, index: usize) -> Vec<LinearShape> {
     linears
 }
 
-fn linear(name: String, module: &LinearModule) -> LinearShape {
+fn linear(name: String, module: &LinearModule, router_is_layer: bool) -> LinearShape {
     LinearShape {
         name,
         inputs: module.in_features,
         outputs: module.out_features,
         bias: module.bias,
         kind: match module.role {
-            LinearRole::Router => LinearKind::Parameter,
+            LinearRole::Router if !router_is_layer => LinearKind::Parameter,
             _ => LinearKind::Layer,
         },
+        any_rank: matches!(module.role, LinearRole::Router | LinearRole::SharedGate),
     }
 }
 
@@ -137,12 +144,17 @@ fn linear(name: String, module: &LinearModule) -> LinearShape {
 fn of_experts(experts: &Experts, layer: &str, hidden: usize) -> [LinearShape; 2] {
     let of_part = |name: &str, part, stacked: usize| {
         let [outputs, inputs] = experts.part_shape(part, hidden);
+        let (inputs, outputs) = match experts.names.swapped {
+            true => (stacked * outputs, inputs),
+            false => (inputs, stacked * outputs),
+        };
         LinearShape {
             name: format!("{layer}.{name}"),
             inputs,
-            outputs: stacked * outputs,
+            outputs,
             bias: false,
             kind: LinearKind::Experts(experts.count),
+            any_rank: false,
         }
     };
     [

@@ -136,9 +136,22 @@ impl StepTracer<'_> {
     /// x A^T of all rows into `kept`.
     fn expert_xa(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2], kept: MemoryCategory) {
         if rank > 0 {
+            let own = self.swapped_a(trace, mixture, [inputs, rank]);
             trace.hold(kept, self.of_rows(mixture, rank));
             self.adapter_product(trace, mixture, Form::Nt, [mixture.rows, rank, inputs]);
+            trace.free(Scratch, own);
         }
+    }
+
+    /// A of all experts in the scratch where PEFT took inputs for outputs, whose bytes it returns; a view of the factors elsewhere.
+    fn swapped_a(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2]) -> u64 {
+        if !mixture.experts.names.swapped {
+            return 0;
+        }
+        let own = mixture.split(inputs, rank);
+        trace.hold(Scratch, own);
+        trace.spike(Scratch, own);
+        own
     }
 
     /// A projection into `target`, the factors of its adapter split meanwhile.
@@ -164,8 +177,7 @@ impl StepTracer<'_> {
         trace.hold(kept, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
         self.route(trace, &mixture, kept);
-        trace.hold(Scratch, self.of_rows(&mixture, hidden));
-        self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Gather), hidden);
+        self.expert_inputs(trace, &mixture);
         let rank = mixture.plan.gate_up_rank;
         self.expert_xa(trace, &mixture, [hidden, rank], kept);
         for _ in 0..2 {
@@ -182,20 +194,31 @@ impl StepTracer<'_> {
         trace.free(Scratch, self.act(hidden));
     }
 
-    /// w act(gate) up into the scratch.
+    /// The rows that experts read, into the scratch.
+    fn expert_inputs(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        let hidden = self.plan.architecture.hidden_size;
+        trace.hold(Scratch, self.of_rows(mixture, hidden));
+        self.pass_rows(trace, mixture, (Module::GateUp, Pass::Gather), hidden);
+        if mixture.experts.weighs_input {
+            self.scale_rows(trace, mixture, hidden);
+        }
+    }
+
+    /// w act(gate) up into the scratch, or act(gate) up.
     fn scaled_glu(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let inner = mixture.experts.intermediate_size;
         trace.hold(Scratch, self.of_rows(mixture, inner));
         self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluForward), inner);
-        self.scale_rows(trace, mixture);
+        if !mixture.experts.weighs_input {
+            self.scale_rows(trace, mixture, inner);
+        }
     }
 
-    fn scale_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+    fn scale_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, width: usize) {
         if !self.is_on_gpu() {
             trace.spike(Scratch, (4 * mixture.rows) as u64);
         }
-        let inner = mixture.experts.intermediate_size;
-        self.pass_rows(trace, mixture, (Module::GateUp, Pass::Copy), inner);
+        self.pass_rows(trace, mixture, (Module::GateUp, Pass::Copy), width);
     }
 
     /// Logits of all experts, in F32, and what becomes of them.
@@ -205,6 +228,9 @@ impl StepTracer<'_> {
         trace.hold(Scratch, wide);
         let rank = mixture.plan.router.ranks();
         if rank > 0 {
+            if self.plan.dropout() {
+                trace.spike(Scratch, self.wide(hidden));
+            }
             trace.hold(kept, self.wide(rank));
             self.exact_product(trace, Form::Nt, [rank, hidden, 0]);
         }
@@ -294,6 +320,13 @@ impl StepTracer<'_> {
         let normed = self.normed(trace);
         self.expert_gate_up_backward(trace, &mixture);
         trace.free(Scratch, 2 * self.of_rows(&mixture, inner));
+        if mixture.experts.weighs_input {
+            trace.hold(Scratch, d_weights);
+            trace.spike(Scratch, self.of_rows(&mixture, hidden));
+            self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Gather), hidden);
+            self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Copy), hidden);
+            self.scale_rows(trace, &mixture, hidden);
+        }
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::ExpertGateUpXa]));
         trace.hold(Scratch, self.act(hidden));
         self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Add), hidden);
@@ -330,18 +363,25 @@ impl StepTracer<'_> {
             self.expert_b_gradient(trace, mixture, [hidden, rank]);
         }
         trace.hold(Scratch, of_rows(inner));
+        let own = self.swapped_a(trace, mixture, [inner, rank]);
         self.project(trace, mixture, (Module::Down, Form::Nn), [inner, hidden, rank]);
+        trace.free(Scratch, own);
         trace.hold(Scratch, of_rows(inner));
         self.pass_rows(trace, mixture, (Module::Down, Pass::GluForward), inner);
-        trace.hold(Scratch, (4 * rows) as u64);
-        self.pass_rows(trace, mixture, (Module::Down, Pass::Copy), inner);
-        self.scale_rows(trace, mixture);
+        let weighs_output = !mixture.experts.weighs_input;
+        if weighs_output {
+            trace.hold(Scratch, (4 * rows) as u64);
+            self.pass_rows(trace, mixture, (Module::Down, Pass::Copy), inner);
+            self.scale_rows(trace, mixture, inner);
+        }
         if rank > 0 {
-            self.adapter_product(trace, mixture, Form::Tn, [rank, inner, rows]);
+            self.expert_a_gradient(trace, mixture, [inner, rank]);
         }
         self.expert_weight_gradients(trace, mixture, [hidden, inner], 1);
         trace.free(Scratch, of_rows(inner) + of_rows(hidden) + of_rows(rank));
-        self.scale_rows(trace, mixture);
+        if weighs_output {
+            self.scale_rows(trace, mixture, inner);
+        }
         self.unit_backward(trace, self.of_rows(mixture, inner), mixture.experts.limit.is_some());
         self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluBackward), inner);
     }
@@ -357,10 +397,25 @@ impl StepTracer<'_> {
         trace.free(SavedActivations, bytes);
     }
 
+    /// Where PEFT took inputs for outputs, into a tensor of its own first.
+    fn expert_a_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2]) {
+        let own = if mixture.experts.names.swapped {
+            mixture.split(inputs, rank)
+        } else {
+            0
+        };
+        trace.hold(Scratch, own);
+        self.adapter_product(trace, mixture, Form::Tn, [rank, inputs, mixture.rows]);
+        trace.free(Scratch, own);
+    }
+
     fn expert_b_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [outputs, rank]: [usize; 2]) {
         let parts = 4 * mixture.split(outputs, rank);
         trace.hold(Scratch, parts);
         self.adapter_product(trace, mixture, Form::Tn, [outputs, rank, mixture.rows]);
+        if mixture.experts.names.swapped {
+            trace.spike(Scratch, parts);
+        }
         trace.free(Scratch, parts);
     }
 
@@ -395,22 +450,22 @@ impl StepTracer<'_> {
             }
         }
         if rank > 0 || mixture.plan.weights_train {
-            trace.hold(Scratch, of_rows(hidden));
-            self.pass_rows(trace, mixture, (Module::GateUp, Pass::Gather), hidden);
+            self.expert_inputs(trace, mixture);
             if rank > 0 {
-                self.adapter_product(trace, mixture, Form::Tn, [rank, hidden, rows]);
+                self.expert_a_gradient(trace, mixture, [hidden, rank]);
             }
             self.expert_weight_gradients(trace, mixture, [inner, hidden], 2);
             trace.free(Scratch, of_rows(hidden));
         }
         trace.hold(Scratch, of_rows(hidden));
+        let own = self.swapped_a(trace, mixture, [hidden, rank]);
         let call = Call {
             adapter_depth: rank,
             longest_term: inner,
             ..self.call(Right::Weight, Form::Nn, [rows, hidden, 2 * inner])
         };
         self.grouped(trace, mixture, (Module::GateUp, Right::Weight), call);
-        trace.free(Scratch, of_rows(rank));
+        trace.free(Scratch, of_rows(rank) + own);
     }
 
     /// Adds the router's part to the gradient of the normed input.

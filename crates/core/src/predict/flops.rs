@@ -39,9 +39,10 @@ impl Flops {
                 Work::Attention {
                     heads,
                     window,
+                    chunk,
                     backward,
                 } => {
-                    let documents = stream.documents.iter();
+                    let documents = stream.in_chunks(*chunk).into_iter();
                     let pairs: f64 = documents
                         .map(|documents| {
                             let length = documents.tokens as f64;

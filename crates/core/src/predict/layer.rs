@@ -42,15 +42,23 @@ impl StepTracer<'_> {
     /// Width of queries and of keys, where those are the layer's own, and how many rstd their norms keep for each token.
     fn head_norms(&self, kind: &LayerPlan) -> Vec<(usize, usize)> {
         let [_, _, query, key] = self.widths(kind);
-        let mut norms = match self.plan.architecture.query_key_norm {
+        let mut norms = match kind.head_norm {
             QueryKeyNorm::None => Vec::new(),
-            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => vec![(query, kind.heads.query), (key, kind.heads.key)],
+            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads | QueryKeyNorm::RotatedUnweighted => {
+                vec![(query, kind.heads.query), (key, kind.heads.key)]
+            }
             QueryKeyNorm::AllHeads => vec![(query, 1), (key, 1)],
         };
         if kind.is_reader() {
             norms.truncate(1);
         }
         norms
+    }
+
+    /// Tokens of the longest document or chunk.
+    fn longest_of(&self, kind: &LayerPlan) -> usize {
+        let longest = self.stream.longest();
+        kind.chunk.map_or(longest, |chunk| longest.min(chunk))
     }
 
     /// (H, I, Q, K)
@@ -145,14 +153,14 @@ impl StepTracer<'_> {
                 self.pass(trace, Module::Attention, Pass::Copy, 2 * query);
                 trace.free(kept, self.act(2 * query));
             }
-            if architecture.query_key_norm == QueryKeyNorm::RotatedHeads {
+            if kind.head_norm.is_after_rotation() {
                 self.turn(trace, kind);
             }
             self.rotate(trace, kind, kept);
         }
         trace.hold(kept, self.act(kind.heads.attended_size()) + self.wide(kind.heads.query));
         let call = AttentionCall {
-            longest: self.stream.longest(),
+            longest: self.longest_of(kind),
             window: kind.window,
             backward: false,
             pairs: self.multiplies_pairs(),
@@ -162,6 +170,7 @@ impl StepTracer<'_> {
         trace.run(Work::Attention {
             heads: kind.heads,
             window: kind.window,
+            chunk: kind.chunk,
             backward: false,
         });
         if architecture.sinks {
@@ -217,7 +226,7 @@ impl StepTracer<'_> {
     /// What comes between the projections and attention, or what is left of it where heads were rotated first. With norms
     /// the heads, and the values, go into the scratch, and what the norms keep into `kept`.
     fn rotate(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
-        let order = self.plan.architecture.query_key_norm;
+        let order = kind.head_norm;
         // On a GPU the rotation is of one pass with norms of single heads.
         let is_one_pass = self.host.vectors == Vectors::None && order == QueryKeyNorm::Heads && kind.rotates;
         for (width, rstd) in self.head_norms(kind) {
@@ -227,7 +236,7 @@ impl StepTracer<'_> {
                 self.pass(trace, Module::Norms, Pass::NormForward, width);
             }
         }
-        if order != QueryKeyNorm::RotatedHeads {
+        if !order.is_after_rotation() {
             self.turn(trace, kind);
         }
         if self.plan.architecture.value_norm && !kind.is_reader() {
@@ -510,6 +519,7 @@ impl StepTracer<'_> {
         trace.run(Work::Attention {
             heads: kind.heads,
             window: kind.window,
+            chunk: kind.chunk,
             backward: true,
         });
         let heads = kind.heads;
@@ -517,11 +527,11 @@ impl StepTracer<'_> {
             // The sum of o d_o over each head.
             return trace.spike(AttentionWorkspace, self.wide(heads.query));
         }
-        let documents = self.stream.documents.iter();
+        let documents = self.stream.in_chunks(kind.chunk).into_iter();
         let shares: f64 = documents
             .map(|documents| documents.count * heads.shares(documents.tokens, kind.window) as f64)
             .sum();
-        let (longest, pairs) = (self.stream.longest(), self.multiplies_pairs());
+        let (longest, pairs) = (self.longest_of(kind), self.multiplies_pairs());
         let totals = (4 * self.host.threads * longest * heads.width.max(heads.value)) as u64;
         trace.hold(AttentionWorkspace, shares as u64);
         let packing = self.host.threads as u64 * heads.packing(longest, pairs, self.host.vectors);

@@ -210,6 +210,7 @@ pub enum Work {
     Attention {
         heads: Heads,
         window: Option<usize>,
+        chunk: Option<usize>,
         backward: bool,
     },
     /// A gated delta rule over the whole stream, with so many values of all heads' states.

@@ -88,8 +88,9 @@ impl Times<'_> {
             Work::Attention {
                 heads,
                 window,
+                chunk,
                 backward,
-            } => self.attention(*heads, *window, *backward),
+            } => self.attention(*heads, [*window, *chunk], *backward),
             Work::DeltaRule { state, backward } => self.delta_rule(*state, *backward),
             Work::Pass { pass, elements, .. } => {
                 let grid = self.ops.passes.get(pass).or_else(|| self.ceilings.updates.get(pass))?;
@@ -132,7 +133,7 @@ impl Times<'_> {
         Some(delta_rule_flops(backward) * stream.tokens() * state as f64 / (DELTA_RULE_SHARE * rate))
     }
 
-    fn attention(&self, heads: Heads, window: Option<usize>, backward: bool) -> Option<f64> {
+    fn attention(&self, heads: Heads, [window, chunk]: [Option<usize>; 2], backward: bool) -> Option<f64> {
         let grid = if backward {
             &self.ops.attention_backward
         } else {
@@ -140,7 +141,7 @@ impl Times<'_> {
         };
         let Context { stream, .. } = self.context;
         let mut seconds = 0.0;
-        for documents in &stream.documents {
+        for documents in stream.in_chunks(chunk) {
             let length = documents.tokens as f64;
             let each = grid.at(&[2.0 * mean_keys(length, window), heads.mean_width(backward)])?;
             seconds += documents.count * length * heads.query as f64 * each;
@@ -191,12 +192,11 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
         Work::Attention {
             heads,
             window,
+            chunk,
             backward,
         } => {
-            let pairs: f64 = context
-                .stream
-                .documents
-                .iter()
+            let documents = context.stream.in_chunks(*chunk).into_iter();
+            let pairs: f64 = documents
                 .map(|documents| {
                     let length = documents.tokens as f64;
                     documents.count * length * mean_keys(length, *window)

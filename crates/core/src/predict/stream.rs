@@ -37,6 +37,27 @@ impl StreamShape {
             .sum()
     }
 
+    /// The documents, cut into chunks where there is a size of them.
+    pub fn in_chunks(&self, chunk: Option<usize>) -> Vec<Documents> {
+        let Some(chunk) = chunk.filter(|chunk| *chunk < self.longest()) else {
+            return self.documents.clone();
+        };
+        let cut = |documents: &Documents| {
+            let Documents { tokens, count } = *documents;
+            let whole = Documents {
+                tokens: chunk,
+                count: count * (tokens / chunk) as f64,
+            };
+            let rest = Documents {
+                tokens: tokens % chunk,
+                count,
+            };
+            [whole, rest]
+        };
+        let parts = self.documents.iter().flat_map(cut);
+        parts.filter(|part| part.tokens > 0 && part.count > 0.0).collect()
+    }
+
     /// Tokens of the longest document.
     pub fn longest(&self) -> usize {
         self.documents

@@ -2,7 +2,7 @@
 //!
 //! | tensor | shape | holds |
 //! |---|---|---|
-//! | `gate_up_proj` | (E, H, 2 I) | gate in the even columns, up in the odd ones |
+//! | `gate_up_proj` | (E, H, 2 I) | gate in the even columns, up in the odd ones; in Llama 4 in the first and the second half |
 //! | `down_proj` | (E, I, H) | |
 //! | `*_blocks` | (E, out, in / 32, 16) U8 | MXFP4: two values a byte, the low half first |
 //! | `*_scales` | (E, out, in / 32) U8 | 2^(scale - 127) for each 32 values |
@@ -51,6 +51,10 @@ impl<'a> Stacked<'a> {
     pub(super) fn split(&self, of_expert: &Tensor, parts: &[ExpertPart], place: usize) -> candle_core::Result<Tensor> {
         let (inputs, outputs) = of_expert.dims2()?;
         let beside = parts.len();
+        if self.experts.names.swapped {
+            let width = outputs / beside;
+            return of_expert.narrow(1, place * width, width)?.t()?.contiguous();
+        }
         let columns = of_expert
             .reshape((inputs, outputs / beside, beside))?
             .narrow(2, place, 1)?;
@@ -69,7 +73,10 @@ impl<'a> Stacked<'a> {
                 .iter()
                 .map(|part| value(expert, *part)?.t()?.contiguous().map_err(TrainError::from));
             let of_parts: Vec<Tensor> = of_parts.collect::<Result<_, TrainError>>()?;
-            all.push(Tensor::stack(&of_parts, 2)?.flatten_from(1)?);
+            all.push(match self.experts.names.swapped {
+                true => Tensor::cat(&of_parts, 1)?,
+                false => Tensor::stack(&of_parts, 2)?.flatten_from(1)?,
+            });
         }
         Ok(Tensor::stack(&all, 0)?)
     }

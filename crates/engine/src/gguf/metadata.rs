@@ -57,7 +57,7 @@ fn scaling(rope: &Rope, keys: &mut Vec<(&'static str, Value)>, tensors: &mut Vec
     let number = |value: usize| Value::U32(u32::try_from(value).unwrap_or(u32::MAX));
     let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect();
     match &rope.scaling {
-        RopeScaling::None => {}
+        RopeScaling::None | RopeScaling::Still => {}
         RopeScaling::Linear { factor } => {
             keys.push(("rope.scaling.type", Value::Text("linear".to_owned())));
             keys.push(("rope.scaling.factor", Value::F32(*factor as f32)));

@@ -89,7 +89,7 @@ impl<'a> MergedModel<'a> {
         let Some(experts) = &self.base.architecture().experts else {
             return Ok(value);
         };
-        let stacked = experts.names.stacked;
+        let stacked = experts.names.stacked && !experts.names.swapped;
         let (fused, first) = match weight.part {
             ExpertPart::Gate if stacked => (experts.names.gate_up, 0),
             ExpertPart::Up if stacked => (experts.names.gate_up, 1),
@@ -105,6 +105,12 @@ impl<'a> MergedModel<'a> {
             .value(slots.lora_a)?
             .narrow(0, weight.expert * linear.rank, linear.rank)?;
         let (b, outputs) = (parameters.value(slots.lora_b)?, value.dims2()?.0);
+        if experts.names.swapped {
+            // B reads the inputs, and A has the outputs.
+            let b = expert_parts::split_experts(&b, experts.count)?.get(weight.expert)?;
+            let a = a.narrow(1, first, outputs)?;
+            return Ok((value + (matmul::nn(&b, &a.contiguous()?)?.t()? * linear.scaling)?)?);
+        }
         let b = match stacked && weight.part != ExpertPart::Down {
             // Gate and up by turns.
             true => b

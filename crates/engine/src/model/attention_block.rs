@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::block_end::BlockEnd;
+use super::chunks::Chunks;
 use super::cross_layer::CrossLayer;
 use super::head_norms::{QueryKeyPath, Turned};
 use super::key_reader::KeyReader;
@@ -37,6 +38,8 @@ pub(super) struct AttentionBlock {
     pub shares: Option<usize>,
     /// Where it reads those of an earlier one.
     pub reader: Option<KeyReader>,
+    /// Tokens of a chunk that attention stays in.
+    pub chunk: Option<usize>,
 }
 
 /// Queries, keys and values as attention reads them, and what is kept of what they were made from.
@@ -87,7 +90,8 @@ impl AttentionBlock {
             rstd: head_rstd,
             latent,
         } = self.attended(projected, stream, ropes, cross)?;
-        let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
+        let chunks = self.chunks(stream);
+        let (o, lse) = attention::forward(&q, &k, &v, chunks.documents(), &self.settings)?;
         if let Some(sinks) = &self.sinks {
             sinks::apply(&o, &lse, sinks)?;
         }
@@ -198,7 +202,8 @@ impl AttentionBlock {
             o: &saved.o,
             lse: &saved.lse,
         };
-        let (d_q, mut d_k, mut d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
+        let chunks = self.chunks(stream);
+        let (d_q, mut d_k, mut d_v) = attention::backward(kept, &d_o, chunks.documents(), &self.settings)?;
         drop((d_o, q, k, v, saved.o, saved.lse));
         if let Some(index) = self.shares {
             [d_k, d_v] = cross.with_gradients(index, [d_k, d_v])?;
@@ -213,6 +218,11 @@ impl AttentionBlock {
         let rstd = [query_rstd, key_rstd];
         let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
         self.of_projections(d_q, d_k, d_v)
+    }
+
+    /// What attention stays in: documents, or chunks of them.
+    pub(super) fn chunks<'s>(&self, stream: &'s Stream<'_>) -> Chunks<'s> {
+        Chunks::new(stream, self.chunk)
     }
 
     /// From the outputs of the projections to what attention reads.

@@ -181,7 +181,7 @@ impl Builder<'_> {
             path: QueryKeyPath {
                 norms: match plan.is_reader() {
                     true => None,
-                    false => self.head_norms(layer)?,
+                    false => self.head_norms(layer, plan)?,
                 },
                 rope: kind.rope,
             },
@@ -204,6 +204,7 @@ impl Builder<'_> {
             shares: matches!(plan.sharing, KeySharing::Source { .. }).then_some(index),
             reader: self.key_reader(layer, plan, index)?,
             has_gates: architecture.head_gates,
+            chunk: kind.chunk,
         })
     }
 
@@ -284,10 +285,11 @@ impl Builder<'_> {
         }))
     }
 
-    fn head_norms(&self, layer: &str) -> Result<Option<HeadNorms>, TrainError> {
+    fn head_norms(&self, layer: &str, plan: &LayerPlan) -> Result<Option<HeadNorms>, TrainError> {
         let architecture = self.architecture();
-        let order = match architecture.query_key_norm {
+        let order = match plan.head_norm {
             QueryKeyNorm::None => return Ok(None),
+            QueryKeyNorm::RotatedUnweighted => return self.unweighted_norms().map(Some),
             QueryKeyNorm::Heads | QueryKeyNorm::AllHeads => NormOrder::BeforeRotation,
             QueryKeyNorm::RotatedHeads => NormOrder::AfterRotation,
         };
@@ -298,6 +300,23 @@ impl Builder<'_> {
             key: norm(key)?,
             order,
         }))
+    }
+
+    /// Norms that have no weight: all ones.
+    fn unweighted_norms(&self) -> Result<HeadNorms, TrainError> {
+        let architecture = self.architecture();
+        let ones = Tensor::ones(architecture.head_dim, self.base.compute_dtype(), self.base.device())?;
+        let norm = Norm {
+            weight: BaseParameter::Frozen(ones),
+            epsilon: architecture.norm_epsilon,
+            offset: 0.0,
+            centred: false,
+        };
+        Ok(HeadNorms {
+            query: norm.clone(),
+            key: norm,
+            order: NormOrder::AfterRotation,
+        })
     }
 
     /// A norm without a weight over heads of `width`.

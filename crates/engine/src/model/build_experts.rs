@@ -52,6 +52,7 @@ impl Builder<'_> {
             experts: self.experts(layer, experts, of_layer)?,
             activation: self.gated_activation().ok_or_else(without_gate)?,
             limit: experts.limit.map(|limit| limit as f32),
+            weighs_input: experts.weighs_input,
             shared,
         })
     }
@@ -70,7 +71,7 @@ impl Builder<'_> {
             up: weights(ExpertPart::Up)?,
             down: weights(ExpertPart::Down)?,
             biases: self.expert_biases(layer, experts)?,
-            interleaved: experts.names.stacked,
+            interleaved: experts.names.stacked && !experts.names.swapped,
             gate_up_adapter: adapter(experts.names.gate_up, plan.gate_up_rank)?,
             down_adapter: adapter(experts.names.down, plan.down_rank)?,
         })
@@ -100,6 +101,11 @@ impl Builder<'_> {
             b: self.slot(slots.lora_b)?,
             rank: linear.rank,
             scaling: linear.scaling,
+            swapped: self
+                .architecture()
+                .experts
+                .as_ref()
+                .is_some_and(|experts| experts.names.swapped),
         })
     }
 }
@@ -120,6 +126,7 @@ fn routing_settings(router: &Router, chosen: usize) -> routing::Settings {
         scores: match scores {
             Scores::Softmax => routing::Scores::Softmax,
             Scores::Sigmoid => routing::Scores::Sigmoid,
+            Scores::SigmoidOfChosen => routing::Scores::SigmoidOfChosen,
         },
         chosen,
         normalised,

@@ -198,14 +198,15 @@ impl CacheSlot<'_> {
         Ok(())
     }
 
-    /// The rows that each new token sees: those of its sequence up to itself, within the window.
-    pub(super) fn places(&self, window: Option<usize>) -> Vec<Range<usize>> {
+    /// The rows that each new token sees: those of its sequence up to itself, within the window and its chunk.
+    pub(super) fn places(&self, window: Option<usize>, chunk: Option<usize>) -> Vec<Range<usize>> {
         let mut places = Vec::with_capacity(self.counts.iter().sum());
         for (sequence, count) in self.counts.iter().enumerate() {
             let start = sequence * self.cache.capacity;
             let length = self.cache.lengths[sequence];
             for token in 0..*count {
-                let end = start + length + token + 1;
+                let (place, end) = (length + token, start + length + token + 1);
+                let start = start + chunk.map_or(0, |chunk| place / chunk * chunk);
                 let first = window.map_or(start, |window| start.max(end.saturating_sub(window)));
                 places.push(first..end);
             }
@@ -226,7 +227,8 @@ mod tests {
             capacity: 10,
         };
         let slot = cache.slot(0, &[2, 1]);
-        assert_eq!(slot.places(None), [0..4, 0..5, 10..11]);
-        assert_eq!(slot.places(Some(2)), [2..4, 3..5, 10..11]);
+        assert_eq!(slot.places(None, None), [0..4, 0..5, 10..11]);
+        assert_eq!(slot.places(Some(2), None), [2..4, 3..5, 10..11]);
+        assert_eq!(slot.places(None, Some(2)), [2..4, 4..5, 10..11]);
     }
 }

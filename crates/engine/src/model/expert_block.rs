@@ -10,6 +10,9 @@
 //! behind it, which is the same but for the rounding: the gradient of w is then the sum over a row of dz act(gate) up, and outputs
 //! of experts need not be kept.
 //!
+//! Llama 4 weights what an expert reads instead: z is then act(gate) up of gate and up of w n, and the gradient of w the sum over a
+//! row of its gradient and n.
+//!
 //! The router is F32 whatever the rest is. Its rows may differ by less than a rounded logit tells apart.
 
 use candle_core::{DType, Result, Tensor};
@@ -37,6 +40,8 @@ pub(super) struct ExpertBlock {
     pub activation: glu::Activation,
     /// The experts' own unit clamps gate and up here, and takes the place of the activation.
     pub limit: Option<f32>,
+    /// Whether weights are factors on what experts read, and not on what down reads.
+    pub weighs_input: bool,
     pub shared: Option<SharedExpert>,
 }
 
@@ -93,17 +98,21 @@ impl ExpertBlock {
     /// What is kept up to what the last products read, and that: z (R, I), and the shared expert's (T, I_s).
     fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(ExpertsSaved, Tensor, Option<Tensor>)> {
         let (normed, rstd) = self.norm.forward(x)?;
-        let (logits, router_xa) = self.router.forward(&normed.to_dtype(DType::F32)?, None)?;
+        let (logits, router_xa) = self
+            .router
+            .forward(&normed.to_dtype(DType::F32)?, stream.dropout.as_ref())?;
         let routing = {
             let _span = span::module(Module::Router);
             routing::forward(only(&logits)?, self.correction.as_ref(), &self.settings)?
         };
         drop(logits);
-        let of_rows = rows::gather(&normed, &routing.tokens)?;
+        let of_rows = self.inputs(&normed, &routing)?;
         let GateUp { gate, up, xa } = self.experts.gate_up(&of_rows, &routing.offsets)?;
         drop(of_rows);
         let z = self.unit(&gate, &up)?;
-        rows::scale(&z, &routing.weights)?;
+        if !self.weighs_input {
+            rows::scale(&z, &routing.weights)?;
+        }
         let (shared, inner) = match &self.shared {
             Some(shared) => {
                 let (saved, inner) = shared.forward(&normed, self.activation, stream)?;
@@ -141,11 +150,19 @@ impl ExpertBlock {
         drop((saved.gate, saved.up, saved.down_xa));
         let x = saved.x.map_or_else(input, Ok)?;
         let normed = self.norm.forward(&x)?.0;
-        let of_rows = || rows::gather(&normed, &routing.tokens);
+        let of_rows = || self.inputs(&normed, routing);
         let d_rows = self
             .experts
             .gate_up_backward(of_rows, [&d_gate, &d_up], gate_up_xa.as_ref(), &routing.offsets)?;
         drop((d_gate, d_up, gate_up_xa));
+        let d_weights = match d_weights {
+            Some(d_weights) => d_weights,
+            None => {
+                let d_weights = rows::dot(&d_rows, &rows::gather(&normed, &routing.tokens)?)?;
+                rows::scale(&d_rows, &routing.weights)?;
+                d_weights
+            }
+        };
         let mut d_normed = rows::sum(None, &d_rows, &routing.rows)?;
         drop(d_rows);
         let d_logits = {
@@ -153,7 +170,8 @@ impl ExpertBlock {
             routing::backward(routing, &d_weights, &self.settings)?
         };
         let wide = || normed.to_dtype(DType::F32);
-        let d_routed = self.router.backward(wide, &router_xa, vec![d_logits], None, true)?;
+        let dropout = stream.dropout.as_ref();
+        let d_routed = self.router.backward(wide, &router_xa, vec![d_logits], dropout, true)?;
         d_normed = residual::add(&d_normed, &expect_gradient(d_routed)?.to_dtype(d_normed.dtype())?)?;
         if let (Some(shared), Some(saved)) = (&self.shared, saved.shared) {
             let d_shared = shared.backward(saved, &normed, &dy, self.activation, stream)?;
@@ -161,6 +179,15 @@ impl ExpertBlock {
         }
         drop(normed);
         self.norm.backward_onto(&dy, &x, &saved.rstd, &d_normed)
+    }
+
+    /// What the experts read, (R, H).
+    fn inputs(&self, normed: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
+        let of_rows = rows::gather(normed, &routing.tokens)?;
+        if self.weighs_input {
+            rows::scale(&of_rows, &routing.weights)?;
+        }
+        Ok(of_rows)
     }
 
     /// What becomes of gate and up.
@@ -171,23 +198,30 @@ impl ExpertBlock {
         }
     }
 
-    /// The gradients of gate and up, (R, I) each, and of the weights, (R,) F32; adds all gradients of down.
-    fn backward_down(&self, saved: &ExpertsSaved, dy: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+    /// The gradients of gate and up, (R, I) each, and of the weights, (R,) F32, where they are factors here; adds all gradients of
+    /// down.
+    fn backward_down(&self, saved: &ExpertsSaved, dy: &Tensor) -> Result<(Tensor, Tensor, Option<Tensor>)> {
         let routing = &saved.routing;
         let dy = rows::gather(dy, &routing.tokens)?;
         let (dz, d_xa) = self
             .experts
             .down_backward(&dy, saved.down_xa.as_ref(), &routing.offsets)?;
         let z = self.unit(&saved.gate, &saved.up)?;
-        let mut d_weights = rows::dot(&dz, &z)?;
-        if let Some(more) = self.experts.bias_weight_gradients(&dy, &routing.offsets)? {
-            d_weights = (d_weights + more)?;
+        let mut d_weights = None;
+        if !self.weighs_input {
+            let mut of_rows = rows::dot(&dz, &z)?;
+            if let Some(more) = self.experts.bias_weight_gradients(&dy, &routing.offsets)? {
+                of_rows = (of_rows + more)?;
+            }
+            d_weights = Some(of_rows);
+            rows::scale(&z, &routing.weights)?;
         }
-        rows::scale(&z, &routing.weights)?;
         self.experts
             .add_down_gradients(&z, &dy, d_xa.as_ref(), &routing.offsets)?;
         drop((z, dy, d_xa));
-        rows::scale(&dz, &routing.weights)?;
+        if !self.weighs_input {
+            rows::scale(&dz, &routing.weights)?;
+        }
         let (d_gate, d_up) = match self.limit {
             Some(limit) => clamped_glu::backward(&saved.gate, &saved.up, &dz, limit)?,
             None => glu::backward(saved.gate.clone(), &saved.up, dz, self.activation)?,

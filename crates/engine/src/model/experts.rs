@@ -66,6 +66,8 @@ pub(super) struct ExpertAdapter {
     pub b: Trained,
     pub rank: usize,
     pub scaling: f64,
+    /// Whether PEFT took inputs for outputs: `b` is (in, r E) then, and `a` (E r, out).
+    pub swapped: bool,
 }
 
 /// What gate and up give.
@@ -83,13 +85,21 @@ impl ExpertAdapter {
         Ok(self.a.value.dims2()?.0 / self.rank)
     }
 
-    /// A of every expert, (E, r, in), without a copy.
+    /// A of every expert, (E, r, in), without a copy but where it is swapped.
     fn a(&self) -> Result<Tensor> {
+        if self.swapped {
+            let parts = expert_parts::split_experts(&self.b.factor, self.experts()?)?;
+            return parts.transpose(1, 2)?.contiguous();
+        }
         self.a.factor.reshape((self.experts()?, self.rank, ()))
     }
 
     /// B of every expert for some of its outputs, (E, outputs, r).
     fn b(&self, outputs: Outputs) -> Result<Tensor> {
+        if self.swapped {
+            let all = self.a.factor.reshape((self.experts()?, self.rank, ()))?;
+            return outputs.of_columns(&all)?.transpose(1, 2)?.contiguous();
+        }
         expert_parts::split_experts(&outputs.of(&self.b.factor)?, self.experts()?)
     }
 
@@ -101,12 +111,23 @@ impl ExpertAdapter {
 
     /// dA += d_xa^T x
     fn add_a_gradient(&self, d_xa: &Tensor, x: &Tensor, offsets: &Offsets) -> Result<()> {
-        grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient)
+        if !self.swapped {
+            return grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient);
+        }
+        let (experts, width) = (self.experts()?, x.dims2()?.1);
+        let parts = Tensor::zeros((experts * width, self.rank), DType::F32, x.device())?;
+        grouped::tn_add(x, d_xa, offsets, 1.0, &parts)?;
+        expert_parts::join_experts_add(&parts.reshape((experts, width, self.rank))?, &self.b.gradient)
     }
 
     /// dB += s dy^T xa for some of the outputs.
     fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &Offsets, outputs: Outputs) -> Result<()> {
         let (experts, width) = (self.experts()?, dy.dims2()?.1);
+        if self.swapped {
+            let parts = Tensor::zeros((experts * self.rank, width), DType::F32, dy.device())?;
+            grouped::tn_add(xa, dy, offsets, self.scaling, &parts)?;
+            return outputs.add_columns(&parts, &self.a.gradient);
+        }
         let parts = Tensor::zeros((experts * width, self.rank), DType::F32, dy.device())?;
         grouped::tn_add(dy, xa, offsets, self.scaling, &parts)?;
         let (parts, gradient) = (parts.reshape((experts, width, self.rank))?, &self.b.gradient);
@@ -122,6 +143,28 @@ impl ExpertAdapter {
 }
 
 impl Outputs {
+    /// The first of these columns among so many, and their number.
+    fn columns(self, all: usize) -> Result<(usize, usize)> {
+        match self {
+            Self::All => Ok((0, all)),
+            Self::Half(place) => Ok((place * (all / 2), all / 2)),
+            Self::Second(_) => candle_core::bail!("columns of an adapter by turns"),
+        }
+    }
+
+    /// These columns of a tensor (E, r, out).
+    fn of_columns(self, tensor: &Tensor) -> Result<Tensor> {
+        let (first, count) = self.columns(tensor.dim(2)?)?;
+        tensor.narrow(2, first, count)
+    }
+
+    /// Adds `parts` to these columns of `into`, in place.
+    fn add_columns(self, parts: &Tensor, into: &Tensor) -> Result<()> {
+        let (first, count) = self.columns(into.dim(1)?)?;
+        let sum = (into.narrow(1, first, count)? + parts)?;
+        into.slice_set(&sum, 1, first)
+    }
+
     /// These rows of a tensor (out, n).
     fn of(self, tensor: &Tensor) -> Result<Tensor> {
         let (rows, columns) = tensor.dims2()?;

@@ -73,14 +73,14 @@ impl AttentionBlock {
         };
         let o = match is_first {
             true => {
-                let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
+                let (o, lse) = attention::forward(&q, &k, &v, self.chunks(stream).documents(), &self.settings)?;
                 if let Some(sinks) = &self.sinks {
                     sinks::apply(&o, &lse, sinks)?;
                 }
                 o
             }
             false => {
-                let places = slot.places(self.settings.window);
+                let places = slot.places(self.settings.window, self.chunk);
                 cached_attention::forward((&q, keys, values), &places, &self.settings, self.sinks.as_ref())?
             }
         };

@@ -10,6 +10,7 @@ mod build;
 mod build_experts;
 mod build_mixed;
 mod cache;
+mod chunks;
 mod cross_layer;
 mod decoder;
 mod dora;

@@ -30,6 +30,8 @@ pub enum Scores {
     /// Over all experts.
     Softmax,
     Sigmoid,
+    /// Sigmoids, chosen by the logits: those of large ones are alike.
+    SigmoidOfChosen,
 }
 
 /// How experts are chosen.
@@ -87,8 +89,13 @@ pub fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings
         |_, scores, choices| {
             let mut best = Vec::with_capacity(experts);
             for (scores, choices) in scores.chunks_exact_mut(experts).zip(choices.chunks_exact_mut(chosen)) {
-                score(scores, settings.scores);
-                choose(scores, &correction, settings, &mut best);
+                if settings.scores == Scores::SigmoidOfChosen {
+                    choose(scores, &correction, settings, &mut best);
+                    score(scores, settings.scores);
+                } else {
+                    score(scores, settings.scores);
+                    choose(scores, &correction, settings, &mut best);
+                }
                 choices
                     .iter_mut()
                     .zip(&best)
@@ -209,7 +216,7 @@ fn check(experts: usize, settings: &Settings) -> Result<()> {
 /// Logits to scores.
 fn score(values: &mut [f32], scores: Scores) {
     match scores {
-        Scores::Sigmoid => values
+        Scores::Sigmoid | Scores::SigmoidOfChosen => values
             .iter_mut()
             .for_each(|value| *value = 1.0 / (1.0 + (-*value).exp())),
         Scores::Softmax => {
@@ -225,7 +232,9 @@ fn score(values: &mut [f32], scores: Scores) {
 fn score_backward(scores: &[f32], gradient: &mut [f32], kind: Scores) {
     let pairs = || scores.iter();
     match kind {
-        Scores::Sigmoid => gradient.iter_mut().zip(pairs()).for_each(|(d, p)| *d *= p * (1.0 - p)),
+        Scores::Sigmoid | Scores::SigmoidOfChosen => {
+            gradient.iter_mut().zip(pairs()).for_each(|(d, p)| *d *= p * (1.0 - p))
+        }
         Scores::Softmax => {
             let sum: f32 = gradient.iter().zip(pairs()).map(|(d, p)| d * p).sum();
             gradient.iter_mut().zip(pairs()).for_each(|(d, p)| *d = p * (*d - sum));
@@ -390,7 +399,7 @@ mod tests {
 
     #[test]
     fn weights_and_gradients_match_autograd() {
-        for scores in [Scores::Softmax, Scores::Sigmoid] {
+        for scores in [Scores::Softmax, Scores::Sigmoid, Scores::SigmoidOfChosen] {
             for normalised in [false, true] {
                 let settings = settings(scores, normalised);
                 let logits64 = logits(9, 5);
@@ -403,7 +412,7 @@ mod tests {
                             let exp = logits.exp()?;
                             exp.broadcast_div(&exp.sum_keepdim(1)?)?
                         }
-                        Scores::Sigmoid => (logits.neg()?.exp()? + 1.0)?.recip()?,
+                        Scores::Sigmoid | Scores::SigmoidOfChosen => (logits.neg()?.exp()? + 1.0)?.recip()?,
                     };
                     let best = p.gather(&chosen, 1)?;
                     let best = if normalised {
@@ -437,6 +446,23 @@ mod tests {
         assert_eq!(choices(&routing), [[0, 2]]);
         let weights: Vec<f32> = routing.weights.to_vec1().unwrap();
         assert!((weights[0] - 0.5).abs() < 1e-6, "{weights:?}");
+    }
+
+    #[test]
+    fn sigmoids_that_are_alike_are_told_apart_by_their_logits() {
+        let logits = Tensor::new(&[[30f32, 40.0, -1.0], [2.0, 1.0, 3.0]], &Device::Cpu).unwrap();
+        let settings = Settings {
+            chosen: 1,
+            scale: 1.0,
+            ..settings(Scores::SigmoidOfChosen, false)
+        };
+        let routing = forward(&logits, None, &settings).unwrap();
+        assert_eq!(choices(&routing), [[1], [2]]);
+        let weights: Vec<f32> = routing.weights.to_vec1().unwrap();
+        assert!(
+            weights[0] == 1.0 && (weights[1] - 1.0 / (1.0 + (-3f32).exp())).abs() < 1e-6,
+            "{weights:?}"
+        );
     }
 
     #[test]

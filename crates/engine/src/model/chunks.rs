@@ -1,0 +1,48 @@
+//! Documents cut into chunks, where a layer's attention stays in chunks: to attention each of them is a document.
+
+use super::Stream;
+use super::traced::attention::Documents;
+
+/// The documents of a stream, or their chunks.
+pub(super) enum Chunks<'a> {
+    Documents(Documents<'a>),
+    Cut(Vec<u32>),
+}
+
+impl<'a> Chunks<'a> {
+    pub(super) fn new(stream: &'a Stream<'_>, chunk: Option<usize>) -> Self {
+        let documents = stream.documents();
+        let Some(chunk) = chunk else {
+            return Self::Documents(documents);
+        };
+        match cut(documents.offsets, chunk) {
+            offsets if offsets.len() == documents.offsets.len() => Self::Documents(documents),
+            offsets => Self::Cut(offsets),
+        }
+    }
+
+    pub(super) fn documents(&self) -> Documents<'_> {
+        match self {
+            Self::Documents(documents) => *documents,
+            Self::Cut(offsets) => offsets.as_slice().into(),
+        }
+    }
+}
+
+/// Starts of all chunks of `chunk` tokens, each document's last one shorter.
+fn cut(offsets: &[u32], chunk: usize) -> Vec<u32> {
+    let of_document = |pair: &[u32]| (pair[0]..pair[1]).step_by(chunk);
+    let starts = offsets.windows(2).flat_map(of_document);
+    starts.chain(offsets.last().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_begin_with_their_document() {
+        assert_eq!(cut(&[0, 7, 9, 9, 13], 3), [0, 3, 6, 7, 9, 12, 13]);
+        assert_eq!(cut(&[0, 2, 5], 3), [0, 2, 5]);
+    }
+}
