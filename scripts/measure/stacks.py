@@ -10,7 +10,13 @@ import datetime
 import json
 import sys
 
-CALIBRATED = {"fms-a100", "fitcheck-t4 (calibration)", "qwen1-readme (1.8B)"}
+CALIBRATED = {
+    "fms-a100",
+    "fitcheck-t4 (calibration)",
+    "qwen1-readme (1.8B)",
+    "torchtune-readme-flags",
+    "torchtune-readme-models",
+}
 
 
 def group(row):
