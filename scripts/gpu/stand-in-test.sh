@@ -157,7 +157,7 @@ PYTHON
 # Mixtures of experts train as on the CPU, in each storage, and their memory is predicted.
 part_mixtures() {
   local family one
-  for family in ${FAMILIES:-qwen3_moe qwen2_moe glm4_moe olmoe gpt_oss}; do
+  for family in ${FAMILIES:-qwen3_moe qwen2_moe glm4_moe gpt_oss}; do
     mixture $family
     for one in 'fp32 none adamw 1e-4' 'bf16 full adamw 3e-2' 'nf4 none lion_8bit 3e-2' 'int8 full adamw 3e-2'; do
       # shellcheck disable=SC2086 # Four words.

@@ -347,7 +347,7 @@ fn store_experts(
 }
 
 /// Families with experts whose trainings on a GPU are compared with the CPU's.
-const EXPERTS_ON_GPU: [&str; 5] = ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "olmoe"];
+const EXPERTS_ON_GPU: [&str; 4] = ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss"];
 
 /// Mixers other than plain attention have no kernels for a GPU yet.
 fn refuse_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
