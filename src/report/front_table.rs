@@ -50,7 +50,7 @@ pub(super) fn front_table(
     if let (Some(first), false) = (rows.first(), columns.same.is_empty()) {
         let same = columns.same.iter();
         let same: Vec<String> = same
-            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(*name))))
+            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(name))))
             .collect();
         let whose = if rows.len() == 1 { "params" } else { "the same in all" };
         let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
@@ -84,8 +84,8 @@ impl<'a> FrontColumns<'a> {
     fn of(objectives: &'a [Objective], rows: &'a [FrontRow], notes: FrontNotes<'a>) -> Self {
         let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
         let differs = |name: &&String| {
-            let first = rows.first().and_then(|row| row.params.get(*name));
-            rows.iter().any(|row| row.params.get(*name) != first)
+            let first = rows.first().and_then(|row| row.params.get(name));
+            rows.iter().any(|row| row.params.get(name) != first)
         };
         let (varying, same) = names.into_iter().partition(differs);
         let is_predicted = |objective: &Objective| rows.iter().any(|row| notes.prediction(row, objective).is_some());
@@ -133,7 +133,7 @@ impl<'a> FrontColumns<'a> {
             cells.extend(is_predicted.then(|| text(self.notes.prediction(row, objective))));
         }
         cells.extend(self.says_basis.then(|| self.basis_of(row)));
-        cells.extend(self.varying.iter().map(|name| param_text(row.params.get(*name))));
+        cells.extend(self.varying.iter().map(|name| param_text(row.params.get(name))));
         cells
     }
 
