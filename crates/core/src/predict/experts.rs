@@ -148,7 +148,7 @@ impl StepTracer<'_> {
         if !mixture.experts.names.swapped {
             return 0;
         }
-        let own = mixture.split(inputs, rank);
+        let own = 4 * mixture.split(inputs, rank);
         trace.hold(Scratch, own);
         trace.spike(Scratch, own);
         own
@@ -400,7 +400,7 @@ impl StepTracer<'_> {
     /// Where PEFT took inputs for outputs, into a tensor of its own first.
     fn expert_a_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2]) {
         let own = if mixture.experts.names.swapped {
-            mixture.split(inputs, rank)
+            4 * mixture.split(inputs, rank)
         } else {
             0
         };
