@@ -295,7 +295,7 @@ impl StepTracer<'_> {
     }
 
     /// What [`StepTracer::experts_outer`] keeps, without the output.
-    pub fn experts_outer_recall(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub fn experts_outer_recompute(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(mixture) = self.mixture(kind) else { return };
         let inner = mixture.experts.intermediate_size;
         self.expert_xa(trace, &mixture, [inner, mixture.plan.down_rank], kept);

@@ -112,7 +112,7 @@ impl StepTracer<'_> {
     }
 
     /// What the layer saves, made again from its input.
-    pub fn layer_recall(&self, trace: &mut Trace, kind: &LayerPlan) {
+    pub fn layer_recompute(&self, trace: &mut Trace, kind: &LayerPlan) {
         let [hidden, inner, ..] = self.widths(kind);
         if kind.input.is_some() {
             self.layer_forward(trace, kind, SavedActivations);
@@ -123,7 +123,7 @@ impl StepTracer<'_> {
         trace.free(SavedActivations, self.shared_bytes(kind));
         if kind.experts.is_some() {
             self.experts_inner(trace, kind, SavedActivations);
-            return self.experts_outer_recall(trace, kind, SavedActivations);
+            return self.experts_outer_recompute(trace, kind, SavedActivations);
         }
         self.mlp_inner(trace, kind, SavedActivations);
         if self.has_norm_behind() {

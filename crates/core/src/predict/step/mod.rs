@@ -297,7 +297,7 @@ impl<'a> StepTrace<'a> {
         trace.free(MemoryCategory::SavedActivations, tracer.shared_bytes(kind));
         if matches!(keep, LayerKeep::Input | LayerKeep::HostInput) {
             trace.stage = Stage::Recompute;
-            tracer.layer_recall(&mut trace, kind);
+            tracer.layer_recompute(&mut trace, kind);
             trace.stage = Stage::Backward;
         }
         let dropped = match keep {
