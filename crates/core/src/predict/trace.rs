@@ -119,4 +119,12 @@ impl Level {
     pub fn at_peak(&self) -> Bytes {
         Bytes::from_signed(self.at_peak)
     }
+
+    /// As [`Level::at_peak`]; from now on it is the highest of what follows.
+    pub fn end_phase(&mut self) -> Bytes {
+        let ended = self.at_peak();
+        self.peak = self.now.iter().sum();
+        self.at_peak = self.now;
+        ended
+    }
 }

@@ -88,7 +88,8 @@ pub(super) fn check_expert_rows(on: &On<'_>) -> Result<f64> {
     rows::scale(&scaled, &weights)?;
     let (biased, biased64) = (y.copy()?, y64.copy()?);
     expert_parts::add_of_experts(&biased, &biases, &offsets, Some(&weights))?;
-    expert_parts::add_of_experts(&biased64, &biases64, &offsets, Some(&weights64))?;
+    let weights_there = weights.to_device(&Device::Cpu)?;
+    expert_parts::add_of_experts(&biased64, &biases64, &offsets, Some(&weights_there))?;
     let dots = expert_parts::dot_of_experts(&y, &biases, &offsets)?;
     Ok(worst(&[
         error(&rows::gather(&x, &index)?, &rows::gather(&x64, &index64)?)?,

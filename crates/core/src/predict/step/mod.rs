@@ -30,10 +30,11 @@ pub(super) struct StepTrace<'a> {
 }
 
 impl<'a> StepTrace<'a> {
-    /// Bytes by category at the highest moment of a step on the micro-batch `stream`.
+    /// Bytes by category at the highest moment of a step on the micro-batch `stream`, or of what comes before the first one.
     pub fn bytes(&self, stream: &StreamShape) -> Bytes {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
+        let before = level.end_phase();
         let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
         self.trace(&tracer, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
@@ -48,7 +49,11 @@ impl<'a> StepTrace<'a> {
         let mut bytes = level.at_peak();
         let threads = self.host.threads as u64;
         bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
-        bytes
+        // Before the first step threads keep nothing.
+        match before.total() > bytes.total() {
+            true => before,
+            false => bytes,
+        }
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
