@@ -66,14 +66,16 @@ fn on_own_threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
     outcome
 }
 
-/// `count` settings, the families by turns, with rows of some of these lengths.
+/// What Gemma 4 with experts is called here: its family has models without.
+const GEMMA4_MOE: &str = "gemma4_moe";
+
+/// `count` settings, the families by turns, with rows of some of these lengths; and an eighth as many of Gemma 4 with experts.
 pub fn draw(count: usize, seed: u64, lengths: &[usize]) -> Vec<Case> {
     let mut random = Pcg64::seed_from_u64(seed);
-    Family::all()
-        .cycle()
-        .take(count)
-        .map(|family| Case::new(family.name(), &mut random, lengths))
-        .collect()
+    let names = Family::all().map(Family::name).cycle().take(count);
+    let mut drawn: Vec<Case> = names.map(|name| Case::new(name, &mut random, lengths)).collect();
+    drawn.extend((0..count.div_ceil(8)).map(|_| Case::new(GEMMA4_MOE, &mut random, lengths)));
+    drawn
 }
 
 impl Case {
@@ -281,11 +283,13 @@ fn is_latent(family: &str) -> bool {
 
 fn is_stacked(family: &str) -> bool {
     let experts = Family::from_model_type(family).and_then(|family| family.row().switches.experts);
-    experts.is_some_and(|experts| experts.names.stacked)
+    family == GEMMA4_MOE || experts.is_some_and(|experts| experts.enabled.is_none() && experts.names.stacked)
 }
 
 fn has_experts(family: &str) -> bool {
-    Family::from_model_type(family).is_some_and(|family| family.row().switches.experts.is_some())
+    let experts = Family::from_model_type(family).and_then(|family| family.row().switches.experts);
+    // Families of both kinds are drawn without.
+    family == GEMMA4_MOE || experts.is_some_and(|experts| experts.enabled.is_none())
 }
 
 /// Layers of both kinds, with and without a projection for values, in all layers of the full kind.
@@ -381,6 +385,14 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             one(random, &[16, 32]),
         ),
         "gemma4_text" => gemma4(random, head_dim),
+        GEMMA4_MOE => format!(
+            r#", "head_dim": {head_dim}, "global_head_dim": {}, "sliding_window": 100, "attention_k_eq_v": true,
+            "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 8,
+            "top_k_experts": {}, "moe_intermediate_size": {}"#,
+            2 * head_dim,
+            one(random, &[2, 4]),
+            one(random, &[64, 96])
+        ),
         "llama4_text" => format!(
             r#", "head_dim": {head_dim}, "intermediate_size_mlp": 256, "interleave_moe_layer_step": 2,
             "attention_chunk_size": {}, "num_local_experts": 4, "num_experts_per_tok": {}"#,
@@ -390,8 +402,9 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
     };
+    let model_type = if family == GEMMA4_MOE { "gemma4_text" } else { family };
     format!(
-        r#"{{"model_type": "{family}", "hidden_size": {hidden}, "num_hidden_layers": {}, "num_attention_heads": {heads},
+        r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "num_hidden_layers": {}, "num_attention_heads": {heads},
         "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {},
         "max_position_embeddings": 4096{extra}}}"#,
         random.random_range(2..5),

@@ -19,7 +19,7 @@ use crate::golden::{
 /// As in `parity`.
 const F32: f64 = 1e-5;
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 10] = [
     "ref_qwen3_moe",
     "ref_qwen2_moe",
     "ref_glm4_moe",
@@ -29,6 +29,7 @@ const FAMILIES: [&str; 9] = [
     "ref_glm4_moe_lite",
     "ref_gpt_oss",
     "ref_llama4",
+    "ref_gemma4_moe",
 ];
 
 /// A family's model folder with another configuration or other weights.

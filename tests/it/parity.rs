@@ -19,6 +19,10 @@ const F32: f64 = 1e-5;
 /// mean over the tokens averages most of it away.
 const BF16: f64 = 2e-3;
 
+/// A family whose router PyTorch computes in bfloat16, and after how many losses its rounding chooses other experts: its own loss is
+/// 1.7e-3 from that in float64 then. Logits are F32 here, and all losses are held to those in float64 too.
+const ROUNDED_ROUTER: (&str, usize) = ("ref_gemma4_moe", 20);
+
 /// As [`BF16`], in float16 with its 11 bits, against float64.
 const FP16: f64 = 5e-4;
 
@@ -32,7 +36,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts, and models whose layers do not all attend.
-const FAMILIES: [&str; 42] = [
+const FAMILIES: [&str; 43] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -73,6 +77,7 @@ const FAMILIES: [&str; 42] = [
     "ref_deepseek_v2",
     "ref_glm4_moe_lite",
     "ref_llama4",
+    "ref_gemma4_moe",
     "ref_lfm2",
     "ref_qwen3_5",
 ];
@@ -178,8 +183,18 @@ fn bf16_losses_stay_within_its_rounding() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
         let actual = losses(&mut trainer(family, Precision::Bf16), &whole_batch(family), 20);
-        let expected = numbers(&expected["losses_bf16_base_fp32_adapter"]);
-        assert_close(&actual, &expected, BF16, &format!("{family} loss"));
+        let (exact, expected) = (
+            numbers(&expected["losses_f64"]),
+            numbers(&expected["losses_bf16_base_fp32_adapter"]),
+        );
+        let what = format!("{family} loss");
+        if family == ROUNDED_ROUTER.0 {
+            let told_apart = ROUNDED_ROUTER.1;
+            assert_close(&actual[..told_apart], &expected[..told_apart], BF16, &what);
+            assert_close(&actual, &exact, BF16, &what);
+            continue;
+        }
+        assert_close(&actual, &expected, BF16, &what);
     }
 }
 

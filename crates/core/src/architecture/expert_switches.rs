@@ -8,8 +8,12 @@ use super::{ArchitectureError, ExpertGroups, ExpertNames, Experts, Router, Score
 /// What the experts of a family are, and which keys of `config.json` decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ExpertSwitches {
+    /// Key that says whether there are experts, where a family has models without.
+    pub enabled: Option<&'static str>,
     /// Keys of E: the first that is there counts.
     pub count: &'static [&'static str],
+    /// Key of k.
+    pub chosen: &'static str,
     /// Key of I.
     pub intermediate_size: &'static str,
     pub scores: Scores,
@@ -41,6 +45,8 @@ pub enum SharedSwitch {
     Times(&'static str),
     /// It is one expert more.
     Same,
+    /// It is the MLP that other models of the family have, with norms of its own.
+    Branch(&'static str),
 }
 
 /// Whether weights have a factor and experts are chosen from the best groups only.
@@ -75,11 +81,24 @@ pub(super) const UNFINISHED: &[(&str, &str)] = &[("mixtral", "experts under the 
 const MOST_EXPERTS: usize = 65_536;
 
 impl Experts {
-    /// Reads the experts of a model of `layers` layers.
+    /// Reads the experts of a model of `layers` layers, where it has some.
     ///
     /// # Errors
     /// A missing key, and sizes that cannot go together.
-    pub(super) fn read(config: &Config, switches: &ExpertSwitches, layers: usize) -> Result<Self, ArchitectureError> {
+    pub(super) fn read(
+        config: &Config,
+        switches: &ExpertSwitches,
+        layers: usize,
+    ) -> Result<Option<Self>, ArchitectureError> {
+        if let Some(key) = switches.enabled
+            && !config.flag(key, false)?
+        {
+            return Ok(None);
+        }
+        if matches!(switches.shared, SharedSwitch::Branch(_)) {
+            // The branch has one width in all layers.
+            config.check_off("use_double_wide_mlp")?;
+        }
         // Training with it would add a loss that nothing here computes.
         if config.flag("output_router_logits", false)? {
             return Err(config.unsupported("output_router_logits", "true", "false"));
@@ -95,12 +114,12 @@ impl Experts {
         if count > MOST_EXPERTS {
             return Err(config.impossible(count_key, count, format!("at most {MOST_EXPERTS}")));
         }
-        let chosen = config.dimension("num_experts_per_tok")?;
+        let chosen = config.dimension(switches.chosen)?;
         if chosen > count {
-            return Err(config.impossible("num_experts_per_tok", chosen, format!("at most {count_key} {count}")));
+            return Err(config.impossible(switches.chosen, chosen, format!("at most {count_key} {count}")));
         }
         let intermediate_size = config.dimension(switches.intermediate_size)?;
-        Ok(Self {
+        Ok(Some(Self {
             count,
             chosen,
             intermediate_size,
@@ -108,6 +127,7 @@ impl Experts {
             shared: shared(config, switches, intermediate_size)?,
             biases: switches.biases,
             weighs_input: switches.weighs_input,
+            branches: matches!(switches.shared, SharedSwitch::Branch(_)),
             limit: match switches.limit {
                 Some((key, default)) => Some(config.optional_positive(key)?.unwrap_or(default)),
                 None => None,
@@ -115,7 +135,7 @@ impl Experts {
             is_sparse: sparse_layers(config, switches.sparse, layers)?,
             draft_layers: config.optional_count("num_nextn_predict_layers")?.unwrap_or(0),
             names: switches.names,
-        })
+        }))
     }
 }
 
@@ -176,6 +196,7 @@ fn shared(
             ((times > 0).then_some(times * intermediate_size), false)
         }
         SharedSwitch::Same => (Some(intermediate_size), false),
+        SharedSwitch::Branch(key) => (Some(config.dimension(key)?), false),
     };
     Ok(width.map(|intermediate_size| SharedExpert {
         intermediate_size,

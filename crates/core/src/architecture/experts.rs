@@ -9,6 +9,10 @@
 //! y = x + sum over the k chosen experts e of w_e · down_e(act(gate_e(n)) · up_e(n)) + shared(n), with n = norm(x). The weights w
 //! come from a router, a linear layer (E, H) on n whose logits are computed in F32. A shared expert is an MLP that every token
 //! goes through; where it is gated, it is multiplied by sigmoid(g·n).
+//!
+//! In Gemma 4 the MLP of every layer stays, and experts stand beside it. It is the shared expert here, and both branches have norms of
+//! their own before and behind them: y = x + norm(norm_1(shared(norm(x))) + norm_2(sum of the experts of norm_2'(x))). Its router reads x
+//! through a norm whose weight is `router.scale` / sqrt(H), and the weight of each expert has a factor in `router.per_expert_scale`.
 
 use serde::Serialize;
 
@@ -31,6 +35,8 @@ pub struct Experts {
     pub limit: Option<f64>,
     /// Whether the weight of an expert is a factor on its input (Llama 4), and not on its output.
     pub weighs_input: bool,
+    /// Whether the shared expert and the others are branches with norms of their own, and the router has one too (Gemma 4).
+    pub branches: bool,
     /// Whether each layer has experts; the others have an MLP.
     pub is_sparse: Vec<bool>,
     /// Layers behind the last one that predict further tokens; training leaves them out.
@@ -97,6 +103,8 @@ pub struct ExpertNames {
     pub stacked: bool,
     /// Whether gate and up are the halves of such a tensor instead, and PEFT takes the inputs of a stack for its outputs (Llama 4).
     pub swapped: bool,
+    /// Whether such a tensor is (E, out, in) instead, with gate and up as the halves of its outputs (Gemma 4).
+    pub upright: bool,
     /// Whether the router is a linear layer to PEFT, and not a parameter.
     pub router_is_layer: bool,
 }
@@ -181,6 +189,12 @@ impl Experts {
             return (0..self.count).flat_map(of_expert).collect();
         }
         let (count, inner) = (self.count, self.intermediate_size);
+        if self.names.upright {
+            return vec![
+                tensor(self.names.gate_up.to_owned(), &[count, 2 * inner, hidden]),
+                tensor(self.names.down.to_owned(), &[count, hidden, inner]),
+            ];
+        }
         let mut tensors = vec![
             tensor(self.names.gate_up.to_owned(), &[count, hidden, 2 * inner]),
             tensor(self.names.down.to_owned(), &[count, inner, hidden]),
@@ -198,10 +212,19 @@ impl Experts {
         self.biases.then(names)
     }
 
-    /// Values of a layer that are no weights of products: the experts' biases, and what corrects scores.
+    /// What scales the router's input and its weights, without the layer's name; they never train.
+    pub(super) fn scales(&self, hidden: usize) -> Vec<(&'static str, usize)> {
+        match self.branches {
+            true => vec![(ROUTER_SCALE, hidden), (EXPERT_SCALE, self.count)],
+            false => Vec::new(),
+        }
+    }
+
+    /// Values of a layer that are no weights of products: the experts' biases, what corrects scores, and scales.
     pub(super) fn vector_elements(&self, hidden: usize) -> usize {
         let biases = self.count * (2 * self.intermediate_size + hidden);
-        usize::from(self.biases) * biases + usize::from(self.router.correction) * self.count
+        let scales: usize = self.scales(hidden).into_iter().map(|(_, width)| width).sum();
+        usize::from(self.biases) * biases + usize::from(self.router.correction) * self.count + scales
     }
 
     /// Name of the vector that is added to the scores, without the layer's name.
@@ -223,6 +246,17 @@ impl Experts {
 
 /// End of the name of the vector that corrects scores.
 pub const CORRECTION: &str = "e_score_correction_bias";
+
+/// The vector that the router's normed input is multiplied with, where experts are a branch.
+pub const ROUTER_SCALE: &str = "router.scale";
+/// A factor on the weight of each expert there.
+pub const EXPERT_SCALE: &str = "router.per_expert_scale";
+/// The norms of branches, beside those of every MLP: behind the shared expert, before the experts and behind them.
+pub const BRANCH_NORMS: [&str; 3] = [
+    "post_feedforward_layernorm_1",
+    "pre_feedforward_layernorm_2",
+    "post_feedforward_layernorm_2",
+];
 
 impl ExpertPart {
     /// All, in the order in which they are stacked and multiplied.

@@ -84,12 +84,15 @@ const EXPERT_NAMES: ExpertNames = ExpertNames {
     modules_are_experts: true,
     stacked: false,
     swapped: false,
+    upright: false,
     router_is_layer: false,
 };
 
 /// A softmax over all experts, whose weights need not add up to 1.
 const PLAIN_EXPERTS: ExpertSwitches = ExpertSwitches {
+    enabled: None,
     count: &["num_experts", "num_local_experts"],
+    chosen: "num_experts_per_tok",
     intermediate_size: "moe_intermediate_size",
     scores: Scores::Softmax,
     normalised: false,
@@ -120,6 +123,29 @@ const GLM_EXPERTS: ExpertSwitches = ExpertSwitches {
             "mlp.shared_experts.up_proj",
             "mlp.shared_experts.down_proj",
         ],
+        ..EXPERT_NAMES
+    },
+    ..PLAIN_EXPERTS
+};
+
+/// Experts beside the MLP, where the file says so.
+const GEMMA4_EXPERTS: ExpertSwitches = ExpertSwitches {
+    enabled: Some("enable_moe_block"),
+    count: &["num_experts"],
+    chosen: "top_k_experts",
+    normalised: true,
+    shared: SharedSwitch::Branch("intermediate_size"),
+    sparse: SparseLayers::All,
+    names: ExpertNames {
+        router: "router.proj",
+        experts: "experts",
+        gate_up: "experts.gate_up_proj",
+        down: "experts.down_proj",
+        shared: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+        modules_are_experts: false,
+        stacked: true,
+        upright: true,
+        router_is_layer: true,
         ..EXPERT_NAMES
     },
     ..PLAIN_EXPERTS
@@ -873,7 +899,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
             layer_scalar: true,
             sliding_rope: SlidingRope::Both,
             rope_base: 1_000_000.0,
-            refused: &["enable_moe_block"],
+            experts: Some(GEMMA4_EXPERTS),
             ..GEMMA
         },
         torchtune: None,

@@ -28,7 +28,8 @@ pub use dimensions::{NormPlacement, QueryKeyNorm};
 pub use error::ArchitectureError;
 pub use expert_switches::{ExpertSwitches, Grouping, SharedSwitch, SparseLayers};
 pub use experts::{
-    CORRECTION, ExpertGroups, ExpertNames, ExpertPart, ExpertWeight, Experts, Router, Scores, SharedExpert,
+    BRANCH_NORMS, CORRECTION, EXPERT_SCALE, ExpertGroups, ExpertNames, ExpertPart, ExpertWeight, Experts, ROUTER_SCALE,
+    Router, Scores, SharedExpert,
 };
 pub use family::{
     Bias, ChatMarks, Factor, Family, FamilyRow, MlpWidth, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,

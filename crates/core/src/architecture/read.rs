@@ -40,6 +40,11 @@ fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
         config.check_off(key)?;
     }
     let mut architecture = of_family(config, family, switches)?;
+    if let (Some(inputs), Some(_)) = (&architecture.layer_inputs, &architecture.experts) {
+        // No published model has both.
+        let rule = "0 where there are experts".to_owned();
+        return Err(config.impossible("hidden_size_per_layer_input", inputs.width, rule));
+    }
     architecture.layers = layers::read(config, switches, architecture.layers.len())?;
     if switches.full_heads {
         layer_heads::read(config, switches, &mut architecture)?;
@@ -140,7 +145,8 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         experts: switches
             .experts
             .map(|switches| Experts::read(config, &switches, layers))
-            .transpose()?,
+            .transpose()?
+            .flatten(),
         latent,
     })
 }

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Activation, Architecture, KeyValueSource, LAYER_INPUT_END, Mixer, NormPlacement, QueryKeyNorm};
+use super::{
+    Activation, Architecture, BRANCH_NORMS, KeyValueSource, LAYER_INPUT_END, Mixer, NormPlacement, QueryKeyNorm,
+};
 
 /// Name of the embedding tensor.
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -272,8 +274,16 @@ impl Architecture {
             NormPlacement::Behind => vec![attention_behind, mlp_behind],
             NormPlacement::Shared => vec![attention],
         };
+        if self.has_branches() {
+            norms.extend(BRANCH_NORMS);
+        }
         norms.extend(self.layer_inputs.map(|_| LAYER_INPUT_END));
         norms
+    }
+
+    /// Whether MLP and experts of every layer are branches with norms of their own.
+    pub fn has_branches(&self) -> bool {
+        self.experts.as_ref().is_some_and(|experts| experts.branches)
     }
 
     /// What mixes the tokens of decoder layer `index`.
@@ -431,6 +441,9 @@ impl Architecture {
             }
             if let Some(name) = experts.correction_name() {
                 push(&name, vec![experts.count]);
+            }
+            for (scale, width) in experts.scales(self.hidden_size) {
+                push(scale, vec![width]);
             }
         }
         let attends = self.mixer(index) == Mixer::Attention;

@@ -79,7 +79,8 @@ fn nearest(model_type: &str, has_experts: bool, is_latent: bool) -> Family {
     };
     let is_alike = |family: &Family| {
         let switches = &family.row().switches;
-        switches.experts.is_some() == has_experts && switches.latent == is_latent
+        let may_have = switches.experts.is_some_and(|experts| experts.enabled.is_some());
+        (may_have || switches.experts.is_some() == has_experts) && switches.latent == is_latent
     };
     let mut alike = Family::all().filter(is_alike);
     let best = alike

@@ -73,6 +73,8 @@ pub enum SavedTensor {
     DownXa,
     /// Input of the norm behind the MLP, and what it keeps.
     MlpBehind,
+    /// Inputs of the norms behind an MLP and experts that are branches, and what those keep.
+    BranchesBehind,
     /// Scores of all experts, and for each chosen one its weight, whose token it has, and where the token's output lies.
     Routing,
     RouterXa,
@@ -130,7 +132,7 @@ impl ExpertWidths {
 
 impl SavedTensor {
     /// All.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::Input,
         Self::MixerInput,
         Self::Query,
@@ -149,6 +151,7 @@ impl SavedTensor {
         Self::GateUpXa,
         Self::DownXa,
         Self::MlpBehind,
+        Self::BranchesBehind,
         Self::Routing,
         Self::RouterXa,
         Self::SharedGate,
@@ -216,6 +219,8 @@ impl SavedTensor {
             Self::DownXa => [layer.down.ranks(), 0],
             Self::AttentionBehind | Self::MlpBehind if architecture.norm_placement.is_behind() => [hidden, 1],
             Self::AttentionBehind | Self::MlpBehind => [0, 0],
+            Self::BranchesBehind if architecture.has_branches() => [2 * hidden, 2],
+            Self::BranchesBehind => [0, 0],
             Self::Routing => [0, experts.scores + 3 * experts.chosen],
             Self::RouterXa => [0, experts.router_rank],
             Self::SharedGate => [0, experts.shared_gate],

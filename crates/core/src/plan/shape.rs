@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use crate::architecture::{
-    Architecture, ExpertPart, Experts, LAYER_SCALAR, LinearModule, LinearRole, SINKS, is_frozen,
+    Architecture, EXPERT_SCALE, ExpertPart, Experts, LAYER_SCALAR, LinearModule, LinearRole, ROUTER_SCALE, SINKS,
+    is_frozen,
 };
 
 /// What an adapter can attach to.
@@ -76,7 +77,9 @@ impl BaseShape {
             .as_ref()
             .map(|experts| format!(".{}.", experts.names.experts));
         let of_expert = |name: &str| {
-            [SINKS, LAYER_SCALAR].iter().any(|end| name.ends_with(end))
+            [SINKS, LAYER_SCALAR, ROUTER_SCALE, EXPERT_SCALE]
+                .iter()
+                .any(|end| name.ends_with(end))
                 || is_frozen(name)
                 || experts.as_ref().is_some_and(|experts| name.contains(experts))
         };

@@ -17,11 +17,11 @@ use MemoryCategory::{SavedActivations, Scratch};
 
 /// The experts of a layer on a micro-batch.
 #[derive(Clone, Copy)]
-struct Mixture<'a> {
-    experts: &'a Experts,
-    plan: &'a ExpertsPlan,
+pub(super) struct Mixture<'a> {
+    pub experts: &'a Experts,
+    pub plan: &'a ExpertsPlan,
     /// R
-    rows: usize,
+    pub rows: usize,
 }
 
 impl Mixture<'_> {
@@ -32,7 +32,7 @@ impl Mixture<'_> {
 }
 
 impl StepTracer<'_> {
-    fn mixture<'k>(&'k self, kind: &'k LayerPlan) -> Option<Mixture<'k>> {
+    pub(super) fn mixture<'k>(&'k self, kind: &'k LayerPlan) -> Option<Mixture<'k>> {
         let (experts, plan) = (self.plan.architecture.experts.as_ref()?, kind.experts.as_ref()?);
         Some(Mixture {
             experts,
@@ -42,7 +42,7 @@ impl StepTracer<'_> {
     }
 
     /// Bytes of `width` values for each row.
-    fn of_rows(&self, mixture: &Mixture<'_>, width: usize) -> u64 {
+    pub(super) fn of_rows(&self, mixture: &Mixture<'_>, width: usize) -> u64 {
         (mixture.rows * width) as u64 * self.c()
     }
 
@@ -63,7 +63,13 @@ impl StepTracer<'_> {
         }
     }
 
-    fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, (module, pass): (Module, Pass), width: usize) {
+    pub(super) fn pass_rows(
+        &self,
+        trace: &mut Trace,
+        mixture: &Mixture<'_>,
+        (module, pass): (Module, Pass),
+        width: usize,
+    ) {
         let elements = (mixture.rows * width) as f64;
         trace.run(Work::Pass { module, pass, elements });
     }
@@ -134,7 +140,13 @@ impl StepTracer<'_> {
     }
 
     /// x A^T of all rows into `kept`.
-    fn expert_xa(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2], kept: MemoryCategory) {
+    pub(super) fn expert_xa(
+        &self,
+        trace: &mut Trace,
+        mixture: &Mixture<'_>,
+        [inputs, rank]: [usize; 2],
+        kept: MemoryCategory,
+    ) {
         if rank > 0 {
             let own = self.swapped_a(trace, mixture, [inputs, rank]);
             trace.hold(kept, self.of_rows(mixture, rank));
@@ -155,7 +167,7 @@ impl StepTracer<'_> {
     }
 
     /// A projection into `target`, the factors of its adapter split meanwhile.
-    fn expert_projection(
+    pub(super) fn expert_projection(
         &self,
         trace: &mut Trace,
         mixture: &Mixture<'_>,
@@ -195,7 +207,7 @@ impl StepTracer<'_> {
     }
 
     /// The rows that experts read, into the scratch.
-    fn expert_inputs(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+    pub(super) fn expert_inputs(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.of_rows(mixture, hidden));
         self.pass_rows(trace, mixture, (Module::GateUp, Pass::Gather), hidden);
@@ -205,7 +217,7 @@ impl StepTracer<'_> {
     }
 
     /// w act(gate) up into the scratch, or act(gate) up.
-    fn scaled_glu(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+    pub(super) fn scaled_glu(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let inner = mixture.experts.intermediate_size;
         trace.hold(Scratch, self.of_rows(mixture, inner));
         self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluForward), inner);
@@ -222,10 +234,9 @@ impl StepTracer<'_> {
     }
 
     /// Logits of all experts, in F32, and what becomes of them.
-    fn route(&self, trace: &mut Trace, mixture: &Mixture<'_>, kept: MemoryCategory) {
+    pub(super) fn route(&self, trace: &mut Trace, mixture: &Mixture<'_>, kept: MemoryCategory) {
         let (hidden, count) = (self.plan.architecture.hidden_size, mixture.experts.count);
-        let wide = self.wide_copy(hidden);
-        trace.hold(Scratch, wide);
+        let wide = self.router_input(trace, mixture);
         let rank = mixture.plan.router.ranks();
         if rank > 0 {
             if self.plan.dropout() {
@@ -248,8 +259,23 @@ impl StepTracer<'_> {
         trace.free(Scratch, self.wide(count));
     }
 
+    /// What the router reads, into the scratch; returns its bytes.
+    fn router_input(&self, trace: &mut Trace, mixture: &Mixture<'_>) -> u64 {
+        let hidden = self.plan.architecture.hidden_size;
+        let copy = self.wide_copy(hidden);
+        trace.hold(Scratch, copy);
+        if !mixture.experts.branches {
+            return copy;
+        }
+        trace.hold(Scratch, self.wide(hidden));
+        trace.spike(Scratch, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        trace.free(Scratch, copy);
+        self.wide(hidden)
+    }
+
     /// Bytes of an F32 copy of an activation; none where it is F32 already.
-    fn wide_copy(&self, width: usize) -> u64 {
+    pub(super) fn wide_copy(&self, width: usize) -> u64 {
         if self.c() == 4 { 0 } else { self.wide(width) }
     }
 
@@ -348,7 +374,7 @@ impl StepTracer<'_> {
     }
 
     /// The gradients of gate, up and the weights into the scratch.
-    fn expert_down_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+    pub(super) fn expert_down_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let (rank, rows) = (mixture.plan.down_rank, mixture.rows);
         let of_rows = |width| self.of_rows(mixture, width);
@@ -435,7 +461,7 @@ impl StepTracer<'_> {
     }
 
     /// The gradient of the gathered rows into the scratch.
-    fn expert_gate_up_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+    pub(super) fn expert_gate_up_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let (rank, rows) = (mixture.plan.gate_up_rank, mixture.rows);
         let of_rows = |width| self.of_rows(mixture, width);
@@ -470,13 +496,23 @@ impl StepTracer<'_> {
 
     /// Adds the router's part to the gradient of the normed input.
     fn route_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        let hidden = self.plan.architecture.hidden_size;
+        self.routed_backward(trace, mixture);
+        let narrow = if self.c() == 4 { 0 } else { self.act(hidden) };
+        trace.hold(Scratch, narrow);
+        trace.hold(Scratch, self.act(hidden));
+        self.pass(trace, Module::GateUp, Pass::Add, hidden);
+        trace.free(Scratch, narrow + self.wide(hidden) + self.act(hidden));
+    }
+
+    /// The gradient of what the router read, F32, into the scratch.
+    pub(super) fn routed_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let (hidden, count) = (self.plan.architecture.hidden_size, mixture.experts.count);
         let (router, rank) = (&mixture.plan.router, mixture.plan.router.ranks());
         trace.hold(Scratch, self.wide(count));
         self.pass(trace, Module::GateUp, Pass::Copy, count);
         if router.reads_input() {
-            let wide = self.wide_copy(hidden);
-            trace.hold(Scratch, wide);
+            let wide = self.router_input(trace, mixture);
             if rank > 0 {
                 trace.spike(Scratch, self.wide(rank));
                 let gradient = |columns| [count.min(columns), count.max(columns), self.tokens];
@@ -489,16 +525,25 @@ impl StepTracer<'_> {
         trace.hold(Scratch, self.wide(hidden));
         self.exact_product(trace, Form::Nn, [hidden, count, rank]);
         trace.free(Scratch, self.wide(count));
-        let narrow = if self.c() == 4 { 0 } else { self.act(hidden) };
-        trace.hold(Scratch, narrow);
-        trace.hold(Scratch, self.act(hidden));
-        self.pass(trace, Module::GateUp, Pass::Add, hidden);
-        trace.free(Scratch, narrow + self.wide(hidden) + self.act(hidden));
     }
 
     /// Adds the shared expert's part to the gradient of the normed input; frees what it kept.
     fn shared_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>, kind: &LayerPlan) {
-        let (hidden, inner) = (self.plan.architecture.hidden_size, kind.inner());
+        self.shared_gradient(trace, mixture, kind);
+        self.add_shared(trace);
+    }
+
+    /// The sum of two gradients of the normed input, in place of both.
+    fn add_shared(&self, trace: &mut Trace) {
+        let hidden = self.plan.architecture.hidden_size;
+        trace.hold(Scratch, self.act(hidden));
+        self.pass(trace, Module::GateUp, Pass::Add, hidden);
+        trace.free(Scratch, self.act(2 * hidden));
+    }
+
+    /// The gradient of the normed input by way of the shared expert, into the scratch; frees what it kept.
+    pub(super) fn shared_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, kind: &LayerPlan) {
+        let inner = kind.inner();
         let gate = &mixture.plan.shared_gate;
         let is_scaled = !gate.projections.is_empty();
         let again = |trace: &mut Trace| {
@@ -515,14 +560,9 @@ impl StepTracer<'_> {
         self.unit_backward(trace, self.act(inner), false);
         self.pass(trace, Module::GateUp, Pass::GluBackward, inner);
         self.group_backward(trace, (&kind.gate_up, Module::GateUp), |_| 0, self.act(2 * inner), true);
-        let add = |trace: &mut Trace| {
-            trace.hold(Scratch, self.act(hidden));
-            self.pass(trace, Module::GateUp, Pass::Add, hidden);
-            trace.free(Scratch, self.act(2 * hidden));
-        };
         if is_scaled {
             self.group_backward(trace, (gate, Module::GateUp), |_| 0, 0, true);
-            add(trace);
+            self.add_shared(trace);
         }
         let freed = [
             SavedTensor::Up,
@@ -532,6 +572,5 @@ impl StepTracer<'_> {
             SavedTensor::SharedGateXa,
         ];
         trace.free(SavedActivations, self.saved(kind, &freed));
-        add(trace);
     }
 }

@@ -83,6 +83,10 @@ impl StepTracer<'_> {
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
     pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         self.attention_forward(trace, kind, kept);
+        if self.plan.architecture.has_branches() {
+            self.branches_forward(trace, kind, kept);
+            return self.layer_scalar(trace);
+        }
         if kind.experts.is_some() {
             self.experts_inner(trace, kind, kept);
             return self.experts_outer(trace, kind, kept);
@@ -121,6 +125,10 @@ impl StepTracer<'_> {
         }
         self.attention_forward(trace, kind, SavedActivations);
         trace.free(SavedActivations, self.shared_bytes(kind));
+        if self.plan.architecture.has_branches() {
+            self.branches_forward(trace, kind, SavedActivations);
+            return trace.free(Scratch, self.act(hidden));
+        }
         if kind.experts.is_some() {
             self.experts_inner(trace, kind, SavedActivations);
             return self.experts_outer_recompute(trace, kind, SavedActivations);
@@ -316,6 +324,7 @@ impl StepTracer<'_> {
         self.layer_scalar(trace);
         self.input_backward(trace, kind);
         match kind.experts {
+            Some(_) if self.plan.architecture.has_branches() => self.branches_backward(trace, kind, between),
             Some(_) => self.experts_backward(trace, kind, between),
             None => self.mlp_backward(trace, kind, between),
         }

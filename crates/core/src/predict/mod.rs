@@ -5,6 +5,7 @@
 //! [`Architecture`](crate::architecture::Architecture), a recipe, the lengths of the data's rows and the ceilings of a
 //! machine are all it takes.
 
+mod branches;
 mod ceilings;
 mod correction;
 mod cross_layer;

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `gate_up_proj` | (E, H, 2 I) | gate in the even columns, up in the odd ones; in Llama 4 in the first and the second half |
 //! | `down_proj` | (E, I, H) | |
+//! | both in Gemma 4 | (E, 2 I, H), (E, H, I) | gate in the first half of the rows, up in the second |
 //! | `*_blocks` | (E, out, in / 32, 16) U8 | MXFP4: two values a byte, the low half first |
 //! | `*_scales` | (E, out, in / 32) U8 | 2^(scale - 127) for each 32 values |
 //!
@@ -47,10 +48,14 @@ impl<'a> Stacked<'a> {
             .or_else(|| of(self.experts.names.down, &[ExpertPart::Down]))
     }
 
-    /// One projection (out, in) of one expert, from its part (in, outs) of the stacked tensor.
+    /// One projection (out, in) of one expert, from its part (in, outs) of the stacked tensor, or (outs, in).
     pub(super) fn split(&self, of_expert: &Tensor, parts: &[ExpertPart], place: usize) -> candle_core::Result<Tensor> {
-        let (inputs, outputs) = of_expert.dims2()?;
         let beside = parts.len();
+        if self.experts.names.upright {
+            let height = of_expert.dims2()?.0 / beside;
+            return of_expert.narrow(0, place * height, height)?.contiguous();
+        }
+        let (inputs, outputs) = of_expert.dims2()?;
         if self.experts.names.swapped {
             let width = outputs / beside;
             return of_expert.narrow(1, place * width, width)?.t()?.contiguous();
@@ -67,12 +72,17 @@ impl<'a> Stacked<'a> {
         parts: &[ExpertPart],
         mut value: impl FnMut(usize, ExpertPart) -> Result<Tensor, TrainError>,
     ) -> Result<Tensor, TrainError> {
-        let mut all = Vec::with_capacity(self.experts.count);
+        let (mut all, is_upright) = (Vec::with_capacity(self.experts.count), self.experts.names.upright);
         for expert in 0..self.experts.count {
-            let of_parts = parts
-                .iter()
-                .map(|part| value(expert, *part)?.t()?.contiguous().map_err(TrainError::from));
+            let of_parts = parts.iter().map(|part| match (value(expert, *part)?, is_upright) {
+                (value, true) => Ok(value),
+                (value, false) => value.t()?.contiguous().map_err(TrainError::from),
+            });
             let of_parts: Vec<Tensor> = of_parts.collect::<Result<_, TrainError>>()?;
+            if is_upright {
+                all.push(Tensor::cat(&of_parts, 0)?);
+                continue;
+            }
             all.push(match self.experts.names.swapped {
                 true => Tensor::cat(&of_parts, 1)?,
                 false => Tensor::stack(&of_parts, 2)?.flatten_from(1)?,

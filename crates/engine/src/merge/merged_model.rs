@@ -89,7 +89,7 @@ impl<'a> MergedModel<'a> {
         let Some(experts) = &self.base.architecture().experts else {
             return Ok(value);
         };
-        let stacked = experts.names.stacked && !experts.names.swapped;
+        let stacked = experts.names.stacked && !experts.names.swapped && !experts.names.upright;
         let (fused, first) = match weight.part {
             ExpertPart::Gate if stacked => (experts.names.gate_up, 0),
             ExpertPart::Up if stacked => (experts.names.gate_up, 1),

@@ -1,14 +1,19 @@
 //! Builds a decoder layer's mixture of experts.
 
+use candle_core::{DType, Tensor};
+
+use super::branches::Branches;
 use super::build::Builder;
 use super::expert_block::{ExpertBlock, SharedExpert};
 use super::experts::{ExpertAdapter, ExpertBiases, Experts};
 use super::feed_forward::FeedForward;
 use super::matrix::Matrix;
+use super::norm::Norm;
+use super::parameter::BaseParameter;
 use super::traced::routing;
 use crate::TrainError;
 use crate::span::Module;
-use peft_tune_core::architecture::{self, ExpertPart, Router, Scores};
+use peft_tune_core::architecture::{self, BRANCH_NORMS, EXPERT_SCALE, ExpertPart, ROUTER_SCALE, Router, Scores};
 use peft_tune_core::plan::{ExpertsPlan, LayerPlan};
 
 impl Builder<'_> {
@@ -44,8 +49,16 @@ impl Builder<'_> {
             }),
             None => None,
         };
+        let before = match experts.branches {
+            true => self.architecture().names.mlp_norms[0],
+            false => "post_attention_layernorm",
+        };
         Ok(ExpertBlock {
-            norm: self.norm(&format!("{layer}.post_attention_layernorm.weight"))?,
+            norm: self.norm(&format!("{layer}.{before}.weight"))?,
+            branches: match experts.branches {
+                true => Some(self.branches(layer)?),
+                false => None,
+            },
             router: self.exact_group(layer, Module::Router, &of_layer.router)?,
             correction,
             settings: routing_settings(&experts.router, experts.chosen),
@@ -54,6 +67,28 @@ impl Builder<'_> {
             limit: experts.limit.map(|limit| limit as f32),
             weighs_input: experts.weighs_input,
             shared,
+        })
+    }
+
+    /// The norms of branches, and what the router has beside its weight.
+    fn branches(&self, layer: &str) -> Result<Branches, TrainError> {
+        let exact = |name: &str| -> Result<Tensor, TrainError> {
+            Ok(self.frozen(&format!("{layer}.{name}"))?.to_dtype(DType::F32)?)
+        };
+        let norm = |name: &str| self.norm(&format!("{layer}.{name}.weight"));
+        let [behind_shared, before_experts, behind_experts] = BRANCH_NORMS;
+        let before_experts = norm(before_experts)?;
+        let root = (self.architecture().hidden_size as f64).sqrt();
+        Ok(Branches {
+            router: Norm {
+                weight: BaseParameter::Frozen((exact(ROUTER_SCALE)? / root)?),
+                offset: 0.0,
+                ..before_experts.clone()
+            },
+            factors: exact(EXPERT_SCALE)?.unsqueeze(1)?,
+            before_experts,
+            behind: [norm(behind_shared)?, norm(behind_experts)?],
+            end: norm(self.architecture().names.mlp_norms[1])?,
         })
     }
 
@@ -71,7 +106,7 @@ impl Builder<'_> {
             up: weights(ExpertPart::Up)?,
             down: weights(ExpertPart::Down)?,
             biases: self.expert_biases(layer, experts)?,
-            interleaved: experts.names.stacked && !experts.names.swapped,
+            interleaved: experts.names.stacked && !experts.names.swapped && !experts.names.upright,
             gate_up_adapter: adapter(experts.names.gate_up, plan.gate_up_rank)?,
             down_adapter: adapter(experts.names.down, plan.down_rank)?,
         })

@@ -18,6 +18,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::Stream;
+use super::branches::Branches;
 use super::experts::{Experts, GateUp};
 use super::linear::LinearGroup;
 use super::mlp_block::expect_gradient;
@@ -43,6 +44,8 @@ pub(super) struct ExpertBlock {
     /// Whether weights are factors on what experts read, and not on what down reads.
     pub weighs_input: bool,
     pub shared: Option<SharedExpert>,
+    /// The shared expert and the others have norms of their own; `norm` is the shared one's then.
+    pub branches: Option<Branches>,
 }
 
 /// The expert that every token goes through.
@@ -68,6 +71,9 @@ impl ExpertBlock {
     /// The stream behind the block, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, ExpertsSaved)> {
         let _span = span::module(Module::Mlp);
+        if let (Some(branches), Some(shared)) = (&self.branches, &self.shared) {
+            return self.forward_branches(x, (branches, shared), stream);
+        }
         let (mut saved, z, inner) = self.forward_inner(x, stream)?;
         let routing = &saved.routing;
         saved.down_xa = self.experts.down_xa(&z, &routing.offsets)?;
@@ -86,6 +92,10 @@ impl ExpertBlock {
     /// What [`ExpertBlock::forward`] keeps, without the output.
     pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>) -> Result<ExpertsSaved> {
         let _span = span::module(Module::Mlp);
+        if self.branches.is_some() {
+            // The norms behind read all outputs.
+            return Ok(self.forward(x, stream)?.1);
+        }
         let (mut saved, z, inner) = self.forward_inner(x, stream)?;
         saved.down_xa = self.experts.down_xa(&z, &saved.routing.offsets)?;
         drop(z);
@@ -130,6 +140,7 @@ impl ExpertBlock {
             gate_up_xa: xa,
             down_xa: None,
             shared,
+            branches: None,
         };
         Ok((saved, z, inner))
     }
@@ -144,6 +155,9 @@ impl ExpertBlock {
         stream: &Stream<'_>,
     ) -> Result<Tensor> {
         let _span = span::module(Module::Mlp);
+        if let (Some(branches), Some(shared)) = (&self.branches, &self.shared) {
+            return self.backward_branches(saved, input, (dy, stream), (branches, shared));
+        }
         let routing = &saved.routing;
         let (d_gate, d_up, d_weights) = self.backward_down(&saved, &dy)?;
         let (gate_up_xa, router_xa) = (saved.gate_up_xa, saved.router_xa);
@@ -182,7 +196,7 @@ impl ExpertBlock {
     }
 
     /// What the experts read, (R, H).
-    fn inputs(&self, normed: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
+    pub(super) fn inputs(&self, normed: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
         let of_rows = rows::gather(normed, &routing.tokens)?;
         if self.weighs_input {
             rows::scale(&of_rows, &routing.weights)?;
@@ -190,8 +204,16 @@ impl ExpertBlock {
         Ok(of_rows)
     }
 
+    /// The weight of each row, with its expert's factor where experts have some.
+    pub(super) fn row_weights(&self, routing: &routing::Routing) -> Result<Tensor> {
+        match &self.branches {
+            Some(branches) => branches.times_factors(&routing.weights, routing),
+            None => Ok(routing.weights.clone()),
+        }
+    }
+
     /// What becomes of gate and up.
-    fn unit(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    pub(super) fn unit(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self.limit {
             Some(limit) => clamped_glu::forward(gate, up, limit),
             None => glu::forward(gate, up, self.activation),
@@ -200,8 +222,9 @@ impl ExpertBlock {
 
     /// The gradients of gate and up, (R, I) each, and of the weights, (R,) F32, where they are factors here; adds all gradients of
     /// down.
-    fn backward_down(&self, saved: &ExpertsSaved, dy: &Tensor) -> Result<(Tensor, Tensor, Option<Tensor>)> {
+    pub(super) fn backward_down(&self, saved: &ExpertsSaved, dy: &Tensor) -> Result<(Tensor, Tensor, Option<Tensor>)> {
         let routing = &saved.routing;
+        let weights = self.row_weights(routing)?;
         let dy = rows::gather(dy, &routing.tokens)?;
         let (dz, d_xa) = self
             .experts
@@ -214,13 +237,13 @@ impl ExpertBlock {
                 of_rows = (of_rows + more)?;
             }
             d_weights = Some(of_rows);
-            rows::scale(&z, &routing.weights)?;
+            rows::scale(&z, &weights)?;
         }
         self.experts
             .add_down_gradients(&z, &dy, d_xa.as_ref(), &routing.offsets)?;
         drop((z, dy, d_xa));
         if !self.weighs_input {
-            rows::scale(&dz, &routing.weights)?;
+            rows::scale(&dz, &weights)?;
         }
         let (d_gate, d_up) = match self.limit {
             Some(limit) => clamped_glu::backward(&saved.gate, &saved.up, &dz, limit)?,
@@ -232,7 +255,7 @@ impl ExpertBlock {
 
 impl SharedExpert {
     /// What is kept, and what down reads, (T, I_s).
-    fn forward(
+    pub(super) fn forward(
         &self,
         normed: &Tensor,
         activation: glu::Activation,
@@ -263,7 +286,7 @@ impl SharedExpert {
     }
 
     /// The gradient of the normed input, (T, H); adds all gradients of the expert.
-    fn backward(
+    pub(super) fn backward(
         &self,
         saved: SharedSaved,
         normed: &Tensor,
@@ -312,7 +335,7 @@ fn sigmoid(x: &Tensor) -> Result<Tensor> {
 }
 
 /// The output of a group of one projection.
-fn only(outputs: &[Tensor]) -> Result<&Tensor> {
+pub(super) fn only(outputs: &[Tensor]) -> Result<&Tensor> {
     match outputs {
         [output] => Ok(output),
         other => candle_core::bail!("one projection was expected, not {}", other.len()),

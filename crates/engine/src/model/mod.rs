@@ -6,6 +6,7 @@
 mod activation;
 mod attention_block;
 mod block_end;
+mod branches;
 mod build;
 mod build_experts;
 mod build_mixed;

@@ -152,6 +152,16 @@ pub(super) struct ExpertsSaved {
     /// (R, r) of the adapters on down.
     pub down_xa: Option<Tensor>,
     pub shared: Option<SharedSaved>,
+    pub branches: Option<BranchesSaved>,
+}
+
+/// What the norms behind branches keep.
+#[derive(Debug)]
+pub(super) struct BranchesSaved {
+    /// Of the shared expert, and of the others.
+    pub behind: [NormSaved; 2],
+    /// Of both together.
+    pub end: NormSaved,
 }
 
 /// What the shared expert keeps.
@@ -327,6 +337,14 @@ impl ExpertsSaved {
         all.extend(self.router_xa.iter().map(|xa| (SavedTensor::RouterXa, xa)));
         all.extend(self.gate_up_xa.iter().map(|xa| (SavedTensor::ExpertGateUpXa, xa)));
         all.extend(self.down_xa.iter().map(|xa| (SavedTensor::ExpertDownXa, xa)));
+        if let Some(BranchesSaved { behind, end }) = &self.branches {
+            all.extend(
+                behind
+                    .iter()
+                    .flat_map(|norm| [&norm.x, &norm.rstd].map(|x| (SavedTensor::BranchesBehind, x))),
+            );
+            all.extend([&end.x, &end.rstd].map(|x| (SavedTensor::MlpBehind, x)));
+        }
         let Some(shared) = &self.shared else { return all };
         all.extend([(SavedTensor::Gate, &shared.gate), (SavedTensor::Up, &shared.up)]);
         all.extend(shared.input_xa.iter().map(|xa| (SavedTensor::GateUpXa, xa)));
