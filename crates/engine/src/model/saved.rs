@@ -24,6 +24,10 @@ pub(super) enum MixerSaved {
 
 /// What the second half of a layer keeps.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each layer, beside tensors of megabytes"
+)]
 pub(super) enum FeedForwardSaved {
     Mlp(MlpSaved),
     Experts(ExpertsSaved),
