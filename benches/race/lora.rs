@@ -6,10 +6,10 @@ use peft_tune_core::study::{ParamValue, Params};
 use super::problems::{choices, float, parameter};
 
 /// Steps of a whole trial.
-pub const STEPS: f64 = 100.0;
+pub(crate) const STEPS: f64 = 100.0;
 
 /// Device memory of the published problem in GiB.
-pub const CAPACITY: f64 = 24.0;
+pub(crate) const CAPACITY: f64 = 24.0;
 
 /// What differs between the published problem and a variation of it.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ const SMALLER: Machine = Machine {
     rate: 0.25,
 };
 
-pub fn lora_space() -> SearchSpace {
+pub(crate) fn lora_space() -> SearchSpace {
     let when = |name: &str, distribution: Distribution, parent: &str, value: &str| Parameter {
         condition: Some(Condition {
             parameter: parent.to_owned(),
@@ -58,7 +58,7 @@ pub fn lora_space() -> SearchSpace {
 }
 
 /// The settings of the LoRA problem, looked up once.
-pub struct Lora<'a> {
+pub(crate) struct Lora<'a> {
     rank: f64,
     batch: f64,
     precision: &'a str,
@@ -75,7 +75,7 @@ pub struct Lora<'a> {
 
 impl<'a> Lora<'a> {
     /// On the published problem's machine.
-    pub fn new(params: &'a Params) -> Self {
+    pub(crate) fn new(params: &'a Params) -> Self {
         Self::on(params, PUBLISHED)
     }
 
@@ -133,7 +133,7 @@ impl<'a> Lora<'a> {
         self.batch * 1024.0
     }
 
-    pub fn memory_gib(&self) -> f64 {
+    pub(crate) fn memory_gib(&self) -> f64 {
         let bytes = Self::pick(
             self.precision,
             [("fp32", 4.0), ("bf16", 2.0), ("int8", 1.05), ("nf4", 0.56)],
@@ -164,7 +164,7 @@ impl<'a> Lora<'a> {
             + 0.8
     }
 
-    pub fn throughput(&self) -> f64 {
+    pub(crate) fn throughput(&self) -> f64 {
         let peak = Self::pick(
             self.precision,
             [("fp32", 60e12), ("bf16", 150e12), ("int8", 90e12), ("nf4", 120e12)],
@@ -196,7 +196,7 @@ impl<'a> Lora<'a> {
         tokens / (overhead + flops / (peak * efficiency))
     }
 
-    pub fn loss(&self, steps: f64) -> f64 {
+    pub(crate) fn loss(&self, steps: f64) -> f64 {
         let best = Self::pick(
             self.optimizer,
             [
@@ -241,12 +241,12 @@ impl<'a> Lora<'a> {
 }
 
 /// The published problem: minus throughput, memory and loss, each scaled; `None` where it runs out of memory.
-pub fn lora(params: &Params) -> Option<Vec<f64>> {
+pub(crate) fn lora(params: &Params) -> Option<Vec<f64>> {
     evaluate(&Lora::new(params))
 }
 
 /// The same on a smaller machine with a smaller model that wants lower learning rates.
-pub fn smaller(params: &Params) -> Option<Vec<f64>> {
+pub(crate) fn smaller(params: &Params) -> Option<Vec<f64>> {
     evaluate(&Lora::on(params, SMALLER))
 }
 

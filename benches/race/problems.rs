@@ -10,7 +10,7 @@ use peft_tune_search::Problem;
 use super::lora::{lora, lora_space, smaller};
 
 /// A black box with its search space.
-pub struct BlackBox {
+pub(crate) struct BlackBox {
     pub name: &'static str,
     pub problem: Problem,
     /// Objectives' values, or `None` where the trial runs out of memory.
@@ -23,7 +23,7 @@ const LORA_MOST: f64 = 2.188_617_034_422_086_3;
 const DTLZ2_MOST: f64 = 1.331 - PI / 6.0;
 
 /// All problems by the names of the benchmark table.
-pub fn all() -> Vec<BlackBox> {
+pub(crate) fn all() -> Vec<BlackBox> {
     vec![
         BlackBox {
             name: "zdt1",
@@ -118,7 +118,7 @@ fn cube(dimensions: usize, low: f64, high: f64) -> SearchSpace {
     }
 }
 
-pub fn float(low: f64, high: f64, scale: Scale) -> Distribution {
+pub(crate) fn float(low: f64, high: f64, scale: Scale) -> Distribution {
     Distribution::Float {
         low,
         high,
@@ -127,13 +127,13 @@ pub fn float(low: f64, high: f64, scale: Scale) -> Distribution {
     }
 }
 
-pub fn choices<T: Into<ParamValue>>(choices: impl IntoIterator<Item = T>) -> Distribution {
+pub(crate) fn choices<T: Into<ParamValue>>(choices: impl IntoIterator<Item = T>) -> Distribution {
     Distribution::Categorical {
         choices: choices.into_iter().map(Into::into).collect(),
     }
 }
 
-pub fn parameter(name: &str, distribution: Distribution) -> Parameter {
+pub(crate) fn parameter(name: &str, distribution: Distribution) -> Parameter {
     Parameter {
         name: name.to_owned(),
         distribution,

@@ -16,7 +16,7 @@ const TIMES: usize = 7;
 
 /// Floating-point operations of a step on ROWS x LENGTH tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct Operations {
+pub(crate) struct Operations {
     /// All layers, without the head.
     pub forward: f64,
     pub head: f64,
@@ -25,7 +25,7 @@ pub struct Operations {
 
 impl Operations {
     /// Products with the base weights and the adapters, and attention.
-    pub fn of(architecture: &Architecture, checkpointing: Checkpointing) -> Self {
+    pub(crate) fn of(architecture: &Architecture, checkpointing: Checkpointing) -> Self {
         let tokens = (ROWS * LENGTH) as f64;
         let layers = architecture.layers.len() as f64;
         let (modules, mut down) = (architecture.linear_modules(), 0.0);
@@ -57,7 +57,7 @@ impl Operations {
 }
 
 /// GFLOP/s of the model's largest product alone, in the dtype that `precision` computes in.
-pub fn product_rate(architecture: &Architecture, precision: Precision) -> f64 {
+pub(crate) fn product_rate(architecture: &Architecture, precision: Precision) -> f64 {
     let (tokens, inner, outer) = (ROWS * LENGTH, architecture.hidden_size, architecture.intermediate_size);
     let (x, w) = (random(&[tokens, inner], precision), random(&[outer, inner], precision));
     let seconds = middle(|| drop(matmul::nt(&x, &w).expect("shapes agree")));
@@ -65,7 +65,7 @@ pub fn product_rate(architecture: &Architecture, precision: Precision) -> f64 {
 }
 
 /// Seconds of the loss head alone, with the gradient of its input.
-pub fn head_seconds(architecture: &Architecture, precision: Precision, chunk_tokens: usize) -> f64 {
+pub(crate) fn head_seconds(architecture: &Architecture, precision: Precision, chunk_tokens: usize) -> f64 {
     let (tokens, vocabulary, width) = (ROWS * LENGTH, architecture.vocabulary, architecture.hidden_size);
     let (hidden, weight) = (
         random(&[tokens, width], precision),

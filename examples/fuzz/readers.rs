@@ -19,14 +19,14 @@ use peft_tune_engine::tokenizer::{ChatTemplate, GenerationPrompt, SpecialTokens,
 const DATA: &str = "tests/fixtures/data";
 
 /// A reader: its name, what it begins with, and what it does with bytes.
-pub struct Reader {
+pub(super) struct Reader {
     pub name: &'static str,
     pub inputs: fn(&Corpus) -> Vec<Vec<u8>>,
     pub read: fn(&Corpus, &[u8]),
 }
 
 /// All readers.
-pub const READERS: [Reader; 14] = [
+pub(super) const READERS: [Reader; 14] = [
     Reader {
         name: "space",
         inputs: |corpus| corpus.files("search_spaces", "yaml"),
@@ -100,7 +100,7 @@ pub const READERS: [Reader; 14] = [
 ];
 
 /// Real inputs, and a folder to write to.
-pub struct Corpus {
+pub(super) struct Corpus {
     root: PathBuf,
     folder: PathBuf,
     database: Vec<u8>,
@@ -109,7 +109,7 @@ pub struct Corpus {
 
 impl Corpus {
     /// The inputs of the repository at `root`; files are written to `folder`.
-    pub fn new(root: &Path, folder: &Path, database: Vec<u8>) -> Self {
+    pub(super) fn new(root: &Path, folder: &Path, database: Vec<u8>) -> Self {
         Self {
             root: root.to_owned(),
             folder: folder.to_owned(),
@@ -275,7 +275,7 @@ fn url(corpus: &Corpus, bytes: &[u8]) {
 }
 
 /// Numbers that look random and are the same in every run (splitmix64, Steele et al. 2014).
-pub struct Dice(pub u64);
+pub(super) struct Dice(pub u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
@@ -287,7 +287,7 @@ impl Dice {
     }
 
     /// A number below `most`; 0 where that is 0.
-    pub fn below(&mut self, most: usize) -> usize {
+    pub(super) fn below(&mut self, most: usize) -> usize {
         (self.next() % most.max(1) as u64) as usize
     }
 }
@@ -353,7 +353,7 @@ const WORDS: &[&str] = &[
 ];
 
 /// A mutated copy: a few changes of bytes, numbers, words and pieces.
-pub fn mutated(input: &[u8], dice: &mut Dice) -> Vec<u8> {
+pub(super) fn mutated(input: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = input.to_vec();
     // Headers lie in front; what changes them reaches the readers' logic.
     let reach = if dice.below(2) == 0 {
@@ -407,13 +407,13 @@ pub fn mutated(input: &[u8], dice: &mut Dice) -> Vec<u8> {
 }
 
 /// The inputs that each reader begins with.
-pub fn all_inputs(corpus: &Corpus) -> Vec<Vec<Vec<u8>>> {
+pub(super) fn all_inputs(corpus: &Corpus) -> Vec<Vec<Vec<u8>>> {
     READERS.iter().map(|reader| (reader.inputs)(corpus)).collect()
 }
 
 /// Lets a reader read bytes, as a target of cargo-fuzz does.
 #[allow(dead_code, reason = "only the targets of cargo-fuzz call it")]
-pub fn read_with(name: &str, bytes: &[u8]) {
+pub(super) fn read_with(name: &str, bytes: &[u8]) {
     static CORPUS: OnceLock<(tempfile::TempDir, Corpus)> = OnceLock::new();
     let (_, corpus) = CORPUS.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder to write to");
@@ -430,7 +430,7 @@ pub fn read_with(name: &str, bytes: &[u8]) {
 }
 
 /// One case: which reader, and what it reads.
-pub fn case(inputs: &[Vec<Vec<u8>>], seed: u64, number: u64) -> (&'static Reader, Vec<u8>) {
+pub(super) fn case(inputs: &[Vec<Vec<u8>>], seed: u64, number: u64) -> (&'static Reader, Vec<u8>) {
     let mut dice = Dice(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
     // Those that write large files take their turn less often.
     let index = loop {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::bench::{Bench, Dice, Finished, children, signal};
 
 /// Kills searches and workers, about as many of each, and checks after each search. Says what it did.
-pub fn kill(kills: u64, seed: u64) -> String {
+pub(super) fn kill(kills: u64, seed: u64) -> String {
     let bench = Bench::new();
     Bench::succeed(bench.search("0.01", &["--trials", "2"]));
     let mut finished = bench.sound(&Finished::new());
@@ -53,7 +53,7 @@ pub fn kill(kills: u64, seed: u64) -> String {
 
 /// Runs a study of so many made-up trials on eight workers; where an interval is given, kills the search with all of them again and
 /// again. Says what it did.
-pub fn many_trials(trials: u64, killed_every: Option<Duration>) -> String {
+pub(super) fn many_trials(trials: u64, killed_every: Option<Duration>) -> String {
     let bench = Bench::new();
     let mut finished = Finished::new();
     let mut kills = 0;

@@ -22,7 +22,7 @@ const STEP_TOKENS: usize = 4096;
 const HELD_OUT_DOCUMENTS: usize = 400;
 
 /// `config.json`.
-pub fn config() -> Value {
+pub(crate) fn config() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -53,7 +53,7 @@ pub fn config() -> Value {
 
 /// Trains on about `tokens` tokens and writes `model.safetensors` beside the `config.json` in `directory`. `progress`
 /// is told now and then.
-pub fn train(
+pub(crate) fn train(
     tokenizer: &Tokenizer,
     tokens: usize,
     directory: &Path,

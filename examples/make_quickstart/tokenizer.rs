@@ -13,15 +13,15 @@ use tokenizers::{AddedToken, Tokenizer, TokenizerImpl};
 use super::texts::{BaseCorpus, Document, Message};
 
 /// Tokens in all, special ones included.
-pub const VOCABULARY: usize = 1024;
+pub(crate) const VOCABULARY: usize = 1024;
 /// Longest input of the model.
-pub const MAX_POSITIONS: usize = 512;
+pub(crate) const MAX_POSITIONS: usize = 512;
 /// Ends a document; id 0.
-pub const END_OF_TEXT: &str = "<|endoftext|>";
+pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
 /// Begins a message; id 1.
-pub const MESSAGE_START: &str = "<|im_start|>";
+pub(crate) const MESSAGE_START: &str = "<|im_start|>";
 /// Ends a message; id 2.
-pub const MESSAGE_END: &str = "<|im_end|>";
+pub(crate) const MESSAGE_END: &str = "<|im_end|>";
 
 /// Documents that the merges are learned from.
 const SAMPLE: usize = 20_000;
@@ -35,7 +35,7 @@ type ByteLevelBpe =
     TokenizerImpl<BPE, tokenizers::NormalizerWrapper, ByteLevel, tokenizers::PostProcessorWrapper, Decoder>;
 
 /// Learns the merges from the first documents of the base corpus.
-pub fn train() -> Result<Tokenizer> {
+pub(crate) fn train() -> Result<Tokenizer> {
     let special = [END_OF_TEXT, MESSAGE_START, MESSAGE_END];
     let mut trainer = BpeTrainerBuilder::new()
         .vocab_size(VOCABULARY)
@@ -60,7 +60,7 @@ pub fn train() -> Result<Tokenizer> {
 }
 
 /// Writes `tokenizer.json` and `tokenizer_config.json`.
-pub fn write(tokenizer: &Tokenizer, directory: &Path) -> Result<()> {
+pub(crate) fn write(tokenizer: &Tokenizer, directory: &Path) -> Result<()> {
     let path = directory.join("tokenizer.json");
     tokenizer.save(path, false).map_err(|error| anyhow!(error))?;
     let config = json!({
@@ -80,7 +80,7 @@ pub fn write(tokenizer: &Tokenizer, directory: &Path) -> Result<()> {
 }
 
 /// Token ids of a document of the base corpus, which ends in [`END_OF_TEXT`].
-pub fn encode(tokenizer: &Tokenizer, document: &Document) -> Result<Vec<u32>> {
+pub(crate) fn encode(tokenizer: &Tokenizer, document: &Document) -> Result<Vec<u32>> {
     let text = match document {
         Document::Text(text) => text.clone(),
         Document::Chat(messages) => messages.iter().map(chat_ml).collect(),

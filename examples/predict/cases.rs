@@ -18,7 +18,7 @@ use rand_pcg::Pcg64;
 
 /// One setting.
 #[derive(Debug)]
-pub struct Case {
+pub(crate) struct Case {
     pub family: &'static str,
     pub config: String,
     pub recipe: Recipe,
@@ -28,7 +28,7 @@ pub struct Case {
 
 /// What was counted, and what was predicted.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub counted: u64,
     pub counted_saved: u64,
     pub predicted: Bytes,
@@ -37,7 +37,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Predicted over counted peak, minus one.
-    pub fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         self.predicted.total() as f64 / self.counted as f64 - 1.0
     }
 }
@@ -70,7 +70,7 @@ fn on_own_threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
 const GEMMA4_MOE: &str = "gemma4_moe";
 
 /// `count` settings, the families by turns, with rows of some of these lengths; and an eighth as many of Gemma 4 with experts.
-pub fn draw(count: usize, seed: u64, lengths: &[usize]) -> Vec<Case> {
+pub(crate) fn draw(count: usize, seed: u64, lengths: &[usize]) -> Vec<Case> {
     let mut random = Pcg64::seed_from_u64(seed);
     let names = Family::all().map(Family::name).cycle().take(count);
     let mut drawn: Vec<Case> = names.map(|name| Case::new(name, &mut random, lengths)).collect();
@@ -145,7 +145,7 @@ impl Case {
     }
 
     /// In a few words.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let adapter = match &self.recipe.adapter {
             None => "full".to_owned(),
             Some(adapter) => {
@@ -169,12 +169,12 @@ impl Case {
         )
     }
 
-    pub fn architecture(&self) -> Architecture {
+    pub(crate) fn architecture(&self) -> Architecture {
         Architecture::from_json(Path::new("config.json"), &self.config).expect("the drawn configuration is valid")
     }
 
     /// Trains two steps, and predicts them.
-    pub fn run(&self, host: Host) -> Outcome {
+    pub(crate) fn run(&self, host: Host) -> Outcome {
         self.outcome(host, self.count(host.threads))
     }
 

@@ -29,7 +29,7 @@ struct Row {
 }
 
 /// Draws `count` settings of the study in `path`, predicts and measures each, and prints the errors.
-pub fn run(path: &Path, count: usize, seed: u64) {
+pub(crate) fn run(path: &Path, count: usize, seed: u64) {
     let text = std::fs::read_to_string(path).expect("the study file can be read");
     let study = StudyFile::parse(path, &text, ReadOptions::default()).expect("the study file is sound");
     let base = study.base.clone().expect("a study of the native backend");

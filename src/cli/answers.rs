@@ -12,10 +12,10 @@ use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Bayes, Insight, Preference, Prior, Problem, Proposal, recommend};
 
 /// Proposals that say what more time would bring.
-pub const PROPOSALS: usize = 3;
+pub(super) const PROPOSALS: usize = 3;
 
 /// A study as it is asked about.
-pub struct Asked {
+pub(super) struct Asked {
     pub problem: Problem,
     /// As they count.
     pub trials: Vec<Trial>,
@@ -27,7 +27,7 @@ pub struct Asked {
 }
 
 /// What is said of it.
-pub struct Answered {
+pub(super) struct Answered {
     pub insight: Insight,
     /// What the model would try next, the best first.
     pub next: Vec<Proposal>,
@@ -36,7 +36,7 @@ pub struct Answered {
 
 impl Asked {
     /// Reads a study.
-    pub async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
+    pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let space: Option<SearchSpace> = store.search_space(study.id).await?;
         let times = store.trial_times(study.id).await?.into_iter();
@@ -53,7 +53,7 @@ impl Asked {
     }
 
     /// Answers, with so many proposals of what to try next.
-    pub fn answer(&self, next: usize) -> Answered {
+    pub(super) fn answer(&self, next: usize) -> Answered {
         let insight = Insight::new(&self.problem, &self.trials, self.prior.clone());
         // More objectives than the model takes, or nothing to choose: nothing is proposed.
         let can_propose = !self.problem.space.parameters.is_empty() && (1..=4).contains(&self.problem.objectives.len());

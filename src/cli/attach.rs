@@ -18,14 +18,14 @@ const MOST_FAILURES: u32 = 20;
 
 /// Watch a running search; Ctrl-C leaves it running
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     #[command(flatten)]
     database: DatabaseArgs,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut told: Option<usize> = None;
     let mut failures = 0;
     let is_terminal = std::io::stderr().is_terminal();

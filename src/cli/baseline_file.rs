@@ -22,7 +22,7 @@ const PASSED_OVER: [&str; 3] = ["dataset", "datasets", "eval"];
 ///
 /// # Errors
 /// Bad input where the file cannot be read or is no YAML or JSON, or where it says no setting at all.
-pub fn read(path: &Path) -> Result<Params, CliError> {
+pub(super) fn read(path: &Path) -> Result<Params, CliError> {
     let bad = |message: String| CliError::bad_input(anyhow::anyhow!("{}: {message}", path.display()));
     let text = read_text(path, SETTINGS_BYTES).map_err(|error| bad(format!("cannot read it: {error}")))?;
     let value: Value = serde_saphyr::from_str(&text).map_err(|error| bad(format!("it is no YAML or JSON: {error}")))?;

@@ -30,7 +30,7 @@ const DEVICE: &str = "device";
 ///
 /// # Errors
 /// Where a file cannot be read.
-pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>, CliError> {
+pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>, CliError> {
     let tokenizer = &files.tokenizer;
     let beside = [
         &tokenizer.config,
@@ -67,7 +67,7 @@ pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>
 }
 
 /// What a study's trials are measured on, among its inputs: throughput and memory of another device do not compare.
-pub fn device_input(slot: &Placement) -> InputRecord {
+pub(super) fn device_input(slot: &Placement) -> InputRecord {
     let is_cpu = slot.device.as_deref() == Some("cpu");
     let gpu = if is_cpu { None } else { first_gpu() };
     let name = gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.name);
@@ -79,7 +79,7 @@ pub fn device_input(slot: &Placement) -> InputRecord {
 }
 
 /// One hash of the inputs of some roles.
-pub fn fingerprint_of(inputs: &[InputRecord], roles: &[&str]) -> String {
+pub(super) fn fingerprint_of(inputs: &[InputRecord], roles: &[&str]) -> String {
     let mut hash = Sha256::new();
     for input in inputs.iter().filter(|input| roles.contains(&input.role.as_str())) {
         hash.update(&input.role);
@@ -125,7 +125,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// How a study of the database stands to what its files hold now.
 #[derive(Debug, PartialEq)]
-pub enum Content {
+pub(super) enum Content {
     /// There is none of this name, or none that says what its files held.
     Unknown,
     /// It was made on the same, wherever that lies.
@@ -138,7 +138,7 @@ pub enum Content {
 ///
 /// # Errors
 /// Bad input that says what changed, where that is not accepted.
-pub async fn check(
+pub(super) async fn check(
     study: &Study,
     store: &Store,
     (inputs, accept): (&[InputRecord], bool),

@@ -25,7 +25,7 @@ struct Stored {
 /// # Errors
 /// Bad input where the database has no such study or trial, where no trial meets the preferences, or where the trial has no
 /// recipe.
-pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
+pub(super) fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
     let (stored, front) = database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;

@@ -19,7 +19,7 @@ use peft_tune_engine::profile::Comparison;
 ///
 /// With --profiles, two stored profiles instead: what got slower and what grew, by phase, op and part of the memory.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Trials to compare, the first with each of the others: NUMBER, or STUDY/NUMBER for a trial of another study
     #[arg(required = true, num_args = 2.., value_name = "TRIAL")]
     trials: Vec<TrialName>,
@@ -70,7 +70,7 @@ struct Compared {
     detail: TrialDetail,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     if args.profiles {
         return write_result(&compare_profiles(&args)?);
     }

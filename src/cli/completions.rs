@@ -11,14 +11,14 @@ use super::output::write_result;
 /// For example: `peft-tune completions bash > ~/.local/share/bash-completion/completions/peft-tune`, or for fish
 /// `peft-tune completions fish > ~/.config/fish/completions/peft-tune.fish`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Shell to complete for.
     #[arg(value_enum)]
     shell: Shell,
 }
 
 /// Prints the script for `command`, which is the whole program.
-pub fn run(args: Args, mut command: Command) -> Result<(), CliError> {
+pub(super) fn run(args: Args, mut command: Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "peft-tune", &mut script);
     write_result(&String::from_utf8_lossy(&script))

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use super::CliError;
 
 /// Asks on the terminal; without one, `--yes` has to say so.
-pub fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
+pub(super) fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
     if yes {
         return Ok(true);
     }

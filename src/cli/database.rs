@@ -11,7 +11,7 @@ const USUAL: &str = "peft-tune.db";
 
 /// The results database that a command works on.
 #[derive(Clone, Debug, clap::Args)]
-pub struct DatabaseArgs {
+pub(super) struct DatabaseArgs {
     /// Results database [env: PEFT_TUNE_DB] [default: peft-tune.db]
     // Not clap's own `env`: a variable that is set to nothing counts as not set.
     #[arg(long, value_name = "PATH")]
@@ -20,14 +20,14 @@ pub struct DatabaseArgs {
 
 impl DatabaseArgs {
     /// The flag, else the environment's, else the default in the current folder.
-    pub fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         let environment = || std::env::var_os("PEFT_TUNE_DB").filter(|path| !path.is_empty());
         let given = self.db.clone().or_else(|| environment().map(PathBuf::from));
         given.unwrap_or_else(|| PathBuf::from(USUAL))
     }
 
     /// The words that name the database where the environment did; none where a flag did, or where it is the usual one.
-    pub fn words_of_environment(&self) -> Vec<String> {
+    pub(super) fn words_of_environment(&self) -> Vec<String> {
         let path = self.path();
         match self.db.is_none() && path.as_os_str() != USUAL {
             true => vec!["--db".to_owned(), path.to_string_lossy().into_owned()],
@@ -36,7 +36,7 @@ impl DatabaseArgs {
     }
 
     /// A command on this database as a shell takes it: `peft-tune`, these words, and the study's name.
-    pub fn command(&self, words: &[&str], study: Option<&str>) -> String {
+    pub(super) fn command(&self, words: &[&str], study: Option<&str>) -> String {
         let path = self.path().to_string_lossy().into_owned();
         let database = match path.as_str() {
             USUAL => Vec::new(),
@@ -52,7 +52,7 @@ impl DatabaseArgs {
     }
 
     /// Opens the database for reading, works with it and closes it. The file is left as it was.
-    pub fn read<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
+    pub(super) fn read<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
         block_on(async {
             let store = Store::open_read_only(&self.path()).await?;
             let outcome = work(&store).await;
@@ -64,7 +64,7 @@ impl DatabaseArgs {
     }
 
     /// Opens the database for writing, works with it and closes it. It has to be there.
-    pub fn write<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
+    pub(super) fn write<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
         let path = self.path();
         if !path.exists() {
             return Err(StoreError::Missing { path }.into());
@@ -73,7 +73,10 @@ impl DatabaseArgs {
     }
 
     /// As [`DatabaseArgs::write`], with a new database where there is none.
-    pub fn create_or_write<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
+    pub(super) fn create_or_write<T>(
+        &self,
+        work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, CliError> {
         block_on(async {
             let store = Store::open(&self.path()).await?;
             let outcome = work(&store).await;
@@ -86,7 +89,7 @@ impl DatabaseArgs {
 }
 
 /// Runs a future on a runtime of its own.
-pub fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+pub(super) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -19,7 +19,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Where a search in the background writes, unless it was told: beside the database, under the study's name.
-pub fn log_path(database: &DatabaseArgs, study: &Study) -> PathBuf {
+pub(super) fn log_path(database: &DatabaseArgs, study: &Study) -> PathBuf {
     let plain = |c: char| {
         if c.is_alphanumeric() || "-_.".contains(c) {
             c
@@ -37,7 +37,7 @@ pub fn log_path(database: &DatabaseArgs, study: &Study) -> PathBuf {
 ///
 /// # Errors
 /// The search ended before that: with its own exit code, after its messages.
-pub fn detach(database: &DatabaseArgs, study: &Study, log: &Path, own_log: bool) -> Result<(), CliError> {
+pub(super) fn detach(database: &DatabaseArgs, study: &Study, log: &Path, own_log: bool) -> Result<(), CliError> {
     let cannot = |error: std::io::Error| {
         let message = format!(
             "cannot start a search in the background with its log in {}",

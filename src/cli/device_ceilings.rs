@@ -24,7 +24,7 @@ const NO_THREADS: u64 = 0;
 
 /// A GPU's ceilings, and what the moment of their measurement took from them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KnownCeilings {
+pub(super) struct KnownCeilings {
     pub ceilings: DeviceCeilings,
     pub from: CeilingSource,
     /// Share of the speed that may have been lost to other programs; 0 where it was quiet.
@@ -33,7 +33,7 @@ pub struct KnownCeilings {
 
 /// The ceilings of a GPU from the database where they cover `precisions` and were measured in peace, else measured now and, with a
 /// database, kept. The maker's where it cannot be measured; `None` where they are not known either.
-pub async fn stored_or_measured(
+pub(super) async fn stored_or_measured(
     store: Option<&Store>,
     gpu: &Device,
     precisions: &[Precision],
@@ -53,7 +53,7 @@ pub async fn stored_or_measured(
 }
 
 /// As [`stored_or_measured`], whatever the database has.
-pub async fn measured_again(
+pub(super) async fn measured_again(
     store: &Store,
     gpu: &Device,
     precisions: &[Precision],

@@ -24,7 +24,7 @@ use peft_tune_kernels::device;
 /// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
 /// them.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Measures again instead of showing what the database has.
     #[arg(long)]
     measure: bool,
@@ -115,7 +115,7 @@ const LIBRARIES: [(&str, &str); 8] = [
 const NEEDED: usize = 6;
 
 /// Looks, measures, prints.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
     let (found, gpu) = block_on(async {
         let store = Store::open(&args.database.path()).await?;

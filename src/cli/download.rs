@@ -6,7 +6,7 @@ use peft_tune_engine::hub::DownloadObserver;
 
 /// Draws one bar a file on standard error, where that is a terminal.
 #[derive(Default)]
-pub struct DownloadProgress {
+pub(super) struct DownloadProgress {
     bar: Option<ProgressBar>,
 }
 

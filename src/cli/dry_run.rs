@@ -35,7 +35,7 @@ struct Found {
 ///
 /// # Errors
 /// Bad input, as a search would find it in the study's file, its database and its devices.
-pub fn run(
+pub(super) fn run(
     database: &DatabaseArgs,
     study: &Study,
     mut sampler: Box<dyn Sampler>,

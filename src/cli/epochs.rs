@@ -20,7 +20,7 @@ fn count(length: TrainingLength, batch: &BatchSettings, data: &PreparedData) -> 
 ///
 /// # Errors
 /// As for the data.
-pub fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
+pub(super) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
     let length = recipe.training.length;
     let epochs = match length {
         TrainingLength::Epochs(_) => return Ok(None),
@@ -33,7 +33,7 @@ pub fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<Option<
 ///
 /// # Errors
 /// As for the data.
-pub fn warning_of_study(study: &Study, base: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
+pub(super) fn warning_of_study(study: &Study, base: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
     let Some(TrainingLength::Tokens(tokens)) = study.plan.train.as_ref().map(|train| train.length) else {
         return Ok(None);
     };

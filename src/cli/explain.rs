@@ -23,7 +23,7 @@ const LEAST_SHARE: f64 = 0.03;
 
 /// Explain in words what a study found: the recommendation and its neighbours, what each setting is worth, what is not known
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     /// The same
@@ -72,7 +72,7 @@ pub(super) struct Explanation {
     pub(super) answers: Answers,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let stored = read(&args)?;
     let explanation = explain(stored, args.next);
     let text = match args.json {

@@ -20,7 +20,7 @@ use crate::export;
 use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::Bytes;
 use known::KnownFacts;
-pub use known::model_folder;
+pub(super) use known::model_folder;
 use need::Need;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
@@ -30,7 +30,7 @@ use peft_tune_core::study::{Metrics, TrialNumber};
 ///
 /// Without --trial or --front it is the recommended trial. What a tool cannot express is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Tool to write for.
     #[arg(long, value_enum)]
     pub format: Format,
@@ -64,7 +64,7 @@ pub struct Args {
 
 /// How to choose among the trials of the front, instead of the fastest with a loss at most 1% above the best.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-pub struct RuleArgs {
+pub(super) struct RuleArgs {
     /// Takes the best trial in this objective, or the knee: where giving up a little of one objective no longer buys much of
     /// another.
     #[arg(long, value_enum)]
@@ -82,14 +82,14 @@ pub struct RuleArgs {
 
 /// What to write: the file of a tool, or a whole study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     Trial(ExportFormat),
     Study(StudyFormat),
 }
 
 /// A form of a whole study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StudyFormat {
+pub(super) enum StudyFormat {
     /// The whole study: optuna.db, which optuna and optuna-dashboard open.
     Optuna,
     /// The whole study: trials.csv, evaluations.csv and steps.csv.
@@ -122,7 +122,7 @@ impl ValueEnum for Format {
 
 /// An objective to put first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Preference {
+pub(super) enum Preference {
     Throughput,
     Memory,
     Loss,
@@ -131,7 +131,7 @@ pub enum Preference {
 
 impl Preference {
     /// The metric of that objective; none is the knee.
-    pub fn metric(self) -> Option<&'static str> {
+    pub(super) fn metric(self) -> Option<&'static str> {
         match self {
             Self::Throughput => Some(THROUGHPUT),
             Self::Memory => Some(PEAK_MEMORY),
@@ -143,11 +143,11 @@ impl Preference {
 
 /// Weights by metric, each above zero.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Weights(pub BTreeMap<String, f64>);
+pub(super) struct Weights(pub BTreeMap<String, f64>);
 
 /// A trial that is exported.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
+pub(super) struct Chosen {
     pub recipe: Recipe,
     pub study: String,
     pub trial: TrialNumber,
@@ -163,7 +163,7 @@ pub struct Chosen {
 /// # Errors
 /// Those of `choose`; bad input where a file is in the way or the format cannot say the recipe; a failure where the file
 /// cannot be written.
-pub fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
+pub(super) fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
     let format = match args.format {
         Format::Trial(format) => format,
         Format::Study(format) => return study::run(&args, format),

@@ -23,13 +23,17 @@ use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceFacts;
 
 /// Rows by sequence length and packing.
-pub type Rows = BTreeMap<(usize, bool), RowLengths>;
+pub(super) type Rows = BTreeMap<(usize, bool), RowLengths>;
 
 /// Values of one parameter that are looked at.
 const MOST_VALUES: u64 = 64;
 
 /// The forecast of a search on this machine; `None` where its trials cannot be predicted: a command backend, or another machine.
-pub async fn of_search(study: &Study, store: &Store, slot: &Placement) -> Result<Option<Arc<Forecast>>, CliError> {
+pub(super) async fn of_search(
+    study: &Study,
+    store: &Store,
+    slot: &Placement,
+) -> Result<Option<Arc<Forecast>>, CliError> {
     let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
         return Ok(None);
     };
@@ -46,7 +50,7 @@ pub async fn of_search(study: &Study, store: &Store, slot: &Placement) -> Result
 
 /// The forecast of a study of the database, where this machine can make one without a network and without measuring anything:
 /// it has the model, the data and, for the CPU, ceilings. What the search corrected its trials by.
-pub async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
+pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
     let text = store.space_text(study.id).await.ok()?;
     let options = ReadOptions { check_files: false };
     let mut file = StudyFile::parse(&study.space_path, &text, options).ok()?;
@@ -80,7 +84,7 @@ pub async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forec
 }
 
 /// What is known of the device that trials of this machine run on.
-pub struct Here {
+pub(super) struct Here {
     /// For people.
     pub name: String,
     machine: Machine,
@@ -90,7 +94,7 @@ pub struct Here {
 
 impl Here {
     /// The first GPU, or where there is none, or `device` says so, the CPU with its ceilings.
-    pub async fn find(
+    pub(super) async fn find(
         device: Option<&str>,
         store: &Store,
         threads: Option<usize>,
@@ -122,7 +126,7 @@ impl Here {
     }
 
     /// The forecast of `study` here.
-    pub fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
+    pub(super) fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
         let predictor = Predictor::new(architecture, self.machine);
         let forecast = Forecast::new(study, predictor, rows);
         match self.device_bytes {
@@ -133,7 +137,7 @@ impl Here {
 }
 
 /// The lengths of the training rows at every sequence length of the study.
-pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
+pub(super) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
     let data = prepared(base, files)?;
     let is_true = |value: ParamValue| value == ParamValue::Bool(true);
     let mut packings: Vec<bool> = values(study, "packing").into_iter().map(is_true).collect();
@@ -157,7 +161,7 @@ pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows,
 }
 
 /// The sequence lengths that a study's trials may have.
-pub fn sequence_lengths(study: &Study, base: &Recipe) -> Vec<usize> {
+pub(super) fn sequence_lengths(study: &Study, base: &Recipe) -> Vec<usize> {
     let given = values(study, "sequence_length").into_iter();
     let lengths: Vec<usize> = given.filter_map(|value| Some(value.as_f64()? as usize)).collect();
     match lengths.is_empty() {
@@ -167,7 +171,7 @@ pub fn sequence_lengths(study: &Study, base: &Recipe) -> Vec<usize> {
 }
 
 /// The values that a study gives to a parameter: fixed, or sampled.
-pub fn values(study: &Study, name: &str) -> Vec<ParamValue> {
+pub(super) fn values(study: &Study, name: &str) -> Vec<ParamValue> {
     if let Some(value) = study.fixed.get(name) {
         return vec![value.clone()];
     }
@@ -180,7 +184,7 @@ pub fn values(study: &Study, name: &str) -> Vec<ParamValue> {
 }
 
 /// The precisions that a study's trials may have.
-pub fn precisions(study: &Study, base: &Recipe) -> Vec<Precision> {
+pub(super) fn precisions(study: &Study, base: &Recipe) -> Vec<Precision> {
     let named = |value: ParamValue| serde_json::from_value(serde_json::Value::String(value.to_string())).ok();
     let sampled: Vec<Precision> = values(study, "precision").into_iter().filter_map(named).collect();
     match sampled.is_empty() {

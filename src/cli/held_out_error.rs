@@ -12,7 +12,7 @@ use peft_tune_search::NEAR_BEST_LOSS;
 
 /// Says that the loss in `metrics` is known to less than 1%, from `rows` held-out rows, and how many would do. `None` where
 /// it is known well enough, or nothing is known of it.
-pub fn warning(metrics: &Metrics, rows: u64) -> Option<String> {
+pub(super) fn warning(metrics: &Metrics, rows: u64) -> Option<String> {
     let (loss, error) = (metrics.value(LOSS)?, metrics.value(LOSS_STANDARD_ERROR)?);
     let part = error / loss;
     if part.is_nan() || part <= NEAR_BEST_LOSS || rows == 0 {

@@ -24,7 +24,7 @@ use peft_tune_kernels::device;
 /// token, time of each further one (median, 95th and 99th percentile), tokens per second, memory. Stored, and drawn as a
 /// curve of time against throughput over batch sizes.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     base: BaseArgs,
     /// Ranks of fresh adapters on all linear layers, instead of `--adapter`.
@@ -66,7 +66,7 @@ struct FormPoints {
 }
 
 /// Measures all forms, and prints what was found.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = args.base.name()?;
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;

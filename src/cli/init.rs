@@ -30,7 +30,7 @@ use plan::Plan;
 /// Asks for what is not given, and offers what it finds: models in the Hugging Face cache, data files in this folder, the
 /// memory of this machine. With --yes, or without a terminal, it takes the first of each.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Base model: a directory, or a hub id such as Qwen/Qwen2.5-0.5B
     #[arg(long, value_name = "DIR|ID")]
     model: Option<String>,
@@ -59,7 +59,7 @@ struct Answers {
     machine: Machine,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let answers = answers(&args)?;
     let architecture = architecture(&answers.model)?;
     let format = recognise(&answers.data, &Default::default()).map_err(CliError::bad_input)?;

@@ -10,7 +10,7 @@ use crate::tune::Interrupt;
 
 /// What was signalled.
 #[derive(Clone, Debug, Default)]
-pub struct Signals {
+pub(super) struct Signals {
     /// The request that the signals make.
     pub interrupt: Interrupt,
     first: Arc<AtomicU8>,
@@ -19,7 +19,7 @@ pub struct Signals {
 impl Signals {
     /// The exit code that says which signal came first, as a shell reports it; that of Ctrl-C where none came and a
     /// person asked another way.
-    pub fn exit_code(&self) -> u8 {
+    pub(super) fn exit_code(&self) -> u8 {
         match self.first.load(Relaxed) {
             0 => 130,
             signal => 128 + signal,
@@ -30,7 +30,7 @@ impl Signals {
 /// Listens from now on. The first signal prints `message` and requests the interrupt; the second one requests it at once,
 /// and ends the process itself where that takes longer than `in_order`; a third has its usual effect. A signal that the process was
 /// started to ignore (`nohup`) stays ignored.
-pub fn listen(message: &'static str, in_order: Duration) -> io::Result<Signals> {
+pub(super) fn listen(message: &'static str, in_order: Duration) -> io::Result<Signals> {
     let signals = Signals::default();
     let heard = signals.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

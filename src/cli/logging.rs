@@ -13,7 +13,7 @@ use super::CliError;
 
 /// What is logged, how and where.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct LogArgs {
+pub(super) struct LogArgs {
     /// Format of the log.
     #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -28,7 +28,7 @@ pub struct LogArgs {
 
 /// Form of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
+pub(super) enum LogFormat {
     /// A line for people.
     #[default]
     Text,
@@ -41,7 +41,7 @@ impl LogArgs {
     ///
     /// # Errors
     /// Bad input: a level that is none, a file that cannot be written.
-    pub fn begin(&self) -> Result<(), CliError> {
+    pub(super) fn begin(&self) -> Result<(), CliError> {
         let usual = if self.log_file.is_some() { "info" } else { "warn" };
         let environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
         let level = self
@@ -63,7 +63,7 @@ impl LogArgs {
 }
 
 /// Begins to log this program's warnings on standard error, as commands do that have no [`LogArgs`]; `RUST_LOG` asks for something else.
-pub fn begin_plainly() {
+pub(super) fn begin_plainly() {
     let environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let filter = environment.as_deref().and_then(filter_of);
     let filter = filter.unwrap_or_else(|| EnvFilter::new("peft_tune=warn"));

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// Ceilings with what the moment of their measurement took from them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MeasuredCeilings {
+pub(super) struct MeasuredCeilings {
     pub ceilings: Ceilings,
     /// Share of the speed that may have been lost to other programs; 0 where it was quiet.
     pub disturbed: f64,
@@ -29,7 +29,7 @@ pub struct MeasuredCeilings {
 
 impl MeasuredCeilings {
     /// Whether settings of these precisions may be predicted from them.
-    pub fn serves(&self, precisions: &[Precision]) -> bool {
+    pub(super) fn serves(&self, precisions: &[Precision]) -> bool {
         self.disturbed == 0.0 && self.covers(precisions)
     }
 
@@ -40,7 +40,7 @@ impl MeasuredCeilings {
 
 /// This machine's ceilings from the database where they cover `precisions` and were measured in peace, else measured now and,
 /// with a database, kept.
-pub async fn stored_or_measured(
+pub(super) async fn stored_or_measured(
     store: Option<&Store>,
     threads: Option<usize>,
     precisions: &[Precision],
@@ -62,7 +62,7 @@ pub async fn stored_or_measured(
 }
 
 /// What the database has of this machine; something that this version cannot read counts as nothing.
-pub async fn stored(store: &Store, threads: usize) -> Result<Option<MeasuredCeilings>, CliError> {
+pub(super) async fn stored(store: &Store, threads: usize) -> Result<Option<MeasuredCeilings>, CliError> {
     let found = store.ceilings(&machine(), &build(), threads as u64).await?;
     Ok(found.and_then(|(grids, disturbed)| {
         let ceilings = serde_json::from_str(&grids).ok()?;
@@ -72,7 +72,7 @@ pub async fn stored(store: &Store, threads: usize) -> Result<Option<MeasuredCeil
 
 /// Measures `precisions` on so many threads, on top of what is known. What was measured in a busy moment is measured again as a
 /// whole; where no moment is quiet the least disturbed counts, and what is missing is said.
-pub fn measured(
+pub(super) fn measured(
     known: Option<MeasuredCeilings>,
     threads: usize,
     precisions: &[Precision],
@@ -144,7 +144,7 @@ fn measure(
 }
 
 /// Writes ceilings to the database.
-pub async fn keep(store: &Store, threads: usize, found: &MeasuredCeilings) -> Result<(), CliError> {
+pub(super) async fn keep(store: &Store, threads: usize, found: &MeasuredCeilings) -> Result<(), CliError> {
     let MeasuredCeilings { ceilings, disturbed } = found;
     let record = CeilingRecord {
         build: build(),
@@ -158,7 +158,7 @@ pub async fn keep(store: &Store, threads: usize, found: &MeasuredCeilings) -> Re
 }
 
 /// What a measurement belongs to besides the machine.
-pub fn build() -> String {
+pub(super) fn build() -> String {
     let kind = if cfg!(debug_assertions) { "debug" } else { "release" };
     format!("{} {kind}", env!("CARGO_PKG_VERSION"))
 }

@@ -18,7 +18,7 @@ use peft_tune_engine::{BaseModel, Generator, GgufFile, GgufType, MergedModel, Mo
 /// GGUF file for llama.cpp.
 /// An adapter that was trained on quantized weights is merged into the weights that `--model` names.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Base model: a directory or a hub id; the one that the adapter names if absent.
     #[arg(long, value_name = "DIR|ID")]
     model: Option<String>,
@@ -85,7 +85,7 @@ impl OutType {
 }
 
 /// Merges, and prints where the model is.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = match &args.model {
         Some(model) => model.clone(),

@@ -11,7 +11,7 @@ use peft_tune_kernels::{Kernels, set_kernels};
 
 /// Where and with how many threads to compute.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct ComputeArgs {
+pub(super) struct ComputeArgs {
     /// Threads to compute with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
@@ -24,7 +24,7 @@ pub struct ComputeArgs {
 
 /// A base model, perhaps with an adapter.
 #[derive(Clone, Debug, clap::Args)]
-pub struct BaseArgs {
+pub(super) struct BaseArgs {
     /// Base model: a directory or a hub id; the one that the adapter names if absent.
     #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
     model: Option<String>,
@@ -38,7 +38,7 @@ pub struct BaseArgs {
 
 impl BaseArgs {
     /// The model that was named, else the one that the adapter names.
-    pub fn name(&self) -> Result<String, CliError> {
+    pub(super) fn name(&self) -> Result<String, CliError> {
         match (&self.model, &self.adapter) {
             (Some(model), _) => Ok(model.clone()),
             (None, Some(adapter)) => base_of(adapter),
@@ -50,18 +50,18 @@ impl BaseArgs {
     }
 
     /// The precision that was asked for, else that of the model's own files.
-    pub fn precision(&self, files: &ModelFiles) -> Result<Precision, CliError> {
+    pub(super) fn precision(&self, files: &ModelFiles) -> Result<Precision, CliError> {
         let stored = || BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input);
         self.precision.map_or_else(stored, Ok)
     }
 }
 
 /// The variable that means the same as `--kernels`.
-pub const KERNELS_VARIABLE: &str = "PEFT_TUNE_KERNELS_FORM";
+pub(super) const KERNELS_VARIABLE: &str = "PEFT_TUNE_KERNELS_FORM";
 
 /// Which form of the ops computes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub struct KernelArgs {
+pub(super) struct KernelArgs {
     /// Kernels: the engine's own, some of them, the same replayed from CUDA graphs, or plain tensor ops. Plain ops are
     /// slower, compute the same, and tell whether a fault lies in a kernel.
     #[arg(long, value_enum, default_value_t, value_name = "FORM", env = KERNELS_VARIABLE)]
@@ -70,7 +70,7 @@ pub struct KernelArgs {
 
 /// [`Kernels`] on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum KernelForm {
+pub(super) enum KernelForm {
     /// Own kernels and loops, the fastest that the device has. Also called `fused`.
     #[default]
     #[value(alias = "fused")]
@@ -87,7 +87,7 @@ pub enum KernelForm {
 
 impl KernelArgs {
     /// The form that was asked for.
-    pub fn form(self) -> Kernels {
+    pub(super) fn form(self) -> Kernels {
         match self.kernels {
             KernelForm::Auto => Kernels::Fused,
             KernelForm::Tiled => Kernels::Tiled,
@@ -98,7 +98,7 @@ impl KernelArgs {
     }
 
     /// The words that ask for the same again; none for the default, where no variable says otherwise.
-    pub fn words(self) -> Vec<String> {
+    pub(super) fn words(self) -> Vec<String> {
         match self.form() {
             Kernels::Fused if std::env::var_os(KERNELS_VARIABLE).is_none() => Vec::new(),
             form => vec!["--kernels".to_owned(), form.flag().to_owned()],
@@ -108,29 +108,29 @@ impl KernelArgs {
 
 impl ComputeArgs {
     /// Makes this process compute with these kernels. Its threads are made before any command begins.
-    pub fn set_up(&self) {
+    pub(super) fn set_up(&self) {
         set_kernels(self.kernels.form());
     }
 
     /// The threads that were asked for.
-    pub fn threads(&self) -> Option<usize> {
+    pub(super) fn threads(&self) -> Option<usize> {
         self.threads.map(usize::from)
     }
 
     /// The device that was asked for, else the default one.
-    pub fn device_name(&self) -> &str {
+    pub(super) fn device_name(&self) -> &str {
         self.device.as_deref().unwrap_or_else(|| device::default_name())
     }
 
     /// Loads the model in `files`.
-    pub fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
+    pub(super) fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
         let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
         BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
     }
 }
 
 /// Makes every product of this process use so many threads. Called first of all, while there is one thread.
-pub fn use_threads(threads: usize) {
+pub(super) fn use_threads(threads: usize) {
     // SAFETY: no other thread is running yet that could read the environment at the same time: commands call this before
     // they do anything else.
     unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
@@ -142,7 +142,7 @@ fn parse_precision(text: &str) -> Result<Precision, String> {
 }
 
 /// The model that an adapter was trained on, as its `adapter_config.json` says.
-pub fn base_of(adapter: &std::path::Path) -> Result<String, CliError> {
+pub(super) fn base_of(adapter: &std::path::Path) -> Result<String, CliError> {
     let path: PathBuf = adapter.join("adapter_config.json");
     let text = std::fs::read(&path).map_err(|error| {
         let message = format!(

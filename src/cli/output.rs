@@ -9,30 +9,30 @@ use super::CliError;
 use crate::report::printable;
 
 /// Writes a result to stdout. A reader that has seen enough (`| head`) is not an error.
-pub fn write_result(text: &str) -> Result<(), CliError> {
+pub(super) fn write_result(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(clean(text).as_bytes()).and_then(|()| stdout.flush());
     unless_closed(written).map_err(CliError::failed)
 }
 
 /// Writes a message to standard error as a line. Who closed it or let it run full wants no messages.
-pub fn tell(message: impl fmt::Display) {
+pub(super) fn tell(message: impl fmt::Display) {
     let message = message.to_string();
     let _ = writeln!(io::stderr(), "{}", clean(&message));
 }
 
 /// Writes a message to standard error as it is.
-pub fn tell_part(message: impl fmt::Display) {
+pub(super) fn tell_part(message: impl fmt::Display) {
     let _ = write!(io::stderr(), "{message}");
 }
 
 /// A line on standard output of a command that goes on whoever reads it.
-pub fn show(line: impl fmt::Display) {
+pub(super) fn show(line: impl fmt::Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// A part of such a line.
-pub fn show_part(part: impl fmt::Display) {
+pub(super) fn show_part(part: impl fmt::Display) {
     let mut stdout = io::stdout();
     let _ = write!(stdout, "{part}").and_then(|()| stdout.flush());
 }
@@ -53,7 +53,7 @@ fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// Turns the error of a pipe whose reader has gone into success.
-pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+pub(super) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
@@ -61,7 +61,7 @@ pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
 }
 
 /// Columns of characters of the terminal that stdout is; `None` where it is none, so that files and pipes get all.
-pub fn terminal_width() -> Option<usize> {
+pub(super) fn terminal_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 

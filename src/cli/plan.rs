@@ -24,7 +24,7 @@ use peft_tune_engine::hub::ModelFiles;
 /// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
 /// trained, and no weights are read.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Search-space file (YAML).
     #[arg(required_unless_present = "check")]
     file: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Args {
 }
 
 /// Predicts and prints.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
         return plan_stack::run(args.file.as_deref(), &args.stack, args.device.as_deref(), args.json);
     };

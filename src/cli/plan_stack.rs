@@ -15,7 +15,7 @@ use peft_tune_engine::hub::ModelFiles;
 
 /// Another tool that is to train.
 #[derive(Debug, clap::Args)]
-pub struct StackArgs {
+pub(super) struct StackArgs {
     /// Plans for another tool: peft, trl, axolotl, llamafactory, unsloth or torchtune.
     #[arg(long, value_name = "TOOL")]
     pub stack: Option<String>,
@@ -39,14 +39,14 @@ pub struct StackArgs {
 
 impl StackArgs {
     /// Whether another tool is asked for.
-    pub fn is_asked(&self) -> bool {
+    pub(super) fn is_asked(&self) -> bool {
         self.stack.is_some() || self.check.is_some()
     }
 }
 
 /// All that a plan for a stack says.
 #[derive(Debug)]
-pub struct StackPlan {
+pub(super) struct StackPlan {
     pub stack: Stack,
     pub model: String,
     pub shape: ModelShape,
@@ -61,7 +61,7 @@ pub struct StackPlan {
 
 /// The largest micro-batch at one length, and its speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FrontierPoint {
+pub(super) struct FrontierPoint {
     pub sequence_length: u64,
     pub micro_batch: u64,
     pub tokens_per_s: Option<f64>,
@@ -71,7 +71,7 @@ pub struct FrontierPoint {
 ///
 /// # Errors
 /// Bad input; a setting that does not fit, or that may not.
-pub fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, as_json: bool) -> Result<(), CliError> {
+pub(super) fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, as_json: bool) -> Result<(), CliError> {
     let stack = args.stack.as_deref().map(Stack::from_name).transpose();
     let stack = stack.map_err(CliError::bad_input)?;
     let device = device.map(predict::device).transpose().map_err(CliError::bad_input)?;
@@ -231,7 +231,7 @@ fn frontier(
 ///
 /// # Errors
 /// A model that is not found, or a config that cannot be read.
-pub fn shape_of(model: &str) -> Result<ModelShape, CliError> {
+pub(super) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
     let path = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
     let name = path.display().to_string();
     let text = std::fs::read_to_string(&path).map_err(|error| bad(&format!("cannot read {name}: {error}")))?;

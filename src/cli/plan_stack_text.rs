@@ -9,7 +9,7 @@ use crate::report::{bytes, printable};
 use peft_tune_core::predict::stack::{EVALUATION, Recompute, StackSetting, Trains};
 
 /// The plan for people.
-pub fn to_text(plan: &StackPlan) -> String {
+pub(super) fn to_text(plan: &StackPlan) -> String {
     let mut text = format!("plan for {}\n", plan.stack.name());
     let mut line = |name: &str, value: &str| {
         // Writing to a string cannot fail.
@@ -90,7 +90,7 @@ pub fn to_text(plan: &StackPlan) -> String {
 }
 
 /// The plan for scripts, with raw numbers.
-pub fn to_json(plan: &StackPlan) -> String {
+pub(super) fn to_json(plan: &StackPlan) -> String {
     let frontier: Vec<_> = plan
         .frontier
         .iter()
@@ -132,7 +132,7 @@ pub fn to_json(plan: &StackPlan) -> String {
 }
 
 /// Tensors, and the process with the allocator's cached blocks.
-pub fn peak(plan: &StackPlan) -> String {
+pub(super) fn peak(plan: &StackPlan) -> String {
     let prediction = &plan.prediction;
     format!(
         "tensors {}, process {} with cached blocks and the {} of the driver and libraries",

@@ -10,7 +10,7 @@ use crate::tune::{CostSurvey, Expected};
 use peft_tune_core::predict::DataSheet;
 
 /// The plan for people: facts, the predicted front, the `top` fastest settings.
-pub fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: usize, width: Option<usize>) -> String {
+pub(super) fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: usize, width: Option<usize>) -> String {
     let mut text = format!("plan of study {}\n", printable(&study.name));
     let size = survey
         .size
@@ -92,7 +92,7 @@ fn table(settings: &[&Expected]) -> TextTable {
 }
 
 /// The plan with raw numbers; `settings` holds the `top` fastest that fit, and all parts of each one's memory and time.
-pub fn to_json(
+pub(super) fn to_json(
     study: &Study,
     survey: &CostSurvey,
     machine: &str,

@@ -14,7 +14,7 @@ use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
 
 /// What was found.
-pub struct Preflight {
+pub(super) struct Preflight {
     pub architecture: Architecture,
     pub model: ModelRecord,
     pub data_set: DataSetRecord,
@@ -27,7 +27,7 @@ pub struct Preflight {
 ///
 /// # Errors
 /// Bad input: a model or data file that is missing or cannot be used.
-pub fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
+pub(super) fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;

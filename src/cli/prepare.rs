@@ -25,10 +25,10 @@ static READY: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Makes the data ready that its parent asks for. A command starts this by itself.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub(super) struct Args {}
 
 /// Serves one request.
-pub fn run(_: Args) -> Result<(), CliError> {
+pub(super) fn run(_: Args) -> Result<(), CliError> {
     let input = std::io::BufReader::new(std::io::stdin());
     serve_prepare(input, std::io::stdout()).map_err(CliError::failed)
 }
@@ -38,7 +38,7 @@ pub fn run(_: Args) -> Result<(), CliError> {
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
-pub fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
+pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
     let request = PrepareRequest {
         work: Preparation::Data(Box::new(recipe.clone())),
         files: files.clone(),
@@ -57,7 +57,7 @@ pub fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Cli
 ///
 /// # Errors
 /// Bad input: a tokenizer or a template that cannot be used.
-pub fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<Vec<u32>, CliError> {
+pub(super) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<Vec<u32>, CliError> {
     let request = PrepareRequest {
         work: prompt,
         files: files.clone(),

@@ -37,7 +37,7 @@ use peft_tune_kernels::device::Device;
 /// Runs steps of the recipe until the throughput is known to 2% or the time is spent, then prints phases, modules, ops,
 /// memory at the peak and a diagnosis, and stores them. Nothing is trained: the adapter is discarded.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     source: SourceArgs,
     /// Time that measuring may take, such as `90s`; each change of `--verify` may take as much.
@@ -83,7 +83,7 @@ pub struct Args {
 }
 
 /// Profiles, and prints what was found.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     check_place(args.trace.as_deref())?;

@@ -20,7 +20,7 @@ use peft_tune_kernels::device::Device;
 const LARGE: [f64; 3] = [512.0, 1024.0, 1024.0];
 
 /// The ceilings of the device that is profiled, for one recipe.
-pub enum MachineCeilings {
+pub(super) enum MachineCeilings {
     Host {
         ceilings: Box<Ceilings>,
         oracle: Box<ModelOracle>,
@@ -31,7 +31,7 @@ pub enum MachineCeilings {
 impl MachineCeilings {
     /// Those of the database where it has them; measured now, and kept unless nothing is to be stored, where not. `None` for a GPU
     /// that cannot be measured and has no data sheet.
-    pub fn of(
+    pub(super) fn of(
         device: &Device,
         recipe: &Recipe,
         (files, data): (&ModelFiles, &PreparedData),
@@ -59,7 +59,7 @@ impl MachineCeilings {
     }
 
     /// What knows the cost of other settings.
-    pub fn oracle(&self) -> &dyn Oracle {
+    pub(super) fn oracle(&self) -> &dyn Oracle {
         match self {
             Self::Host { oracle, .. } => oracle.as_ref(),
             Self::Gpu(_) => &(),
@@ -67,7 +67,7 @@ impl MachineCeilings {
     }
 
     /// The roofline for products in the compute dtype of `precision`.
-    pub fn ceiling(&self, precision: Precision) -> Option<Ceiling> {
+    pub(super) fn ceiling(&self, precision: Precision) -> Option<Ceiling> {
         let (bytes_per_s, from) = match self {
             Self::Host { ceilings, .. } => (ceilings.memory_bytes_per_s, CeilingSource::Measured),
             Self::Gpu(known) => (known.ceilings.memory_bytes_per_s, known.from),
@@ -80,7 +80,7 @@ impl MachineCeilings {
     }
 
     /// The number type that is multiplied faster than that of `precision`, and how many times as fast.
-    pub fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
+    pub(super) fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
         let times = self.rate(Precision::Bf16)? / self.rate(precision)?;
         (times > 1.0).then_some((Precision::Bf16.name(), times))
     }

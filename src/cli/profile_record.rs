@@ -7,7 +7,7 @@ use peft_tune_engine::profile::diagnosis::{Finding, Metric, Verified};
 use peft_tune_engine::profile::{DeviceSample, OpTime, PhaseTime, Profile};
 
 /// The record of a profile with its findings.
-pub fn record_of(
+pub(super) fn record_of(
     source: &ProfileSource,
     profile: &Profile,
     findings: &[Finding],

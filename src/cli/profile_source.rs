@@ -12,7 +12,7 @@ use peft_tune_core::study::{Trial, TrialNumber};
 
 /// Where the recipe comes from.
 #[derive(Clone, Debug, clap::Args)]
-pub struct SourceArgs {
+pub(super) struct SourceArgs {
     /// Recipe file (YAML).
     #[arg(required_unless_present = "trial", conflicts_with = "trial")]
     recipe: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub struct SourceArgs {
 
 /// A recipe with what is known of its surroundings.
 #[derive(Clone, Debug)]
-pub struct ProfileSource {
+pub(super) struct ProfileSource {
     /// Recipe file, or study and number of the trial.
     pub name: String,
     pub recipe: Recipe,
@@ -37,7 +37,7 @@ pub struct ProfileSource {
 
 impl ProfileSource {
     /// Reads the recipe.
-    pub fn read(args: &SourceArgs, database: &DatabaseArgs) -> Result<Self, CliError> {
+    pub(super) fn read(args: &SourceArgs, database: &DatabaseArgs) -> Result<Self, CliError> {
         match (&args.recipe, args.trial) {
             (Some(path), _) => Ok(Self {
                 name: path.display().to_string(),

@@ -16,14 +16,14 @@ use peft_tune_kernels::Kernels;
 const TICKS: u64 = 1000;
 
 /// Draws where a search stands.
-pub struct SearchProgress {
+pub(super) struct SearchProgress {
     bar: ProgressBar,
     trial: String,
 }
 
 impl SearchProgress {
     /// A bar on standard error; hidden where that is not a terminal, or where `quiet` asks for silence.
-    pub fn new(quiet: bool) -> Self {
+    pub(super) fn new(quiet: bool) -> Self {
         let target = if quiet {
             ProgressDrawTarget::hidden()
         } else {
@@ -41,7 +41,7 @@ impl SearchProgress {
     }
 
     /// Takes the bar off the screen.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 

@@ -13,7 +13,7 @@ use crate::report::html::{PageInput, StudyView, document};
 
 /// Write a study as one HTML page that needs no network, and its charts as SVG and PNG
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Name of the study; the latest where absent
     study: Option<String>,
     /// HTML file to write [default: <STUDY>.html, unless --charts is given]
@@ -26,7 +26,7 @@ pub struct Args {
     database: DatabaseArgs,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let input = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let asked = Asked::read(store, &study).await?;

@@ -16,7 +16,7 @@ use peft_tune_core::recipe::{
 
 /// Prints the JSON Schema of a study or recipe file, for editors that complete YAML, or of the worker's protocol
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Which schema to print.
     #[arg(value_enum, default_value_t = File::Space)]
     file: File,
@@ -37,7 +37,7 @@ enum File {
 }
 
 /// Prints the schema.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let schema = match args.file {
         File::Space => study_schema(),
         File::Recipe => recipe_schema(),

@@ -48,7 +48,7 @@ const IN_ORDER: Duration = Duration::from_secs(3);
 /// Started again on the same file and database, it continues where it stopped; nothing that finished is run again.
 /// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Search-space file (YAML).
     file: PathBuf,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub struct Args {
 }
 
 /// Runs the search and prints what it found.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut study = StudyFile::read(&args.file)?;
     if let Some(name) = &args.name {
         study.name.clone_from(name);

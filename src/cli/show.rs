@@ -15,7 +15,7 @@ use peft_tune_search::hypervolume_history;
 
 /// Show a study with its trials, or one trial in depth
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Name of the study, the latest where absent; or the number of a trial of the latest study
     study: Option<String>,
     /// Number of a trial of that study, to show in depth: params, metrics, phases, evaluations, recipe
@@ -34,7 +34,7 @@ pub struct Args {
     database: DatabaseArgs,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let args = with_trial(args)?;
     let text = match args.trial {
         Some(number) => show_trial(&args, TrialNumber(number))?,

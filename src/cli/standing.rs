@@ -8,7 +8,7 @@ use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 
 /// Where a study stands.
 #[derive(Clone, Debug, Serialize)]
-pub struct Standing {
+pub(super) struct Standing {
     pub study: String,
     /// Whether a process runs it.
     pub running: bool,
@@ -31,7 +31,7 @@ pub struct Standing {
 
 /// A trial under way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct UnderWay {
+pub(super) struct UnderWay {
     pub trial: u64,
     pub attempt: u64,
     pub phase: Option<String>,
@@ -41,7 +41,7 @@ pub struct UnderWay {
 
 impl Standing {
     /// Reads where a study stands.
-    pub async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
+    pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let runner = store.live_runner(study.id);
         let times = store.trial_times(study.id).await?;
         let running = times
@@ -79,7 +79,7 @@ impl Standing {
     }
 
     /// The standing for people, a few lines.
-    pub fn to_text(&self, resumed_at: &str) -> String {
+    pub(super) fn to_text(&self, resumed_at: &str) -> String {
         let mut text = format!("study {}: ", self.study);
         text += &match (self.process, self.paused, &self.ending) {
             (Some(process), true, _) => format!("paused, in process {process}"),

@@ -7,7 +7,7 @@ use super::standing::Standing;
 
 /// Show the state of a study: who runs it, what is under way, how it ended
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     /// Write JSON with raw numbers
@@ -17,7 +17,7 @@ pub struct Args {
     database: DatabaseArgs,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let (study, standing) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let standing = Standing::read(store, &study).await?;

@@ -14,7 +14,7 @@ const APART: Duration = Duration::from_millis(200);
 
 /// End a running search after the trials under way
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     /// End it at once: trials under way are handed back, and the next search runs them again
@@ -27,7 +27,7 @@ pub struct Args {
     database: DatabaseArgs,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let name = args.study.as_deref();
     let (study, runner) = args.database.read(async |store| {
         let study = store.study(name).await?;

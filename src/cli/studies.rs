@@ -10,7 +10,7 @@ use crate::store::StudyOverview;
 
 /// List the studies in the results database
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Write JSON with raw numbers
     #[arg(long)]
     json: bool,
@@ -18,7 +18,7 @@ pub struct Args {
     database: DatabaseArgs,
 }
 
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     let studies = args.database.read(async |store| store.studies().await)?;
     let text = if args.json {
         let studies: Vec<serde_json::Value> = studies.iter().map(study_json).collect();
@@ -32,7 +32,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
 }
 
 /// A study as JSON, with raw numbers.
-pub fn study_json(study: &StudyOverview) -> serde_json::Value {
+pub(super) fn study_json(study: &StudyOverview) -> serde_json::Value {
     json!({
         "study": study.name,
         "space_path": study.space_path,
@@ -85,6 +85,6 @@ fn table(studies: &[StudyOverview]) -> TextTable {
 }
 
 /// A stored time to the minute: `2025-11-20 10:50`.
-pub fn minute(time: &str) -> String {
+pub(super) fn minute(time: &str) -> String {
     time.get(..16).unwrap_or(time).replace('T', " ")
 }

@@ -13,7 +13,7 @@ const BESIDE: usize = 8;
 ///
 /// # Errors
 /// Not even the threads beside the computing ones can be had.
-pub fn make(asked: Option<usize>) -> Result<(), CliError> {
+pub(super) fn make(asked: Option<usize>) -> Result<(), CliError> {
     let of_environment = || {
         std::env::var("RAYON_NUM_THREADS")
             .ok()?

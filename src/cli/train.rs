@@ -30,7 +30,7 @@ use peft_tune_engine::run::{
 /// TensorBoard, and the recipe. Ctrl-C finishes the step under way, writes a checkpoint and ends with exit code 130;
 /// `--resume` continues from there, in float32 bit by bit as if nothing had happened.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Recipe file (YAML).
     recipe: PathBuf,
     /// Folder to write to; it must be empty, except with --resume or --force [default: <recipe>-trained].
@@ -62,7 +62,7 @@ pub struct Args {
 }
 
 /// Trains, and prints how it went.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let recipe = RecipeFile::read(&args.recipe)?;
     let settings = settings_of(&args);

@@ -16,7 +16,7 @@ use peft_tune_engine::{Control, Evaluation, StepEvent, StepObserver};
 const LINES: u64 = 20;
 
 /// Shows each step, adds it to the event file, and stops where a person asks for it.
-pub struct TrainWatch {
+pub(super) struct TrainWatch {
     display: Display,
     tensorboard: Option<TensorBoard>,
     interrupt: Interrupt,
@@ -25,7 +25,7 @@ pub struct TrainWatch {
 
 /// Which steps of a training are written down.
 #[derive(Clone, Copy, Debug)]
-pub struct LogEvery {
+pub(super) struct LogEvery {
     /// One in N, beside the first and the last.
     pub every: u64,
     /// Steps taken before.
@@ -40,7 +40,7 @@ impl LogEvery {
 }
 
 /// How a training is shown.
-pub enum Display {
+pub(super) enum Display {
     /// One JSON object per step and evaluation, on standard output.
     Json,
     /// A bar on standard error.
@@ -52,7 +52,7 @@ pub enum Display {
 }
 
 /// How fast the steps come.
-pub struct Pace {
+pub(super) struct Pace {
     started: Instant,
     /// Steps taken before that.
     first: u64,
@@ -60,7 +60,7 @@ pub struct Pace {
 }
 
 impl TrainWatch {
-    pub fn new(display: Display, tensorboard: TensorBoard, interrupt: Interrupt, due: LogEvery) -> Self {
+    pub(super) fn new(display: Display, tensorboard: TensorBoard, interrupt: Interrupt, due: LogEvery) -> Self {
         Self {
             display,
             tensorboard: Some(tensorboard),
@@ -70,7 +70,7 @@ impl TrainWatch {
     }
 
     /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
-    pub fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
+    pub(super) fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
         /// Only a number in a text that nobody reads.
         const TOTAL: u64 = 1000;
         let tensorboard = TensorBoard::nameless(folder, memory)?;
@@ -84,7 +84,7 @@ impl TrainWatch {
     }
 
     /// Takes the bar off the screen.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         if let Display::Bar(bar, _) = &self.display {
             bar.finish_and_clear();
         }
@@ -158,7 +158,7 @@ impl StepObserver for TrainWatch {
 
 impl Display {
     /// A bar, after `first` of `total` steps.
-    pub fn bar(first: u64, total: u64) -> Self {
+    pub(super) fn bar(first: u64, total: u64) -> Self {
         let bar = ProgressBar::new(total).with_position(first);
         if let Ok(style) = ProgressStyle::with_template("[{bar:28}] {pos}/{len} {wide_msg}") {
             bar.set_style(style.progress_chars("=> "));
@@ -168,7 +168,7 @@ impl Display {
     }
 
     /// Lines, after `first` of `total` steps.
-    pub fn lines(first: u64, total: u64) -> Self {
+    pub(super) fn lines(first: u64, total: u64) -> Self {
         Self::Lines(Pace::new(first, total))
     }
 }

@@ -8,7 +8,7 @@ use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
-pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
+pub(super) fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
     let attempt = match detail.attempt {
         0 | 1 => String::new(),
         attempt => format!(", attempt {attempt}"),
@@ -192,7 +192,7 @@ fn evaluation_table(detail: &TrialDetail) -> TextTable {
 }
 
 /// Everything about a trial, with raw numbers.
-pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::Value {
+pub(super) fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::Value {
     let evaluations: Vec<serde_json::Value> = detail
         .evaluations
         .iter()

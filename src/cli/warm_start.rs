@@ -13,7 +13,7 @@ use peft_tune_kernels::Kernels;
 ///
 /// # Errors
 /// Where a name is not known, or reading fails.
-pub async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
+pub(super) async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
     let WarmStart::Named(names) = &study.warm_start else {
         return Ok(());
     };
@@ -39,7 +39,7 @@ pub async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
 ///
 /// # Errors
 /// Where the file names a study that the database does not have, or reading fails.
-pub async fn earlier_trials(
+pub(super) async fn earlier_trials(
     study: &Study,
     store: &Store,
     id: StudyId,

@@ -11,7 +11,7 @@ use peft_tune_kernels::{Kernels, device};
 
 /// Where trials run.
 #[derive(Clone, Debug, clap::Args)]
-pub struct WorkerArgs {
+pub(super) struct WorkerArgs {
     /// Trials to run side by side, each in a process of its own: on a GPU each, or with its share of the cores.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: u16,
@@ -39,7 +39,7 @@ pub struct WorkerArgs {
 
 /// How profile phases go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Measure {
+pub(super) enum Measure {
     /// One at a time, with nobody else computing on the same hardware.
     Alone,
     /// Side by side; marked by the metric `neighbours`.
@@ -51,7 +51,7 @@ impl WorkerArgs {
     ///
     /// # Errors
     /// Bad input: a device that is named twice, more workers than GPUs, trials that take more GPUs than the workers have.
-    pub fn slots(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
+    pub(super) fn slots(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
         let cpus = usable_cpus();
         let threads = self.threads.map(usize::from);
         if self.devices.is_empty() {
@@ -110,7 +110,7 @@ impl WorkerArgs {
     ///
     /// # Errors
     /// As [`WorkerArgs::slots`], and a device that has them not.
-    pub fn check_kernels(&self, study: &Study) -> Result<(), CliError> {
+    pub(super) fn check_kernels(&self, study: &Study) -> Result<(), CliError> {
         let slots = self.slots(study)?;
         let kernels = self.kernels.form();
         // Forms that any device runs: one that is not there is told elsewhere.
@@ -129,7 +129,7 @@ impl WorkerArgs {
     ///
     /// # Errors
     /// As [`WorkerArgs::slots`].
-    pub fn first_slot(&self, study: &Study) -> Result<Placement, CliError> {
+    pub(super) fn first_slot(&self, study: &Study) -> Result<Placement, CliError> {
         let mut slots = self.slots(study)?;
         Ok(slots.swap_remove(0))
     }
@@ -138,7 +138,7 @@ impl WorkerArgs {
     ///
     /// # Errors
     /// As [`WorkerArgs::slots`], or where this program does not know its own path.
-    pub fn evaluator(&self, study: &Study) -> Result<Box<dyn Evaluator>, CliError> {
+    pub(super) fn evaluator(&self, study: &Study) -> Result<Box<dyn Evaluator>, CliError> {
         let program = std::env::current_exe().map_err(CliError::failed)?;
         let words = LaunchCommand::new(&study.launcher, &program, std::process::id());
         let slots = match study.launcher.is_elsewhere() {

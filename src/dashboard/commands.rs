@@ -7,7 +7,7 @@ use crate::shell::shell_word;
 use peft_tune_core::study::TrialNumber;
 
 /// How to use a trial: export it, train with it, look at it.
-pub fn commands(database: &Path, study: &str, trial: TrialNumber) -> Vec<Command> {
+pub(super) fn commands(database: &Path, study: &str, trial: TrialNumber) -> Vec<Command> {
     let folder = format!("trial-{trial}");
     let of = format!(
         "--study {} --trial {trial} --db {}",

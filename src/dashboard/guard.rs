@@ -32,11 +32,11 @@ const HEADERS: [(HeaderName, &str); 7] = [
 
 /// The names under which the dashboard may be addressed.
 #[derive(Clone, Debug)]
-pub struct Hosts(Arc<[String]>);
+pub(super) struct Hosts(Arc<[String]>);
 
 impl Hosts {
     /// This machine's names for itself, with the port.
-    pub fn of(port: u16) -> Self {
+    pub(super) fn of(port: u16) -> Self {
         let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("{host}:{port}"));
         Self(hosts.into())
     }
@@ -65,7 +65,7 @@ impl Hosts {
 }
 
 /// Turns foreign requests away, and puts the headers on every answer.
-pub async fn guard(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     let mut response = match hosts.refusal(request.method(), request.headers()) {
         Some(refusal) => refusal.into_response(),
         None => next.run(request).await,

@@ -14,7 +14,7 @@ const KEEP: Duration = Duration::from_millis(900);
 
 /// The machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Sample {
+pub(super) struct Sample {
     /// Seconds since 1970.
     pub at: f64,
     /// Share of all cores in use, in percent.
@@ -28,7 +28,7 @@ pub struct Sample {
 
 /// Looks at the machine.
 #[derive(Debug, Default)]
-pub struct Machine(Mutex<Looks>);
+pub(super) struct Machine(Mutex<Looks>);
 
 #[derive(Debug, Default)]
 struct Looks {
@@ -38,7 +38,7 @@ struct Looks {
 
 impl Machine {
     /// A sample of the machine and of the process that runs the study with everything that it started.
-    pub fn sample(&self, runner: Option<Runner>) -> Sample {
+    pub(super) fn sample(&self, runner: Option<Runner>) -> Sample {
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, of, sample)) = looks.last
             && at.elapsed() < KEEP

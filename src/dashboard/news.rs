@@ -12,7 +12,7 @@ use crate::report::html::{
 
 /// What a page needs to go from an earlier view to a later one.
 #[derive(Debug, Serialize)]
-pub struct News<'a> {
+pub(super) struct News<'a> {
     pub head: Head<'a>,
     pub trials: Vec<&'a TrialView>,
     /// Trials that were started again: their earlier curves no longer count.
@@ -24,7 +24,7 @@ pub struct News<'a> {
 
 /// The small parts, which are sent whole.
 #[derive(Debug, Serialize)]
-pub struct Head<'a> {
+pub(super) struct Head<'a> {
     pub study: &'a StudyHead,
     pub objectives: &'a [ObjectiveView],
     pub constraints: &'a [String],
@@ -41,7 +41,7 @@ pub struct Head<'a> {
 
 impl<'a> News<'a> {
     /// What `new` has that `old` had not; everything where there is no `old`. `None` where nothing changed.
-    pub fn between(old: Option<&StudyView>, new: &'a StudyView) -> Option<Self> {
+    pub(super) fn between(old: Option<&StudyView>, new: &'a StudyView) -> Option<Self> {
         if old == Some(new) {
             return None;
         }

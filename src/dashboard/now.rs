@@ -14,7 +14,7 @@ const LAST_STEPS: usize = 10;
 
 /// A study at this moment.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Now {
+pub(super) struct Now {
     /// Whether a process runs the study.
     pub running: bool,
     pub paused: bool,
@@ -27,7 +27,7 @@ pub struct Now {
 
 /// A trial under way.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct RunningTrial {
+pub(super) struct RunningTrial {
     pub number: u64,
     pub phase: Option<String>,
     /// Steps of that phase.
@@ -42,14 +42,14 @@ pub struct RunningTrial {
 
 /// A request that waits, or a trial that is to be repeated.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Waiting {
+pub(super) struct Waiting {
     pub kind: String,
     pub params: Option<Params>,
 }
 
 impl Now {
     /// Reads the moment.
-    pub async fn read(store: &Store, study: StudyId, machine: &Machine) -> Result<Self, StoreError> {
+    pub(super) async fn read(store: &Store, study: StudyId, machine: &Machine) -> Result<Self, StoreError> {
         let runner = store.runner(study);
         let sample = machine.sample(runner);
         let running = sample.process_bytes.is_some();

@@ -44,7 +44,7 @@ struct Served {
 type Answer = Result<Response, Refusal>;
 
 /// Everything that the dashboard answers, behind its guard.
-pub fn router(shared: Arc<Shared>, hosts: Hosts, listeners: usize) -> Router {
+pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, listeners: usize) -> Router {
     let served = Served {
         shared,
         listeners: Arc::new(Semaphore::new(listeners)),

@@ -37,7 +37,7 @@ struct Listener {
 }
 
 /// The events of a study, from everything that there is now.
-pub fn events(
+pub(super) fn events(
     shared: Arc<Shared>,
     study: String,
     permit: OwnedSemaphorePermit,

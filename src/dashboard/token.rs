@@ -9,11 +9,11 @@ use super::DashboardError;
 
 /// A secret of this run of the dashboard: 144 random bits.
 #[derive(Clone)]
-pub struct Token(String);
+pub(super) struct Token(String);
 
 impl Token {
     /// A new token from the system's random numbers.
-    pub fn new() -> Result<Self, DashboardError> {
+    pub(super) fn new() -> Result<Self, DashboardError> {
         let mut bytes = [0u8; 18];
         SysRng
             .try_fill_bytes(&mut bytes)
@@ -22,12 +22,12 @@ impl Token {
     }
 
     /// The token as an address has it.
-    pub fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether an `Authorization` header carries the token. Takes the same time wherever the two differ.
-    pub fn is_in(&self, header: &str) -> bool {
+    pub(super) fn is_in(&self, header: &str) -> bool {
         let given = header.strip_prefix("Bearer ").unwrap_or_default().as_bytes();
         let own = self.0.as_bytes();
         let differs = own.iter().zip(given).fold(0, |differs, (a, b)| differs | (a ^ b));

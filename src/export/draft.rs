@@ -44,14 +44,14 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    pub const TRAIN_HERE: Self = Self {
+    pub(super) const TRAIN_HERE: Self = Self {
         adapter: "leave it out, or train with `peft-tune train`",
         other: "set it by hand, or train with `peft-tune train`",
     };
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(format: ExportFormat, input: &'a ExportInput<'a>) -> Self {
+    pub(super) fn new(format: ExportFormat, input: &'a ExportInput<'a>) -> Self {
         Self {
             input,
             yaml: TargetYaml::default(),
@@ -62,65 +62,65 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub fn recipe(&self) -> &'a Recipe {
+    pub(super) fn recipe(&self) -> &'a Recipe {
         self.input.recipe
     }
 
     /// Whose file it is, where it is another tool's.
-    pub fn tool(&self) -> Option<Tool> {
+    pub(super) fn tool(&self) -> Option<Tool> {
         self.format.row().tool
     }
 
     /// The tool as messages call it.
-    pub fn title(&self) -> &'static str {
+    pub(super) fn title(&self) -> &'static str {
         self.format.row().title
     }
 
     /// Says of a field of the recipe what is different in the tool.
-    pub fn warn(&mut self, field: &'static str, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, field: &'static str, message: impl Into<String>) {
         self.said.insert(field);
         self.warnings.push(Warning::new(field, message));
     }
 
     /// Notes that the file says these fields in words of its own.
-    pub fn said(&mut self, fields: &[&'static str]) {
+    pub(super) fn said(&mut self, fields: &[&'static str]) {
         self.said.extend(fields);
     }
 
     /// Notes that the file is not the place for some fields.
-    pub fn leaves(&mut self, fields: impl Fn(&str) -> bool) {
+    pub(super) fn leaves(&mut self, fields: impl Fn(&str) -> bool) {
         let rows = settings().map(|row| row.field);
         let all = rows.chain(unsearched(self.recipe()).into_iter().map(|field| field.field));
         self.said.extend(all.filter(|field| fields(field)));
     }
 
-    pub fn key(&mut self, key: &str, value: impl Into<Value>) {
+    pub(super) fn key(&mut self, key: &str, value: impl Into<Value>) {
         self.yaml.key(key, value);
     }
 
-    pub fn keys(&mut self, words: impl IntoIterator<Item = Word>) {
+    pub(super) fn keys(&mut self, words: impl IntoIterator<Item = Word>) {
         words.into_iter().for_each(|(key, value)| self.key(key, value));
     }
 
     /// Writes a setting under the tool's key for it. Nothing where the tool has none, or the recipe never reads it.
-    pub fn say(&mut self, name: &str) {
+    pub(super) fn say(&mut self, name: &str) {
         let word = self.word(name);
         self.keys(word);
     }
 
     /// The same of several.
-    pub fn say_each(&mut self, names: &[&str]) {
+    pub(super) fn say_each(&mut self, names: &[&str]) {
         names.iter().for_each(|name| self.say(name));
     }
 
     /// As [`Draft::say`], with another value than the recipe's.
-    pub fn say_as(&mut self, name: &str, value: impl Into<Value>) {
+    pub(super) fn say_as(&mut self, name: &str, value: impl Into<Value>) {
         let word = self.word_as(name, value);
         self.keys(word);
     }
 
     /// The tool's key for a setting, and the value of the recipe.
-    pub fn word(&mut self, name: &str) -> Option<Word> {
+    pub(super) fn word(&mut self, name: &str) -> Option<Word> {
         let value = (setting(name)?.get)(self.recipe())?;
         match value {
             ParamValue::Text(none) if none.as_str() == "none" => None,
@@ -129,7 +129,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The tool's key for a setting that the recipe reads, and this value.
-    pub fn word_as(&mut self, name: &str, value: impl Into<Value>) -> Option<Word> {
+    pub(super) fn word_as(&mut self, name: &str, value: impl Into<Value>) -> Option<Word> {
         let row = setting(name).filter(|row| row.is_read(self.recipe()))?;
         let key = row.name_at(self.tool()?)?;
         self.said.insert(row.field);
@@ -137,7 +137,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Warns of every field that was not said, means something to the recipe and is not off.
-    pub fn warn_of_unsaid(&mut self, advice: Advice) {
+    pub(super) fn warn_of_unsaid(&mut self, advice: Advice) {
         let recipe = self.recipe();
         let means_something = |row: &&SettingRow| {
             let value = (row.get)(recipe).filter(|_| row.derived_from.is_none() && row.is_read(recipe));
@@ -159,7 +159,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The file, headed by what could not be said; `body` stands below the YAML.
-    pub fn finish(mut self, usage: &str, advice: Advice, body: &str) -> Rendered {
+    pub(super) fn finish(mut self, usage: &str, advice: Advice, body: &str) -> Rendered {
         self.warn_of_unsaid(advice);
         let usage = format!("{usage} {}", self.format.file_name());
         let text = self.input.header(&usage, &self.warnings) + &self.yaml.finish() + body;
@@ -167,7 +167,13 @@ impl<'a> Draft<'a> {
     }
 
     /// The same for a file that has no comments: they stand in a note beside it.
-    pub fn finish_with_note(mut self, usage: &str, advice: Advice, text: String, note: &'static str) -> Rendered {
+    pub(super) fn finish_with_note(
+        mut self,
+        usage: &str,
+        advice: Advice,
+        text: String,
+        note: &'static str,
+    ) -> Rendered {
         self.warn_of_unsaid(advice);
         let notes = self.input.notes(usage, &self.warnings).join("\n") + "\n";
         let mut rendered = Rendered::new(self.format, text, self.warnings);
@@ -176,7 +182,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Says alpha as a whole number, which some tools insist on; a rounded one is told.
-    pub fn say_whole_alpha(&mut self, alpha: f64) {
+    pub(super) fn say_whole_alpha(&mut self, alpha: f64) {
         let whole = (alpha.round() as i64).max(1);
         if (whole as f64 - alpha).abs() > 1e-9 * alpha.abs() {
             let change = 100.0 * (whole as f64 / alpha - 1.0);
@@ -190,13 +196,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Says the seed.
-    pub fn say_seed(&mut self, key: &str) {
+    pub(super) fn say_seed(&mut self, key: &str) {
         self.said(&["training.seed"]);
         self.key(key, self.recipe().training.seed);
     }
 
     /// Notes that the tool recomputes all layers or none.
-    pub fn warn_of_every_layer(&mut self) {
+    pub(super) fn warn_of_every_layer(&mut self) {
         let title = self.title();
         self.warn(
             "gradient_checkpointing",
@@ -205,7 +211,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Notes that the tool picks the held-out rows itself.
-    pub fn warn_of_other_rows(&mut self) {
+    pub(super) fn warn_of_other_rows(&mut self) {
         let title = self.title();
         self.warn(
             "data.held_out",

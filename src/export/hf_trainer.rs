@@ -19,7 +19,7 @@ pub(super) struct TrainerWords {
 
 impl Draft<'_> {
     /// Optimizer and constants.
-    pub fn optimizer_words(&mut self) -> Vec<Word> {
+    pub(super) fn optimizer_words(&mut self) -> Vec<Word> {
         let optimizer = &self.recipe().optimizer;
         let kind = optimizer.kind;
         self.said(&["optimizer.kind"]);
@@ -56,7 +56,7 @@ impl Draft<'_> {
 
     /// How long the training runs, and the schedule of its learning rate. Steps where they can be known, since every version
     /// of transformers understands those.
-    pub fn course_words(&mut self, words: TrainerWords) -> Vec<Word> {
+    pub(super) fn course_words(&mut self, words: TrainerWords) -> Vec<Word> {
         let recipe = self.recipe();
         let step_counts = self.input.step_counts();
         self.said(&["training.length", "schedule.warmup"]);
@@ -90,7 +90,7 @@ impl Draft<'_> {
     }
 
     /// When it evaluates.
-    pub fn evaluation_words(&mut self) -> Vec<Word> {
+    pub(super) fn evaluation_words(&mut self) -> Vec<Word> {
         self.said(&["training.evaluate_every"]);
         match self.recipe().training.evaluate_every {
             Some(steps) => vec![("eval_strategy", json!("steps")), ("eval_steps", json!(steps))],
@@ -99,7 +99,7 @@ impl Draft<'_> {
     }
 
     /// The order of the rows.
-    pub fn sampling_words(&mut self) -> Option<Word> {
+    pub(super) fn sampling_words(&mut self) -> Option<Word> {
         let recipe = self.recipe();
         self.said(&["training.shuffle", "batch.group_by_length"]);
         let strategy = |name: &str| Some(("train_sampling_strategy", json!(name)));

@@ -19,7 +19,7 @@ pub(super) fn has_optimizer(tool: Option<Tool>, optimizer: OptimizerKind) -> boo
 
 impl Draft<'_> {
     /// The words for the precision or, where the tool has none, for the one that is nearest to it.
-    pub fn precision_words(&mut self) -> Vec<Word> {
+    pub(super) fn precision_words(&mut self) -> Vec<Word> {
         self.said(&["precision"]);
         let (precision, title) = (self.recipe().precision, self.title());
         let (nearest, difference) = match precision {
@@ -42,7 +42,7 @@ impl Draft<'_> {
     }
 
     /// The words for what is recomputed; those for all layers where the tool cannot recompute some.
-    pub fn checkpointing_words(&mut self) -> Vec<Word> {
+    pub(super) fn checkpointing_words(&mut self) -> Vec<Word> {
         self.said(&["gradient_checkpointing"]);
         let checkpointing = self.recipe().gradient_checkpointing;
         words(&checkpointing.row().keys, self.tool()).unwrap_or_else(|| {
@@ -52,7 +52,7 @@ impl Draft<'_> {
     }
 
     /// The words for the start of an adapter; those for PEFT's where the tool has no other, which remains to be told.
-    pub fn init_words(&mut self, init: AdapterInit) -> Vec<Word> {
+    pub(super) fn init_words(&mut self, init: AdapterInit) -> Vec<Word> {
         let said = words(&init.row().keys, self.tool());
         if said.is_some() {
             self.said(&["adapter.init"]);
@@ -62,7 +62,7 @@ impl Draft<'_> {
     }
 
     /// The words for the schedule, which some tools call otherwise behind a warm-up, and for its arguments.
-    pub fn schedule_words(&mut self) -> Vec<Word> {
+    pub(super) fn schedule_words(&mut self) -> Vec<Word> {
         self.said(&["schedule.kind"]);
         if self.recipe().optimizer.kind.is_schedule_free() {
             // It warms up by itself.

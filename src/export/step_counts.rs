@@ -31,7 +31,7 @@ pub struct TrainedRows {
 
 impl StepCounts {
     /// The counts of `recipe`, whose data have `trained` rows.
-    pub fn new(recipe: &Recipe, trained: Option<TrainedRows>) -> Self {
+    pub(super) fn new(recipe: &Recipe, trained: Option<TrainedRows>) -> Self {
         let steps_per_epoch = trained.map(|trained| steps_per_epoch(recipe, trained));
         let steps = match recipe.training.length {
             TrainingLength::Steps(steps) => Some(steps),
@@ -53,7 +53,7 @@ impl StepCounts {
     }
 
     /// Steps to write in place of a length in tokens, with what is to be said about it.
-    pub fn of_tokens(&self) -> Option<(u64, String)> {
+    pub(super) fn of_tokens(&self) -> Option<(u64, String)> {
         let TrainingLength::Tokens(tokens) = self.length else {
             return None;
         };

@@ -13,12 +13,12 @@ pub(super) struct TargetYaml {
 
 impl TargetYaml {
     /// Adds a key.
-    pub fn key(&mut self, key: &str, value: impl Into<Value>) {
+    pub(super) fn key(&mut self, key: &str, value: impl Into<Value>) {
         self.text.push_str(&format!("{key}: {}\n", scalar(&value.into())));
     }
 
     /// Adds a key whose value is a list of maps, written as a block.
-    pub fn block(&mut self, key: &str, items: &[Vec<(&str, Value)>]) {
+    pub(super) fn block(&mut self, key: &str, items: &[Vec<(&str, Value)>]) {
         self.text.push_str(&format!("{key}:\n"));
         for item in items {
             for (index, (name, value)) in item.iter().enumerate() {
@@ -29,7 +29,7 @@ impl TargetYaml {
     }
 
     /// Adds a key whose value is a map, written as a block.
-    pub fn map(&mut self, key: &str, entries: &[(&str, Value)]) {
+    pub(super) fn map(&mut self, key: &str, entries: &[(&str, Value)]) {
         self.text.push_str(&format!("{key}:\n"));
         for (name, value) in entries {
             self.text.push_str(&format!("  {name}: {}\n", scalar(value)));
@@ -37,7 +37,7 @@ impl TargetYaml {
     }
 
     /// The whole text.
-    pub fn finish(self) -> String {
+    pub(super) fn finish(self) -> String {
         self.text
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Rendered {
 
 impl Rendered {
     /// An export of one file.
-    pub fn new(format: ExportFormat, text: String, warnings: Vec<Warning>) -> Self {
+    pub(super) fn new(format: ExportFormat, text: String, warnings: Vec<Warning>) -> Self {
         Self {
             files: vec![(format.file_name(), text)],
             warnings,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::StackFileError;
 
 /// A file's keys, each read at most as what it is.
-pub struct Keys<'a> {
+pub(super) struct Keys<'a> {
     path: &'a Path,
     values: &'a Map<String, Value>,
     /// In front of the keys in messages: `model.` of a part.
@@ -18,7 +18,7 @@ pub struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    pub fn new(path: &'a Path, values: &'a Map<String, Value>) -> Self {
+    pub(super) fn new(path: &'a Path, values: &'a Map<String, Value>) -> Self {
         Self {
             path,
             values,
@@ -28,7 +28,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The keys of a part, such as `model` of torchtune.
-    pub fn part(&self, key: &str, prefix: &'static str) -> Option<Keys<'a>> {
+    pub(super) fn part(&self, key: &str, prefix: &'static str) -> Option<Keys<'a>> {
         self.mark(key);
         let values = self.values.get(key)?.as_object()?;
         Some(Keys {
@@ -37,13 +37,13 @@ impl<'a> Keys<'a> {
         })
     }
 
-    pub fn has(&self, key: &str) -> bool {
+    pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
     /// # Errors
     /// A value that is no whole number from 1 on.
-    pub fn count(&self, key: &str) -> Result<Option<u64>, StackFileError> {
+    pub(super) fn count(&self, key: &str) -> Result<Option<u64>, StackFileError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
@@ -59,7 +59,7 @@ impl<'a> Keys<'a> {
 
     /// # Errors
     /// A value that is neither true nor false.
-    pub fn flag(&self, key: &str) -> Result<Option<bool>, StackFileError> {
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, StackFileError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
@@ -78,7 +78,7 @@ impl<'a> Keys<'a> {
 
     /// # Errors
     /// A value that is a list or an object.
-    pub fn text(&self, key: &str) -> Result<Option<String>, StackFileError> {
+    pub(super) fn text(&self, key: &str) -> Result<Option<String>, StackFileError> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -91,7 +91,7 @@ impl<'a> Keys<'a> {
     ///
     /// # Errors
     /// A value that is no number.
-    pub fn number(&self, key: &str) -> Result<Option<f64>, StackFileError> {
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, StackFileError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
@@ -106,7 +106,7 @@ impl<'a> Keys<'a> {
     ///
     /// # Errors
     /// A value that is neither.
-    pub fn names(&self, key: &str) -> Result<Option<Vec<String>>, StackFileError> {
+    pub(super) fn names(&self, key: &str) -> Result<Option<Vec<String>>, StackFileError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
@@ -121,7 +121,7 @@ impl<'a> Keys<'a> {
     }
 
     /// An error about one key.
-    pub fn wrong(&self, key: &str, value: &Value, instead: &'static str) -> StackFileError {
+    pub(super) fn wrong(&self, key: &str, value: &Value, instead: &'static str) -> StackFileError {
         let mut text = value.to_string();
         if text.len() > 120 {
             text = text.chars().take(120).collect::<String>() + "…";
@@ -135,7 +135,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Keys that were not read and that are not known to leave memory and speed alone.
-    pub fn unread(&self, harmless: &[&str]) -> Vec<String> {
+    pub(super) fn unread(&self, harmless: &[&str]) -> Vec<String> {
         let read = self.read.borrow();
         let is_left = |key: &&String| !read.contains(*key) && !harmless.iter().any(|part| key.contains(part));
         self.values.keys().filter(is_left).cloned().collect()

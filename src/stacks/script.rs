@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// `--key value` pairs of a command line or a shell script; empty where the text has none.
-pub fn arguments(text: &str) -> Map<String, Value> {
+pub(super) fn arguments(text: &str) -> Map<String, Value> {
     let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "\\").collect();
     let mut all = Map::new();
     for (place, word) in words.iter().enumerate() {
@@ -31,7 +31,7 @@ pub fn arguments(text: &str) -> Map<String, Value> {
 
 /// `key=value` where the value is written out: numbers, texts, `True`, `False`, `None`, lists of texts. The first of a name
 /// counts; what is computed is left out.
-pub fn python(text: &str) -> Map<String, Value> {
+pub(super) fn python(text: &str) -> Map<String, Value> {
     let mut all = Map::new();
     let code: String = text.lines().map(without_comment).collect::<Vec<_>>().join("\n");
     for (place, _) in code.match_indices('=') {

@@ -83,7 +83,7 @@ const HARMLESS: &[&str] = &[
 
 /// # Errors
 /// A value that the tool would not take.
-pub fn setting(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
+pub(super) fn setting(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
     let mut config = match stack {
         Stack::Trl | Stack::Unsloth => trl(stack, keys)?,
         Stack::Axolotl => axolotl(keys)?,

@@ -34,7 +34,7 @@ pub(super) struct Statement<'a> {
 
 impl<'a> Statement<'a> {
     /// Prepares the first statement of `sql` on a connection that nothing else uses as long as the statement is there.
-    pub fn prepare(connection: &'a mut LockedSqliteHandle<'_>, sql: &str) -> Result<Self, Refusal> {
+    pub(super) fn prepare(connection: &'a mut LockedSqliteHandle<'_>, sql: &str) -> Result<Self, Refusal> {
         let connection = connection.as_raw_handle();
         let Ok(bytes) = c_int::try_from(sql.len()) else {
             return Err(Refusal {
@@ -62,14 +62,14 @@ impl<'a> Statement<'a> {
     }
 
     /// Number of its parameters.
-    pub fn parameters(&self) -> usize {
+    pub(super) fn parameters(&self) -> usize {
         // SAFETY: the statement is there until it is dropped.
         let count = unsafe { ffi::sqlite3_bind_parameter_count(self.statement.as_ptr()) };
         usize::try_from(count).unwrap_or(0)
     }
 
     /// Gives the first parameter its value.
-    pub fn bind(&mut self, text: &'a str) -> Result<(), Refusal> {
+    pub(super) fn bind(&mut self, text: &'a str) -> Result<(), Refusal> {
         let bytes = c_int::try_from(text.len()).unwrap_or(c_int::MAX);
         // SAFETY: the text has as many bytes as are said and outlives the statement, so that SQLite needs no copy and no
         // function to free it.
@@ -82,7 +82,7 @@ impl<'a> Statement<'a> {
     }
 
     /// Names of the columns.
-    pub fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let name = |column| {
             // SAFETY: the name stays until the statement is gone or prepared again; null means that there is no memory.
             let name = unsafe { ffi::sqlite3_column_name(self.statement.as_ptr(), column) };
@@ -96,7 +96,7 @@ impl<'a> Statement<'a> {
     }
 
     /// The next row; `None` behind the last.
-    pub fn next(&mut self) -> Result<Option<RowValues<'_>>, Refusal> {
+    pub(super) fn next(&mut self) -> Result<Option<RowValues<'_>>, Refusal> {
         // SAFETY: the statement is there until it is dropped.
         match unsafe { ffi::sqlite3_step(self.statement.as_ptr()) } {
             ffi::SQLITE_ROW => Ok(Some(RowValues {
@@ -127,7 +127,7 @@ pub(super) struct RowValues<'row> {
 
 impl<'row> RowValues<'row> {
     /// The values by the type that each really has: SQLite's columns promise none.
-    pub fn read(&self) -> Vec<SqlValue<'row>> {
+    pub(super) fn read(&self) -> Vec<SqlValue<'row>> {
         (0..self.columns).map(|column| self.value(column)).collect()
     }
 

@@ -25,7 +25,7 @@ struct PrunedDetail {
 
 impl StateColumns {
     /// The columns of a state.
-    pub fn new(state: &TrialState) -> Result<Self, serde_json::Error> {
+    pub(super) fn new(state: &TrialState) -> Result<Self, serde_json::Error> {
         let (reason, phase, detail) = match state {
             TrialState::Waiting | TrialState::Running | TrialState::Complete { .. } => (None, None, None),
             TrialState::Pruned { at_step, rule, .. } => {
@@ -47,7 +47,7 @@ impl StateColumns {
     }
 
     /// The state that the columns and metrics tell.
-    pub fn to_state(&self, metrics: Metrics) -> Result<TrialState, serde_json::Error> {
+    pub(super) fn to_state(&self, metrics: Metrics) -> Result<TrialState, serde_json::Error> {
         let detail = self.detail.as_deref().unwrap_or("null");
         Ok(match self.state.as_str() {
             "running" => TrialState::Running,

@@ -127,11 +127,11 @@ impl Listening {
     }
 }
 
-pub fn study() -> Study {
+pub(crate) fn study() -> Study {
     StudyFile::parse(Path::new("space.yaml"), SPACE, ReadOptions { check_files: false }).unwrap()
 }
 
-pub fn record(study: &Study) -> StudyRecord {
+pub(crate) fn record(study: &Study) -> StudyRecord {
     StudyRecord {
         name: study.name.clone(),
         space_path: "space.yaml".into(),
@@ -148,7 +148,7 @@ pub fn record(study: &Study) -> StudyRecord {
 }
 
 /// Runs the study until it ends or has so many trials, each in about so many milliseconds.
-pub async fn search(database: &Path, trials: u64, milliseconds: u64) -> Ending {
+pub(crate) async fn search(database: &Path, trials: u64, milliseconds: u64) -> Ending {
     let mut study = study();
     study.budget.trials = Some(trials);
     let store = Store::open(database).await.unwrap();

@@ -13,32 +13,32 @@ use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::{BaseModel, Parameters, Trainer};
 
 /// The folder of one reference.
-pub fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
 /// A JSON file of a reference.
-pub fn json(path: &Path) -> serde_json::Value {
+pub(crate) fn json(path: &Path) -> serde_json::Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// A list of numbers in a JSON object.
-pub fn numbers(value: &serde_json::Value) -> Vec<f64> {
+pub(crate) fn numbers(value: &serde_json::Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
 /// The tensors of one safetensors file.
-pub fn tensors(path: &Path) -> HashMap<String, Tensor> {
+pub(crate) fn tensors(path: &Path) -> HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
 /// The toy model of a reference.
-pub fn base(reference: &str, precision: Precision) -> Arc<BaseModel> {
+pub(crate) fn base(reference: &str, precision: Precision) -> Arc<BaseModel> {
     Arc::new(BaseModel::load(&folder(reference).join("model"), precision, &Device::Cpu).unwrap())
 }
 
 /// The settings with which the references were trained, on the adapter in `adapter`.
-pub fn recipe(adapter: &Path) -> Recipe {
+pub(crate) fn recipe(adapter: &Path) -> Recipe {
     let mut recipe = Recipe::new("model", DataSettings::default());
     recipe.adapter = Some(AdapterSettings {
         adapter_init: Some(adapter.to_owned()),
@@ -58,7 +58,7 @@ pub fn recipe(adapter: &Path) -> Recipe {
 }
 
 /// The rows of a reference's inputs as documents: `ids` and `labels` name the tensors, a padded row is cut.
-pub fn documents(reference: &str, ids: &str, labels: &str) -> Vec<Document> {
+pub(crate) fn documents(reference: &str, ids: &str, labels: &str) -> Vec<Document> {
     let inputs = tensors(&folder(reference).join("inputs.safetensors"));
     let rows = |name: &str| inputs[name].to_vec2::<i64>().unwrap();
     let lengths: Vec<usize> = match ids.ends_with("_pad") {
@@ -77,7 +77,7 @@ pub fn documents(reference: &str, ids: &str, labels: &str) -> Vec<Document> {
 }
 
 /// All rows of a reference in one micro-batch, every token a target.
-pub fn whole_batch(reference: &str) -> Vec<MicroBatch> {
+pub(crate) fn whole_batch(reference: &str) -> Vec<MicroBatch> {
     vec![MicroBatch::from_documents(&documents(
         reference,
         "input_ids",
@@ -86,14 +86,14 @@ pub fn whole_batch(reference: &str) -> Vec<MicroBatch> {
 }
 
 /// Losses before each of `steps` steps on the same global batch, and one after.
-pub fn losses(trainer: &mut Trainer, batch: &[MicroBatch], steps: usize) -> Vec<f64> {
+pub(crate) fn losses(trainer: &mut Trainer, batch: &[MicroBatch], steps: usize) -> Vec<f64> {
     let mut losses: Vec<f64> = (0..steps).map(|_| trainer.step(batch).unwrap().loss).collect();
     losses.push(trainer.evaluate(batch).unwrap().loss);
     losses
 }
 
 /// Gradients by the reference's names; see [`plain_name`].
-pub fn gradients(parameters: &Parameters) -> BTreeMap<String, Tensor> {
+pub(crate) fn gradients(parameters: &Parameters) -> BTreeMap<String, Tensor> {
     let slots = parameters.layout.slots().iter().enumerate();
     slots
         .map(|(index, slot)| (slot.name.clone(), parameters.gradient(index).unwrap()))
@@ -101,20 +101,20 @@ pub fn gradients(parameters: &Parameters) -> BTreeMap<String, Tensor> {
 }
 
 /// PEFT's name of a parameter in memory as its checkpoint has it.
-pub fn plain_name(name: &str) -> String {
+pub(crate) fn plain_name(name: &str) -> String {
     name.replace(".modules_to_save", "")
         .replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
 }
 
 /// Fails unless every gradient is within `tolerance` of the reference's in `path`, relative to its largest element.
-pub fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
+pub(crate) fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
     for (name, error) in gradient_errors(parameters, path) {
         assert!(error <= tolerance, "{name}: {error:.1e} is above {tolerance:.0e}");
     }
 }
 
 /// How far each gradient is from the reference's in `path`, relative to its largest element.
-pub fn gradient_errors(parameters: &Parameters, path: &Path) -> BTreeMap<String, f64> {
+pub(crate) fn gradient_errors(parameters: &Parameters, path: &Path) -> BTreeMap<String, f64> {
     let expected: BTreeMap<String, Tensor> = tensors(path)
         .into_iter()
         .map(|(name, tensor)| (plain_name(&name), tensor))
@@ -132,7 +132,7 @@ pub fn gradient_errors(parameters: &Parameters, path: &Path) -> BTreeMap<String,
 }
 
 /// Largest difference over the largest element of `expected`.
-pub fn relative_error(actual: &Tensor, expected: &Tensor) -> f64 {
+pub(crate) fn relative_error(actual: &Tensor, expected: &Tensor) -> f64 {
     let largest = |tensor: &Tensor| {
         let flat = tensor
             .to_dtype(DType::F64)
@@ -148,7 +148,7 @@ pub fn relative_error(actual: &Tensor, expected: &Tensor) -> f64 {
 }
 
 /// Fails unless each number is within `tolerance` of the expected one, relatively.
-pub fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+pub(crate) fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
         let error = (a / e - 1.0).abs();

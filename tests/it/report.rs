@@ -18,10 +18,10 @@ use rand::{RngExt, SeedableRng};
 use crate::store::{recipe, study_record};
 
 /// What breaks out of pages that do not escape.
-pub const HOSTILE: &str = "</script><script>alert(1)</script> \"'<!-- é漢 &amp; $(rm)";
+pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script> \"'<!-- é漢 &amp; $(rm)";
 
 /// A study in a database: params decide the metrics by plain formulas with a little noise.
-pub async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) {
+pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) {
     let store = Store::open(path).await.unwrap();
     let mut record: StudyRecord = study_record(name);
     record.constraints = vec![Constraint {
@@ -108,7 +108,7 @@ async fn view_of(path: &Path) -> StudyView {
 }
 
 /// A study with every part that a page may show.
-pub async fn input_of(path: &Path) -> PageInput {
+pub(crate) async fn input_of(path: &Path) -> PageInput {
     let store = Store::open_read_only(path).await.unwrap();
     let study = store.study(None).await.unwrap();
     let mut input = peft_tune::dashboard::Gatherer::default()

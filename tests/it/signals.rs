@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// Whoever runs the tests with `nohup` or in a script's background ignores Ctrl-C and a closed terminal, and children
 /// inherit that; this one shall not.
-pub fn heeds_signals(command: &mut Command) {
+pub(crate) fn heeds_signals(command: &mut Command) {
     // SAFETY: between fork and exec only `signal` is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {

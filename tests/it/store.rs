@@ -4,7 +4,7 @@ mod document;
 mod files;
 mod front;
 mod killed;
-pub mod round_trip;
+pub(crate) mod round_trip;
 
 use peft_tune::store::{EvaluationRecord, RowSink, SqlValue, Store, StoreError, StudyId, StudyRecord};
 use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
@@ -13,7 +13,7 @@ use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, Tri
 use serde_json::json;
 
 /// A study of the three usual objectives.
-pub fn study_record(name: &str) -> StudyRecord {
+pub(crate) fn study_record(name: &str) -> StudyRecord {
     StudyRecord {
         name: name.to_owned(),
         space_path: "space.yaml".into(),
@@ -29,7 +29,7 @@ pub fn study_record(name: &str) -> StudyRecord {
     }
 }
 
-pub fn recipe() -> Recipe {
+pub(crate) fn recipe() -> Recipe {
     let data = DataSettings {
         train: vec!["train.jsonl".into()],
         ..DataSettings::default()
@@ -41,14 +41,14 @@ pub fn recipe() -> Recipe {
     recipe
 }
 
-pub fn complete(throughput: f64, peak_memory: f64, loss: f64) -> TrialState {
+pub(crate) fn complete(throughput: f64, peak_memory: f64, loss: f64) -> TrialState {
     TrialState::Complete {
         metrics: Metrics::from([(THROUGHPUT, throughput), (PEAK_MEMORY, peak_memory), (LOSS, loss)]),
     }
 }
 
 /// A trial from its start to its end, with three steps and an evaluation.
-pub async fn add_trial(store: &Store, study: StudyId, number: u64, params: &Params, state: &TrialState) {
+pub(crate) async fn add_trial(store: &Store, study: StudyId, number: u64, params: &Params, state: &TrialState) {
     let number = TrialNumber(number);
     store.start_trial(study, number, params, Some(&recipe())).await.unwrap();
     let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
@@ -84,7 +84,7 @@ impl RowSink for Numbers {
 }
 
 /// Numbers of the trials that the view `pareto_front` holds of a study, ascending.
-pub async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber> {
+pub(crate) async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber> {
     let mut numbers = Numbers::default();
     let sql = "select trial from pareto_front where study = ?1 order by trial";
     store.query_about(sql, Some(study), &mut numbers).await.unwrap();
@@ -92,7 +92,7 @@ pub async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber> {
 }
 
 /// Out of memory while it was measured.
-pub fn out_of_memory(limit_bytes: Option<u64>) -> TrialState {
+pub(crate) fn out_of_memory(limit_bytes: Option<u64>) -> TrialState {
     TrialState::Failed {
         reason: FailReason::OutOfMemory {
             phase: Phase::Profile,

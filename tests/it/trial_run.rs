@@ -7,7 +7,7 @@ use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan, TrialState};
 
 /// Runs a trial to its end and calls `watch` with each event before that; nothing may be silent for longer than `patience`.
-pub fn run(
+pub(crate) fn run(
     evaluator: &mut WorkerPool,
     number: u64,
     (recipe, plan): (Recipe, TrialPlan),
@@ -41,7 +41,7 @@ pub fn run(
 }
 
 /// The metrics of a trial that has to be complete.
-pub fn complete(state: TrialState) -> Metrics {
+pub(crate) fn complete(state: TrialState) -> Metrics {
     match state {
         TrialState::Complete { metrics } => metrics,
         other => panic!("{other:?}"),

@@ -30,11 +30,11 @@ confirm: none
 /// Requests that the evaluator saw.
 type Seen = Rc<RefCell<Vec<TrialRequest>>>;
 
-pub fn study(text: &str) -> Study {
+pub(crate) fn study(text: &str) -> Study {
     StudyFile::parse(Path::new("space.yaml"), text, ReadOptions { check_files: false }).unwrap()
 }
 
-pub fn record(study: &Study) -> StudyRecord {
+pub(crate) fn record(study: &Study) -> StudyRecord {
     StudyRecord {
         name: study.name.clone(),
         space_path: "space.yaml".into(),

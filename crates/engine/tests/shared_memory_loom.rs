@@ -10,7 +10,7 @@ mod meeting;
 
 /// What meetings are made of here.
 mod sync {
-    pub use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 }
 
 const RANKS: usize = 2;

@@ -11,7 +11,7 @@ mod gate;
 
 /// What the gate is made of here.
 mod sync {
-    pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }
 
 struct Pool {

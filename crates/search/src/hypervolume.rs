@@ -19,7 +19,7 @@ pub fn hypervolume<P: AsRef<[f64]>>(points: &[P], reference: &[f64]) -> f64 {
 }
 
 /// What `point` would add to the hypervolume of `points`.
-pub fn contribution<P: AsRef<[f64]>>(point: &[f64], points: &[P], reference: &[f64]) -> f64 {
+pub(crate) fn contribution<P: AsRef<[f64]>>(point: &[f64], points: &[P], reference: &[f64]) -> f64 {
     if !point.iter().zip(reference).all(|(value, limit)| value < limit) {
         return 0.0;
     }
@@ -28,7 +28,7 @@ pub fn contribution<P: AsRef<[f64]>>(point: &[f64], points: &[P], reference: &[f
 }
 
 /// Indices of at most `count` of `values`, each the one that adds most to those before it.
-pub fn greedy_subset<P: AsRef<[f64]>>(values: &[P], reference: &[f64], count: usize) -> Vec<usize> {
+pub(crate) fn greedy_subset<P: AsRef<[f64]>>(values: &[P], reference: &[f64], count: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..values.len()).collect();
     let mut taken = Vec::new();
     let mut points: Vec<&[f64]> = Vec::new();

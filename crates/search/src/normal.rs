@@ -73,23 +73,23 @@ const ONE_LESS: [f64; 28] = [
 ];
 
 /// phi(x), the density.
-pub fn density(x: f64) -> f64 {
+pub(crate) fn density(x: f64) -> f64 {
     log_density(x).exp()
 }
 
 /// ln phi(x).
-pub fn log_density(x: f64) -> f64 {
+pub(crate) fn log_density(x: f64) -> f64 {
     -0.5 * x * x - LOG_SQRT_2PI
 }
 
 /// Phi(x), the probability of a value below x.
-pub fn cumulative(x: f64) -> f64 {
+pub(crate) fn cumulative(x: f64) -> f64 {
     let tail = density(x) * upper_mills(x.abs());
     if x < 0.0 { tail } else { 1.0 - tail }
 }
 
 /// ln Phi(x), exact however small Phi(x) is.
-pub fn log_cumulative(x: f64) -> f64 {
+pub(crate) fn log_cumulative(x: f64) -> f64 {
     if x > 0.0 {
         (-density(x) * upper_mills(x)).ln_1p()
     } else {
@@ -98,7 +98,7 @@ pub fn log_cumulative(x: f64) -> f64 {
 }
 
 /// M(x) = (1 - Phi(x)) / phi(x). Overflows to infinity below about -38.
-pub fn mills(x: f64) -> f64 {
+pub(crate) fn mills(x: f64) -> f64 {
     if x >= 0.0 {
         upper_mills(x)
     } else {
@@ -107,7 +107,7 @@ pub fn mills(x: f64) -> f64 {
 }
 
 /// ln h(z), exact for any z (Ament et al. 2023, equation 9 and appendix A.1).
-pub fn log_improvement(z: f64) -> f64 {
+pub(crate) fn log_improvement(z: f64) -> f64 {
     if z > 0.0 {
         improvement(z).ln()
     } else {
@@ -116,14 +116,14 @@ pub fn log_improvement(z: f64) -> f64 {
 }
 
 /// h(z) = phi(z) + z Phi(z); underflows to 0 below about -38.
-pub fn improvement(z: f64) -> f64 {
+pub(crate) fn improvement(z: f64) -> f64 {
     let below = density(z) * one_less_scaled_mills(z.abs());
     // h(z) - h(-z) = z.
     if z > 0.0 { z + below } else { below }
 }
 
 /// The derivative of ln h at z: Phi(z) / h(z).
-pub fn log_improvement_slope(z: f64) -> f64 {
+pub(crate) fn log_improvement_slope(z: f64) -> f64 {
     if z > 0.0 {
         cumulative(z) / improvement(z)
     } else {
@@ -155,7 +155,7 @@ fn polynomial<const N: usize>(coefficients: &[f64; N], t: f64) -> f64 {
 }
 
 /// ln(1 - exp(x)) for x < 0, exact at both ends (Maechler 2012).
-pub fn log_one_less_exp(x: f64) -> f64 {
+pub(crate) fn log_one_less_exp(x: f64) -> f64 {
     if x > -std::f64::consts::LN_2 {
         (-x.exp_m1()).ln()
     } else {

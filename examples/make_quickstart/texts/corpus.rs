@@ -13,29 +13,29 @@ const BASE_HELD_OUT_SEED: u64 = 2;
 const TASK_SEED: u64 = 3;
 
 /// One message of a conversation: who says what.
-pub type Message = (&'static str, String);
+pub(crate) type Message = (&'static str, String);
 
 /// One document of the base model's corpus.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Document {
+pub(crate) enum Document {
     Text(String),
     Chat(Vec<Message>),
 }
 
 /// Endless documents for the base model, the same each time.
-pub struct BaseCorpus {
+pub(crate) struct BaseCorpus {
     dice: Dice,
     marrin: Tongue,
 }
 
 impl BaseCorpus {
     /// What the base model is trained on.
-    pub fn training() -> Self {
+    pub(crate) fn training() -> Self {
         Self::new(BASE_SEED)
     }
 
     /// Documents of the same kind that it never sees.
-    pub fn held_out() -> Self {
+    pub(crate) fn held_out() -> Self {
         Self::new(BASE_HELD_OUT_SEED)
     }
 
@@ -86,7 +86,7 @@ impl Iterator for BaseCorpus {
 
 /// Rows of the fine-tuning task: say an English sentence in Oskel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskRows {
+pub(crate) struct TaskRows {
     pub train: Vec<Vec<Message>>,
     /// Sentences that are not among the training rows.
     pub held_out: Vec<Vec<Message>>,
@@ -94,7 +94,7 @@ pub struct TaskRows {
 
 impl TaskRows {
     /// The rows that are shipped.
-    pub fn standard() -> Self {
+    pub(crate) fn standard() -> Self {
         Self::new(2000, 200)
     }
 
@@ -116,7 +116,7 @@ impl TaskRows {
 }
 
 /// `rows` as JSON lines of `messages`.
-pub fn to_jsonl(rows: &[Vec<Message>]) -> String {
+pub(crate) fn to_jsonl(rows: &[Vec<Message>]) -> String {
     rows.iter()
         .map(|row| {
             let messages: Vec<_> = row

@@ -4,7 +4,7 @@ use super::lexicon::{ADJECTIVES, COUNTS, LINKS, NAMES, NOUNS, PREPOSITIONS, TIME
 use super::meaning::{Clause, Complement, Count, Phrase, Predicate, Sentence};
 
 /// `sentence` in English, with a capital and a full stop.
-pub fn say(sentence: &Sentence) -> String {
+pub(super) fn say(sentence: &Sentence) -> String {
     let mut text = clause(&sentence.first, sentence.past);
     if let Some((link, second)) = &sentence.second {
         text = format!("{text} {} {}", LINKS[*link], clause(second, sentence.past));
@@ -19,7 +19,7 @@ pub fn say(sentence: &Sentence) -> String {
 }
 
 /// `text` with a capital letter at its start.
-pub fn capitalised(text: &str) -> String {
+pub(super) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters
         .next()
@@ -27,7 +27,7 @@ pub fn capitalised(text: &str) -> String {
 }
 
 /// `phrase` in English.
-pub fn phrase(phrase: &Phrase) -> String {
+pub(super) fn phrase(phrase: &Phrase) -> String {
     let Phrase::Noun {
         noun,
         adjective,
@@ -54,7 +54,7 @@ pub fn phrase(phrase: &Phrase) -> String {
 }
 
 /// "a" or "an", as `word` asks.
-pub fn article(word: &str) -> &'static str {
+pub(super) fn article(word: &str) -> &'static str {
     if word.starts_with(['a', 'e', 'i', 'o', 'u']) {
         "an"
     } else {

@@ -4,7 +4,7 @@
 
 /// What a noun stands for; it decides which verbs and adjectives go with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     Person,
     Animal,
     Thing,
@@ -13,9 +13,9 @@ pub enum Kind {
 }
 
 /// Singular, plural, kind.
-pub type Noun = (&'static str, &'static str, Kind);
+pub(super) type Noun = (&'static str, &'static str, Kind);
 
-pub const NOUNS: &[Noun] = &[
+pub(super) const NOUNS: &[Noun] = &[
     ("farmer", "farmers", Kind::Person),
     ("baker", "bakers", Kind::Person),
     ("teacher", "teachers", Kind::Person),
@@ -117,7 +117,7 @@ pub const NOUNS: &[Noun] = &[
 ];
 
 /// An adjective and the kinds of noun it goes with.
-pub type Adjective = (&'static str, &'static [Kind]);
+pub(super) type Adjective = (&'static str, &'static [Kind]);
 
 const BEINGS: &[Kind] = &[Kind::Person, Kind::Animal];
 const GOODS: &[Kind] = &[Kind::Thing, Kind::Food];
@@ -125,7 +125,7 @@ const THINGS: &[Kind] = &[Kind::Thing];
 const SEEN: &[Kind] = &[Kind::Animal, Kind::Thing, Kind::Food];
 const ALL: &[Kind] = &[Kind::Person, Kind::Animal, Kind::Thing, Kind::Food, Kind::Place];
 
-pub const ADJECTIVES: &[Adjective] = &[
+pub(super) const ADJECTIVES: &[Adjective] = &[
     ("old", ALL),
     ("small", ALL),
     ("big", ALL),
@@ -158,7 +158,7 @@ pub const ADJECTIVES: &[Adjective] = &[
 
 /// What a verb asks for beside its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub(super) enum Frame {
     /// Nothing.
     Alone,
     /// Somewhere to go.
@@ -170,9 +170,9 @@ pub enum Frame {
 }
 
 /// Base form, third person, past, frame.
-pub type Verb = (&'static str, &'static str, &'static str, Frame);
+pub(super) type Verb = (&'static str, &'static str, &'static str, Frame);
 
-pub const VERBS: &[Verb] = &[
+pub(super) const VERBS: &[Verb] = &[
     ("sleep", "sleeps", "slept", Frame::Alone),
     ("sing", "sings", "sang", Frame::Alone),
     ("laugh", "laughs", "laughed", Frame::Alone),
@@ -232,7 +232,7 @@ pub const VERBS: &[Verb] = &[
 ];
 
 /// When something happens, and whether that is in the past.
-pub const TIMES: &[(&str, bool)] = &[
+pub(super) const TIMES: &[(&str, bool)] = &[
     ("yesterday", true),
     ("last night", true),
     ("last summer", true),
@@ -246,16 +246,16 @@ pub const TIMES: &[(&str, bool)] = &[
 ];
 
 /// Where something happens, relative to a place.
-pub const PREPOSITIONS: &[&str] = &["in", "near", "behind", "beside"];
+pub(super) const PREPOSITIONS: &[&str] = &["in", "near", "behind", "beside"];
 
 /// What ties two clauses together.
-pub const LINKS: &[&str] = &["and", "but", "because", "while", "before"];
+pub(super) const LINKS: &[&str] = &["and", "but", "because", "while", "before"];
 
 /// Counting words, from two.
-pub const COUNTS: &[&str] = &["two", "three", "four", "five", "six"];
+pub(super) const COUNTS: &[&str] = &["two", "three", "four", "five", "six"];
 
 /// People's names; every tongue keeps them as they are.
-pub const NAMES: &[&str] = &[
+pub(super) const NAMES: &[&str] = &[
     "Anna", "Ben", "Clara", "David", "Emma", "Finn", "Greta", "Hugo", "Ida", "Jonas", "Kira", "Leo", "Mira", "Nils",
     "Olga", "Paul", "Rosa", "Sam", "Tilda", "Viktor",
 ];

@@ -5,7 +5,7 @@ use super::lexicon::{ADJECTIVES, COUNTS, Frame, Kind, LINKS, NAMES, NOUNS, PREPO
 
 /// How many of a noun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
+pub(super) enum Count {
     One,
     Several,
     /// Place in [`COUNTS`].
@@ -14,7 +14,7 @@ pub enum Count {
 
 /// Somebody or something. The numbers are places in the lexicon's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phrase {
+pub(super) enum Phrase {
     Name(usize),
     Noun {
         noun: usize,
@@ -26,7 +26,7 @@ pub enum Phrase {
 
 /// What is said of the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Predicate {
+pub(super) enum Predicate {
     /// It has this quality.
     Is {
         adjective: usize,
@@ -39,7 +39,7 @@ pub enum Predicate {
 
 /// What the verb's frame asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Complement {
+pub(super) enum Complement {
     Nothing,
     Towards(Phrase),
     Object(Phrase),
@@ -48,7 +48,7 @@ pub enum Complement {
 
 /// One subject with its predicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clause {
+pub(super) struct Clause {
     pub subject: Phrase,
     pub predicate: Predicate,
     pub negated: bool,
@@ -58,7 +58,7 @@ pub struct Clause {
 
 /// One clause or two, at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sentence {
+pub(super) struct Sentence {
     pub first: Clause,
     /// A link and a clause.
     pub second: Option<(usize, Clause)>,
@@ -68,7 +68,7 @@ pub struct Sentence {
 
 impl Phrase {
     /// A random noun of one of these kinds, or, where persons are asked for, half the time a name.
-    pub fn random(dice: &mut Dice, kinds: &[Kind]) -> Self {
+    pub(super) fn random(dice: &mut Dice, kinds: &[Kind]) -> Self {
         if kinds.contains(&Kind::Person) && dice.chance(40) {
             return Self::Name(dice.below(NAMES.len()));
         }
@@ -95,7 +95,7 @@ impl Phrase {
     }
 
     /// A place where something happens: always "the ..." and one only.
-    pub fn place(dice: &mut Dice) -> Self {
+    pub(super) fn place(dice: &mut Dice) -> Self {
         match Self::noun(dice, &[Kind::Place]) {
             Self::Noun { noun, adjective, .. } => Self::Noun {
                 noun,
@@ -108,7 +108,7 @@ impl Phrase {
     }
 
     /// Whether the verb takes its plural form.
-    pub fn is_plural(&self) -> bool {
+    pub(super) fn is_plural(&self) -> bool {
         matches!(self, Self::Noun { count, .. } if *count != Count::One)
     }
 
@@ -122,14 +122,14 @@ impl Phrase {
 
 impl Clause {
     /// A random clause about a person or an animal.
-    pub fn random(dice: &mut Dice) -> Self {
+    pub(super) fn random(dice: &mut Dice) -> Self {
         let kinds = if dice.chance(70) { Kind::Person } else { Kind::Animal };
         let subject = Phrase::random(dice, &[kinds]);
         Self::about(dice, subject)
     }
 
     /// A random clause with this subject.
-    pub fn about(dice: &mut Dice, subject: Phrase) -> Self {
+    pub(super) fn about(dice: &mut Dice, subject: Phrase) -> Self {
         let predicate = if dice.chance(15) {
             let kind = subject.kind();
             Predicate::Is {
@@ -157,7 +157,7 @@ impl Clause {
 
 impl Sentence {
     /// A random sentence; two clauses in a third of them.
-    pub fn random(dice: &mut Dice) -> Self {
+    pub(super) fn random(dice: &mut Dice) -> Self {
         let first = Clause::random(dice);
         let second = dice.chance(30).then(|| (dice.below(LINKS.len()), Clause::random(dice)));
         let time = dice.chance(45).then(|| dice.below(TIMES.len()));

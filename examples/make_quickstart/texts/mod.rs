@@ -12,4 +12,4 @@ mod plots;
 mod story;
 mod tongue;
 
-pub use corpus::{BaseCorpus, Document, Message, TaskRows, to_jsonl};
+pub(crate) use corpus::{BaseCorpus, Document, Message, TaskRows, to_jsonl};

@@ -5,14 +5,14 @@
 //! is the noun with its article. `{^...}` begins with a capital. All text here was written for this project.
 
 /// One kind of story.
-pub struct Plot {
+pub(super) struct Plot {
     /// Sentences in order, each with the ways it may be told; an empty way leaves it out.
     pub steps: &'static [&'static [&'static str]],
     /// Questions and their answers.
     pub questions: &'static [(&'static str, &'static str)],
 }
 
-pub const PLOTS: &[Plot] = &[
+pub(super) const PLOTS: &[Plot] = &[
     Plot {
         steps: &[
             &[

@@ -7,7 +7,7 @@ use super::plots::PLOTS;
 
 /// A told story.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Story {
+pub(super) struct Story {
     pub text: String,
     /// Questions about it, each with its answer.
     pub questions: Vec<(String, String)>,
@@ -15,7 +15,7 @@ pub struct Story {
 
 impl Story {
     /// A random story.
-    pub fn random(dice: &mut Dice) -> Self {
+    pub(super) fn random(dice: &mut Dice) -> Self {
         let plot = dice.pick(PLOTS);
         let cast = Cast::random(dice);
         let sentences: Vec<String> = plot

@@ -41,7 +41,7 @@ struct Grammar {
 
 /// An invented tongue: its words by concept, and its grammar.
 #[derive(Clone, Debug)]
-pub struct Tongue {
+pub(super) struct Tongue {
     words: Words,
     grammar: Grammar,
 }
@@ -59,7 +59,7 @@ struct Words {
 
 impl Tongue {
     /// The tongue that the base model learns.
-    pub fn marrin() -> Self {
+    pub(super) fn marrin() -> Self {
         let mut roots = Roots::new(0x6d61_7272_6933, "bdfgklmnprstvz", "aeiou");
         Self {
             words: Words::from_words(|_| roots.next()),
@@ -76,7 +76,7 @@ impl Tongue {
     }
 
     /// Its daughter, which only the fine-tuning data speaks.
-    pub fn oskel() -> Self {
+    pub(super) fn oskel() -> Self {
         let mother = Self::marrin();
         let mut roots = Roots::new(0x6f73_6b65_6c21, "bdfghklmnprsvw", "aeiou");
         let mut kept = Dice::new(77);
@@ -105,7 +105,7 @@ impl Tongue {
     }
 
     /// `sentence` in this tongue, without a capital, with a full stop.
-    pub fn say(&self, sentence: &Sentence) -> String {
+    pub(super) fn say(&self, sentence: &Sentence) -> String {
         let mut words = self.clause(&sentence.first, sentence.past);
         if let Some((link, second)) = &sentence.second {
             words.push(self.words.links[*link].clone());

@@ -9,7 +9,7 @@ use peft_tune_engine::data::recognise;
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
-pub struct KnownFacts {
+pub(super) struct KnownFacts {
     pub architecture: Option<Architecture>,
     /// The model's dimensions for other stacks, whose families need not be known here.
     pub shape: Option<ModelShape>,
@@ -19,7 +19,7 @@ pub struct KnownFacts {
 
 impl KnownFacts {
     /// Looks at the model's `config.json` and at the first row of the data.
-    pub fn of(recipe: &Recipe) -> Self {
+    pub(super) fn of(recipe: &Recipe) -> Self {
         let model_folder = model_folder(&recipe.model);
         let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
         let first = recipe.data.train.first();
@@ -38,7 +38,7 @@ fn shape_in(config: &Path) -> Option<ModelShape> {
 }
 
 /// The folder with the model's files, if it is on this machine.
-pub fn model_folder(model: &str) -> Option<PathBuf> {
+pub(crate) fn model_folder(model: &str) -> Option<PathBuf> {
     if Path::new(model).is_dir() {
         return Some(PathBuf::from(model));
     }

@@ -8,7 +8,7 @@ use peft_tune_core::predict::stack::{ModelShape, Stack, StackDevice, StackSettin
 use peft_tune_core::recipe::Recipe;
 
 /// The recipe that is written, and what is told of it.
-pub struct Need {
+pub(super) struct Need {
     pub recipe: Recipe,
     pub lines: Vec<String>,
 }
@@ -20,7 +20,7 @@ impl Need {
     /// # Errors
     /// An unknown device; a setting that the stack cannot run or that cannot be made to fit; with `--strict`, one that does
     /// not fit as it is.
-    pub fn of(
+    pub(super) fn of(
         recipe: &Recipe,
         format: ExportFormat,
         facts: &KnownFacts,

@@ -25,7 +25,7 @@ const VIEWS: [(&str, &str); 2] = [
 ];
 
 /// Writes `trials`, `evaluations` and `steps` with `ending`, and returns the files.
-pub fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf>, CliError> {
+pub(super) fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf>, CliError> {
     let path_of = |name: &str| args.output.join(format!("{name}.{ending}"));
     let (study, runs, recommended) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;

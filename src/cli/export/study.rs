@@ -13,7 +13,7 @@ use peft_tune_core::study::{Phase, TrialNumber, TrialState};
 use peft_tune_search::{Preference, recommend};
 
 /// A study with everything that was stored of it.
-pub struct WholeStudy {
+pub(super) struct WholeStudy {
     pub overview: StudyOverview,
     pub runs: Vec<TrialRun>,
     /// Steps of each trial, the profile phase before the training.
@@ -23,7 +23,7 @@ pub struct WholeStudy {
 
 /// The trial to take, as every export says it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recommended {
+pub(super) struct Recommended {
     pub trial: TrialNumber,
     /// Why, with the numbers that decided.
     pub reason: String,
@@ -33,7 +33,7 @@ pub struct Recommended {
 
 impl Recommended {
     /// Of a study as it stands; `None` where nothing can be recommended.
-    pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
+    pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
             return Ok(None);
@@ -50,7 +50,7 @@ impl Recommended {
 }
 
 /// Writes the study that the arguments name.
-pub fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
+pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
     if args.trial.is_some() || args.front || args.rule != super::RuleArgs::default() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "this format takes the whole study: leave out --trial, --front and the options that choose a trial"

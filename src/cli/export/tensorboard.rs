@@ -12,7 +12,7 @@ use peft_tune_core::study::{ParamValue, Phase, TrialState};
 use peft_tune_engine::profile::{HparamValue, TrialLog, TrialStart};
 
 /// Writes `trial-N/events...` for each trial that has started, and returns the folders.
-pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
+pub(super) fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
     let folder_of = |run: &TrialRun| args.output.join(format!("trial-{:04}", run.trial.number.0));
     let began = |run: &TrialRun| !matches!(run.trial.state, TrialState::Waiting);
     let runs = || study.runs.iter().zip(&study.steps).filter(|(run, _)| began(run));

@@ -25,7 +25,7 @@ use peft_tune_kernels::{AttentionKernels, attention_kernels, set_kernels};
 /// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
 /// purpose, and times models of real sizes with random weights. Fails where a comparison does.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Device to check.
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     device: String,
@@ -108,7 +108,7 @@ struct Results {
 }
 
 /// Runs the subcommand.
-pub fn run(args: Args) -> Result<(), CliError> {
+pub(super) fn run(args: Args) -> Result<(), CliError> {
     set_kernels(args.kernels.form());
     let device = device::open(&args.device).map_err(CliError::bad_input)?;
     let mut results = Results {

@@ -7,7 +7,7 @@ use crate::cli::CliError;
 use crate::space::Bytes;
 
 /// Asks, or takes the first choice where nobody is to be asked.
-pub struct Asker {
+pub(super) struct Asker {
     asks: bool,
 }
 
@@ -15,12 +15,12 @@ pub struct Asker {
 const SHOWN: usize = 12;
 
 impl Asker {
-    pub fn new(asks: bool) -> Self {
+    pub(super) fn new(asks: bool) -> Self {
         Self { asks }
     }
 
     /// One of `choices`, or what the user writes instead, if `check` takes it; asked again where it does not.
-    pub fn choose(
+    pub(super) fn choose(
         &mut self,
         (question, flag): (&str, &str),
         choices: &[String],
@@ -66,7 +66,7 @@ impl Asker {
     }
 
     /// A size; `default` is what `offered` says.
-    pub fn memory(&mut self, offered: &str, default: u64) -> Result<u64, CliError> {
+    pub(super) fn memory(&mut self, offered: &str, default: u64) -> Result<u64, CliError> {
         if !self.asks {
             return Ok(default);
         }

@@ -7,7 +7,7 @@ use peft_tune_engine::hub::HubSettings;
 
 /// The device that trials will run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub(super) struct Machine {
     pub device: String,
     pub is_gpu: bool,
     /// Memory that trials may use: what the device has, without a part for everything else.
@@ -18,7 +18,7 @@ pub struct Machine {
 
 impl Machine {
     /// Looks for a GPU that this program can use; else it is the processor.
-    pub fn look() -> Self {
+    pub(super) fn look() -> Self {
         if let Some(gpu) = peft_tune_kernels::device::first_gpu() {
             return Self {
                 device: gpu.name,
@@ -40,7 +40,7 @@ impl Machine {
 }
 
 /// Models that need no download: folders here with a `config.json`, then the Hugging Face cache.
-pub fn models() -> Vec<String> {
+pub(super) fn models() -> Vec<String> {
     let mut found: Vec<String> = entries(Path::new("."))
         .into_iter()
         .flat_map(|folder| std::iter::once(folder.clone()).chain(entries(&folder)))
@@ -73,7 +73,7 @@ fn cached_models(cache: &Path) -> Vec<String> {
 }
 
 /// Files of rows in a folder and the folders in it.
-pub fn data_files(folder: &Path) -> Vec<String> {
+pub(super) fn data_files(folder: &Path) -> Vec<String> {
     const ENDINGS: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "txt"];
     const NOT_DATA: [&str; 8] = [
         "config.json",
@@ -120,7 +120,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 /// How long the rows of a file are, in bytes of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowLengths {
+pub(super) struct RowLengths {
     /// Length that nineteen of twenty rows keep to.
     pub long_bytes: usize,
     /// Rows in the file, about.
@@ -128,7 +128,7 @@ pub struct RowLengths {
 }
 
 /// Looks at the first lines of a file whose rows are lines; `None` for others.
-pub fn row_lengths(path: &Path) -> Option<RowLengths> {
+pub(super) fn row_lengths(path: &Path) -> Option<RowLengths> {
     const LOOKED_AT: u64 = 4 << 20;
     let ending = path.extension()?.to_string_lossy().to_lowercase();
     if !matches!(ending.as_str(), "jsonl" | "ndjson" | "csv" | "tsv") {

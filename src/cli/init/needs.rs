@@ -8,7 +8,7 @@ use peft_tune_engine::profile::ceilings;
 
 /// A setting, as far as its memory depends on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Values {
+pub(super) struct Values {
     pub precision: Precision,
     pub rank: usize,
     /// Rows that go through the model at once.
@@ -18,14 +18,14 @@ pub struct Values {
 
 /// The memory of one model's settings on one machine.
 #[derive(Debug)]
-pub struct Needs {
+pub(super) struct Needs {
     predictor: Predictor,
     sequence_length: usize,
 }
 
 impl Needs {
     /// For rows of up to `sequence_length` tokens.
-    pub fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
+    pub(super) fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
         let host = match machine.is_gpu {
             true => Host::gpu(machine.device_bytes),
             false => ceilings::host(),
@@ -37,7 +37,7 @@ impl Needs {
     }
 
     /// The predictor, for whoever looks at whole studies.
-    pub fn into_predictor(self) -> Predictor {
+    pub(super) fn into_predictor(self) -> Predictor {
         self.predictor
     }
 
@@ -45,7 +45,7 @@ impl Needs {
     ///
     /// # Errors
     /// Values that the model cannot have.
-    pub fn bytes(&self, values: Values) -> Result<u64, PredictError> {
+    pub(super) fn bytes(&self, values: Values) -> Result<u64, PredictError> {
         let mut recipe = Recipe::new("", DataSettings::default());
         recipe.precision = values.precision;
         recipe.gradient_checkpointing = values.checkpointing;

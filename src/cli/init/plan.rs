@@ -9,7 +9,7 @@ use peft_tune_core::recipe::{Checkpointing, Precision};
 
 /// The values that the file will hold.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub(super) struct Plan {
     pub sequence_length: usize,
     pub micro_batches: Vec<usize>,
     pub ranks: Vec<usize>,
@@ -30,19 +30,19 @@ pub struct Plan {
     "not even the smallest setting of this model fits: {needed} with 4-bit weights and one row of {length} tokens, of \
      {memory}; take a smaller model, shorter rows or more `--memory`"
 )]
-pub struct NothingFits {
+pub(super) struct NothingFits {
     needed: String,
     length: usize,
     memory: String,
 }
 
 /// Rows of a step, whatever the micro-batch.
-pub const GLOBAL_BATCH: usize = 16;
+pub(super) const GLOBAL_BATCH: usize = 16;
 const MICRO_BATCHES: [usize; 5] = [1, 2, 4, 8, 16];
 
 impl Plan {
     /// Drops what cannot fit into the memory of the answers.
-    pub fn new(
+    pub(super) fn new(
         architecture: Option<&Architecture>,
         rows: Option<RowLengths>,
         answers: &Answers,

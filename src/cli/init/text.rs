@@ -8,7 +8,7 @@ use crate::report::bytes;
 use peft_tune_core::recipe::{DataFormat, Precision};
 
 /// The whole file.
-pub fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {
+pub(super) fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {
     let name = output
         .file_stem()
         .map_or("study".into(), |stem| stem.to_string_lossy().into_owned());

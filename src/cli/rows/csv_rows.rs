@@ -6,12 +6,12 @@ use super::{FinishRows, text};
 use crate::store::{RowSink, SqlValue};
 
 /// Writes a heading line and a line for each row.
-pub struct CsvRows {
+pub(crate) struct CsvRows {
     writer: csv::Writer<Box<dyn Write + Send>>,
 }
 
 impl CsvRows {
-    pub fn new(output: Box<dyn Write + Send>) -> Self {
+    pub(crate) fn new(output: Box<dyn Write + Send>) -> Self {
         Self {
             writer: csv::Writer::from_writer(output),
         }

@@ -8,14 +8,14 @@ use super::{FinishRows, distinct, hexadecimal};
 use crate::store::{RowSink, SqlValue};
 
 /// Writes rows as they come.
-pub struct JsonRows {
+pub(crate) struct JsonRows {
     writer: BufWriter<Box<dyn Write + Send>>,
     names: Vec<String>,
     rows: usize,
 }
 
 impl JsonRows {
-    pub fn new(output: Box<dyn Write + Send>) -> Self {
+    pub(crate) fn new(output: Box<dyn Write + Send>) -> Self {
         Self {
             writer: BufWriter::new(output),
             names: Vec::new(),

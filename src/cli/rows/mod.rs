@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub use csv_rows::CsvRows;
-pub use json_rows::JsonRows;
-pub use parquet_rows::ParquetRows;
-pub use table_rows::TableRows;
+pub(super) use csv_rows::CsvRows;
+pub(super) use json_rows::JsonRows;
+pub(super) use parquet_rows::ParquetRows;
+pub(super) use table_rows::TableRows;
 
 use super::CliError;
 use crate::files::is_no_file;
@@ -20,7 +20,7 @@ use crate::store::{RowSink, SqlValue};
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum RowFormat {
+pub(super) enum RowFormat {
     /// Columns for people, cut to the terminal's width
     Table,
     /// Comma-separated values with a heading line; null is empty, a blob hexadecimal
@@ -32,14 +32,14 @@ pub enum RowFormat {
 }
 
 /// A sink that has something to write after the last row.
-pub trait FinishRows: RowSink {
+pub(super) trait FinishRows: RowSink {
     /// Ends the output.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 impl RowFormat {
     /// Something that writes rows in this format; `width` is that of the terminal, for tables.
-    pub fn sink(self, output: Box<dyn Write + Send>, width: Option<usize>) -> Box<dyn FinishRows> {
+    pub(super) fn sink(self, output: Box<dyn Write + Send>, width: Option<usize>) -> Box<dyn FinishRows> {
         match self {
             Self::Table => Box::new(TableRows::new(output, width)),
             Self::Csv => Box::new(CsvRows::new(output)),
@@ -50,7 +50,7 @@ impl RowFormat {
 }
 
 /// A file that appears whole or not at all.
-pub struct WholeOutput {
+pub(super) struct WholeOutput {
     /// Where it is written first; `None` where it goes to something that is no file, such as a pipe.
     draft: Option<PathBuf>,
     path: PathBuf,
@@ -58,7 +58,7 @@ pub struct WholeOutput {
 
 impl WholeOutput {
     /// Begins a file; one that is there already is replaced only with `force`.
-    pub fn create(path: &Path, force: bool) -> Result<(Self, Box<dyn Write + Send>), CliError> {
+    pub(super) fn create(path: &Path, force: bool) -> Result<(Self, Box<dyn Write + Send>), CliError> {
         let failed = |error: io::Error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", path.display()));
         if !force && !is_no_file(path) && path.symlink_metadata().is_ok() {
             return Err(CliError::bad_input(anyhow::anyhow!(
@@ -81,7 +81,7 @@ impl WholeOutput {
     }
 
     /// Puts the file into its place.
-    pub fn keep(self) -> Result<(), CliError> {
+    pub(super) fn keep(self) -> Result<(), CliError> {
         let Some(draft) = &self.draft else { return Ok(()) };
         std::fs::rename(draft, &self.path)
             .map_err(|error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", self.path.display())))

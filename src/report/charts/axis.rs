@@ -5,7 +5,7 @@ use peft_tune_core::objective::PEAK_MEMORY;
 
 /// From values to places. Empty and constant values get some room around them.
 #[derive(Clone, Debug)]
-pub struct Scale {
+pub(super) struct Scale {
     low: f64,
     high: f64,
     log: bool,
@@ -17,7 +17,7 @@ pub struct Scale {
 
 /// How a scale is made.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ScaleOptions<'a> {
+pub(super) struct ScaleOptions<'a> {
     /// Metric that the values are of, which decides how they are written.
     pub metric: &'a str,
     pub log: bool,
@@ -29,7 +29,7 @@ pub struct ScaleOptions<'a> {
 
 impl Scale {
     /// A scale that takes the lowest of `values` near `from` and the highest near `to`.
-    pub fn new(values: impl IntoIterator<Item = f64>, from: f64, to: f64, options: ScaleOptions<'_>) -> Self {
+    pub(super) fn new(values: impl IntoIterator<Item = f64>, from: f64, to: f64, options: ScaleOptions<'_>) -> Self {
         let finite = values.into_iter().filter(|value| value.is_finite());
         let (mut low, mut high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
             (low.min(value), high.max(value))
@@ -62,13 +62,13 @@ impl Scale {
     }
 
     /// Place of a value.
-    pub fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let value = if self.log { value.ln() } else { value };
         self.from + (value - self.low) / (self.high - self.low) * (self.to - self.from)
     }
 
     /// Round values inside the scale with their texts, about `count` of them.
-    pub fn ticks(&self, count: usize) -> Vec<(f64, String)> {
+    pub(super) fn ticks(&self, count: usize) -> Vec<(f64, String)> {
         if self.log {
             return log_ticks(self.low.exp(), self.high.exp(), count)
                 .into_iter()
@@ -162,7 +162,7 @@ fn with_exponent(value: f64) -> String {
 
 /// The area between the axes.
 #[derive(Clone, Copy, Debug)]
-pub struct Area {
+pub(super) struct Area {
     pub left: f64,
     pub right: f64,
     pub top: f64,
@@ -170,7 +170,7 @@ pub struct Area {
 }
 
 /// Grid, ticks and names of both axes.
-pub fn frame(svg: &mut Svg, area: Area, x: &Scale, y: &Scale, names: (&str, &str)) {
+pub(super) fn frame(svg: &mut Svg, area: Area, x: &Scale, y: &Scale, names: (&str, &str)) {
     for (tick, text) in y.ticks(5) {
         let place = y.place(tick);
         svg.line((area.left, place), (area.right, place), GRID);

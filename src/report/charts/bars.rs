@@ -18,7 +18,7 @@ struct Row {
 }
 
 /// Seconds of a step by part, for the trials of the front.
-pub fn step_time(view: &StudyView) -> Option<Chart> {
+pub(super) fn step_time(view: &StudyView) -> Option<Chart> {
     let rows = view.phases.iter().map(|one| Row {
         trial: one.trial,
         parts: one
@@ -31,7 +31,7 @@ pub fn step_time(view: &StudyView) -> Option<Chart> {
 }
 
 /// Peak memory by part, for the trials of the front.
-pub fn peak_memory(view: &StudyView) -> Option<Chart> {
+pub(super) fn peak_memory(view: &StudyView) -> Option<Chart> {
     let rows = view.memory.iter().map(|one| Row {
         trial: one.trial,
         parts: match one.parts.is_empty() {
@@ -45,7 +45,7 @@ pub fn peak_memory(view: &StudyView) -> Option<Chart> {
 }
 
 /// A chart for each objective.
-pub fn importance(view: &StudyView) -> Vec<Chart> {
+pub(super) fn importance(view: &StudyView) -> Vec<Chart> {
     view.importance
         .iter()
         .filter(|one| !one.shares.is_empty())

@@ -16,7 +16,7 @@ const AREA: Area = Area {
 };
 
 /// Hypervolume over the time in trials.
-pub fn growth(view: &StudyView) -> Option<Chart> {
+pub(super) fn growth(view: &StudyView) -> Option<Chart> {
     let growth = view.growth.as_ref().filter(|growth| growth.points.len() > 1)?;
     let zero = ScaleOptions {
         zero: true,
@@ -54,7 +54,7 @@ pub(super) fn minutes(seconds: f64) -> f64 {
 }
 
 /// A chart for each kind of curve.
-pub fn curves(view: &StudyView) -> Vec<Chart> {
+pub(super) fn curves(view: &StudyView) -> Vec<Chart> {
     let mut names: Vec<&str> = view.curves.iter().map(|curve| curve.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();

@@ -27,7 +27,7 @@ struct Axis {
 }
 
 /// Settings that differ, and the objectives.
-pub fn settings(view: &StudyView) -> Option<Chart> {
+pub(super) fn settings(view: &StudyView) -> Option<Chart> {
     let complete: Vec<&TrialView> = view
         .trials
         .iter()

@@ -12,7 +12,7 @@ const MOST_OBJECTIVES: usize = 4;
 
 /// How a trial is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mark {
+pub(super) enum Mark {
     /// Stopped before its end.
     Stopped,
     Infeasible,
@@ -22,7 +22,7 @@ pub enum Mark {
 }
 
 /// The mark of a trial.
-pub fn mark(view: &StudyView, trial: &TrialView) -> Mark {
+pub(super) fn mark(view: &StudyView, trial: &TrialView) -> Mark {
     match () {
         () if view
             .recommendation
@@ -39,7 +39,7 @@ pub fn mark(view: &StudyView, trial: &TrialView) -> Mark {
 }
 
 /// A chart for each pair of objectives.
-pub fn pairs(view: &StudyView) -> Vec<Chart> {
+pub(super) fn pairs(view: &StudyView) -> Vec<Chart> {
     let count = view.objectives.len().min(MOST_OBJECTIVES);
     let pairs = (0..count).flat_map(|y| (0..y).map(move |x| (x, y)));
     pairs.filter_map(|(x, y)| pair(view, x, y)).collect()

@@ -2,21 +2,21 @@
 
 use std::fmt::Write;
 
-pub const INK: &str = "#191c20";
-pub const QUIET: &str = "#5a636d";
-pub const GRID: &str = "#eceef0";
-pub const LINE: &str = "#cfd4d9";
-pub const FRONT: &str = "#1559b7";
-pub const BEST: &str = "#b83f0a";
-pub const OTHER: &str = "#8b949e";
-pub const PALE: &str = "#c9d4e3";
-pub const DEEP: &str = "#0b3d8c";
+pub(super) const INK: &str = "#191c20";
+pub(super) const QUIET: &str = "#5a636d";
+pub(super) const GRID: &str = "#eceef0";
+pub(super) const LINE: &str = "#cfd4d9";
+pub(super) const FRONT: &str = "#1559b7";
+pub(super) const BEST: &str = "#b83f0a";
+pub(super) const OTHER: &str = "#8b949e";
+pub(super) const PALE: &str = "#c9d4e3";
+pub(super) const DEEP: &str = "#0b3d8c";
 /// Parts of a whole, apart in lightness too.
-pub const PARTS: [&str; 5] = ["#0b6bb0", "#d98a00", "#11866a", "#b4608f", "#8b949e"];
+pub(super) const PARTS: [&str; 5] = ["#0b6bb0", "#d98a00", "#11866a", "#b4608f", "#8b949e"];
 
 /// Side on which a text's place lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anchor {
+pub(super) enum Anchor {
     Start,
     Middle,
     End,
@@ -24,7 +24,7 @@ pub enum Anchor {
 
 /// How a text looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
+pub(super) enum Weight {
     Quiet,
     Plain,
     Strong,
@@ -32,7 +32,7 @@ pub enum Weight {
 
 /// A picture under construction. Places are in pixels from the upper left corner.
 #[derive(Debug)]
-pub struct Svg {
+pub(super) struct Svg {
     width: f64,
     height: f64,
     title: String,
@@ -41,7 +41,7 @@ pub struct Svg {
 
 impl Svg {
     /// An empty white picture.
-    pub fn new(width: f64, height: f64, title: &str) -> Self {
+    pub(super) fn new(width: f64, height: f64, title: &str) -> Self {
         Self {
             width,
             height,
@@ -51,7 +51,7 @@ impl Svg {
     }
 
     /// A line of text.
-    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, weight: Weight, text: &str) {
+    pub(super) fn text(&mut self, x: f64, y: f64, anchor: Anchor, weight: Weight, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -71,7 +71,7 @@ impl Svg {
     }
 
     /// A straight line.
-    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
+    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         let (x1, y1, x2, y2) = (px(from.0), px(from.1), px(to.0), px(to.1));
         self.push(format_args!(
             r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}"/>"#
@@ -79,7 +79,7 @@ impl Svg {
     }
 
     /// A filled rectangle.
-    pub fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
+    pub(super) fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
         let (x, y, width, height) = (px(x), px(y), px(width.max(0.0)), px(height.max(0.0)));
         self.push(format_args!(
             r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#
@@ -87,7 +87,7 @@ impl Svg {
     }
 
     /// A filled rectangle that what is below it shows through.
-    pub fn faint_rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str, opacity: f64) {
+    pub(super) fn faint_rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str, opacity: f64) {
         let (x, y, width, height) = (px(x), px(y), px(width.max(0.0)), px(height.max(0.0)));
         self.push(format_args!(
             r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}" fill-opacity="{opacity:.2}"/>"#
@@ -95,7 +95,7 @@ impl Svg {
     }
 
     /// A line through points; `look` has its attributes.
-    pub fn path(&mut self, points: &[(f64, f64)], look: &str) {
+    pub(super) fn path(&mut self, points: &[(f64, f64)], look: &str) {
         let mut d = String::new();
         for (index, (x, y)) in points.iter().enumerate() {
             let _ = write!(d, "{}{} {}", if index == 0 { 'M' } else { 'L' }, px(*x), px(*y));
@@ -104,7 +104,7 @@ impl Svg {
     }
 
     /// A disc or ring.
-    pub fn circle(&mut self, x: f64, y: f64, radius: f64, look: &str) {
+    pub(super) fn circle(&mut self, x: f64, y: f64, radius: f64, look: &str) {
         self.push(format_args!(
             r#"<circle cx="{}" cy="{}" r="{}" {look}/>"#,
             px(x),
@@ -114,7 +114,7 @@ impl Svg {
     }
 
     /// A five-pointed star.
-    pub fn star(&mut self, x: f64, y: f64, radius: f64) {
+    pub(super) fn star(&mut self, x: f64, y: f64, radius: f64) {
         let corner = |index: usize| {
             let angle = std::f64::consts::PI * (index as f64 / 5.0 - 0.5);
             let length = if index % 2 == 1 { 0.45 * radius } else { radius };
@@ -128,7 +128,7 @@ impl Svg {
     }
 
     /// The picture as a file.
-    pub fn finish(self) -> String {
+    pub(super) fn finish(self) -> String {
         let (width, height) = (px(self.width), px(self.height));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
@@ -170,7 +170,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// At most `most` characters of a name.
-pub fn short(name: &str, most: usize) -> String {
+pub(super) fn short(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();
     }

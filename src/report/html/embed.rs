@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 ///
 /// # Errors
 /// Never in practice: every view has a JSON form.
-pub fn json_for_script<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
+pub(super) fn json_for_script<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
     let json = serde_json::to_string(value)?;
     let mut safe = String::with_capacity(json.len());
     for character in json.chars() {
@@ -31,7 +31,7 @@ pub fn json_for_script<T: Serialize>(value: &T) -> Result<String, serde_json::Er
 
 /// The source expression that allows exactly this inline script or style: `'sha256-...'`
 /// (Content Security Policy Level 3, section 2.3.1).
-pub fn csp_hash(text: &str) -> String {
+pub(super) fn csp_hash(text: &str) -> String {
     format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
 

@@ -14,7 +14,7 @@ const MOST_OBJECTIVES: usize = 4;
 
 /// Hypervolume after each trial that changed it, and after the last one, as `show` and `explain` say it. `None` while it is 0,
 /// and with more than four objectives.
-pub fn growth(
+pub(super) fn growth(
     objectives: &[Objective],
     constraints: &[Constraint],
     trials: &[Trial],

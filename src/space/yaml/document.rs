@@ -18,7 +18,7 @@ const LIMIT_NODES: usize = 20_000;
 
 /// A file that is valid YAML.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Document {
+pub(crate) struct Document {
     path: PathBuf,
     text: Arc<str>,
     root: Node,
@@ -30,7 +30,7 @@ impl Document {
     /// # Errors
     /// Where the file cannot be read, is not UTF-8, is not YAML, repeats a key, or grows without end when its aliases
     /// are written out.
-    pub fn read(path: &Path) -> Result<Self, SpaceError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, SpaceError> {
         let unreadable = |error: std::io::Error| SpaceError::Unreadable {
             path: path.to_owned(),
             reason: error.kind(),
@@ -60,7 +60,7 @@ impl Document {
     }
 
     /// Parses text as if it stood in the file `path`.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, SpaceError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, SpaceError> {
         // An editor on Windows may put a byte-order mark first.
         let text: Arc<str> = text.strip_prefix('\u{feff}').unwrap_or(text).into();
         let options = serde_saphyr::options! {
@@ -91,7 +91,7 @@ impl Document {
     ///
     /// # Errors
     /// At the first key or value that does not fit `T`.
-    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, SpaceError> {
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, SpaceError> {
         if matches!(self.root.value, Value::Null) {
             return Err(SpaceError::Empty {
                 at: self.place(0..0, String::new()),
@@ -117,7 +117,7 @@ impl Document {
     }
 
     /// The place of a key; of the nearest key above it where the file does not have it.
-    pub fn key(&self, keys: &[&str]) -> Box<Span> {
+    pub(crate) fn key(&self, keys: &[&str]) -> Box<Span> {
         let mut node = &self.root;
         let mut span = 0..0;
         for key in keys {
@@ -130,7 +130,7 @@ impl Document {
     }
 
     /// The place of the value under a key; of the key itself where the value is a list or map.
-    pub fn value(&self, keys: &[&str]) -> Box<Span> {
+    pub(crate) fn value(&self, keys: &[&str]) -> Box<Span> {
         match self.node(keys) {
             Some(node) if !node.span.is_empty() && !matches!(node.value, Value::List(_) | Value::Map(_)) => {
                 self.place(node.span.clone(), self.dotted(keys))
@@ -140,7 +140,7 @@ impl Document {
     }
 
     /// Whether the file has this key.
-    pub fn has(&self, keys: &[&str]) -> bool {
+    pub(crate) fn has(&self, keys: &[&str]) -> bool {
         self.node(keys).is_some()
     }
 
@@ -171,12 +171,12 @@ impl Document {
     }
 
     /// The file as it was named.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The folder that paths in the file are relative to.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         match self.path.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
@@ -184,7 +184,7 @@ impl Document {
     }
 
     /// The whole text.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 }

@@ -8,7 +8,7 @@ mod document;
 mod span;
 mod tree;
 
-pub use document::Document;
+pub(super) use document::Document;
 pub use span::Span;
 
 use decode::{DecodeError, Fault};

@@ -35,7 +35,7 @@ pub(super) struct Entry {
 
 impl Node {
     /// The child under a map's key or at a list's index (written as a number).
-    pub fn child(&self, key: &str) -> Option<&Node> {
+    pub(super) fn child(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value),
             Value::List(nodes) => nodes.get(key.parse::<usize>().ok()?),
@@ -44,7 +44,7 @@ impl Node {
     }
 
     /// Where a map's key stands; for a list, where the element does.
-    pub fn key_span(&self, key: &str) -> Option<Range<usize>> {
+    pub(super) fn key_span(&self, key: &str) -> Option<Range<usize>> {
         match &self.value {
             Value::Map(entries) => entries
                 .iter()

@@ -23,7 +23,7 @@ enum Kind {
 
 impl OptunaParameter {
     /// The parameter `name` of a study with these trials.
-    pub fn new(name: &str, space: Option<&SearchSpace>, trials: &[&Trial]) -> Self {
+    pub(super) fn new(name: &str, space: Option<&SearchSpace>, trials: &[&Trial]) -> Self {
         let values = || trials.iter().filter_map(|trial| trial.params.get(name));
         let parameter = space.and_then(|space| space.parameters.iter().find(|parameter| parameter.name == name));
         match parameter.map(|parameter| &parameter.distribution) {
@@ -33,7 +33,7 @@ impl OptunaParameter {
     }
 
     /// The value as Optuna's column has it.
-    pub fn number(&self, value: &ParamValue) -> Option<f64> {
+    pub(super) fn number(&self, value: &ParamValue) -> Option<f64> {
         match &self.kind {
             Kind::Number => value.as_f64(),
             Kind::Category(choices) => {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::signals::heeds_signals;
 
 /// Trials that differ in cost and in loss.
-pub const SPACE: &str = r#"
+pub(super) const SPACE: &str = r#"
 space:
   rank: [2, 4, 8, 16]
   micro_batch: [1, 2, 4]
@@ -24,21 +24,21 @@ budget: {trials: 8}
 "#;
 
 /// A folder with a study.
-pub struct Bench {
+pub(super) struct Bench {
     folder: tempfile::TempDir,
 }
 
 /// A finished trial: when and at which attempt it ended.
-pub type Finished = BTreeMap<u64, (String, u64, Value)>;
+pub(super) type Finished = BTreeMap<u64, (String, u64, Value)>;
 
 impl Bench {
     /// The study of [`SPACE`].
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::of(SPACE)
     }
 
     /// A study on the quickstart's model and data.
-    pub fn of(space: &str) -> Self {
+    pub(super) fn of(space: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
         let head = format!(
@@ -49,12 +49,12 @@ impl Bench {
         Self { folder }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// The program with this study's database.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = crate::program();
         command.args(arguments).current_dir(self.folder.path());
         command
@@ -66,37 +66,37 @@ impl Bench {
     }
 
     /// A search whose trials are made up and take so many seconds.
-    pub fn search(&self, seconds: &str, arguments: &[&str]) -> Command {
+    pub(super) fn search(&self, seconds: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(&["search", "space.yaml"]);
         command.args(arguments).env("PEFT_TUNE_MOCK", seconds);
         command
     }
 
     /// Starts a command whose messages are kept.
-    pub fn start(mut command: Command) -> Child {
+    pub(super) fn start(mut command: Command) -> Child {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     /// Runs a command that must succeed, and returns what it printed.
-    pub fn succeed(mut command: Command) -> String {
+    pub(super) fn succeed(mut command: Command) -> String {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{command:?}: {}", messages(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    pub fn rows(&self, sql: &str) -> Vec<Value> {
+    pub(super) fn rows(&self, sql: &str) -> Vec<Value> {
         serde_json::from_str(&Self::succeed(self.command(&["query", sql, "--format", "json"]))).unwrap()
     }
 
     /// One number from the database.
-    pub fn count(&self, sql: &str) -> u64 {
+    pub(super) fn count(&self, sql: &str) -> u64 {
         let rows = self.rows(sql);
         rows[0].as_object().unwrap().values().next().unwrap().as_u64().unwrap()
     }
 
     /// Checks that the database is sound, and that what was finished before is still there and was not run again. Returns
     /// what is finished now.
-    pub fn sound(&self, before: &Finished) -> Finished {
+    pub(super) fn sound(&self, before: &Finished) -> Finished {
         assert_eq!(self.rows("pragma integrity_check")[0]["integrity_check"], "ok");
         let rows = self.rows(
             "select number, ended_at, attempt, wall_s from trial where state not in ('waiting', 'running') order by number",
@@ -120,7 +120,7 @@ impl Bench {
     }
 
     /// Waits until the database answers a question with something other than 0.
-    pub fn wait_for(&self, sql: &str) {
+    pub(super) fn wait_for(&self, sql: &str) {
         let began = Instant::now();
         loop {
             let output = self.command(&["query", sql, "--format", "json"]).output().unwrap();
@@ -136,18 +136,18 @@ impl Bench {
 }
 
 /// What a process wrote to standard error.
-pub fn messages(output: &Output) -> String {
+pub(super) fn messages(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Sends a signal.
-pub fn signal(process: u32, signal: libc::c_int) {
+pub(super) fn signal(process: u32, signal: libc::c_int) {
     // SAFETY: sending a signal has no precondition.
     unsafe { libc::kill(libc::pid_t::try_from(process).unwrap(), signal) };
 }
 
 /// The processes that a process has started, with the words of their command lines.
-pub fn children(process: u32) -> Vec<(u32, String)> {
+pub(super) fn children(process: u32) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))
         .into_iter()
@@ -167,11 +167,11 @@ pub fn children(process: u32) -> Vec<(u32, String)> {
 }
 
 /// Numbers that look random and are the same in every run (a linear congruential generator, Knuth's constants).
-pub struct Dice(pub u64);
+pub(super) struct Dice(pub u64);
 
 impl Dice {
     /// A number below `most`.
-    pub fn below(&mut self, most: u64) -> u64 {
+    pub(super) fn below(&mut self, most: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

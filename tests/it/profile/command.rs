@@ -32,7 +32,7 @@ fn refused(arguments: &[&str], directory: &Path) -> String {
 }
 
 /// A recipe on the toy model and 40 tokenised rows.
-pub fn recipe(directory: &Path, more: &str) -> PathBuf {
+pub(super) fn recipe(directory: &Path, more: &str) -> PathBuf {
     let row = |row: usize| {
         let ids: Vec<String> = (0..20 + row % 7)
             .map(|place| (5 + (place * 7 + row) % 200).to_string())

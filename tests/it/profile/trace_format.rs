@@ -9,7 +9,7 @@ type Span<'a> = (u64, u64, &'a str);
 
 /// Fails unless `trace` keeps the rules: known phases with their fields, times that are numbers and not negative, spans
 /// that nest within their thread, counters whose series are numbers, threads that are named.
-pub fn assert_sound(trace: &Value) {
+pub(super) fn assert_sound(trace: &Value) {
     let events = trace["traceEvents"].as_array().unwrap();
     assert!(!events.is_empty());
     let mut spans: BTreeMap<(u64, u64), Vec<Span<'_>>> = BTreeMap::new();

@@ -9,7 +9,7 @@ use peft_tune_core::study::{Params, TrialNumber};
 use super::{complete, front_in_view, recipe, study_record};
 
 /// Makes a database with `trials` trials.
-pub async fn database(path: &Path, trials: u64) {
+pub(super) async fn database(path: &Path, trials: u64) {
     let store = Store::open(path).await.unwrap();
     let study = store.begin_study(&study_record("first")).await.unwrap();
     for number in 0..trials {

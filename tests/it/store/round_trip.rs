@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::{recipe, study_record};
 
-pub fn step(number: u64) -> StepRecord {
+pub(crate) fn step(number: u64) -> StepRecord {
     StepRecord {
         phase: Phase::Train,
         step: number,

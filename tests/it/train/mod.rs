@@ -13,14 +13,14 @@ use serde_json::Value;
 use crate::golden::{documents, folder};
 
 /// A folder with data, a recipe and the output of a training.
-pub struct Workplace {
+pub(crate) struct Workplace {
     folder: tempfile::TempDir,
 }
 
 impl Workplace {
     /// The rows of the reference's inputs as tokenised data, and a recipe that trains on them as the reference did,
     /// with `changes` (`key: value` lines of YAML) in place of its settings.
-    pub fn new(changes: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(changes: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rows: String = documents("ref_llama", "input_ids", "input_ids")
             .iter()
@@ -33,7 +33,7 @@ impl Workplace {
     }
 
     /// Writes `recipe.yaml` again.
-    pub fn write_recipe(&self, changes: &[(&str, &str)]) {
+    pub(crate) fn write_recipe(&self, changes: &[(&str, &str)]) {
         let mut settings = [
             ("model", format!("{:?}", folder("ref_llama/model"))),
             (
@@ -64,12 +64,12 @@ impl Workplace {
         std::fs::write(self.path("recipe.yaml"), lines).unwrap();
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// `peft-tune train recipe.yaml` with further arguments.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
         command
             .args(["train", "recipe.yaml", "--threads", "2"])
@@ -80,14 +80,14 @@ impl Workplace {
     }
 
     /// The objects that a training which succeeds prints.
-    pub fn train(&self, arguments: &[&str]) -> Vec<Value> {
+    pub(crate) fn train(&self, arguments: &[&str]) -> Vec<Value> {
         let output = self.command(arguments).arg("--json").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         lines(&output.stdout)
     }
 
     /// What a training that ends with `code` prints on standard error.
-    pub fn refused(&self, code: i32, arguments: &[&str]) -> String {
+    pub(crate) fn refused(&self, code: i32, arguments: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
         let message = String::from_utf8(stderr).unwrap();
         assert_eq!(
@@ -101,7 +101,7 @@ impl Workplace {
 }
 
 /// The adapter section that starts from a reference's adapter, with further keys.
-pub fn adapter_of(reference: &str, more: &str) -> String {
+pub(crate) fn adapter_of(reference: &str, more: &str) -> String {
     format!(
         "{{rank: 8, alpha: 16, target_modules: all-linear, adapter_init: {:?}, {more}}}",
         folder(reference)
@@ -109,18 +109,18 @@ pub fn adapter_of(reference: &str, more: &str) -> String {
 }
 
 /// JSON lines.
-pub fn lines(text: &[u8]) -> Vec<Value> {
+pub(crate) fn lines(text: &[u8]) -> Vec<Value> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
 /// The numbers under `key` of all objects of one kind.
-pub fn column(lines: &[Value], event: &str, key: &str) -> Vec<f64> {
+pub(crate) fn column(lines: &[Value], event: &str, key: &str) -> Vec<f64> {
     let of_kind = lines.iter().filter(|line| line["event"] == event);
     of_kind.map(|line| line[key].as_f64().unwrap()).collect()
 }
 
 /// The trained adapter's bytes.
-pub fn adapter_bytes(folder: &Path) -> Vec<u8> {
+pub(crate) fn adapter_bytes(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("adapter_model.safetensors")).unwrap()
 }

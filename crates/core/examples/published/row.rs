@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// What a row says of its setting.
 #[derive(Debug)]
-pub struct Row {
+pub(crate) struct Row {
     pub source: String,
     pub model: String,
     pub gpu: Option<String>,
@@ -30,7 +30,7 @@ pub struct Row {
 impl Row {
     /// # Errors
     /// What is missing, in words.
-    pub fn read(row: &Value) -> Result<Self, String> {
+    pub(crate) fn read(row: &Value) -> Result<Self, String> {
         let text = |key: &str| row.get(key).and_then(Value::as_str).map(str::to_owned);
         let number = |key: &str| row.get(key).and_then(Value::as_u64);
         let extra = row.get("extra").cloned().unwrap_or(Value::Null);
@@ -61,7 +61,7 @@ impl Row {
     }
 
     /// A switch of `extra`.
-    pub fn is_on(&self, key: &str) -> bool {
+    pub(crate) fn is_on(&self, key: &str) -> bool {
         self.extra.get(key).and_then(Value::as_bool).unwrap_or(false)
     }
 }

@@ -9,7 +9,7 @@ use super::row::Row;
 
 /// # Errors
 /// What the row says that no stack here can run, in words.
-pub fn of(row: &Row) -> Result<StackSetting, String> {
+pub(crate) fn of(row: &Row) -> Result<StackSetting, String> {
     if row.source.starts_with("torchtune") && row.packing == Some(false) {
         return Err("rows are not packed and have lengths of their own, which the row does not say".into());
     }

@@ -17,7 +17,7 @@ pub(super) struct Patterns<'a, V> {
 
 impl<'a, V: Copy> Patterns<'a, V> {
     /// Compiles the keys of `map`; `setting` is its name in the recipe, for messages.
-    pub fn new(setting: &'static str, map: &'a BTreeMap<String, V>) -> Result<Self, PlanError> {
+    pub(super) fn new(setting: &'static str, map: &'a BTreeMap<String, V>) -> Result<Self, PlanError> {
         let mut entries = Vec::with_capacity(map.len());
         for (key, value) in map {
             entries.push((key.as_str(), compile(setting, key)?, *value));
@@ -26,7 +26,7 @@ impl<'a, V: Copy> Patterns<'a, V> {
     }
 
     /// The value of the first key that matches `module`, or `default`.
-    pub fn value(&self, module: &str, default: V) -> V {
+    pub(super) fn value(&self, module: &str, default: V) -> V {
         self.find(module).unwrap_or(default)
     }
 
@@ -36,7 +36,7 @@ impl<'a, V: Copy> Patterns<'a, V> {
     }
 
     /// Fails on a key that matches none of `modules`: a misspelt key would silently do nothing.
-    pub fn check_used(&self, modules: &[&str], known: &str) -> Result<(), PlanError> {
+    pub(super) fn check_used(&self, modules: &[&str], known: &str) -> Result<(), PlanError> {
         for (key, regex, _) in &self.entries {
             if !modules.iter().any(|module| regex.is_match(module)) {
                 return Err(PlanError::UnusedPattern {

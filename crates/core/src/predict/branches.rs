@@ -11,7 +11,7 @@ use MemoryCategory::{SavedActivations, Scratch};
 
 impl StepTracer<'_> {
     /// The stream behind both branches into the scratch, what they save into `kept`.
-    pub fn branches_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub(super) fn branches_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(mixture) = self.mixture(kind) else { return };
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let one = self.act(hidden);
@@ -60,7 +60,7 @@ impl StepTracer<'_> {
     }
 
     /// Backward through both branches: dy, in the scratch, becomes the gradient of the stream before them.
-    pub fn branches_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
+    pub(super) fn branches_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
         let Some(mixture) = self.mixture(kind) else { return };
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let one = self.act(hidden);

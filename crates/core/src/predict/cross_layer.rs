@@ -15,7 +15,7 @@ use MemoryCategory::{SavedActivations, Scratch};
 
 impl StepTracer<'_> {
     /// Bytes of the keys and values of a layer that later ones read, which are held until its backward pass.
-    pub fn shared_bytes(&self, kind: &LayerPlan) -> u64 {
+    pub(super) fn shared_bytes(&self, kind: &LayerPlan) -> u64 {
         match kind.sharing {
             KeySharing::Source { .. } => self.act(kind.heads.key_size() + kind.heads.value_size()),
             KeySharing::None | KeySharing::Reader { .. } => 0,
@@ -23,7 +23,7 @@ impl StepTracer<'_> {
     }
 
     /// What becomes of the gradients of shared keys and values, which are in the scratch.
-    pub fn share_gradients(&self, trace: &mut Trace, kind: &LayerPlan) {
+    pub(super) fn share_gradients(&self, trace: &mut Trace, kind: &LayerPlan) {
         let widths = [kind.heads.key_size(), kind.heads.value_size()];
         let adds = match kind.sharing {
             KeySharing::None => false,
@@ -43,7 +43,7 @@ impl StepTracer<'_> {
     }
 
     /// What a layer does with its own input: the stream, in the scratch, is replaced; what backward reads into `kept`.
-    pub fn input_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub(super) fn input_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(input) = &kind.input else { return };
         let (hidden, width) = (self.plan.architecture.hidden_size, input.gate.outputs());
         self.group_forward(trace, (&input.gate, Module::GateUp), kept, Target::New(kept));
@@ -61,7 +61,7 @@ impl StepTracer<'_> {
     }
 
     /// Backward through it: dy, in the scratch, is replaced.
-    pub fn input_backward(&self, trace: &mut Trace, kind: &LayerPlan) {
+    pub(super) fn input_backward(&self, trace: &mut Trace, kind: &LayerPlan) {
         let Some(input) = &kind.input else { return };
         let (hidden, width) = (self.plan.architecture.hidden_size, input.gate.outputs());
         let d_projected = self.backward_behind(trace);
@@ -98,13 +98,13 @@ impl StepTracer<'_> {
     }
 
     /// Bytes of the inputs of all layers, which are held from the beginning to the end; 0 where there are none.
-    pub fn input_bytes(&self) -> u64 {
+    pub(super) fn input_bytes(&self) -> u64 {
         let inputs = self.plan.architecture.layer_inputs;
         inputs.map_or(0, |inputs| self.act(self.input_width(inputs)))
     }
 
     /// The inputs of all layers from the embedded tokens.
-    pub fn make_inputs(&self, trace: &mut Trace) {
+    pub(super) fn make_inputs(&self, trace: &mut Trace) {
         let Some(inputs) = self.plan.architecture.layer_inputs else {
             return;
         };
@@ -149,7 +149,7 @@ impl StepTracer<'_> {
     }
 
     /// The gradients of what makes the inputs, from theirs in the scratch; frees the inputs.
-    pub fn inputs_backward(&self, trace: &mut Trace) {
+    pub(super) fn inputs_backward(&self, trace: &mut Trace) {
         let Some(inputs) = self.plan.architecture.layer_inputs else {
             return;
         };

@@ -9,7 +9,7 @@ use crate::plan::{Form, GroupPlan, LayerPlan, ProjectionPlan, Vectors};
 
 impl StepTracer<'_> {
     /// DoRA's output, in the scratch: before its gain, and what it becomes there or as part of a sum.
-    pub fn turned(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
+    pub(super) fn turned(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
         let (width, rank, y) = (
             projection.outputs(),
             group.rank_of(projection),
@@ -37,13 +37,13 @@ impl StepTracer<'_> {
     }
 
     /// Bytes of the sums over the rows that the gain's backward pass adds up.
-    pub fn gain_sums(&self, width: usize) -> u64 {
+    pub(super) fn gain_sums(&self, width: usize) -> u64 {
         let rows = if self.host.vectors == Vectors::None { 128 } else { 32 };
         (4 * self.tokens.div_ceil(rows) * width) as u64
     }
 
     /// What DoRA needs of the parameters, before each pass: row norms of W + s B A.
-    pub fn dora_factors(&self, trace: &mut Trace) {
+    pub(super) fn dora_factors(&self, trace: &mut Trace) {
         let layers = self.plan.layers.iter().map(|kind| &self.plan.kinds[*kind]);
         for group in layers.flat_map(LayerPlan::groups) {
             let projections = group.projections.iter();

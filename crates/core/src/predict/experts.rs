@@ -53,7 +53,7 @@ impl StepTracer<'_> {
     }
 
     /// Bytes of what tells a GPU where each expert's rows are: first rows and tiles.
-    pub fn offsets_bytes(&self) -> u64 {
+    pub(super) fn offsets_bytes(&self) -> u64 {
         match &self.plan.architecture.experts {
             Some(experts) if self.is_on_gpu() => {
                 let tiles = most_tiles(experts.count, self.tokens * experts.chosen);
@@ -182,7 +182,7 @@ impl StepTracer<'_> {
     }
 
     /// All but the last products: z, in the scratch, and what the shared expert's down reads, there too.
-    pub fn experts_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub(super) fn experts_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(mixture) = self.mixture(kind) else { return };
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         trace.hold(Scratch, self.act(hidden));
@@ -304,7 +304,7 @@ impl StepTracer<'_> {
     }
 
     /// The stream behind the experts into the scratch; frees what the last products read.
-    pub fn experts_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub(super) fn experts_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(mixture) = self.mixture(kind) else { return };
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let rank = mixture.plan.down_rank;
@@ -321,7 +321,7 @@ impl StepTracer<'_> {
     }
 
     /// What [`StepTracer::experts_outer`] keeps, without the output.
-    pub fn experts_outer_recompute(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub(super) fn experts_outer_recompute(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(mixture) = self.mixture(kind) else { return };
         let inner = mixture.experts.intermediate_size;
         self.expert_xa(trace, &mixture, [inner, mixture.plan.down_rank], kept);
@@ -333,7 +333,7 @@ impl StepTracer<'_> {
     }
 
     /// Backward through the experts: dy, in the scratch, becomes the gradient of the stream between attention and experts.
-    pub fn experts_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
+    pub(super) fn experts_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
         let Some(mixture) = self.mixture(kind) else { return };
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let d_weights = (4 * mixture.rows) as u64;

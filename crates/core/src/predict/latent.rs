@@ -11,7 +11,7 @@ use MemoryCategory::{SavedActivations, Scratch};
 
 impl StepTracer<'_> {
     /// From the normed input, whose bytes are in the scratch, to queries, keys and values in `kept`.
-    pub fn latent_forward(
+    pub(super) fn latent_forward(
         &self,
         trace: &mut Trace,
         kind: &LayerPlan,
@@ -50,7 +50,7 @@ impl StepTracer<'_> {
     }
 
     /// From the gradients of queries, keys and values in the scratch to those of the first projections' outputs.
-    pub fn latent_backward(&self, trace: &mut Trace, kind: &LayerPlan, latent: Latent) {
+    pub(super) fn latent_backward(&self, trace: &mut Trace, kind: &LayerPlan, latent: Latent) {
         let Some(plan) = &kind.latent else { return };
         trace.free(
             SavedActivations,

@@ -30,7 +30,7 @@ impl StepTracer<'_> {
     }
 
     /// A pass of a norm, whose result is held already. Rows that lose their mean are held beside it.
-    pub fn norm_pass(&self, trace: &mut Trace, pass: Pass, width: usize) {
+    pub(super) fn norm_pass(&self, trace: &mut Trace, pass: Pass, width: usize) {
         self.pass(trace, Module::Norms, pass, width);
         if self.plan.architecture.centred_norms {
             trace.spike(Scratch, self.act(width));
@@ -68,12 +68,12 @@ impl StepTracer<'_> {
     }
 
     /// Bytes that a layer keeps for its backward pass besides its input.
-    pub fn saved_bytes(&self, kind: &LayerPlan) -> u64 {
+    pub(super) fn saved_bytes(&self, kind: &LayerPlan) -> u64 {
         self.saved(kind, &SavedTensor::ALL) - self.act(self.plan.architecture.hidden_size)
     }
 
     /// Bytes of what it keeps and does not hold until its backward pass.
-    pub fn dropped_bytes(&self, kind: &LayerPlan) -> u64 {
+    pub(super) fn dropped_bytes(&self, kind: &LayerPlan) -> u64 {
         let dropped = SavedTensor::ALL
             .into_iter()
             .filter(|tensor| !tensor.is_held(self.host.memory()));
@@ -81,7 +81,7 @@ impl StepTracer<'_> {
     }
 
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
-    pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+    pub(super) fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         self.attention_forward(trace, kind, kept);
         if self.plan.architecture.has_branches() {
             self.branches_forward(trace, kind, kept);
@@ -116,7 +116,7 @@ impl StepTracer<'_> {
     }
 
     /// What the layer saves, made again from its input.
-    pub fn layer_recompute(&self, trace: &mut Trace, kind: &LayerPlan) {
+    pub(super) fn layer_recompute(&self, trace: &mut Trace, kind: &LayerPlan) {
         let [hidden, inner, ..] = self.widths(kind);
         if kind.input.is_some() {
             self.layer_forward(trace, kind, SavedActivations);
@@ -209,7 +209,7 @@ impl StepTracer<'_> {
     }
 
     /// Attention's result times its gates, where it has some, into the scratch; returns its bytes.
-    pub fn gated(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
+    pub(super) fn gated(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
         if !self.plan.architecture.head_gates {
             return 0;
         }
@@ -220,7 +220,7 @@ impl StepTracer<'_> {
     }
 
     /// The norm before a block: its output into the scratch, what it keeps into `kept`. Returns the output's bytes.
-    pub fn norm_before(&self, trace: &mut Trace, kept: MemoryCategory) -> u64 {
+    pub(super) fn norm_before(&self, trace: &mut Trace, kept: MemoryCategory) -> u64 {
         if !self.has_norm_before() {
             return 0;
         }
@@ -275,7 +275,7 @@ impl StepTracer<'_> {
 
     /// The end of a block: the sum of the residual stream and the group's output, through the norm behind it where there
     /// is one, into `target`; what the norm keeps into `kept`.
-    pub fn out(
+    pub(super) fn out(
         &self,
         trace: &mut Trace,
         (group, module): (&GroupPlan, Module),
@@ -320,7 +320,7 @@ impl StepTracer<'_> {
 
     /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
     /// all that was saved, the layer's input included, is freed. `between` are the bytes that were not held and are made again.
-    pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool, between: u64) {
+    pub(super) fn layer_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool, between: u64) {
         self.layer_scalar(trace);
         self.input_backward(trace, kind);
         match kind.experts {
@@ -336,7 +336,7 @@ impl StepTracer<'_> {
     }
 
     /// Returns the bytes of the gradient before the norm or factor behind a block, where there is one.
-    pub fn backward_behind(&self, trace: &mut Trace) -> u64 {
+    pub(super) fn backward_behind(&self, trace: &mut Trace) -> u64 {
         if !self.has_norm_behind() && !self.is_scaled() {
             return 0;
         }
@@ -353,7 +353,7 @@ impl StepTracer<'_> {
     }
 
     /// The output of a norm over H, made again.
-    pub fn normed(&self, trace: &mut Trace) -> u64 {
+    pub(super) fn normed(&self, trace: &mut Trace) -> u64 {
         let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
         trace.spike(Scratch, self.wide(1));
@@ -362,7 +362,7 @@ impl StepTracer<'_> {
     }
 
     /// The input of a block's first layers, made again where a norm stands before them.
-    pub fn input_again(&self, trace: &mut Trace) -> u64 {
+    pub(super) fn input_again(&self, trace: &mut Trace) -> u64 {
         match self.has_norm_before() {
             true => self.normed(trace),
             false => 0,
@@ -370,7 +370,7 @@ impl StepTracer<'_> {
     }
 
     /// The stream behind attention into the scratch, made again.
-    pub fn attention_output_again(&self, trace: &mut Trace, kind: &LayerPlan) {
+    pub(super) fn attention_output_again(&self, trace: &mut Trace, kind: &LayerPlan) {
         trace.stage = Stage::Recompute;
         let mixed = match self.has_norm_behind() {
             true => 0,
@@ -431,7 +431,7 @@ impl StepTracer<'_> {
     }
 
     /// From d_normed and dy, both in the scratch, to the sum of dy and what the norm makes of d_normed.
-    pub fn norm_onto(&self, trace: &mut Trace) {
+    pub(super) fn norm_onto(&self, trace: &mut Trace) {
         let hidden = self.plan.architecture.hidden_size;
         let one = self.act(hidden);
         trace.hold(Scratch, one);

@@ -11,7 +11,13 @@ use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
 
 impl StepTracer<'_> {
     /// The stream behind the mixer into `target`, what it keeps into `kept`.
-    pub fn mixer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory, target: MemoryCategory) {
+    pub(super) fn mixer_forward(
+        &self,
+        trace: &mut Trace,
+        kind: &LayerPlan,
+        kept: MemoryCategory,
+        target: MemoryCategory,
+    ) {
         let normed = self.norm_before(trace, kept);
         self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
         trace.free(Scratch, normed);
@@ -28,7 +34,7 @@ impl StepTracer<'_> {
 
     /// What the output projection reads of what was kept, into the scratch; returns its bytes. 0 where attention's own output is
     /// kept.
-    pub fn mixed(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
+    pub(super) fn mixed(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
         match kind.mixer {
             Mixer::Attention => self.gated(trace, kind),
             Mixer::Convolution(convolution) => {
@@ -73,7 +79,7 @@ impl StepTracer<'_> {
     }
 
     /// Backward through the mixer; see [`StepTracer::attention_backward`].
-    pub fn mixer_backward(&self, trace: &mut Trace, kind: &LayerPlan, d_output: u64, wants_dx: bool) {
+    pub(super) fn mixer_backward(&self, trace: &mut Trace, kind: &LayerPlan, d_output: u64, wants_dx: bool) {
         let hidden = self.plan.architecture.hidden_size;
         let output = (&kind.output, Module::Output);
         self.group_backward(trace, output, |trace| self.mixed(trace, kind), d_output, true);

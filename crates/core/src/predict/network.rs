@@ -17,7 +17,7 @@ pub(super) struct Slots {
 
 impl Slots {
     /// Elements of one.
-    pub fn elements(&self) -> u64 {
+    pub(super) fn elements(&self) -> u64 {
         (self.rows * self.columns.unwrap_or(1)) as u64
     }
 
@@ -49,7 +49,7 @@ pub(super) struct Network {
 
 impl Network {
     /// Elements of all that trains.
-    pub fn trained_elements(&self) -> u64 {
+    pub(super) fn trained_elements(&self) -> u64 {
         self.plan.layout.elements() as u64
     }
 }
@@ -76,7 +76,7 @@ impl Networks {
     ///
     /// # Errors
     /// Settings that do not fit the model.
-    pub fn of(&self, architecture: &Architecture, recipe: &Recipe) -> Result<Arc<Network>, PlanError> {
+    pub(super) fn of(&self, architecture: &Architecture, recipe: &Recipe) -> Result<Arc<Network>, PlanError> {
         let key = Key {
             adapter: recipe.adapter.clone().map(|settings| AdapterSettings {
                 alpha: 0.0,

@@ -227,7 +227,7 @@ pub enum Work {
 
 /// FLOPs of a gated delta rule for each value of a state and each token: three products forward; backward seven, and two of the forward
 /// pass twice, which make states again.
-pub fn delta_rule_flops(backward: bool) -> f64 {
+pub(super) fn delta_rule_flops(backward: bool) -> f64 {
     if backward { 22.0 } else { 6.0 }
 }
 

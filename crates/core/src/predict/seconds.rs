@@ -9,7 +9,7 @@ use crate::plan::attention::Heads;
 use crate::recipe::Precision;
 
 /// Parts of a step's time whose ceilings are learned apart from each other.
-pub const TIME_PARTS: usize = 4;
+pub(super) const TIME_PARTS: usize = 4;
 
 /// Seconds of a step by what limits them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]

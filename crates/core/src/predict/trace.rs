@@ -20,7 +20,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    pub fn new(stage: Stage) -> Self {
+    pub(super) fn new(stage: Stage) -> Self {
         Self {
             now: [0; MEMORY_CATEGORIES],
             total: 0,
@@ -33,7 +33,7 @@ impl Trace {
     }
 
     /// Allocates.
-    pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
+    pub(super) fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] += bytes;
         self.total += bytes;
@@ -44,27 +44,27 @@ impl Trace {
     }
 
     /// Frees.
-    pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
+    pub(super) fn free(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] -= bytes;
         self.total -= bytes;
     }
 
     /// Allocates and frees at once.
-    pub fn spike(&mut self, category: MemoryCategory, bytes: u64) {
+    pub(super) fn spike(&mut self, category: MemoryCategory, bytes: u64) {
         self.hold(category, bytes);
         self.free(category, bytes);
     }
 
     /// Calls the same bytes another name.
-    pub fn rename(&mut self, from: MemoryCategory, to: MemoryCategory, bytes: u64) {
+    pub(super) fn rename(&mut self, from: MemoryCategory, to: MemoryCategory, bytes: u64) {
         self.free(from, bytes);
         // Not `hold`: nothing is allocated.
         self.now[to as usize] += bytes.cast_signed();
         self.total += bytes.cast_signed();
     }
 
-    pub fn run(&mut self, work: Work) {
+    pub(super) fn run(&mut self, work: Work) {
         let stage = self.stage;
         self.ops.push(Op {
             stage,
@@ -85,7 +85,7 @@ pub(super) struct Level {
 
 impl Level {
     /// Plays a trace.
-    pub fn replay(&mut self, trace: &Trace) {
+    pub(super) fn replay(&mut self, trace: &Trace) {
         let before: i64 = self.now.iter().sum();
         if before + trace.rise > self.peak {
             self.peak = before + trace.rise;
@@ -101,7 +101,7 @@ impl Level {
     }
 
     /// Allocates.
-    pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
+    pub(super) fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         self.now[category as usize] += bytes.cast_signed();
         let total: i64 = self.now.iter().sum();
         if total > self.peak {
@@ -111,17 +111,17 @@ impl Level {
     }
 
     /// Frees.
-    pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
+    pub(super) fn free(&mut self, category: MemoryCategory, bytes: u64) {
         self.now[category as usize] -= bytes.cast_signed();
     }
 
     /// Bytes by category when the total was highest.
-    pub fn at_peak(&self) -> Bytes {
+    pub(super) fn at_peak(&self) -> Bytes {
         Bytes::from_signed(self.at_peak)
     }
 
     /// As [`Level::at_peak`]; from now on it is the highest of what follows.
-    pub fn end_phase(&mut self) -> Bytes {
+    pub(super) fn end_phase(&mut self) -> Bytes {
         let ended = self.at_peak();
         self.peak = self.now.iter().sum();
         self.at_peak = self.now;

@@ -38,7 +38,7 @@ pub(super) enum Target {
 
 impl<'a> StepTracer<'a> {
     /// A trace of `stream` through a model.
-    pub fn new(plan: &'a ModelPlan, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
+    pub(super) fn new(plan: &'a ModelPlan, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
         Self {
             plan,
             host,
@@ -49,7 +49,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Bytes of an element of the activations.
-    pub fn c(&self) -> u64 {
+    pub(super) fn c(&self) -> u64 {
         self.precision.compute_bytes()
     }
 
@@ -59,22 +59,22 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Whether attention's products run on pairs of BF16.
-    pub fn multiplies_pairs(&self) -> bool {
+    pub(super) fn multiplies_pairs(&self) -> bool {
         self.is_bf16() && self.host.vectors.multiplies_pairs()
     }
 
     /// Bytes of an activation of `width` for every token.
-    pub fn act(&self, width: usize) -> u64 {
+    pub(super) fn act(&self, width: usize) -> u64 {
         (self.tokens * width) as u64 * self.c()
     }
 
     /// Bytes of `width` F32 values for every token.
-    pub fn wide(&self, width: usize) -> u64 {
+    pub(super) fn wide(&self, width: usize) -> u64 {
         (4 * self.tokens * width) as u64
     }
 
     /// Bytes of some of the tensors that a layer keeps.
-    pub fn saved(&self, layer: &LayerPlan, tensors: &[SavedTensor]) -> u64 {
+    pub(super) fn saved(&self, layer: &LayerPlan, tensors: &[SavedTensor]) -> u64 {
         let bytes = |tensor: &SavedTensor| {
             let [width, wide] = tensor.widths(self.plan, layer);
             let offsets = if *tensor == SavedTensor::Routing {
@@ -88,18 +88,18 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Whether the step is a GPU's.
-    pub fn is_on_gpu(&self) -> bool {
+    pub(super) fn is_on_gpu(&self) -> bool {
         self.host.vectors == Vectors::None
     }
 
     /// Records an op that passes over memory, `width` elements for every token.
-    pub fn pass(&self, trace: &mut Trace, module: Module, pass: Pass, width: usize) {
+    pub(super) fn pass(&self, trace: &mut Trace, module: Module, pass: Pass, width: usize) {
         let elements = self.tokens as f64 * width as f64;
         trace.run(Work::Pass { module, pass, elements });
     }
 
     /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
-    pub fn call(&self, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
+    pub(super) fn call(&self, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
         Call {
             form,
             rows,
@@ -116,7 +116,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Records a product whose result is held already.
-    pub fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
+    pub(super) fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(MemoryCategory::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == Vectors::None && call.quantized {
@@ -137,7 +137,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// A product of activations (T, depth) with a result in the compute dtype.
-    pub fn linear(
+    pub(super) fn linear(
         &self,
         trace: &mut Trace,
         module: Module,
@@ -150,7 +150,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// += a^T b for a gradient of (rows, columns).
-    pub fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
+    pub(super) fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
         let call = self.call(Right::Dense, Form::Tn, [rows, columns, self.tokens]);
         self.product(trace, module, Right::Dense, call);
     }
@@ -160,7 +160,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Outputs of a group, xa of its adapters into `kept`.
-    pub fn group_forward(
+    pub(super) fn group_forward(
         &self,
         trace: &mut Trace,
         (group, module): (&GroupPlan, Module),
@@ -174,14 +174,14 @@ impl<'a> StepTracer<'a> {
     }
 
     /// A group's output, or the sum of it and the residual stream, made again from xa of its adapters.
-    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), target: Target) {
+    pub(super) fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), target: Target) {
         for projection in &group.projections {
             self.projection_forward(trace, (group, module), projection, target);
         }
     }
 
     /// xa of the group's adapters into `kept`.
-    pub fn adapter_products(&self, trace: &mut Trace, group: &GroupPlan, kept: MemoryCategory) {
+    pub(super) fn adapter_products(&self, trace: &mut Trace, group: &GroupPlan, kept: MemoryCategory) {
         let all: usize = group.ranks();
         if self.is_stacked(group) {
             // Each adapter's part is columns of it.
@@ -205,7 +205,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// A dropped copy of an input, where there is dropout; returns the bytes that it holds.
-    pub fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
+    pub(super) fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
         if !self.plan.dropout() {
             return 0;
         }
@@ -244,7 +244,12 @@ impl<'a> StepTracer<'a> {
     }
 
     /// x W^T with the adapter's product in the same pass.
-    pub fn adapted(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
+    pub(super) fn adapted(
+        &self,
+        trace: &mut Trace,
+        (group, module): (&GroupPlan, Module),
+        projection: &ProjectionPlan,
+    ) {
         let rank = group.rank_of(projection);
         let is_part = rank > 0 && self.is_stacked(group);
         let call = Call {
@@ -261,7 +266,7 @@ impl<'a> StepTracer<'a> {
 
     /// Gradients of all that trains in a group, and dx into the scratch where it is wanted. `input` holds the group's
     /// input in the scratch again and returns its bytes; `dys` are the bytes of the output gradients, freed at the end.
-    pub fn group_backward(
+    pub(super) fn group_backward(
         &self,
         trace: &mut Trace,
         (group, module): (&GroupPlan, Module),

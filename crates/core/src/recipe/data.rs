@@ -110,14 +110,14 @@ mod one_or_many {
     use super::{OneOrMany, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
         match paths {
             [one] => one.serialize(serializer),
             many => many.serialize(serializer),
         }
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
         Ok(match OneOrMany::deserialize(deserializer)? {
             OneOrMany::One(path) => vec![path],
             OneOrMany::Many(paths) => paths,

@@ -162,7 +162,7 @@ impl<V> std::ops::Index<&str> for ByName<V> {
 }
 
 /// Names and values in name order.
-pub type Iter<'a, V> = std::iter::Zip<slice::Iter<'a, String>, slice::Iter<'a, V>>;
+pub(super) type Iter<'a, V> = std::iter::Zip<slice::Iter<'a, String>, slice::Iter<'a, V>>;
 
 impl<V> Default for ByName<V> {
     fn default() -> Self {

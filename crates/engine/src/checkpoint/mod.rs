@@ -7,5 +7,5 @@ mod packed;
 mod weights;
 
 pub use error::WeightsError;
-pub use packed::PackedError;
+pub(crate) use packed::PackedError;
 pub use weights::Checkpoint;

@@ -38,7 +38,7 @@ pub(super) struct TokenCache<'a> {
 
 impl TokenCache<'_> {
     /// The tables under `key`; `None` where there are none or the file is damaged.
-    pub fn read(&self, key: &Key) -> Option<Tables> {
+    pub(super) fn read(&self, key: &Key) -> Option<Tables> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
         // SAFETY: cache files are written under another name, renamed when complete, and never changed afterwards, so
@@ -53,7 +53,7 @@ impl TokenCache<'_> {
     }
 
     /// Writes the tables under `key`.
-    pub fn write(&self, key: &Key, train: &TableBuilder, held_out: &TableBuilder) -> io::Result<()> {
+    pub(super) fn write(&self, key: &Key, train: &TableBuilder, held_out: &TableBuilder) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(self.folder)?;
         let path = self.path(key);

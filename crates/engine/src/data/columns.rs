@@ -16,7 +16,11 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(location: &'a RowLocation, renames: &'a BTreeMap<String, String>, values: Map<String, Value>) -> Self {
+    pub(super) fn new(
+        location: &'a RowLocation,
+        renames: &'a BTreeMap<String, String>,
+        values: Map<String, Value>,
+    ) -> Self {
         Self {
             location,
             renames,
@@ -25,17 +29,17 @@ impl<'a> Columns<'a> {
     }
 
     /// Whether the row has the column, be it null.
-    pub fn has(&self, key: &str) -> bool {
+    pub(super) fn has(&self, key: &str) -> bool {
         self.values.contains_key(self.name(key))
     }
 
     /// The names of all columns in the file.
-    pub fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         self.values.keys().cloned().collect()
     }
 
     /// Takes a column's value and leaves null; `None` where it is absent or null.
-    pub fn take(&mut self, key: &str) -> Option<Value> {
+    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
         let name = self.renames.get(key).map_or(key, String::as_str);
         self.values
             .get_mut(name)
@@ -44,7 +48,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Takes a column that must be there and hold something; `expected` says what.
-    pub fn required(&mut self, key: &'static str, expected: &'static str) -> Result<Value, DataError> {
+    pub(super) fn required(&mut self, key: &'static str, expected: &'static str) -> Result<Value, DataError> {
         let is_there = self.has(key);
         self.take(key).ok_or_else(|| {
             if is_there {
@@ -56,25 +60,25 @@ impl<'a> Columns<'a> {
     }
 
     /// Takes a text that must be there. Numbers and truth values count as text.
-    pub fn text(&mut self, key: &'static str) -> Result<String, DataError> {
+    pub(super) fn text(&mut self, key: &'static str) -> Result<String, DataError> {
         let value = self.required(key, "text")?;
         self.as_text(key, value)
     }
 
     /// Takes a text; empty where it is absent or null.
-    pub fn optional_text(&mut self, key: &'static str) -> Result<String, DataError> {
+    pub(super) fn optional_text(&mut self, key: &'static str) -> Result<String, DataError> {
         self.take(key)
             .map_or(Ok(String::new()), |value| self.as_text(key, value))
     }
 
     /// Takes a list that must be there. CSV files have it as JSON text.
-    pub fn list(&mut self, key: &'static str) -> Result<Vec<Value>, DataError> {
+    pub(super) fn list(&mut self, key: &'static str) -> Result<Vec<Value>, DataError> {
         let value = self.required(key, "a list")?;
         self.as_list(key, value)
     }
 
     /// Takes a list, if it is there.
-    pub fn optional_list(&mut self, key: &'static str) -> Result<Option<Vec<Value>>, DataError> {
+    pub(super) fn optional_list(&mut self, key: &'static str) -> Result<Option<Vec<Value>>, DataError> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
@@ -83,7 +87,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Takes a list of whole numbers, if it is there.
-    pub fn optional_integers(&mut self, key: &'static str) -> Result<Option<Vec<i64>>, DataError> {
+    pub(super) fn optional_integers(&mut self, key: &'static str) -> Result<Option<Vec<i64>>, DataError> {
         let Some(items) = self.optional_list(key)? else {
             return Ok(None);
         };
@@ -95,7 +99,7 @@ impl<'a> Columns<'a> {
     }
 
     /// The error for a column of the wrong type.
-    pub fn wrong_type(&self, key: &str, expected: &'static str, found: &'static str) -> DataError {
+    pub(super) fn wrong_type(&self, key: &str, expected: &'static str, found: &'static str) -> DataError {
         DataError::WrongType {
             location: self.location.clone(),
             column: self.name(key).to_owned(),
@@ -105,7 +109,7 @@ impl<'a> Columns<'a> {
     }
 
     /// The error for a column that is not there.
-    pub fn missing(&self, key: &'static str) -> DataError {
+    pub(super) fn missing(&self, key: &'static str) -> DataError {
         DataError::MissingColumn {
             location: self.location.clone(),
             column: self.name(key).to_owned(),

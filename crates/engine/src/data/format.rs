@@ -42,7 +42,7 @@ pub fn recognise(path: &Path, renames: &BTreeMap<String, String>) -> Result<Opti
 }
 
 impl<'a> RowParser<'a> {
-    pub fn new(format: DataFormat, renames: &'a BTreeMap<String, String>, has_chat_template: bool) -> Self {
+    pub(super) fn new(format: DataFormat, renames: &'a BTreeMap<String, String>, has_chat_template: bool) -> Self {
         Self {
             format,
             renames,
@@ -52,7 +52,7 @@ impl<'a> RowParser<'a> {
     }
 
     /// The example in a row.
-    pub fn parse(&mut self, location: &RowLocation, record: Record) -> Result<Example, DataError> {
+    pub(super) fn parse(&mut self, location: &RowLocation, record: Record) -> Result<Example, DataError> {
         let values = match record {
             Record::Text { text, piece, is_last } => {
                 return self.plain_text(location, text, piece, is_last);

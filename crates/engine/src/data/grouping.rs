@@ -29,7 +29,7 @@ struct Span {
 
 impl LengthGroups {
     /// Groups for steps of `global_batch` rows.
-    pub fn new(global_batch: usize) -> Self {
+    pub(super) fn new(global_batch: usize) -> Self {
         Self {
             global_batch: global_batch.max(1),
             last: Arc::default(),
@@ -37,7 +37,7 @@ impl LengthGroups {
     }
 
     /// The row at `position` of `epoch`, whose rows are shuffled by `shuffled` and have `tokens` tokens each.
-    pub fn row_at(
+    pub(super) fn row_at(
         &self,
         epoch: u64,
         position: usize,

@@ -16,7 +16,7 @@ const ROUNDS: u64 = 8;
 
 impl Permutation {
     /// The order of `length` things in round `round` of the stream that `seed` begins.
-    pub fn new(seed: u64, round: u64, length: usize) -> Self {
+    pub(super) fn new(seed: u64, round: u64, length: usize) -> Self {
         let length = length as u64;
         let bits = u64::BITS - length.saturating_sub(1).leading_zeros();
         Self {
@@ -27,17 +27,17 @@ impl Permutation {
     }
 
     /// How many things are ordered.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.length as usize
     }
 
     /// The key of this order, to derive others from.
-    pub fn key(&self) -> u64 {
+    pub(super) fn key(&self) -> u64 {
         self.key
     }
 
     /// What stands at `position`, which must be below the length.
-    pub fn at(&self, position: usize) -> usize {
+    pub(super) fn at(&self, position: usize) -> usize {
         let mut value = position as u64;
         loop {
             value = self.scramble(value);

@@ -52,7 +52,7 @@ pub(super) struct TableBuilder {
 
 impl TableBuilder {
     /// Adds a row; `None` counts an empty one.
-    pub fn push(&mut self, row: Option<TokenRow>) {
+    pub(super) fn push(&mut self, row: Option<TokenRow>) {
         self.counts.read += 1;
         let Some(row) = row else {
             self.counts.empty += 1;
@@ -65,7 +65,7 @@ impl TableBuilder {
     }
 
     /// The table's size.
-    pub fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> Extent {
         Extent {
             rows: self.rows.len() / 2,
             tokens: self.ids.len(),
@@ -74,7 +74,7 @@ impl TableBuilder {
     }
 
     /// The table's words, part by part.
-    pub fn parts(&self) -> [&[u32]; 3] {
+    pub(super) fn parts(&self) -> [&[u32]; 3] {
         [&self.rows, &self.ids, &self.labels]
     }
 }
@@ -89,7 +89,7 @@ pub(super) struct Extent {
 
 impl Extent {
     /// Words that the table takes; `None` where that is beyond counting (a damaged file).
-    pub fn words(&self) -> Option<usize> {
+    pub(super) fn words(&self) -> Option<usize> {
         self.rows.checked_mul(2)?.checked_add(self.tokens.checked_mul(2)?)
     }
 }
@@ -116,7 +116,7 @@ pub(super) struct TokenTable {
 
 impl TokenTable {
     /// The table of `extent` that begins at word `first`; `None` where the words do not hold one.
-    pub fn new(words: Arc<dyn Words>, first: usize, extent: Extent) -> Option<Self> {
+    pub(super) fn new(words: Arc<dyn Words>, first: usize, extent: Extent) -> Option<Self> {
         let end = first.checked_add(extent.words()?)?;
         if end > words.as_slice().len() {
             return None;
@@ -126,12 +126,12 @@ impl TokenTable {
         (tokens == extent.tokens as u64).then_some(table)
     }
 
-    pub fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> Extent {
         self.extent
     }
 
     /// Length and kind of each row, in order.
-    pub fn rows(&self) -> impl Iterator<Item = (usize, RowKind)> + '_ {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, RowKind)> + '_ {
         let words = &self.words.as_slice()[self.first..self.first + 2 * self.extent.rows];
         words.chunks_exact(2).map(|pair| {
             let kind = if pair[1] == 1 { RowKind::Running } else { RowKind::Whole };
@@ -140,13 +140,13 @@ impl TokenTable {
     }
 
     /// Token ids of a range of the table.
-    pub fn ids(&self, range: Range<usize>) -> &[u32] {
+    pub(super) fn ids(&self, range: Range<usize>) -> &[u32] {
         let start = self.first + 2 * self.extent.rows;
         &self.words.as_slice()[start + range.start..start + range.end]
     }
 
     /// Labels of a range of the table.
-    pub fn labels(&self, range: Range<usize>) -> &[u32] {
+    pub(super) fn labels(&self, range: Range<usize>) -> &[u32] {
         let start = self.first + 2 * self.extent.rows + self.extent.tokens;
         &self.words.as_slice()[start + range.start..start + range.end]
     }
@@ -169,13 +169,13 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Puts two tables into memory.
-    pub fn in_memory(train: &TableBuilder, held_out: &TableBuilder) -> Option<Self> {
+    pub(super) fn in_memory(train: &TableBuilder, held_out: &TableBuilder) -> Option<Self> {
         let words: Vec<u32> = [train.parts(), held_out.parts()].concat().concat();
         Self::new(Arc::new(words), train.extent(), held_out.extent())
     }
 
     /// The two tables that follow one another in `words`.
-    pub fn new(words: Arc<dyn Words>, train: Extent, held_out: Extent) -> Option<Self> {
+    pub(super) fn new(words: Arc<dyn Words>, train: Extent, held_out: Extent) -> Option<Self> {
         let second = train.words()?;
         Some(Self {
             train: TokenTable::new(Arc::clone(&words), 0, train)?,

@@ -57,7 +57,7 @@ pub(crate) enum StoredForm {
 impl<'a> Layout<'a> {
     /// # Errors
     /// A family that has no form there, or none that is known here.
-    pub fn of(architecture: &'a Architecture) -> Result<Self, GgufError> {
+    pub(crate) fn of(architecture: &'a Architecture) -> Result<Self, GgufError> {
         let known = FAMILIES.iter().find(|(family, ..)| *family == architecture.family);
         let &(_, name, is_paired) = known.ok_or(GgufError::Family {
             family: architecture.family.name(),
@@ -70,7 +70,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The name of `tensor`.
-    pub fn stored_name(&self, tensor: &str) -> Option<String> {
+    pub(crate) fn stored_name(&self, tensor: &str) -> Option<String> {
         match tensor {
             EMBEDDING => return Some("token_embd.weight".to_owned()),
             FINAL_NORM => return Some("output_norm.weight".to_owned()),
@@ -88,7 +88,7 @@ impl<'a> Layout<'a> {
     }
 
     /// How the values of `tensor` with this shape are stored.
-    pub fn form(&self, tensor: &str, shape: &[usize]) -> StoredForm {
+    pub(crate) fn form(&self, tensor: &str, shape: &[usize]) -> StoredForm {
         let of = |module: &str| {
             tensor
                 .rsplit_once('.')
@@ -113,7 +113,7 @@ impl<'a> Layout<'a> {
 
 impl StoredForm {
     /// Values as GGUF has them, from those of a checkpoint: rows of `width` elements.
-    pub fn stored(self, values: Vec<f32>, width: usize) -> Vec<f32> {
+    pub(crate) fn stored(self, values: Vec<f32>, width: usize) -> Vec<f32> {
         match self {
             Self::Same => values,
             Self::Above(offset) => values.into_iter().map(|value| value + offset).collect(),
@@ -124,7 +124,7 @@ impl StoredForm {
     }
 
     /// The way back.
-    pub fn restored(self, values: Vec<f32>, width: usize) -> Vec<f32> {
+    pub(crate) fn restored(self, values: Vec<f32>, width: usize) -> Vec<f32> {
         match self {
             Self::Same => values,
             Self::Above(offset) => values.into_iter().map(|value| value - offset).collect(),

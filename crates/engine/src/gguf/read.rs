@@ -29,7 +29,7 @@ impl GgufWeights {
     ///
     /// # Errors
     /// Several files, a part of a split model, a damaged file, one of another architecture than `config.json` describes.
-    pub fn find(folder: &Path) -> Result<Option<PathBuf>, GgufError> {
+    pub(crate) fn find(folder: &Path) -> Result<Option<PathBuf>, GgufError> {
         let files = files_in(folder).map_err(|source| in_out(folder, source))?;
         match files.as_slice() {
             [] => Ok(None),
@@ -49,7 +49,7 @@ impl GgufWeights {
     }
 
     /// Any GGUF file of a folder.
-    pub fn first(folder: &Path) -> Option<PathBuf> {
+    pub(crate) fn first(folder: &Path) -> Option<PathBuf> {
         files_in(folder).ok()?.into_iter().next()
     }
 
@@ -57,7 +57,7 @@ impl GgufWeights {
     ///
     /// # Errors
     /// See [`GgufWeights::find`].
-    pub fn open(path: PathBuf, architecture: Architecture) -> Result<Self, GgufError> {
+    pub(crate) fn open(path: PathBuf, architecture: Architecture) -> Result<Self, GgufError> {
         if is_part(&path) {
             return Err(GgufError::Split { path });
         }
@@ -84,13 +84,13 @@ impl GgufWeights {
     }
 
     /// Whether it has the tensor `name`.
-    pub fn contains(&self, name: &str) -> bool {
+    pub(crate) fn contains(&self, name: &str) -> bool {
         let stored = self.layout().and_then(|layout| layout.stored_name(name));
         stored.is_some_and(|stored| self.content.tensor_infos.contains_key(&stored))
     }
 
     /// The tensors that are none of `expected`, by their own names, sorted.
-    pub fn extra(&self, expected: &[TensorShape]) -> Vec<String> {
+    pub(crate) fn extra(&self, expected: &[TensorShape]) -> Vec<String> {
         let Some(layout) = self.layout() else {
             return Vec::new();
         };
@@ -113,7 +113,7 @@ impl GgufWeights {
     ///
     /// # Errors
     /// Another shape, a value that is not finite, a file that ends early.
-    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, GgufError> {
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, GgufError> {
         let Some(layout) = self.layout() else {
             return Ok(None);
         };

@@ -31,7 +31,7 @@ impl Value {
     }
 
     /// Appends type and value.
-    pub fn write(&self, bytes: &mut Vec<u8>) {
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
         let length = match self {
             Self::I32s(values) => Some(values.len()),
             Self::F32s(values) => Some(values.len()),

@@ -40,7 +40,7 @@ pub(super) struct HubModel<'a> {
 impl HubModel<'_> {
     /// Downloads what `part` needs and the model has, and returns the snapshot folder. Files are taken from the one
     /// commit that `revision` names now, so that a push in between cannot mix two versions.
-    pub fn download(&self, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
+    pub(super) fn download(&self, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
         let builder = ApiBuilder::from_cache(Cache::new(self.settings.cache.clone()))
             .with_endpoint(self.settings.endpoint.clone())
             .with_token(self.settings.token.clone())

@@ -142,7 +142,7 @@ pub(super) enum NeededFiles {
 
 impl NeededFiles {
     /// Files to bring where the model has them; weights come on top.
-    pub fn wanted(self) -> &'static [&'static str] {
+    pub(super) fn wanted(self) -> &'static [&'static str] {
         match self {
             Self::Config => &[CONFIG],
             Self::Tokenizer => &[
@@ -173,7 +173,7 @@ impl NeededFiles {
     }
 
     /// Whether the weights are part of it.
-    pub fn has_weights(self) -> bool {
+    pub(super) fn has_weights(self) -> bool {
         matches!(self, Self::Weights | Self::Everything)
     }
 }

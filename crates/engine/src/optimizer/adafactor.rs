@@ -116,7 +116,7 @@ impl FactoredMatrix {
 }
 
 impl Adafactor {
-    pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+    pub(super) fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
         let mut parts: Vec<FactoredMatrix> = Vec::new();
         let mut start = 0;
         for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {

@@ -44,7 +44,7 @@ pub(super) struct AdamFactors {
 }
 
 impl AdamW {
-    pub fn new(settings: &OptimizerSettings) -> Self {
+    pub(super) fn new(settings: &OptimizerSettings) -> Self {
         Self {
             beta1: settings.beta1,
             beta2: settings.beta2(),

@@ -60,7 +60,7 @@ pub(super) struct Kernel<'a> {
 
 impl<'a> Kernel<'a> {
     /// One of `optimizer.cu`.
-    pub fn new(name: &'a str, threads: usize) -> Self {
+    pub(super) fn new(name: &'a str, threads: usize) -> Self {
         Self {
             source: &SOURCE,
             name,
@@ -86,17 +86,17 @@ pub(super) struct GroupRange {
 
 impl GroupRange {
     /// For states in F32.
-    pub fn of_f32(start: usize, elements: usize, state: usize) -> Self {
+    pub(super) fn of_f32(start: usize, elements: usize, state: usize) -> Self {
         Self::new(start, elements, state, elements.div_ceil(ELEMENTS))
     }
 
     /// For states in 8 bits.
-    pub fn of_8bit(start: usize, elements: usize, state: usize) -> Self {
+    pub(super) fn of_8bit(start: usize, elements: usize, state: usize) -> Self {
         Self::new(start, elements, state, elements.div_ceil(256))
     }
 
     /// For a rule that gives each group so many blocks of threads.
-    pub fn new(start: usize, elements: usize, state: usize, blocks: usize) -> Self {
+    pub(super) fn new(start: usize, elements: usize, state: usize, blocks: usize) -> Self {
         Self {
             start,
             elements,
@@ -108,14 +108,14 @@ impl GroupRange {
 }
 
 impl GroupRanges {
-    pub fn new(groups: impl IntoIterator<Item = GroupRange>) -> Self {
+    pub(super) fn new(groups: impl IntoIterator<Item = GroupRange>) -> Self {
         Self {
             groups: groups.into_iter().collect(),
             on_device: OnceLock::new(),
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
@@ -144,7 +144,7 @@ impl GroupRanges {
     }
 
     /// Puts the factors of the next update, in the order of the groups, where [`run`](Self::run) reads them.
-    pub fn prepare(&self, factors: impl Iterator<Item = GroupFactors>, device: &Device) -> Result<()> {
+    pub(super) fn prepare(&self, factors: impl Iterator<Item = GroupFactors>, device: &Device) -> Result<()> {
         if self.groups.is_empty() {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl GroupRanges {
 
     /// Launches `kernel` on `tensors`, behind which it takes the table, the factors that were last prepared, the number of groups
     /// and the norm, if there is one.
-    pub fn run(
+    pub(super) fn run(
         &self,
         kernel: Kernel<'_>,
         tensors: &[Argument<'_>],
@@ -198,7 +198,7 @@ pub(crate) struct Clipping {
 
 impl Clipping {
     /// For gradients on `device` whose norm shall be at most `most`.
-    pub fn new(most: Option<f64>, device: &Device) -> Result<Self> {
+    pub(crate) fn new(most: Option<f64>, device: &Device) -> Result<Self> {
         Ok(Self {
             result: empty(2, DType::F64, device)?,
             partial: empty(SUM_BLOCKS, DType::F64, device)?,
@@ -208,13 +208,13 @@ impl Clipping {
     }
 
     /// From the next launch on, gradients are `excess` times too large.
-    pub fn prepare(&self, excess: f32) -> Result<()> {
+    pub(crate) fn prepare(&self, excess: f32) -> Result<()> {
         overwrite(&self.excess, &[excess.to_bits()])
     }
 
     /// Finds the norm of `gradients`, flat F32, whose squares are added up in F64, and multiplies them by what brings it down to the most;
     /// a norm that is not finite is not brought down.
-    pub fn launch(&self, gradients: &Tensor) -> Result<()> {
+    pub(crate) fn launch(&self, gradients: &Tensor) -> Result<()> {
         let (device, count) = (gradients.device(), gradients.elem_count());
         let launch = |kernel, blocks, threads| Launch {
             source: &SOURCE,

@@ -30,7 +30,7 @@ pub(super) struct LionFactors {
 }
 
 impl Lion {
-    pub fn new(settings: &OptimizerSettings) -> Self {
+    pub(super) fn new(settings: &OptimizerSettings) -> Self {
         Self {
             beta1: settings.beta1,
             beta2: settings.beta2(),

@@ -112,7 +112,7 @@ impl Blocks {
 }
 
 impl Muon {
-    pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+    pub(super) fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
         let (mut matrices, mut vectors, mut elements) = (Vec::new(), Vec::new(), 0);
         for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
             let &[rows, columns] = slot.shape.as_slice() else {

@@ -18,7 +18,7 @@ pub(super) struct Step {
 
 impl Step {
     /// Learning rate of a group.
-    pub fn rate(&self, group: &Group) -> f64 {
+    pub(super) fn rate(&self, group: &Group) -> f64 {
         self.learning_rate * group.rate_ratio
     }
 }

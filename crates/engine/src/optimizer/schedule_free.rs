@@ -55,7 +55,7 @@ pub(super) struct ScheduleFreeFactors {
 }
 
 impl ScheduleFree {
-    pub fn new(settings: &OptimizerSettings) -> Self {
+    pub(super) fn new(settings: &OptimizerSettings) -> Self {
         Self {
             beta1: settings.beta1,
             beta2: settings.beta2.unwrap_or(0.999),
@@ -175,7 +175,7 @@ pub(super) struct Shares {
 
 impl Shares {
     /// Behind a step with `rate`.
-    pub fn with(self, rate: f64) -> Self {
+    pub(super) fn with(self, rate: f64) -> Self {
         let largest_rate = self.largest_rate.max(rate);
         Self {
             largest_rate,
@@ -184,7 +184,7 @@ impl Shares {
     }
 
     /// Share of the last step in the average; 0 while no step had a rate.
-    pub fn last(self) -> f64 {
+    pub(super) fn last(self) -> f64 {
         if self.sum > 0.0 {
             self.largest_rate.powi(2) / self.sum
         } else {
@@ -193,12 +193,12 @@ impl Shares {
     }
 
     /// (2,) F64, for a checkpoint.
-    pub fn to_tensor(self) -> Result<Tensor> {
+    pub(super) fn to_tensor(self) -> Result<Tensor> {
         Tensor::new(&[self.largest_rate, self.sum], &Device::Cpu)
     }
 
     /// What [`to_tensor`](Self::to_tensor) made.
-    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
+    pub(super) fn from_tensor(tensor: &Tensor) -> Result<Self> {
         let numbers = tensor.to_dtype(DType::F64)?.to_vec1::<f64>()?;
         let [largest_rate, sum] = numbers[..] else {
             candle_core::bail!("{} numbers in place of 2", numbers.len());

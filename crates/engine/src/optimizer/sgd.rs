@@ -48,7 +48,7 @@ impl SgdFactors {
 }
 
 impl Momentum {
-    pub fn new(settings: &OptimizerSettings) -> Self {
+    pub(super) fn new(settings: &OptimizerSettings) -> Self {
         Self {
             momentum: settings.momentum,
             nesterov: settings.nesterov,

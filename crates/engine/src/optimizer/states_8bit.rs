@@ -63,7 +63,7 @@ struct PageUpdate {
 
 impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
     /// States of zero for `groups`, one a parameter, kept on `home`.
-    pub fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
+    pub(super) fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
         let (large, small): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.range.len() >= SMALLEST);
         let mut blocks = 0;
         let placed = |group: Group| {
@@ -90,7 +90,7 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
     }
 
     /// States of zero for `groups`, one a parameter: those in 8 bits lie in the host's memory, for parameters on `device`.
-    pub fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
+    pub(super) fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
         let mut all = Self::new(rule, groups, &Device::Cpu)?;
         let small = std::mem::take(&mut all.small.groups);
         all.small = StatesF32::paged(rule, small, device)?;

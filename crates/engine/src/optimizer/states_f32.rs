@@ -45,7 +45,7 @@ struct PageUpdate {
 
 impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
     /// States of zero for `groups`, kept on `home`.
-    pub fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
+    pub(super) fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
         let elements: usize = groups.iter().map(|group| group.range.len()).sum();
         let zeros = || Tensor::zeros(elements.max(1), DType::F32, home);
         let mut states = Vec::with_capacity(N);
@@ -68,7 +68,7 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
     }
 
     /// States of zero for `groups`, in the host's memory, for parameters on `device`.
-    pub fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
+    pub(super) fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
         let mut all = Self::new(rule, groups, &Device::Cpu)?;
         let home = |state: &Tensor| {
             let pinned = Pinned::new(state.clone(), device)?;

@@ -76,7 +76,11 @@ fn lock(folder: &Path) -> Result<File, RunError> {
 
 impl OutputFolder {
     /// Makes the folder ready for the training `identity`, and says what is there of it.
-    pub fn open(settings: &RunSettings, identity: &Identity, model_folder: &Path) -> Result<(Self, Found), RunError> {
+    pub(super) fn open(
+        settings: &RunSettings,
+        identity: &Identity,
+        model_folder: &Path,
+    ) -> Result<(Self, Found), RunError> {
         check(settings)?;
         let path = settings.output.clone();
         refuse_model(&path, model_folder)?;
@@ -97,7 +101,7 @@ impl OutputFolder {
     }
 
     /// Writes a checkpoint and removes those that are too many.
-    pub fn checkpoint(
+    pub(super) fn checkpoint(
         &self,
         inputs: &RunInputs,
         trainer: &Trainer,
@@ -115,13 +119,13 @@ impl OutputFolder {
     }
 
     /// Removes the checkpoint of a step, if there is one.
-    pub fn remove_checkpoint(&self, step: u64) -> Result<(), RunError> {
+    pub(super) fn remove_checkpoint(&self, step: u64) -> Result<(), RunError> {
         let folder = self.checkpoint_folder(step);
         remove(&folder).map_err(RunError::file(&folder))
     }
 
     /// Keeps what is trained now as the best.
-    pub fn keep_best(&self, inputs: &RunInputs, trainer: &Trainer) -> Result<(), RunError> {
+    pub(super) fn keep_best(&self, inputs: &RunInputs, trainer: &Trainer) -> Result<(), RunError> {
         let best = self.best();
         let partial = start_folder(&best).map_err(RunError::file(&best))?;
         checkpoint::write_trained(&partial, inputs, trainer, WrittenDtype::AsStored)?;
@@ -129,18 +133,18 @@ impl OutputFolder {
     }
 
     /// Writes what was trained, and that the training is over.
-    pub fn finish(&self, inputs: &RunInputs, trainer: &Trainer, outcome: &Outcome) -> Result<(), RunError> {
+    pub(super) fn finish(&self, inputs: &RunInputs, trainer: &Trainer, outcome: &Outcome) -> Result<(), RunError> {
         checkpoint::write_trained(&self.path, inputs, trainer, WrittenDtype::AsStored)?;
         checkpoint::write_json(&self.path.join(RESULT), outcome)
     }
 
     /// Where the best is, if it has been kept.
-    pub fn kept_best(&self) -> Option<PathBuf> {
+    pub(super) fn kept_best(&self) -> Option<PathBuf> {
         Some(self.best()).filter(|best| best.is_dir())
     }
 
     /// The latest checkpoint, whole or not.
-    pub fn latest(&self) -> Result<Option<PathBuf>, RunError> {
+    pub(super) fn latest(&self) -> Result<Option<PathBuf>, RunError> {
         Ok(self.checkpoints()?.pop().map(|(_, folder)| folder))
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    pub fn new(recipe: &Recipe, data: &PreparedData, total_steps: u64) -> Self {
+    pub(super) fn new(recipe: &Recipe, data: &PreparedData, total_steps: u64) -> Self {
         Self {
             version: VERSION,
             recipe: recipe.clone(),
@@ -33,7 +33,7 @@ impl Identity {
     }
 
     /// Reads what was written to `path`.
-    pub fn read(path: &Path) -> Result<Self, RunError> {
+    pub(super) fn read(path: &Path) -> Result<Self, RunError> {
         let json = |source| RunError::Json {
             path: path.to_owned(),
             source,
@@ -52,7 +52,7 @@ impl Identity {
     }
 
     /// Fails unless `now` is the training that `folder` was started with, which is `self`.
-    pub fn check(&self, now: &Self, folder: &Path) -> Result<(), RunError> {
+    pub(super) fn check(&self, now: &Self, folder: &Path) -> Result<(), RunError> {
         let folder = folder.to_owned();
         if let Some((key, before, now)) = recipe_difference(&self.recipe, &now.recipe) {
             return Err(RunError::OtherRecipe {

@@ -37,7 +37,7 @@ pub(super) struct SideFile {
 
 impl SideFile {
     /// Reads `path`, which must hold a JSON object.
-    pub fn read(path: &Path) -> Result<Self, TokenizerError> {
+    pub(super) fn read(path: &Path) -> Result<Self, TokenizerError> {
         let bytes = bounded::read(path, bounded::SETTINGS_BYTES).map_err(|source| TokenizerError::Read {
             path: path.to_owned(),
             source,
@@ -53,7 +53,7 @@ impl SideFile {
         })
     }
 
-    pub fn bad_key(&self, key: &str, expected: &'static str) -> TokenizerError {
+    pub(super) fn bad_key(&self, key: &str, expected: &'static str) -> TokenizerError {
         TokenizerError::BadKey {
             path: self.path.clone(),
             key: key.to_owned(),

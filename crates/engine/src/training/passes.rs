@@ -141,7 +141,7 @@ impl<'a> PassInput<'a> {
 
 impl Passes {
     /// Passes on `device`, replayed where `form` asks for it and it can be.
-    pub fn new(device: &Device, checkpointing: Checkpointing, form: Kernels) -> Self {
+    pub(crate) fn new(device: &Device, checkpointing: Checkpointing, form: Kernels) -> Self {
         let wanted = form == Kernels::Graphs && gpu::has_graphs(device);
         let has_host_copies = checkpointing == Checkpointing::Offload;
         if wanted && has_host_copies {
@@ -156,7 +156,7 @@ impl Passes {
     }
 
     /// Micro-batches whose passes were replayed from a graph.
-    pub fn replayed(&self) -> u64 {
+    pub(crate) fn replayed(&self) -> u64 {
         self.replayed
     }
 
@@ -164,7 +164,12 @@ impl Passes {
     ///
     /// # Errors
     /// Those of the ops, memory. A graph that cannot be made or launched is not an error.
-    pub fn run(&mut self, model: &PassModel<'_>, input: &PassInput<'_>, clock: &mut Stopwatch<Lap>) -> Result<Sums> {
+    pub(crate) fn run(
+        &mut self,
+        model: &PassModel<'_>,
+        input: &PassInput<'_>,
+        clock: &mut Stopwatch<Lap>,
+    ) -> Result<Sums> {
         let shape = Shape {
             tokens: input.batch.tokens(),
             targets: input.batch.target_tokens(),
@@ -211,7 +216,7 @@ impl Passes {
 
     /// Seconds of forward and backward passes. Those that were replayed are counted by what forward took of both when they were last
     /// launched op by op.
-    pub fn seconds(&mut self, laps: &Laps<Lap>) -> (f64, f64) {
+    pub(crate) fn seconds(&mut self, laps: &Laps<Lap>) -> (f64, f64) {
         let of = |lap| laps.seconds(lap);
         let (forward, backward, replayed) = (of(Lap::Forward), of(Lap::Backward), of(Lap::Replay));
         if forward > 0.0 {

@@ -16,19 +16,19 @@ pub(super) struct Spread(pub [f64; 6]);
 
 impl Spread {
     /// Adds a micro-batch: its summed loss in nats, and its targets.
-    pub fn add(&mut self, loss: f64, targets: usize) {
+    pub(super) fn add(&mut self, loss: f64, targets: usize) {
         let t = targets as f64;
         let of_batch = [loss, t, loss * loss, loss * t, t * t, 1.0];
         self.0.iter_mut().zip(of_batch).for_each(|(sum, one)| *sum += one);
     }
 
     /// The summed loss in nats.
-    pub fn loss(&self) -> f64 {
+    pub(super) fn loss(&self) -> f64 {
         self.0[0]
     }
 
     /// Standard error of the mean loss per target in nats; `None` with fewer than two micro-batches.
-    pub fn standard_error(&self) -> Option<f64> {
+    pub(super) fn standard_error(&self) -> Option<f64> {
         let [loss, targets, squares, mixed, squared_targets, count] = self.0;
         if count < 2.0 || targets == 0.0 {
             return None;

@@ -48,7 +48,7 @@ enum Replay {
 
 impl UpdatePass {
     /// Updates by `optimizer` on `device`, replayed where `form` asks for it and it can be.
-    pub fn new(optimizer: Optimizer, settings: &OptimizerSettings, device: &Device, form: Kernels) -> Self {
+    pub(crate) fn new(optimizer: Optimizer, settings: &OptimizerSettings, device: &Device, form: Kernels) -> Self {
         let can_replay = gpu::has_graphs(device) && optimizer.is_repeated();
         Self {
             optimizer,
@@ -62,16 +62,16 @@ impl UpdatePass {
         }
     }
 
-    pub fn optimizer(&self) -> &Optimizer {
+    pub(crate) fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }
 
-    pub fn optimizer_mut(&mut self) -> &mut Optimizer {
+    pub(crate) fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
     }
 
     /// Updates that were replayed from a graph.
-    pub fn replayed(&self) -> u64 {
+    pub(crate) fn replayed(&self) -> u64 {
         self.replayed
     }
 
@@ -79,7 +79,7 @@ impl UpdatePass {
     ///
     /// # Errors
     /// Those of candle.
-    pub fn look_ahead(&self, parameters: &Parameters, clock: &mut Stopwatch<Lap>) -> Result<()> {
+    pub(crate) fn look_ahead(&self, parameters: &Parameters, clock: &mut Stopwatch<Lap>) -> Result<()> {
         if !self.optimizer.looks_ahead() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl UpdatePass {
     ///
     /// # Errors
     /// Those of candle, memory. A graph that cannot be made or launched is not an error.
-    pub fn run(&mut self, parameters: &Parameters, input: UpdateInput) -> Result<Norm> {
+    pub(crate) fn run(&mut self, parameters: &Parameters, input: UpdateInput) -> Result<Norm> {
         if gpu::takes(&parameters.values) {
             return self.run_on_gpu(parameters, input);
         }

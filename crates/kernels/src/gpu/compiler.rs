@@ -15,7 +15,7 @@ use super::source::Header;
 
 /// Kernels that cannot be compiled.
 #[derive(Debug, thiserror::Error)]
-pub enum CompileError {
+pub(super) enum CompileError {
     #[error("NVRTC: {call} failed ({error:?}); check that libnvrtc.so and libnvrtc-builtins.so are of one version")]
     Call {
         call: &'static str,
@@ -34,7 +34,7 @@ pub enum CompileError {
 ///
 /// # Errors
 /// A program that does not compile.
-pub fn binary(source: &Source, architecture: &str) -> Result<Vec<u8>, CompileError> {
+pub(super) fn binary(source: &Source, architecture: &str) -> Result<Vec<u8>, CompileError> {
     let (text, version) = (source.whole(), version()?);
     let file = cached(source, &text, architecture, &version);
     if let Some(binary) = file.as_deref().and_then(|file| std::fs::read(file).ok()) {

@@ -44,7 +44,7 @@ fn with<R>(emulated: bool, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-pub fn is_emulated() -> bool {
+pub(super) fn is_emulated() -> bool {
     EMULATED.get()
 }
 

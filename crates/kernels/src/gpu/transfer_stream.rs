@@ -303,14 +303,14 @@ mod late {
         static QUEUE: RefCell<Queue> = RefCell::default();
     }
 
-    pub fn push(copy: Copy) -> u64 {
+    pub(super) fn push(copy: Copy) -> u64 {
         QUEUE.with_borrow_mut(|queue| {
             queue.copies.push_back(copy);
             queue.first + queue.copies.len() as u64 - 1
         })
     }
 
-    pub fn run_to(number: u64) {
+    pub(super) fn run_to(number: u64) {
         QUEUE.with_borrow_mut(|queue| {
             while queue.first <= number {
                 let Some(copy) = queue.copies.pop_front() else { return };

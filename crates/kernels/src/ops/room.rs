@@ -5,7 +5,7 @@
 
 /// Makes `buffer` at least `len` values long, whatever they are.
 #[cfg(target_arch = "x86_64")]
-pub fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
+pub(super) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();
         *buffer = vec![value; len];
@@ -13,7 +13,7 @@ pub fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
 }
 
 /// Makes `buffer` exactly `len` values long, whatever they are.
-pub fn resize<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
+pub(super) fn resize<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.capacity() < len {
         *buffer = Vec::new();
         buffer.reserve_exact(len);

@@ -21,14 +21,14 @@ pub(super) struct Elements<'a, T> {
 
 impl<'a, T: WithDType> Elements<'a, T> {
     /// Fails where `tensor` is not contiguous, not on the CPU or of another dtype.
-    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+    pub(super) fn new(tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         Self::within(tensor, storage, contiguous(layout)?)
     }
 
     /// The elements of a matrix whose rows are each contiguous, from the first to the last, with what lies between the
     /// rows; and the elements from one row to the next. Fails as [`Elements::new`].
-    pub fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
+    pub(super) fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
         let (storage, layout) = tensor.storage_and_layout();
         let ((rows, columns), start) = (layout.shape().dims2()?, layout.start_offset());
         let stride = match (contiguous(layout), layout.stride()) {
@@ -137,7 +137,7 @@ pub(super) fn small(tensor: &Tensor) -> Result<Vec<f32>> {
 pub(super) struct Unwritten<T>(Vec<T>);
 
 impl<T: Element> Unwritten<T> {
-    pub fn new(elements: usize) -> Self {
+    pub(super) fn new(elements: usize) -> Self {
         let mut values = Vec::with_capacity(elements);
         if cfg!(debug_assertions) {
             // An element that an op forgets shows as not-a-number in the tests.
@@ -148,7 +148,7 @@ impl<T: Element> Unwritten<T> {
     }
 
     /// The places to write to.
-    pub fn slots(&mut self) -> &mut [MaybeUninit<T>] {
+    pub(super) fn slots(&mut self) -> &mut [MaybeUninit<T>] {
         self.0.spare_capacity_mut()
     }
 
@@ -156,7 +156,7 @@ impl<T: Element> Unwritten<T> {
     ///
     /// # Safety
     /// Every one of the slots up to the number of elements of `shape` has been written.
-    pub unsafe fn into_tensor(self, shape: &[usize]) -> Result<Tensor> {
+    pub(super) unsafe fn into_tensor(self, shape: &[usize]) -> Result<Tensor> {
         // SAFETY: the caller's promise is the same.
         let values = unsafe { self.into_vec(shape.iter().product()) };
         Tensor::from_vec(values, shape, &candle_core::Device::Cpu)
@@ -166,7 +166,7 @@ impl<T: Element> Unwritten<T> {
     ///
     /// # Safety
     /// Every one of the slots up to `elements` has been written.
-    pub unsafe fn into_vec(mut self, elements: usize) -> Vec<T> {
+    pub(super) unsafe fn into_vec(mut self, elements: usize) -> Vec<T> {
         assert!(elements <= self.0.capacity());
         // SAFETY: the capacity is there, and the caller has written the elements.
         unsafe { self.0.set_len(elements) };

@@ -20,7 +20,7 @@ pub(super) struct Nf4Table {
 
 impl Nf4Table {
     /// The table of sixteen values.
-    pub const fn new(values: [f32; 16]) -> Self {
+    pub(super) const fn new(values: [f32; 16]) -> Self {
         let mut pairs = [[0.0; 2]; 256];
         let mut byte = 0;
         while byte < 256 {
@@ -83,12 +83,12 @@ mod avx512 {
 
     /// Whether the processor can run what is in this module.
     #[inline]
-    pub fn is_there() -> bool {
+    pub(super) fn is_there() -> bool {
         is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub fn nf4_block<T: Element>(table: &Nf4Table, bytes: &[u8], scale: f32, into: &mut [T]) {
+    pub(super) fn nf4_block<T: Element>(table: &Nf4Table, bytes: &[u8], scale: f32, into: &mut [T]) {
         let (groups, rest) = into.as_chunks_mut::<32>();
         let (sixteens, _) = bytes.as_chunks::<16>();
         // SAFETY: the array has sixteen floats.
@@ -113,7 +113,7 @@ mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub fn int8_block<T: Element>(codes: &[u8], scale: f32, into: &mut [T]) {
+    pub(super) fn int8_block<T: Element>(codes: &[u8], scale: f32, into: &mut [T]) {
         let (groups, rest) = into.as_chunks_mut::<16>();
         let (sixteens, _) = codes.as_chunks::<16>();
         let (factor, step, bias) = (_mm512_set1_ps(scale), _mm512_set1_ps(INT8_STEP), _mm512_set1_epi32(128));

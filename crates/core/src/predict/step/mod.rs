@@ -31,7 +31,7 @@ pub(super) struct StepTrace<'a> {
 
 impl<'a> StepTrace<'a> {
     /// Bytes by category at the highest moment of a step on the micro-batch `stream`, or of what comes before the first one.
-    pub fn bytes(&self, stream: &StreamShape) -> Bytes {
+    pub(super) fn bytes(&self, stream: &StreamShape) -> Bytes {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
         let before = level.end_phase();
@@ -57,7 +57,7 @@ impl<'a> StepTrace<'a> {
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
-    pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
+    pub(super) fn saved_bytes(&self, stream: &StreamShape) -> u64 {
         let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
         let plan = &self.network.plan;
         let x = tracer.act(plan.architecture.hidden_size);
@@ -75,7 +75,7 @@ impl<'a> StepTrace<'a> {
     }
 
     /// The ops of one micro-batch, and those of the update.
-    pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
+    pub(super) fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
         let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);

@@ -29,7 +29,7 @@ mod scales;
 
 use candle_core::{Device, Tensor};
 
-pub use error::PackedError;
+pub(crate) use error::PackedError;
 pub(super) use packing::Packing;
 use parts::Parts;
 

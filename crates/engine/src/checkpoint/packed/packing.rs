@@ -50,7 +50,7 @@ impl Packing {
     ///
     /// # Errors
     /// A `config.json` that names a format which is not read. What else is wrong with it is for its own reader.
-    pub fn of(directory: &Path) -> Result<Self, WeightsError> {
+    pub(crate) fn of(directory: &Path) -> Result<Self, WeightsError> {
         let path = directory.join("config.json");
         let Ok(text) = bounded::read_text(&path, bounded::SETTINGS_BYTES) else {
             return Ok(Self::default());
@@ -94,14 +94,14 @@ impl Packing {
     }
 
     /// Rows and columns of a tile with one scale.
-    pub fn tile(&self) -> [usize; 2] {
+    pub(crate) fn tile(&self) -> [usize; 2] {
         self.tile
             .filter(|tile| tile.iter().all(|length| *length > 0))
             .unwrap_or(TILE)
     }
 
     /// What GPTQ's stored zero points lack.
-    pub fn missing_of_zeros(&self) -> i64 {
+    pub(crate) fn missing_of_zeros(&self) -> i64 {
         i64::from(self.zeros_are_less_one)
     }
 

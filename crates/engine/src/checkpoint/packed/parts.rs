@@ -16,32 +16,32 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, module: &'a str) -> Self {
+    pub(super) fn new(checkpoint: &'a Checkpoint, module: &'a str) -> Self {
         Self { checkpoint, module }
     }
 
-    pub fn name(&self, ending: &str) -> String {
+    pub(super) fn name(&self, ending: &str) -> String {
         format!("{}.{ending}", self.module)
     }
 
-    pub fn find(&self, ending: &str) -> Option<RawTensor<'a>> {
+    pub(super) fn find(&self, ending: &str) -> Option<RawTensor<'a>> {
         self.checkpoint.raw(&self.name(ending))
     }
 
     /// Takes the pages of the large ones out of this process's memory.
-    pub fn let_go(&self) {
+    pub(super) fn let_go(&self) {
         for ending in ["weight", "weight_packed", "qweight"] {
             self.checkpoint.let_go(&self.name(ending));
         }
     }
 
-    pub fn get(&self, ending: &str) -> Result<RawTensor<'a>, PackedError> {
+    pub(super) fn get(&self, ending: &str) -> Result<RawTensor<'a>, PackedError> {
         let name = self.name(ending);
         self.find(ending).ok_or(PackedError::Missing { name })
     }
 
     /// The tensor of this shape and one of these dtypes.
-    pub fn shaped(&self, ending: &str, shape: &[usize], dtypes: &[Dtype]) -> Result<RawTensor<'a>, PackedError> {
+    pub(super) fn shaped(&self, ending: &str, shape: &[usize], dtypes: &[Dtype]) -> Result<RawTensor<'a>, PackedError> {
         let tensor = self.get(ending)?;
         if tensor.shape == shape && dtypes.contains(&tensor.dtype) {
             return Ok(tensor);
@@ -50,7 +50,7 @@ impl<'a> Parts<'a> {
         Err(self.mismatch(ending, &tensor, format!("{shape:?} of {}", dtypes.join(" or "))))
     }
 
-    pub fn mismatch(&self, ending: &str, tensor: &RawTensor<'_>, expected: String) -> PackedError {
+    pub(super) fn mismatch(&self, ending: &str, tensor: &RawTensor<'_>, expected: String) -> PackedError {
         PackedError::Mismatch {
             name: self.name(ending),
             got: tensor.shape.to_vec(),
@@ -60,7 +60,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The finite values of a tensor of floats, and the dtype in which its reader computes with them.
-    pub fn floats(&self, ending: &str) -> Result<(Vec<f32>, Rounding), PackedError> {
+    pub(super) fn floats(&self, ending: &str) -> Result<(Vec<f32>, Rounding), PackedError> {
         let tensor = self.get(ending)?;
         let (values, rounding): (Vec<f32>, _) = match tensor.dtype {
             Dtype::F32 => (
@@ -92,7 +92,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The values of a tensor of I32 or I64 with so many elements.
-    pub fn integers(&self, ending: &str, count: usize) -> Result<Vec<i64>, PackedError> {
+    pub(super) fn integers(&self, ending: &str, count: usize) -> Result<Vec<i64>, PackedError> {
         let tensor = self.get(ending)?;
         let values: Vec<i64> = match tensor.dtype {
             Dtype::I32 => four_bytes(tensor.bytes)
@@ -114,7 +114,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Words of 32 bits, row after row: `rows` of as many as `columns` codes of `bits` take.
-    pub fn words(&self, ending: &str, (rows, columns): (usize, usize)) -> Result<Vec<u32>, PackedError> {
+    pub(super) fn words(&self, ending: &str, (rows, columns): (usize, usize)) -> Result<Vec<u32>, PackedError> {
         let tensor = self.shaped(ending, &[rows, columns], &[Dtype::I32, Dtype::U32])?;
         Ok(four_bytes(tensor.bytes).map(u32::from_le_bytes).collect())
     }

@@ -12,7 +12,7 @@ pub(super) enum Rounding {
 }
 
 impl Rounding {
-    pub fn of(self, value: f32) -> f32 {
+    pub(super) fn of(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
             Self::F16 => f16::from_f32(value).to_f32(),
@@ -34,7 +34,7 @@ pub(super) struct Tiling {
 
 impl Tiling {
     /// Parts of `rows` by `columns` elements, the last ones smaller where the weight does not divide.
-    pub fn tiles(inputs: usize, (rows, columns): (usize, usize)) -> Self {
+    pub(super) fn tiles(inputs: usize, (rows, columns): (usize, usize)) -> Self {
         Self {
             rows: rows.max(1),
             groups: (0..inputs).map(|column| column / columns.max(1)).collect(),
@@ -59,7 +59,11 @@ pub(super) struct Widening<'a> {
 
 impl Widening<'_> {
     /// All values, row after row; `code` gives the number that stands at a row and a column.
-    pub fn values(&self, (outputs, inputs): (usize, usize), code: impl Fn(usize, usize) -> f32 + Sync) -> Vec<f32> {
+    pub(super) fn values(
+        &self,
+        (outputs, inputs): (usize, usize),
+        code: impl Fn(usize, usize) -> f32 + Sync,
+    ) -> Vec<f32> {
         let mut values = vec![0.0; outputs * inputs];
         values
             .par_chunks_mut(inputs.max(1))

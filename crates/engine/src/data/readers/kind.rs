@@ -22,7 +22,7 @@ const HEAD_BYTES: u64 = 64 * 1024;
 
 impl FileKind {
     /// By the name's ending; JSON is told from JSONL, and unknown endings from each other, by the content.
-    pub fn of(path: &Path) -> Result<Self, DataError> {
+    pub(super) fn of(path: &Path) -> Result<Self, DataError> {
         let read_error = |source| DataError::Read {
             path: path.to_owned(),
             source,

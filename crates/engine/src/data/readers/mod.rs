@@ -19,7 +19,7 @@ pub(super) use json_rows::kind_of;
 
 /// One row of a file, as it stands there.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
+pub(super) enum Record {
     /// Named columns.
     Columns(Map<String, Value>),
     /// A piece of a plain text file. Pieces follow one another without a gap.
@@ -33,13 +33,13 @@ pub enum Record {
 }
 
 /// Takes rows one at a time and says whether it wants more.
-pub type Visitor<'a> = dyn FnMut(RowLocation, Record) -> Result<ControlFlow<()>, DataError> + 'a;
+pub(super) type Visitor<'a> = dyn FnMut(RowLocation, Record) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// Reads the rows of a JSONL, JSON, CSV, TSV, Parquet or plain text file in their order.
 ///
 /// # Errors
 /// Fails on what cannot be read, with the line or row; and where `visit` does.
-pub fn read_rows(path: &Path, visit: &mut Visitor) -> Result<(), DataError> {
+pub(super) fn read_rows(path: &Path, visit: &mut Visitor) -> Result<(), DataError> {
     let shared: Arc<Path> = path.into();
     match FileKind::of(path)? {
         FileKind::JsonLines => json_rows::read_lines(&shared, visit),

@@ -63,7 +63,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub fn between(first: &Counters, last: &Counters, load: Load) -> Self {
+    pub(super) fn between(first: &Counters, last: &Counters, load: Load) -> Self {
         let seconds = last.at_s - first.at_s;
         if seconds <= 0.0 {
             return Self::default();

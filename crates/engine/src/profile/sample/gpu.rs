@@ -123,12 +123,12 @@ pub(super) struct GpuEnergy(nvml_wrapper::Device<'static>);
 
 impl GpuEnergy {
     /// `None` for other devices, and for GPUs that do not count (before Volta, and many virtual ones).
-    pub fn of(device: &Device) -> Option<Self> {
+    pub(super) fn of(device: &Device) -> Option<Self> {
         let energy = Self(managed(device)?);
         energy.joules().map(|_| energy)
     }
 
-    pub fn joules(&self) -> Option<f64> {
+    pub(super) fn joules(&self) -> Option<f64> {
         let millijoules = self.0.total_energy_consumption().ok()?;
         Some(millijoules as f64 / 1e3)
     }

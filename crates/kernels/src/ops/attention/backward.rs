@@ -48,7 +48,7 @@ thread_local! {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     SCRATCH.take();
 }
 
@@ -60,7 +60,7 @@ struct Share {
 }
 
 /// See [`super::backward`]; contiguous tensors of elements `T` on the CPU.
-pub fn backward<T: Element>(
+pub(super) fn backward<T: Element>(
     saved: Saved<'_>,
     d_o: &Tensor,
     offsets: &[u32],

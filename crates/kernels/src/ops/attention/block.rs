@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// The rows of queries from `token` on in a (T, Hq, `width`) tensor: all heads of the group at once.
-pub fn query_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Rows {
+pub(super) fn query_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Rows {
     let width = heads.group() * width;
     Rows {
         token,
@@ -22,7 +22,7 @@ pub fn query_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> 
 }
 
 /// The rows of keys or values of one head from `token` on in a (T, Hkv, `width`) tensor.
-pub fn key_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Rows {
+pub(super) fn key_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Rows {
     Rows {
         token,
         stride: heads.key * width,
@@ -33,7 +33,7 @@ pub fn key_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Ro
 
 /// Some consecutive queries of one document, for one key head.
 #[derive(Clone, Debug)]
-pub struct Span {
+pub(super) struct Span {
     /// First token of the document.
     pub start: usize,
     /// Queries, counted from the start of the document.
@@ -43,7 +43,7 @@ pub struct Span {
 
 impl Span {
     /// The spans of at most `longest` queries that make up a stream.
-    pub fn all(offsets: &[u32], key_heads: usize, longest: usize) -> Vec<Self> {
+    pub(super) fn all(offsets: &[u32], key_heads: usize, longest: usize) -> Vec<Self> {
         let mut spans = Vec::new();
         for document in offsets.windows(2) {
             let (start, length) = (document[0] as usize, (document[1] - document[0]) as usize);
@@ -62,14 +62,14 @@ impl Span {
     }
 
     /// Keys that the queries of `queries` see, counted from the start of the document.
-    pub fn keys(queries: &Range<usize>, settings: &Settings) -> Range<usize> {
+    pub(super) fn keys(queries: &Range<usize>, settings: &Settings) -> Range<usize> {
         first_key(queries.start, settings.window)..queries.end
     }
 }
 
 /// Which keys of the block `keys` the query sees, counted from the start of the block.
 #[inline(always)]
-pub fn visible(query: usize, keys: &Range<usize>, window: usize) -> Range<usize> {
+pub(super) fn visible(query: usize, keys: &Range<usize>, window: usize) -> Range<usize> {
     let end = (query + 1).clamp(keys.start, keys.end) - keys.start;
     let start = (query + 1).saturating_sub(window).max(keys.start) - keys.start;
     start.min(end)..end
@@ -77,7 +77,7 @@ pub fn visible(query: usize, keys: &Range<usize>, window: usize) -> Range<usize>
 
 /// Reads `heads` neighbouring heads of consecutive tokens from a (T, all heads, d) tensor.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows {
+pub(crate) struct Rows {
     /// First token.
     pub token: usize,
     /// Values of a token.
@@ -90,7 +90,7 @@ pub struct Rows {
 
 multiversion! {
     /// Copies rows into `block`, as F32 times `scale`.
-    pub fn gather<T: Element>(values: &[T], rows: Rows, scale: f32, block: &mut [f32]) {
+    pub(crate) fn gather<T: Element>(values: &[T], rows: Rows, scale: f32, block: &mut [f32]) {
         let tokens = values[rows.token * rows.stride..].chunks(rows.stride);
         for (row, token) in block.chunks_exact_mut(rows.width).zip(tokens) {
             for (place, value) in row.iter_mut().zip(&token[rows.offset..][..rows.width]) {
@@ -101,13 +101,13 @@ multiversion! {
 }
 
 /// The result of the fused forms: tasks write their own rows of it from several threads.
-pub struct Shared<'a, T>(&'a [std::cell::UnsafeCell<MaybeUninit<T>>]);
+pub(crate) struct Shared<'a, T>(&'a [std::cell::UnsafeCell<MaybeUninit<T>>]);
 
 // SAFETY: whoever writes promises to be the only one there.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T: Element> Shared<'a, T> {
-    pub fn new(slots: &'a mut [MaybeUninit<T>]) -> Self {
+    pub(crate) fn new(slots: &'a mut [MaybeUninit<T>]) -> Self {
         // SAFETY: the cell has the layout of what it holds, and the borrow is exclusive.
         Self(unsafe { &*(std::ptr::from_mut(slots) as *const [std::cell::UnsafeCell<MaybeUninit<T>>]) })
     }
@@ -116,7 +116,7 @@ impl<'a, T: Element> Shared<'a, T> {
     ///
     /// # Safety
     /// No other thread writes to or reads from these rows.
-    pub unsafe fn scatter(&self, block: &[f32], rows: Rows, scale: f32) {
+    pub(crate) unsafe fn scatter(&self, block: &[f32], rows: Rows, scale: f32) {
         for (index, row) in block.chunks_exact(rows.width).enumerate() {
             let start = (rows.token + index) * rows.stride + rows.offset;
             let cells = &self.0[start..start + rows.width];

@@ -39,12 +39,12 @@ thread_local! {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     SCRATCH.take();
 }
 
 /// See [`super::forward`]; contiguous tensors of elements `T` on the CPU.
-pub fn forward<T: Element>(
+pub(super) fn forward<T: Element>(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     offsets: &[u32],
     settings: &Settings,

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Where a score block lies, and what its scores mean.
 #[derive(Clone, Debug)]
-pub struct ScoreBlock {
+pub(super) struct ScoreBlock {
     /// Query of the first row.
     pub query: usize,
     /// Rows of a query.
@@ -26,13 +26,13 @@ pub struct ScoreBlock {
 
 /// Running maximum and sum of one row.
 #[derive(Clone, Copy, Debug)]
-pub struct State {
+pub(super) struct State {
     pub max: f32,
     pub sum: f32,
 }
 
 impl State {
-    pub const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         max: f32::NEG_INFINITY,
         sum: 0.0,
     };
@@ -41,7 +41,7 @@ impl State {
 multiversion! {
     /// Scales the scores and turns them into exp(s - m), zero where a query does not see a key, and brings the rows of
     /// the result so far (`width` values each) to the new maximum.
-    pub fn forward(scores: &mut [f32], place: &ScoreBlock, states: &mut [State], result: &mut [f32], width: usize) {
+    pub(super) fn forward(scores: &mut [f32], place: &ScoreBlock, states: &mut [State], result: &mut [f32], width: usize) {
         let rows = scores.chunks_exact_mut(place.keys.len()).zip(states).zip(result.chunks_exact_mut(width));
         for (index, ((row, state), result)) in rows.enumerate() {
             let seen = visible(place.query + index / place.group, &place.keys, place.window);
@@ -70,7 +70,7 @@ multiversion! {
 
 multiversion! {
     /// Scales `scores` and turns them into p, and `d_weights` (dp) into ds; `lse` and `dots` (D) have a value for each row.
-    pub fn backward(scores: &mut [f32], d_weights: &mut [f32], place: &ScoreBlock, lse: &[f32], dots: &[f32]) {
+    pub(super) fn backward(scores: &mut [f32], d_weights: &mut [f32], place: &ScoreBlock, lse: &[f32], dots: &[f32]) {
         let keys = place.keys.len();
         let rows = scores.chunks_exact_mut(keys).zip(d_weights.chunks_exact_mut(keys)).zip(lse.iter().zip(dots));
         for (index, ((row, d_row), (lse, dot))) in rows.enumerate() {
@@ -102,7 +102,7 @@ multiversion! {
 
 multiversion! {
     /// The dot product of each row of `left` with the same row of `right`.
-    pub fn dots(left: &[f32], right: &[f32], width: usize, dots: &mut [f32]) {
+    pub(super) fn dots(left: &[f32], right: &[f32], width: usize, dots: &mut [f32]) {
         let rows = left.chunks_exact(width).zip(right.chunks_exact(width));
         for (dot, (left, right)) in dots.iter_mut().zip(rows) {
             *dot = sum2(left, right, |left, right| left * right);

@@ -84,7 +84,7 @@ impl Cut {
 }
 
 /// Whether the kernel takes these: 16 bits, ranks up to 32, rows that begin at multiples of 16 bytes.
-pub fn are_taken([dy, xa, b, d_b]: [&Tensor; 4]) -> Result<bool> {
+pub(crate) fn are_taken([dy, xa, b, d_b]: [&Tensor; 4]) -> Result<bool> {
     let ((tokens, columns), rank) = (dy.dims2()?, b.dims2()?.1);
     let (Ok(of_dy), Ok(of_xa)) = (Matrix::new(dy), Matrix::new(xa)) else {
         return Ok(false);
@@ -99,7 +99,7 @@ pub fn are_taken([dy, xa, b, d_b]: [&Tensor; 4]) -> Result<bool> {
 
 /// dy, B, xa, what d_xa goes to, and what dB is added to.
 #[derive(Clone, Copy, Debug)]
-pub struct Gradients<'a> {
+pub(crate) struct Gradients<'a> {
     /// (T, N), (T, r) and (T, r); their rows are contiguous.
     pub dy: &'a Tensor,
     pub xa: &'a Tensor,
@@ -122,7 +122,7 @@ impl Gradients<'_> {
     ///
     /// # Errors
     /// Those of the launches.
-    pub fn run(&self) -> Result<()> {
+    pub(crate) fn run(&self) -> Result<()> {
         let sizes @ [tokens, columns, rank] = self.sizes()?;
         let Some(cut) = Cut::of(sizes) else {
             candle_core::bail!("adapter_gradients: no kernel for {tokens} tokens, {columns} columns and rank {rank}");

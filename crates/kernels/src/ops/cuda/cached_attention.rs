@@ -15,12 +15,12 @@ const SIZES: [usize; 3] = [64, 128, 256];
 const THREADS: usize = 256;
 
 /// Whether there is a kernel for heads of `width`.
-pub fn takes(width: usize) -> bool {
+pub(crate) fn takes(width: usize) -> bool {
     (1..=SIZES[SIZES.len() - 1]).contains(&width)
 }
 
 /// o (T, Hq, d), of shapes and places that have been checked; `sinks` (Hq,) where the heads have some.
-pub fn forward(
+pub(crate) fn forward(
     (q, keys, values): (&Tensor, &Tensor, &Tensor),
     places: &[Range<usize>],
     settings: &Settings,

@@ -32,7 +32,7 @@ fn run(
 }
 
 /// x + y.
-pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+pub(crate) fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let (x, y) = (x.contiguous()?, y.to_dtype(x.dtype())?.contiguous()?);
     let sum = empty(x.shape(), x.dtype(), x.device())?;
     let pack = pack_size(x.elem_count(), &[&x, &y]);
@@ -41,7 +41,7 @@ pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 }
 
 /// x + scale y.
-pub fn add_scaled(x: &Tensor, y: &Tensor, scale: f32) -> Result<Tensor> {
+pub(crate) fn add_scaled(x: &Tensor, y: &Tensor, scale: f32) -> Result<Tensor> {
     let (x, y) = (x.contiguous()?, y.to_dtype(x.dtype())?.contiguous()?);
     let sum = empty(x.shape(), x.dtype(), x.device())?;
     let pack = pack_size(x.elem_count(), &[&x, &y]);
@@ -50,7 +50,7 @@ pub fn add_scaled(x: &Tensor, y: &Tensor, scale: f32) -> Result<Tensor> {
 }
 
 /// scale x.
-pub fn scale(x: &Tensor, scale: f32) -> Result<Tensor> {
+pub(crate) fn scale(x: &Tensor, scale: f32) -> Result<Tensor> {
     let x = x.contiguous()?;
     let scaled = empty(x.shape(), x.dtype(), x.device())?;
     let pack = pack_size(x.elem_count(), &[&x]);
@@ -59,13 +59,13 @@ pub fn scale(x: &Tensor, scale: f32) -> Result<Tensor> {
 }
 
 /// Rounds `values` (F32) into `copy`; both are contiguous.
-pub fn round(values: &Tensor, copy: &Tensor) -> Result<()> {
+pub(crate) fn round(values: &Tensor, copy: &Tensor) -> Result<()> {
     let pack = pack_size(copy.elem_count(), &[copy, values]);
     run("round", &[copy, values], &[], &[], pack)
 }
 
 /// y (T, N) += scale times bias (N,), which is F32 or of y's dtype.
-pub fn add_bias(y: &Tensor, bias: &Tensor, scale: f32) -> Result<()> {
+pub(crate) fn add_bias(y: &Tensor, bias: &Tensor, scale: f32) -> Result<()> {
     let (_, columns) = y.dims2()?;
     let is_wide = bias.dtype() == DType::F32;
     let bias = match is_wide {
@@ -85,7 +85,7 @@ pub fn add_bias(y: &Tensor, bias: &Tensor, scale: f32) -> Result<()> {
 }
 
 /// act(gate) up.
-pub fn glu_forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
+pub(crate) fn glu_forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     let (gate, up) = (gate.contiguous()?, up.contiguous()?);
     let y = empty(gate.shape(), gate.dtype(), gate.device())?;
     let kernel = match activation {
@@ -103,7 +103,7 @@ pub fn glu_forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result
 }
 
 /// Gradients with respect to gate and up, in the places of `gate` and `dy`; all are contiguous.
-pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<()> {
+pub(crate) fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<()> {
     let kernel = match activation {
         Activation::Silu => "silu_glu_backward",
         Activation::GeluTanh => "gelu_glu_backward",
@@ -113,7 +113,7 @@ pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activat
 }
 
 /// The clamped unit of gate and up.
-pub fn clamped_glu_forward(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Tensor> {
+pub(crate) fn clamped_glu_forward(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Tensor> {
     let (gate, up) = (gate.contiguous()?, up.contiguous()?);
     let y = empty(gate.shape(), gate.dtype(), gate.device())?;
     let pack = pack_size(gate.elem_count(), &[&gate, &up]);
@@ -122,7 +122,7 @@ pub fn clamped_glu_forward(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Ten
 }
 
 /// Gradients of the clamped unit with respect to gate and up.
-pub fn clamped_glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> Result<(Tensor, Tensor)> {
+pub(crate) fn clamped_glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> Result<(Tensor, Tensor)> {
     let (gate, up, dy) = (gate.contiguous()?, up.contiguous()?, dy.contiguous()?);
     let like = || empty(gate.shape(), gate.dtype(), gate.device());
     let (d_gate, d_up) = (like()?, like()?);
@@ -133,12 +133,12 @@ pub fn clamped_glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32)
 }
 
 /// xIELU of each element.
-pub fn xielu_forward(x: &Tensor, curve: Curve) -> Result<Tensor> {
+pub(crate) fn xielu_forward(x: &Tensor, curve: Curve) -> Result<Tensor> {
     xielu(x, None, curve)
 }
 
 /// Gradient of xIELU with respect to x.
-pub fn xielu_backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Result<Tensor> {
+pub(crate) fn xielu_backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Result<Tensor> {
     xielu(x, Some(dy), curve)
 }
 
@@ -156,7 +156,7 @@ fn xielu(x: &Tensor, dy: Option<&Tensor>, curve: Curve) -> Result<Tensor> {
 }
 
 /// Mask `number` of dropout on x under `key`; words below `threshold` are dropped.
-pub fn dropout(x: &Tensor, key: &MaskKey, number: u64, threshold: u32, scale: f32) -> Result<Tensor> {
+pub(crate) fn dropout(x: &Tensor, key: &MaskKey, number: u64, threshold: u32, scale: f32) -> Result<Tensor> {
     let x = x.contiguous()?;
     let y = empty(x.shape(), x.dtype(), x.device())?;
     let key = match &key.on_device {

@@ -8,7 +8,7 @@ static SOURCE: Source = source!("embedding");
 
 /// Adds dy (T, H) to the rows `ids` (U32) of `into` (V, H) F32. Where a token occurs more than once its sum is made in no
 /// fixed order: the last bits may differ from run to run.
-pub fn backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> Result<()> {
+pub(crate) fn backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> Result<()> {
     let (tokens, hidden) = dy.dims2()?;
     let dy = dy.contiguous()?;
     let name = format!("embedding_backward_{}", element_name(dy.dtype()).unwrap_or_default());

@@ -23,7 +23,7 @@ fn name(kernel: &str, tensor: &Tensor, pack: usize) -> String {
 }
 
 /// y (T, N) *= gain (N,) + shift.
-pub fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
+pub(crate) fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
     let (_, columns) = y.dims2()?;
     let gain = gain.contiguous()?;
     let pack = pack_size(columns, &[y]);
@@ -33,7 +33,7 @@ pub fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
 }
 
 /// d_magnitude += the sum over the rows of dz ⊙ y / norm; y becomes dz ⊙ gain.
-pub fn backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitude: &Tensor) -> Result<()> {
+pub(crate) fn backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitude: &Tensor) -> Result<()> {
     let ((rows, columns), device) = (y.dims2()?, y.device());
     let (gain, norm, bands) = (gain.contiguous()?, norm.contiguous()?, rows.div_ceil(ROWS));
     let partial = empty((bands, columns), DType::F32, device)?;
@@ -46,7 +46,7 @@ pub fn backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitu
 }
 
 /// Row norms into `norm`, magnitudes over them into `gain`.
-pub fn fill(parts: &NormParts<'_>, magnitude: &Tensor, norm: &Tensor, gain: &Tensor) -> Result<()> {
+pub(crate) fn fill(parts: &NormParts<'_>, magnitude: &Tensor, norm: &Tensor, gain: &Tensor) -> Result<()> {
     let (columns, rank) = parts.b.dims2()?;
     let tensors = [parts.squared, parts.projected, parts.gram, parts.b, magnitude];
     let tensors = tensors

@@ -93,7 +93,7 @@ impl<'a> Matrices<'a> {
 }
 
 /// The sum of scale x w over the terms, with the transposes of w where `transposed`; shapes have been checked.
-pub fn sum(
+pub(crate) fn sum(
     terms: &[GroupTerm<'_>],
     offsets: &Offsets,
     (rows, columns): (usize, usize),
@@ -231,7 +231,7 @@ impl Sums<'_> {
 }
 
 /// `into` (G M, N) F32 += alpha a^T b of each group's rows of a (R, M) and b (R, N); shapes have been checked.
-pub fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
+pub(crate) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
     let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
     let (a, b) = (rows_of(&a.to_dtype(dtype)?)?, rows_of(&b.to_dtype(dtype)?)?);
     let ((total, rows), (_, columns)) = (a.dims2()?, b.dims2()?);

@@ -21,7 +21,7 @@ struct Head<'a> {
 
 /// Loss of the stream and, with a gradient scale, the gradient of the hidden states; the head's gradient is added to
 /// `weight_gradient` (F32). The tensors are contiguous.
-pub fn forward(
+pub(crate) fn forward(
     hidden: &Tensor,
     weight: &Tensor,
     targets: Targets<'_>,

@@ -11,7 +11,7 @@ use crate::ops::matmul::{Factor, Term, rows_of};
 /// The sum is rounded to the dtype of x after each term. The terms with the shortest sums come first: those of adapters,
 /// which write their small result once, and the product with the weight reads it while it is busy multiplying. The other
 /// way round the adapter's product would read and write the whole result, and round the large part twice.
-pub fn sum(
+pub(crate) fn sum(
     terms: &[Term<'_>],
     (rows, columns): (usize, usize),
     transposed: bool,
@@ -25,7 +25,7 @@ pub fn sum(
 }
 
 /// Sums without transposes, side by side in one tensor (T, sum of their columns).
-pub fn beside(sums: &[Vec<Term<'_>>], (rows, widths): (usize, &[usize])) -> Result<Tensor> {
+pub(crate) fn beside(sums: &[Vec<Term<'_>>], (rows, widths): (usize, &[usize])) -> Result<Tensor> {
     let first = sums[0][0].x;
     let result = empty((rows, widths.iter().sum::<usize>()), first.dtype(), first.device())?;
     let mut column = 0;
@@ -56,7 +56,7 @@ fn sum_into(terms: &[Term<'_>], transposed: bool, onto: Option<&Tensor>, result:
 }
 
 /// into (M, N) F32 += alpha a^T b.
-pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
+pub(crate) fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     // One dtype for both; a gradient in F32 against activations in BF16 does not occur in training.
     let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
     let (a, b) = (rows_of(&a.to_dtype(dtype)?)?, rows_of(&b.to_dtype(dtype)?)?);

@@ -22,7 +22,7 @@ fn threads(packs: usize) -> [usize; 3] {
 }
 
 /// (y, rstd).
-pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Tensor, Tensor)> {
+pub(crate) fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Tensor, Tensor)> {
     let (rows, width) = x.dims2()?;
     let (x, weight) = (x.contiguous()?, weight.to_dtype(x.dtype())?.contiguous()?);
     let (y, rstd) = (
@@ -35,7 +35,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Te
 }
 
 /// dx, plus `residual` of its shape where there is one.
-pub fn backward(
+pub(crate) fn backward(
     x: &Tensor,
     weight: &Tensor,
     rstd: &Tensor,
@@ -58,7 +58,7 @@ pub fn backward(
 }
 
 /// x - mean(x) by row.
-pub fn centre(x: &Tensor) -> Result<Tensor> {
+pub(crate) fn centre(x: &Tensor) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
     let x = x.contiguous()?;
     let y = empty((rows, width), x.dtype(), x.device())?;
@@ -76,7 +76,7 @@ fn run(kernel: &str, x: &Tensor, read: &[&Tensor], arguments: &[Argument<'_>]) -
 }
 
 /// Gradient of the weight, (H,) F32.
-pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
+pub(crate) fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
     let (x, dy, rstd) = (x.contiguous()?, dy.contiguous()?, rstd.contiguous()?);
     let parts = rows.div_ceil(SHARE).clamp(1, 128);

@@ -9,7 +9,7 @@ static SOURCE: Source = source!("rope");
 
 /// Rotates q (T, query heads, d), and k (T, key heads, d) where it is there, in place, by `sign` times the angles of their positions, which are rows of
 /// the table. Both are contiguous.
-pub fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Tensor, sign: f32) -> Result<()> {
+pub(crate) fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Tensor, sign: f32) -> Result<()> {
     let (tokens, query_heads, head_dim) = q.dims3()?;
     let (key_heads, half) = (k.map_or(Ok(0), |k| k.dim(1))?, table.cos.dim(1)?);
     let k = k.unwrap_or(q);
@@ -35,7 +35,7 @@ pub fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Ten
 const WARPS: usize = 8;
 
 /// The rotated norms of q (T, query heads, d) and k (T, key heads, d), and rstd of each head.
-pub fn rotate_normed(
+pub(crate) fn rotate_normed(
     [q, k]: [&Tensor; 2],
     norms: &HeadNorms<'_>,
     table: &RopeTable,

@@ -15,12 +15,12 @@ const WARPS: usize = 4;
 const CHUNK: usize = SORTED_AT_ONCE;
 
 /// Whether there are kernels for so many experts.
-pub fn takes(experts: usize) -> bool {
+pub(crate) fn takes(experts: usize) -> bool {
     (1..=1024).contains(&experts)
 }
 
 /// Routes every token; settings have been checked.
-pub fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> Result<Routing> {
+pub(crate) fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> Result<Routing> {
     let (logits, device) = (logits.contiguous()?, logits.device());
     let correction = correction
         .map(|correction| correction.to_dtype(DType::F32)?.contiguous())
@@ -69,7 +69,7 @@ pub fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings
 }
 
 /// The gradient of the logits from that of the weights; shapes have been checked.
-pub fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Result<Tensor> {
+pub(crate) fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Result<Tensor> {
     let d_weights = d_weights.to_dtype(DType::F32)?.contiguous()?;
     let ((tokens, experts), device) = (routing.scores.dims2()?, d_weights.device());
     let d_logits = empty((tokens, experts), DType::F32, device)?;

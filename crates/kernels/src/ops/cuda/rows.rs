@@ -31,7 +31,7 @@ fn run(
 }
 
 /// Rows `index` of x.
-pub fn gather(x: &Tensor, index: &Tensor) -> Result<Tensor> {
+pub(crate) fn gather(x: &Tensor, index: &Tensor) -> Result<Tensor> {
     let (x, index) = (x.contiguous()?, index.contiguous()?);
     let y = empty((index.dims1()?, x.dims2()?.1), x.dtype(), x.device())?;
     run("gather", (&y, &[&y, &x]), &arguments! { &x, &index, &y }, &[])?;
@@ -39,7 +39,7 @@ pub fn gather(x: &Tensor, index: &Tensor) -> Result<Tensor> {
 }
 
 /// `onto` plus each token's rows of y.
-pub fn sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Result<Tensor> {
+pub(crate) fn sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Result<Tensor> {
     let onto = onto.map(|onto| onto.to_dtype(y.dtype())?.contiguous()).transpose()?;
     let (y, rows) = (y.contiguous()?, rows.contiguous()?);
     let (tokens, chosen) = rows.dims2()?;
@@ -57,13 +57,13 @@ pub fn sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Result<Tensor> {
 }
 
 /// Each row of y times its weight, in place.
-pub fn scale(y: &Tensor, weights: &Tensor) -> Result<()> {
+pub(crate) fn scale(y: &Tensor, weights: &Tensor) -> Result<()> {
     let weights = weights.to_dtype(DType::F32)?.contiguous()?;
     run("scale_rows", (y, &[y]), &arguments! { y, &weights }, &[])
 }
 
 /// Each row of y plus the bias of its expert, times its weight where there are weights, in place.
-pub fn add_of_experts(y: &Tensor, biases: &Tensor, offsets: &Offsets, weights: Option<&Tensor>) -> Result<()> {
+pub(crate) fn add_of_experts(y: &Tensor, biases: &Tensor, offsets: &Offsets, weights: Option<&Tensor>) -> Result<()> {
     let biases = biases.to_dtype(DType::F32)?.contiguous()?;
     let on_device = offsets.on_device(y.device())?;
     let arguments = arguments! { y, &biases, &on_device.offsets, weights };
@@ -79,7 +79,7 @@ fn run_by_rows(kernel: &str, a: &Tensor, arguments: &[Argument<'_>]) -> Result<(
 }
 
 /// The sum over each row of a b.
-pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+pub(crate) fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (a, b) = (a.contiguous()?, b.to_dtype(a.dtype())?.contiguous()?);
     let (rows, width) = a.dims2()?;
     let sums = empty(rows, DType::F32, a.device())?;
@@ -88,7 +88,7 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// The sum over each row of dy times the bias of its expert.
-pub fn dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &Offsets) -> Result<Tensor> {
+pub(crate) fn dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &Offsets) -> Result<Tensor> {
     let (dy, biases) = (dy.contiguous()?, biases.to_dtype(DType::F32)?.contiguous()?);
     let ((rows, width), on_device) = (dy.dims2()?, offsets.on_device(dy.device())?);
     let sums = empty(rows, DType::F32, dy.device())?;
@@ -99,7 +99,7 @@ pub fn dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &Offsets) -> Result
 }
 
 /// The factors b (N, r E) of each expert, (E, N, r).
-pub fn split_experts(b: &Tensor, experts: usize) -> Result<Tensor> {
+pub(crate) fn split_experts(b: &Tensor, experts: usize) -> Result<Tensor> {
     let b = b.contiguous()?;
     let (outputs, columns) = b.dims2()?;
     let rank = columns / experts;
@@ -112,7 +112,7 @@ pub fn split_experts(b: &Tensor, experts: usize) -> Result<Tensor> {
 }
 
 /// `into` (N, r E) += the experts' parts (E, N, r); both are F32.
-pub fn join_experts_add(parts: &Tensor, into: &Tensor) -> Result<()> {
+pub(crate) fn join_experts_add(parts: &Tensor, into: &Tensor) -> Result<()> {
     let parts = parts.contiguous()?;
     let (experts, _, rank) = parts.dims3()?;
     let launch = SOURCE.launch(
@@ -125,7 +125,7 @@ pub fn join_experts_add(parts: &Tensor, into: &Tensor) -> Result<()> {
 }
 
 /// Brings o (T, H, d) and lse (T, H) in place to what they are with the sinks (H,).
-pub fn add_sinks(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> Result<()> {
+pub(crate) fn add_sinks(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> Result<()> {
     let sinks = sinks.to_dtype(DType::F32)?.contiguous()?;
     let (tokens, heads, width) = o.dims3()?;
     let (rows, pack) = (tokens * heads, pack_size(width, &[o]));

@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// What every chunk reads.
-pub struct Head<'a> {
+pub(super) struct Head<'a> {
     /// (V, H).
     weight: Values<'a>,
     pub vocabulary: usize,
@@ -39,7 +39,7 @@ struct Sums {
 
 /// See [`super::forward`] and [`super::forward_with_weight_gradient`]; contiguous tensors on the CPU, hidden states of
 /// elements `T`.
-pub fn forward<T: Element>(
+pub(super) fn forward<T: Element>(
     hidden: &Tensor,
     weight: &Tensor,
     targets: &[i64],
@@ -98,18 +98,18 @@ pub fn forward<T: Element>(
 
 impl Head<'_> {
     /// Bound of the logits; infinite for none.
-    pub fn cap(&self) -> f32 {
+    pub(super) fn cap(&self) -> f32 {
         self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32)
     }
 
     /// Where the row of a position lies.
-    pub fn place(&self, position: u32) -> Range<usize> {
+    pub(super) fn place(&self, position: u32) -> Range<usize> {
         let position = position as usize;
         position * self.width..(position + 1) * self.width
     }
 
     /// Copies the rows of `positions` to `inputs`, which have nothing else then.
-    pub fn gather<T: Element>(&self, values: &[T], positions: &[u32], inputs: &mut Vec<T>) {
+    pub(super) fn gather<T: Element>(&self, values: &[T], positions: &[u32], inputs: &mut Vec<T>) {
         inputs.clear();
         for position in positions {
             inputs.extend_from_slice(&values[self.place(*position)]);
@@ -127,7 +127,7 @@ impl Head<'_> {
     }
 
     /// inputs (n, H) times the transpose of the rows `group` of the weight, into the first of the places.
-    pub fn logits<'a, T: Element>(
+    pub(super) fn logits<'a, T: Element>(
         &self,
         inputs: &[T],
         group: Range<usize>,
@@ -196,7 +196,7 @@ impl Head<'_> {
     }
 
     /// row = factors[0] row + factors[1] times the row `token` of the weight.
-    pub fn add_weight<T: Element>(&self, row: &mut [T], factors: [f32; 2], token: usize) {
+    pub(super) fn add_weight<T: Element>(&self, row: &mut [T], factors: [f32; 2], token: usize) {
         fn add<T: Element, W: Element>(row: &mut [T], factors: [f32; 2], weight: &[W]) {
             for (value, weight) in row.iter_mut().zip(weight) {
                 *value = T::narrow(factors[0] * value.widen() + factors[1] * weight.widen());
@@ -210,7 +210,7 @@ impl Head<'_> {
     }
 
     /// d_logits (n, group) times the rows `group` of the weight, for the first rows of `d_inputs`.
-    pub fn d_inputs<O: Element>(&self, d_logits: &[f32], group: Range<usize>, d_inputs: &mut [O], old: Old<O>) {
+    pub(super) fn d_inputs<O: Element>(&self, d_logits: &[f32], group: Range<usize>, d_inputs: &mut [O], old: Old<O>) {
         let (left, stride) = self.d_logits(d_logits, group.len());
         let size = (d_logits.len() / group.len().max(1), self.width);
         let product = Product {

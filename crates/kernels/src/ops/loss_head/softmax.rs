@@ -10,7 +10,7 @@ const BLOCK: usize = 4096;
 
 /// What one row gives.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RowLoss {
+pub(super) struct RowLoss {
     pub loss: f64,
     pub lse: f32,
     /// Whether no logit is larger than the target's.
@@ -19,7 +19,7 @@ pub struct RowLoss {
 
 multiversion! {
     /// Soft-caps the logits of one row in place (`cap` infinite for none) and returns its loss.
-    pub fn loss(logits: &mut [f32], target: usize, cap: f32) -> RowLoss {
+    pub(super) fn loss(logits: &mut [f32], target: usize, cap: f32) -> RowLoss {
         soft_cap::<FMA>(logits, cap);
         let max = largest(logits);
         let mut total = 0.0;
@@ -37,7 +37,7 @@ multiversion! {
 
 multiversion! {
     /// Turns the soft-capped logits of one row into the gradient of `scale` times the loss before the soft-cap.
-    pub fn gradient(logits: &mut [f32], target: usize, lse: f32, cap: f32, scale: f32) {
+    pub(super) fn gradient(logits: &mut [f32], target: usize, lse: f32, cap: f32, scale: f32) {
         let at_target = logits[target];
         // With an infinite cap the slope is one.
         let slope = |logit: f32| 1.0 - (logit / cap) * (logit / cap);
@@ -51,7 +51,7 @@ multiversion! {
 
 multiversion! {
     /// Rounds a row to BF16 in place: the result lies in the first half of the row's memory, two values in each place.
-    pub fn narrow_in_place(row: &mut [f32]) {
+    pub(super) fn narrow_in_place(row: &mut [f32]) {
         let pair = |low: f32, high: f32| {
             let bits = |value| u32::from(<bf16 as Element>::narrow(value).to_bits());
             f32::from_bits(bits(low) | bits(high) << 16)
@@ -78,7 +78,7 @@ multiversion! {
 
 /// What the groups of logits of one row that have passed give.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub(super) struct Row {
     /// The largest logit.
     max: f32,
     /// The sum of exp(logit - max).
@@ -90,24 +90,24 @@ pub struct Row {
 
 impl Row {
     /// No logits.
-    pub const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         max: f32::NEG_INFINITY,
         sum: 0.0,
         at_target: f32::NEG_INFINITY,
         factor: 1.0,
     };
 
-    pub fn loss(&self) -> f64 {
+    pub(super) fn loss(&self) -> f64 {
         f64::from(self.max) + self.sum.ln() - f64::from(self.at_target)
     }
 
     /// Whether no logit is larger than the target's.
-    pub fn is_correct(&self) -> bool {
+    pub(super) fn is_correct(&self) -> bool {
         self.at_target >= self.max
     }
 
     /// Factors of the sum over exp(logit - max) times weights, and of the target's weight, in the gradient.
-    pub fn factors(&self, cap: f32) -> [f32; 2] {
+    pub(super) fn factors(&self, cap: f32) -> [f32; 2] {
         let at_target = f64::from(self.at_target - self.max).exp() / self.sum;
         let slope = 1.0 - (self.at_target / cap) * (self.at_target / cap);
         [self.sum.recip() as f32, (at_target - 1.0) as f32 * slope]
@@ -117,7 +117,7 @@ impl Row {
 multiversion! {
     /// Soft-caps a group of logits of one row in place (`cap` infinite for none) and takes them into its state. They become the
     /// exponentials of their distance from the largest one so far times the slope of the soft-cap, and zero at the target.
-    pub fn pass(logits: &mut [f32], target: Option<usize>, cap: f32, row: &mut Row) {
+    pub(super) fn pass(logits: &mut [f32], target: Option<usize>, cap: f32, row: &mut Row) {
         soft_cap::<FMA>(logits, cap);
         let largest = largest(logits);
         let max = if largest > row.max { largest } else { row.max };

@@ -31,7 +31,7 @@ struct Block<'a, T> {
 }
 
 /// Loss of `hidden` and, with a gradient scale, the gradient with respect to it.
-pub fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T], targets: &[i64]) -> Result<Output> {
+pub(super) fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T], targets: &[i64]) -> Result<Output> {
     let positions = target_positions(targets);
     let Settings {
         gradient_scale,

@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 /// Values that units are made of.
-pub trait Operand: Element {
+pub(super) trait Operand: Element {
     const UNIT: Unit;
 }
 
@@ -47,7 +47,7 @@ thread_local! {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     SCRATCH.take();
 }
 
@@ -56,7 +56,12 @@ pub fn forget() {
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL, and AVX-512 BF16 for operands of BF16; `result` is valid for (rows, columns).
-pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usize, columns: usize, result: Result<O>) {
+pub(super) unsafe fn multiply<T: Operand, O: Element>(
+    terms: &[Term<'_, T>],
+    rows: usize,
+    columns: usize,
+    result: Result<O>,
+) {
     if rows == 0 || columns == 0 {
         return;
     }

@@ -19,7 +19,11 @@ use std::borrow::Cow;
 ///
 /// # Safety
 /// `result` is valid for (rows, columns).
-pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (usize, usize), result: Result<O>) {
+pub(crate) unsafe fn multiply<O: Element>(
+    products: &[Product<'_>],
+    (rows, columns): (usize, usize),
+    result: Result<O>,
+) {
     assert!(products.len() <= MAX_TERMS, "callers split longer sums");
     #[cfg(target_arch = "x86_64")]
     if let Some(terms) = pairs(products) {
@@ -62,7 +66,7 @@ fn pays_in_digits(terms: &[Term<'_, f32>], rows: usize, columns: usize) -> bool 
 
 /// Adds alpha a^T b, a (tokens, rows) and b (tokens, columns) in F32 with so many values from one token to the next, to the row-major
 /// `result`, where one of them has few columns. Otherwise returns false and does nothing.
-pub fn multiply_thin(
+pub(crate) fn multiply_thin(
     (a, a_stride): (Values<'_>, usize),
     (b, b_stride): (Values<'_>, usize),
     [tokens, rows, columns]: [usize; 3],
@@ -97,7 +101,7 @@ pub fn multiply_thin(
 }
 
 /// Whether products of BF16 run on pairs.
-pub fn multiplies_pairs() -> bool {
+pub(crate) fn multiplies_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     return level() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]

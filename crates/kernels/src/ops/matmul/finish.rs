@@ -12,7 +12,7 @@ use std::ops::Range;
 /// # Safety
 /// `result` is valid there, and no one else writes there; the processor has AVX-512F, BW, DQ and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: usize, columns: Range<usize>) {
+pub(super) unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: usize, columns: Range<usize>) {
     let padded = columns.len().next_multiple_of(LANES);
     for (index, sums) in sums.chunks_exact(padded).enumerate() {
         for (vector, sums) in sums.as_chunks::<LANES>().0.iter().enumerate() {
@@ -31,7 +31,7 @@ pub unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: usize, co
 /// As [`write()`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn put<O: Element>(result: &Result<O>, start: usize, mask: __mmask16, sum: __m512) {
+pub(super) unsafe fn put<O: Element>(result: &Result<O>, start: usize, mask: __mmask16, sum: __m512) {
     // SAFETY: the caller's promise; masked lanes are neither read nor written.
     unsafe {
         let value = match result.old {
@@ -47,7 +47,7 @@ pub unsafe fn put<O: Element>(result: &Result<O>, start: usize, mask: __mmask16,
 }
 
 /// The first `columns` lanes, of at most sixteen.
-pub fn mask(columns: usize) -> __mmask16 {
+pub(super) fn mask(columns: usize) -> __mmask16 {
     if columns >= LANES { !0 } else { (1 << columns) - 1 }
 }
 
@@ -57,7 +57,7 @@ pub fn mask(columns: usize) -> __mmask16 {
 /// The lanes can be read from `values`; the processor has AVX-512F, BW and VL.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn load<T: Element>(values: *const T, mask: __mmask16) -> __m512 {
+pub(super) unsafe fn load<T: Element>(values: *const T, mask: __mmask16) -> __m512 {
     // SAFETY: the caller's promise; masked lanes are not read.
     unsafe {
         match T::DTYPE {
@@ -98,7 +98,7 @@ unsafe fn store<T: Element>(values: *mut T, mask: __mmask16, value: __m512) {
 /// [`Element::narrow`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn rounded_to_bf16(value: __m512) -> __m512i {
+pub(super) fn rounded_to_bf16(value: __m512) -> __m512i {
     let bits = _mm512_castps_si512(value);
     let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
     let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));

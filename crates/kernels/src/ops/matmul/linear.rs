@@ -254,7 +254,7 @@ unsafe fn sum_into<O: Element>(terms: &[Term<'_>], order: Order, target: Target<
 }
 
 /// `tensor` itself where each of its rows is contiguous, else a copy.
-pub fn rows_of(tensor: &Tensor) -> Result<Tensor> {
+pub(crate) fn rows_of(tensor: &Tensor) -> Result<Tensor> {
     let (_, columns) = tensor.dims2()?;
     match tensor.stride() {
         [stride, 1] if *stride >= columns => Ok(tensor.clone()),
@@ -263,14 +263,14 @@ pub fn rows_of(tensor: &Tensor) -> Result<Tensor> {
 }
 
 /// Read access to a tensor of any float dtype.
-pub enum Guard<'a> {
+pub(crate) enum Guard<'a> {
     F32(Elements<'a, f32>),
     Bf16(Elements<'a, bf16>),
     F16(Elements<'a, f16>),
 }
 
 impl<'a> Guard<'a> {
-    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
         Ok(match tensor.dtype() {
             DType::BF16 => Self::Bf16(Elements::new(tensor)?),
             DType::F16 => Self::F16(Elements::new(tensor)?),
@@ -296,7 +296,7 @@ impl<'a> Guard<'a> {
         })
     }
 
-    pub fn values(&self) -> Values<'_> {
+    pub(crate) fn values(&self) -> Values<'_> {
         match self {
             Self::F32(values) => Values::F32(values),
             Self::Bf16(values) => Values::Bf16(values),

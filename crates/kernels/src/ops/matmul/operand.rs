@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// How a right operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub(crate) enum Order {
     /// (columns of the result, summed): each column of the result is a row in memory.
     Transposed,
     /// (summed, columns of the result).
@@ -16,7 +16,7 @@ pub enum Order {
 
 /// A right operand of elements `T`, row-major.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a, T> {
+pub(crate) struct Source<'a, T> {
     pub values: &'a [T],
     pub order: Order,
     /// Columns of the result.
@@ -31,7 +31,7 @@ pub struct Source<'a, T> {
 
 /// A right operand of any float dtype, or of codes.
 #[derive(Clone, Copy, Debug)]
-pub enum Right<'a> {
+pub(crate) enum Right<'a> {
     F32(Source<'a, f32>),
     Bf16(Source<'a, bf16>),
     F16(Source<'a, f16>),
@@ -40,7 +40,7 @@ pub enum Right<'a> {
 
 impl Right<'_> {
     /// Length of the summed dimension.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         match self {
             Self::F32(source) => source.depth,
             Self::Bf16(source) => source.depth,
@@ -52,7 +52,7 @@ impl Right<'_> {
 
 /// A left operand, row-major.
 #[derive(Clone, Copy, Debug)]
-pub struct Left<'a, T> {
+pub(crate) struct Left<'a, T> {
     pub values: &'a [T],
     pub side: Side,
     /// Values from one row in memory to the next.
@@ -61,7 +61,7 @@ pub struct Left<'a, T> {
 
 /// Which way a left operand lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// (rows of the result, summed).
     Straight,
     /// (summed, rows of the result).
@@ -70,7 +70,7 @@ pub enum Side {
 
 /// Values of any float dtype.
 #[derive(Clone, Copy, Debug)]
-pub enum Values<'a> {
+pub(crate) enum Values<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
     F16(&'a [f16]),
@@ -78,7 +78,7 @@ pub enum Values<'a> {
 
 impl<'a> Values<'a> {
     /// The values at `places`, or so many of them as there are: a product widens all that it is given.
-    pub fn at(self, places: Range<usize>) -> Self {
+    pub(crate) fn at(self, places: Range<usize>) -> Self {
         fn at<T>(values: &[T], places: Range<usize>) -> &[T] {
             let end = places.end.min(values.len());
             values.get(places.start..end).unwrap_or_default()
@@ -91,7 +91,7 @@ impl<'a> Values<'a> {
     }
 
     /// A right operand of these values, with rows that are `stride` values apart.
-    pub fn right(self, order: Order, (columns, depth): (usize, usize), stride: usize, scale: f32) -> Right<'a> {
+    pub(crate) fn right(self, order: Order, (columns, depth): (usize, usize), stride: usize, scale: f32) -> Right<'a> {
         fn source<T>(values: &[T], order: Order, size: (usize, usize), stride: usize, scale: f32) -> Source<'_, T> {
             Source {
                 values,
@@ -113,7 +113,7 @@ impl<'a> Values<'a> {
 
 /// One product of a sum of products, with a left operand of any float dtype.
 #[derive(Clone, Copy, Debug)]
-pub struct Product<'a> {
+pub(crate) struct Product<'a> {
     pub left: Values<'a>,
     pub side: Side,
     /// Values from one row of the left operand to the next.
@@ -123,14 +123,14 @@ pub struct Product<'a> {
 
 /// One product of a sum of products, as an engine takes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Term<'a, T> {
+pub(crate) struct Term<'a, T> {
     pub left: Left<'a, T>,
     pub right: Right<'a>,
 }
 
 /// Where the result goes, row-major.
 #[derive(Clone, Copy, Debug)]
-pub struct Result<O> {
+pub(crate) struct Result<O> {
     pub start: *mut O,
     /// Values from one row to the next.
     pub stride: usize,
@@ -139,7 +139,7 @@ pub struct Result<O> {
 
 /// What the product is added to.
 #[derive(Clone, Copy, Debug)]
-pub enum Old<O> {
+pub(crate) enum Old<O> {
     /// Nothing; the result may be uninitialised.
     Nothing,
     /// Another matrix of the same size and stride.
@@ -150,13 +150,13 @@ pub enum Old<O> {
 
 impl<O> Result<O> {
     /// Every element is overwritten.
-    pub fn store(start: *mut O, stride: usize) -> Self {
+    pub(crate) fn store(start: *mut O, stride: usize) -> Self {
         let old = Old::Nothing;
         Self { start, stride, old }
     }
 
     /// The element so many behind the first one. Reaching it is as unsafe as the pointer is.
-    pub fn at(&self, element: usize) -> *mut O {
+    pub(crate) fn at(&self, element: usize) -> *mut O {
         self.start.wrapping_add(element)
     }
 }

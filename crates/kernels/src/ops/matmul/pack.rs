@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// Asks for the cache line at `address`, which need not be valid, in the second-level cache.
 #[inline(always)]
-pub fn fetch<T>(address: *const T) {
+pub(super) fn fetch<T>(address: *const T) {
     // SAFETY: a hint, which never fails.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
 }
@@ -23,7 +23,7 @@ pub fn fetch<T>(address: *const T) {
 const AHEAD: usize = 16;
 
 /// Vectors of the NR micro-panel that starts at `column`.
-pub fn vectors(columns: usize, column: usize) -> usize {
+pub(super) fn vectors(columns: usize, column: usize) -> usize {
     (columns - column).div_ceil(LANES).min(VECTORS)
 }
 
@@ -31,7 +31,7 @@ pub fn vectors(columns: usize, column: usize) -> usize {
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
-pub unsafe fn nr_panel<T: Element>(
+pub(super) unsafe fn nr_panel<T: Element>(
     source: &Source<'_, T>,
     unit: Unit,
     column: usize,
@@ -212,7 +212,7 @@ fn pad<T: Element, const N: usize>(values: &[T]) -> [T; N] {
 /// The upper halves of two lanes as a pair.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn combine(low: __m512i, high: __m512i) -> __m512i {
+pub(super) fn combine(low: __m512i, high: __m512i) -> __m512i {
     let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
     _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_and_si512(high, upper))
 }
@@ -220,7 +220,7 @@ pub fn combine(low: __m512i, high: __m512i) -> __m512i {
 /// Turns sixteen rows of sixteen units.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+pub(super) fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);

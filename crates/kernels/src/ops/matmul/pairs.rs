@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     SCRATCH.take();
 }
 
@@ -36,7 +36,7 @@ struct Sums([f32; TILE]);
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ, VL and BF16; the views lie within their values, and the result has room for them.
-pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
+pub(super) unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
     let units = left.columns.div_ceil(Unit::Pair.values());
     let target = old.target(result, right.columns);
     SCRATCH.with_borrow_mut(|scratch| {

@@ -121,7 +121,7 @@ impl Factor<'_> {
 
 /// A quantized right operand as the engines take it.
 #[derive(Clone, Copy, Debug)]
-pub struct QuantizedSource<'a> {
+pub(crate) struct QuantizedSource<'a> {
     pub values: &'a dyn QuantizedMatrix,
     pub order: Order,
     /// Columns of the result.
@@ -145,7 +145,7 @@ impl QuantizedSource<'_> {
     }
 
     /// Widens the columns `block` of the result, over the whole summed dimension: (column stride, depth stride).
-    pub fn widen(&self, block: Range<usize>, widened: &mut Vec<f32>) -> (usize, usize) {
+    pub(crate) fn widen(&self, block: Range<usize>, widened: &mut Vec<f32>) -> (usize, usize) {
         let width = block.len();
         widened.resize(width * self.depth, 0.0);
         let (rows, columns) = self.block(block, 0..self.depth);
@@ -172,7 +172,7 @@ thread_local! {
 
 /// Releases what this thread keeps.
 #[cfg(target_arch = "x86_64")]
-pub fn forget() {
+pub(super) fn forget() {
     SCRATCH.take();
 }
 
@@ -181,7 +181,7 @@ pub fn forget() {
 /// # Safety
 /// As [`pack::NR micro-panel`].
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn nr_panel(
+pub(super) unsafe fn nr_panel(
     source: &QuantizedSource<'_>,
     unit: Unit,
     column: usize,
@@ -205,7 +205,7 @@ pub unsafe fn nr_panel(
 
 /// Calls `pack` with a block of `source`, widened into memory of this thread.
 #[cfg(target_arch = "x86_64")]
-pub fn with_f32<R>(
+pub(super) fn with_f32<R>(
     source: &QuantizedSource<'_>,
     columns: Range<usize>,
     depth: Range<usize>,
@@ -222,7 +222,7 @@ pub fn with_f32<R>(
 
 /// As [`with_f32`], rounded.
 #[cfg(target_arch = "x86_64")]
-pub fn with_bf16<R>(
+pub(super) fn with_bf16<R>(
     source: &QuantizedSource<'_>,
     columns: Range<usize>,
     depth: Range<usize>,

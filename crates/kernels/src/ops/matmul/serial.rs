@@ -11,7 +11,7 @@ use peft_tune_core::plan::products;
 
 /// A matrix in F32, with strides.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     pub(super) values: &'a [f32],
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -21,7 +21,7 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// A row-major matrix; `values` may be longer than it needs.
-    pub fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
+    pub(crate) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert!(rows * columns <= values.len(), "a matrix lies within its values");
         Self {
             values,
@@ -33,7 +33,7 @@ impl<'a> View<'a> {
     }
 
     /// The transpose, without moving anything.
-    pub fn t(self) -> Self {
+    pub(crate) fn t(self) -> Self {
         Self {
             rows: self.columns,
             columns: self.rows,
@@ -63,7 +63,7 @@ impl<'a> View<'a> {
 
 /// What happens to the values that a result has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Old {
+pub(crate) enum Old {
     Overwrite,
     Add,
 }
@@ -85,7 +85,7 @@ impl Old {
 
 /// How exact the products of two values are; sums are in F32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exactness {
+pub(crate) enum Exactness {
     Full,
     /// Both values are rounded to BF16 first, which the processor multiplies in pairs.
     Bf16,
@@ -93,7 +93,7 @@ pub enum Exactness {
 
 impl Exactness {
     /// What serves operands that came from `dtype`.
-    pub fn of(dtype: DType) -> Self {
+    pub(crate) fn of(dtype: DType) -> Self {
         match dtype {
             DType::BF16 if multiplies_pairs() => Self::Bf16,
             _ => Self::Full,
@@ -104,7 +104,7 @@ impl Exactness {
 /// left times right, into `result` (row-major).
 ///
 /// [`Exactness::Bf16`] is a permission: a processor without such products does better.
-pub fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old, exactness: Exactness) {
+pub(crate) fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old, exactness: Exactness) {
     assert_eq!(left.columns, right.rows, "the inner dimensions agree");
     assert!(left.rows * right.columns <= result.len(), "the result has room");
     #[cfg(target_arch = "x86_64")]

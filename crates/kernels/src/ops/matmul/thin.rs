@@ -22,7 +22,7 @@ const TILE: usize = ROWS * COLUMNS;
 
 /// A matrix of tokens, row-major.
 #[derive(Clone, Copy, Debug)]
-pub struct Tokens<'a, T> {
+pub(super) struct Tokens<'a, T> {
     pub values: &'a [T],
     pub columns: usize,
     /// Values from one token to the next.
@@ -31,7 +31,7 @@ pub struct Tokens<'a, T> {
 
 /// What is added to, row-major.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub(super) struct Target {
     pub start: *mut f32,
     /// Whether the columns of u are its columns, not its rows.
     pub is_transposed: bool,
@@ -66,7 +66,7 @@ impl Sums {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     SUMS.take();
 }
 
@@ -74,7 +74,7 @@ pub fn forget() {
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL; the target is valid for the columns of u and x.
-pub unsafe fn add<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: usize, target: Target) {
+pub(super) unsafe fn add<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: usize, target: Target) {
     let tasks = thin::tasks(tokens);
     let (len, share) = (thin::sums(u.columns, x.columns), tokens.div_ceil(tasks));
     let tiles = len / TILE;

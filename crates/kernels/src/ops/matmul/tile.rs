@@ -7,24 +7,24 @@
 //! multiply-add and loads three vectors and eight broadcasts for 24 instructions.
 
 use core::arch::x86_64::*;
-pub use peft_tune_core::plan::products::{LANES, VECTORS};
+pub(super) use peft_tune_core::plan::products::{LANES, VECTORS};
 use peft_tune_core::plan::products::{NR, TILE_ROWS};
 
 /// One AVX-512 register of units, aligned as the loads want it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub struct Line(pub [u32; 16]);
+pub(super) struct Line(pub [u32; 16]);
 
 impl Line {
-    pub const ZERO: Self = Self([0; 16]);
+    pub(super) const ZERO: Self = Self([0; 16]);
 }
 
 /// Elements of the largest tile.
-pub const TILE: usize = TILE_ROWS * NR;
+pub(super) const TILE: usize = TILE_ROWS * NR;
 
 /// What a unit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub(super) enum Unit {
     /// One F32 value.
     Single,
     /// Two BF16 values; subnormal values count as zero, as the instruction defines.
@@ -33,7 +33,7 @@ pub enum Unit {
 
 impl Unit {
     /// Values of a unit.
-    pub const fn values(self) -> usize {
+    pub(super) const fn values(self) -> usize {
         match self {
             Self::Single => 1,
             Self::Pair => 2,
@@ -43,7 +43,7 @@ impl Unit {
 
 /// Where the units of the left operand lie.
 #[derive(Clone, Copy, Debug)]
-pub struct MrPanel {
+pub(super) struct MrPanel {
     pub start: *const u32,
     /// Units from one row of the tile to the next.
     pub row: usize,
@@ -53,7 +53,7 @@ pub struct MrPanel {
 
 impl MrPanel {
     /// No units.
-    pub const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         start: std::ptr::null(),
         row: 0,
         unit: 0,
@@ -62,7 +62,7 @@ impl MrPanel {
 
 /// One of the products that a tile sums up.
 #[derive(Clone, Copy, Debug)]
-pub struct PanelProduct {
+pub(super) struct PanelProduct {
     pub units: usize,
     pub left: MrPanel,
     /// The packed NR micro-panel.
@@ -71,7 +71,7 @@ pub struct PanelProduct {
 
 impl PanelProduct {
     /// No units.
-    pub const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         units: 0,
         left: MrPanel::NONE,
         right: std::ptr::null(),
@@ -80,7 +80,7 @@ impl PanelProduct {
 
 /// What a tile's sums begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub(super) enum Begin {
     Zero,
     /// What they are already.
     Sums,
@@ -145,7 +145,7 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
 ///
 /// # Safety
 /// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; the pieces and `sums` are valid for the shapes.
-pub unsafe fn multiply(
+pub(super) unsafe fn multiply(
     unit: Unit,
     (rows, vectors): (usize, usize),
     pieces: &[PanelProduct],

@@ -13,7 +13,7 @@ const BLOCK: usize = 256;
 ///
 /// # Safety
 /// `result` is valid for (rows, columns).
-pub unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns: usize, result: Result<O>) {
+pub(super) unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns: usize, result: Result<O>) {
     let direct = match result.old {
         _ if O::DTYPE != candle_core::DType::F32 => None,
         Old::Nothing => Some((result.start.cast::<f32>(), 1.0)),
@@ -131,7 +131,7 @@ fn widen<'a, T: Element>(
 }
 
 /// Widens a long slice on all threads.
-pub fn widen_slice<T: Element>(values: &[T], widened: &mut [f32]) {
+pub(super) fn widen_slice<T: Element>(values: &[T], widened: &mut [f32]) {
     const CHUNK: usize = 16 * 1024;
     thread_pool::for_chunks(widened, CHUNK, |index, widened| {
         widen_row(&values[index * CHUNK..], widened);

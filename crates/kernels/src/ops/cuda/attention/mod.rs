@@ -16,12 +16,12 @@ use crate::kernel_form::note_attention;
 use crate::ops::attention::{Documents, Saved, Settings};
 
 /// Whether the kernels take heads of `head_dim`.
-pub fn takes(head_dim: usize) -> bool {
+pub(crate) fn takes(head_dim: usize) -> bool {
     head_dim <= MAX_HEAD
 }
 
 /// Chooses the kernels for heads of `head_dim` elements of `dtype`, which otherwise the first call does.
-pub fn prepare(head_dim: usize, dtype: DType, device: &Device) {
+pub(crate) fn prepare(head_dim: usize, dtype: DType, device: &Device) {
     if dtype != DType::F32 && head_dim.is_multiple_of(8) {
         Form::on_tensor_cores(head_dim, dtype, device);
     }
@@ -82,7 +82,7 @@ impl<'a> Call<'a> {
 }
 
 /// (o, lse); the tensors are contiguous and not empty.
-pub fn forward(
+pub(crate) fn forward(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
@@ -110,7 +110,7 @@ pub fn forward_by(
 }
 
 /// Gradients with respect to (q, k, v); all tensors are contiguous and not empty.
-pub fn backward(
+pub(crate) fn backward(
     saved: Saved<'_>,
     d_o: &Tensor,
     documents: Documents<'_>,

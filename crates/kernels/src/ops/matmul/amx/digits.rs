@@ -19,12 +19,12 @@ use crate::ops::matmul::finish;
 use crate::ops::matmul::finish::mask;
 use crate::ops::matmul::tile::LANES;
 use core::arch::x86_64::*;
-pub use peft_tune_core::plan::products::amx::{DIGITS, DIGITS_STEP as STEP};
+pub(super) use peft_tune_core::plan::products::amx::{DIGITS, DIGITS_STEP as STEP};
 
 /// Lines of the factors of a MR micro-panel.
-pub const LEFT_FACTORS: usize = MR / LANES;
+pub(super) const LEFT_FACTORS: usize = MR / LANES;
 /// Rows of a NR micro-panel that hold its factors.
-pub const RIGHT_FACTORS: usize = 1;
+pub(super) const RIGHT_FACTORS: usize = 1;
 
 /// The products of each level, the lowest first: (digit of the left operand, of the right). Neighbours share what can be
 /// shared, which then lies in the first-level cache; the last product and the next NR micro-panel's first one do, too.
@@ -35,7 +35,7 @@ const LEVELS: [&[[usize; 2]]; DIGITS] = [&[[0, 2], [1, 1], [2, 0]], &[[1, 0], [0
 const BLOCK: usize = 3;
 
 /// Where the slice of a digit and step lies, of `steps` steps: block after block, in each digit after digit.
-pub const fn slice(steps: usize, digit: usize, step: usize) -> usize {
+pub(super) const fn slice(steps: usize, digit: usize, step: usize) -> usize {
     let first = step / BLOCK * BLOCK;
     let rest = steps - first;
     let block = if rest < BLOCK { rest } else { BLOCK };
@@ -47,7 +47,12 @@ pub const fn slice(steps: usize, digit: usize, step: usize) -> usize {
 /// # Safety
 /// The tiles are configured, and the piece is packed in digits.
 #[inline]
-pub unsafe fn multiply(piece: &PanelProduct, levels: &mut [Sums; DIGITS], vectors: usize, mut between: impl FnMut()) {
+pub(super) unsafe fn multiply(
+    piece: &PanelProduct,
+    levels: &mut [Sums; DIGITS],
+    vectors: usize,
+    mut between: impl FnMut(),
+) {
     for first in (0..piece.steps).step_by(BLOCK) {
         for (products, sums) in LEVELS.iter().zip(levels.iter_mut()) {
             // SAFETY: the caller's promise; factors lie before the digits.
@@ -86,7 +91,7 @@ unsafe fn digits_of(piece: &PanelProduct, first: usize, vectors: usize, digits: 
 /// Levels and columns are aligned vectors.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn sum(levels: [*const f32; DIGITS], row: f32, columns: *const f32) -> __m512 {
+pub(super) unsafe fn sum(levels: [*const f32; DIGITS], row: f32, columns: *const f32) -> __m512 {
     // SAFETY: the caller's promise.
     let level = |index: usize| _mm512_cvtepi32_ps(unsafe { _mm512_load_si512(levels[index].cast()) });
     let sum = _mm512_fmadd_ps(level(1), _mm512_set1_ps(1.0 / 256.0), level(2));
@@ -98,7 +103,7 @@ pub unsafe fn sum(levels: [*const f32; DIGITS], row: f32, columns: *const f32) -
 
 /// The factors that make integers of values, and values of the products of highest digits.
 #[derive(Clone, Copy, Debug)]
-pub struct Factors {
+pub(super) struct Factors {
     pub up: __m512,
     pub down: __m512,
 }
@@ -111,7 +116,7 @@ const LEAST: f32 = f32::from_bits(31 << 23);
 /// Factors for values whose largest magnitudes have these bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn factors(largest: __m512i) -> Factors {
+pub(super) fn factors(largest: __m512i) -> Factors {
     let is_finite = _mm512_cmplt_epu32_mask(largest, _mm512_set1_epi32(f32::INFINITY.to_bits() as i32));
     let largest = _mm512_max_ps(_mm512_castsi512_ps(largest), _mm512_set1_ps(LEAST));
     let down = _mm512_mul_ps(largest, _mm512_set1_ps(65536.0 / MOST));
@@ -124,7 +129,7 @@ pub fn factors(largest: __m512i) -> Factors {
 /// The larger magnitude of each lane, as bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn larger(largest: __m512i, values: __m512) -> __m512i {
+pub(super) fn larger(largest: __m512i, values: __m512) -> __m512i {
     let magnitude = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(i32::MAX));
     _mm512_max_epu32(largest, magnitude)
 }
@@ -135,7 +140,7 @@ pub fn larger(largest: __m512i, values: __m512) -> __m512i {
 /// The processor has AVX-512F, BW, DQ and VL.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn largest<T: Element>(values: &[T]) -> u32 {
+pub(super) unsafe fn largest<T: Element>(values: &[T]) -> u32 {
     let mut most = [_mm512_setzero_si512(); 4];
     for start in (0..values.len()).step_by(4 * LANES) {
         for (index, most) in most.iter_mut().enumerate() {
@@ -171,7 +176,7 @@ fn signed(bytes: __m512i) -> __m512i {
 /// The processor has AVX-512F, BW, DQ, VL and VBMI; `count` values can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub unsafe fn neighbours<T: Element>(values: *const T, count: usize, up: __m512) -> [__m512i; DIGITS] {
+pub(super) unsafe fn neighbours<T: Element>(values: *const T, count: usize, up: __m512) -> [__m512i; DIGITS] {
     let quarter = |index: usize| {
         let start = index * LANES;
         // SAFETY: the caller's promise; masked lanes are not read.
@@ -232,7 +237,7 @@ static LOWEST: [u8; 64] = {
 /// The processor has AVX-512F, BW, DQ and VL; the lanes of the masks can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn interleaved<T: Element>(places: [(*const T, __mmask16); 4], up: __m512) -> [__m512i; DIGITS] {
+pub(super) unsafe fn interleaved<T: Element>(places: [(*const T, __mmask16); 4], up: __m512) -> [__m512i; DIGITS] {
     // SAFETY: the caller's promise; masked lanes are not read.
     let at = |(values, mask)| integers(unsafe { finish::load(values, mask) }, up);
     let [a, b, c, d] = [at(places[0]), at(places[1]), at(places[2]), at(places[3])];

@@ -34,7 +34,7 @@ thread_local! {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     MEMORY.take();
     RIGHT.take();
 }
@@ -50,7 +50,12 @@ struct KcSlice {
 ///
 /// # Safety
 /// The unit is available; `result` is valid for (rows, columns).
-pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usize, columns: usize, result: Result<O>) {
+pub(crate) unsafe fn multiply<T: Operand, O: Element>(
+    terms: &[Term<'_, T>],
+    rows: usize,
+    columns: usize,
+    result: Result<O>,
+) {
     // Where all terms are short, none is.
     let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
     let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// What a value becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// BF16.
     Pairs,
     /// Three digits.
@@ -19,7 +19,7 @@ pub enum Form {
 }
 
 /// Values of a left operand.
-pub trait Operand: Element {
+pub(crate) trait Operand: Element {
     const FORM: Form;
 }
 
@@ -33,7 +33,7 @@ impl Operand for f32 {
 
 impl Form {
     /// Values of the summed dimension in a step.
-    pub const fn step(self) -> usize {
+    pub(crate) const fn step(self) -> usize {
         match self {
             Self::Pairs => pairs::STEP,
             Self::Digits => digits::STEP,
@@ -41,7 +41,7 @@ impl Form {
     }
 
     /// Lines of a MR micro-panel of so many steps.
-    pub const fn mr_panel_lines(self, steps: usize) -> usize {
+    pub(crate) const fn mr_panel_lines(self, steps: usize) -> usize {
         match self {
             Self::Pairs => steps * LEFT_LINES,
             Self::Digits => LEFT_FACTORS + steps * DIGITS * LEFT_LINES,
@@ -49,7 +49,7 @@ impl Form {
     }
 
     /// Rows of a NR micro-panel of so many steps; a row has a line for each vector.
-    pub const fn nr_panel_rows(self, steps: usize) -> usize {
+    pub(crate) const fn nr_panel_rows(self, steps: usize) -> usize {
         match self {
             Self::Pairs => steps * SLICE_ROWS,
             Self::Digits => RIGHT_FACTORS + steps * DIGITS * SLICE_ROWS,
@@ -61,7 +61,7 @@ impl Form {
     ///
     /// # Safety
     /// The processor has the unit, and with it AVX-512F, BW, DQ, VL, BF16 and VBMI.
-    pub unsafe fn pack_left<T: Element>(
+    pub(crate) unsafe fn pack_left<T: Element>(
         self,
         left: &Left<'_, T>,
         depth: usize,

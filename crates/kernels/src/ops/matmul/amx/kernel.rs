@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 
 /// Where the tiles of a MR micro-panel of the left operand lie.
 #[derive(Clone, Copy, Debug)]
-pub struct MrPanel {
+pub(super) struct MrPanel {
     /// The first 16 rows of the first step.
     pub upper: *const u8,
     /// The second 16 rows.
@@ -26,7 +26,7 @@ pub struct MrPanel {
 
 /// Steps of a MR micro-panel times a packed NR micro-panel.
 #[derive(Clone, Copy, Debug)]
-pub struct PanelProduct {
+pub(super) struct PanelProduct {
     pub steps: usize,
     pub left: MrPanel,
     pub right: *const Line,
@@ -34,14 +34,14 @@ pub struct PanelProduct {
 
 /// Room for the sums of one tile of the result, F32 or integers.
 #[repr(C, align(64))]
-pub struct Sums(MaybeUninit<[f32; MR * NR]>);
+pub(super) struct Sums(MaybeUninit<[f32; MR * NR]>);
 
 impl Sums {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(MaybeUninit::uninit())
     }
 
-    pub const fn start(&mut self) -> *mut f32 {
+    pub(super) const fn start(&mut self) -> *mut f32 {
         self.0.as_mut_ptr().cast()
     }
 }
@@ -50,7 +50,7 @@ impl Sums {
 ///
 /// # Safety
 /// The tiles are configured; `sums` can be read.
-pub unsafe fn begin(vectors: usize, sums: Option<*const f32>) {
+pub(super) unsafe fn begin(vectors: usize, sums: Option<*const f32>) {
     // SAFETY: the caller's promise.
     unsafe {
         match (sums, vectors) {
@@ -87,7 +87,7 @@ pub unsafe fn begin(vectors: usize, sums: Option<*const f32>) {
 ///
 /// # Safety
 /// As [`begin`]; `sums` can be written.
-pub unsafe fn end(vectors: usize, sums: *mut f32) {
+pub(super) unsafe fn end(vectors: usize, sums: *mut f32) {
     // SAFETY: the caller's promise.
     unsafe {
         match vectors {
@@ -171,7 +171,7 @@ macro_rules! step {
 
 /// What the operands hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Pairs of BF16; sums are F32.
     Pairs,
     /// Fours of digits; sums are integers of 32 bits.
@@ -184,7 +184,7 @@ pub enum Kind {
 /// # Safety
 /// As [`begin`]; the operands are packed for these steps and vectors.
 #[inline]
-pub unsafe fn add(piece: &PanelProduct, kind: Kind, vectors: usize, mut between: impl FnMut()) {
+pub(super) unsafe fn add(piece: &PanelProduct, kind: Kind, vectors: usize, mut between: impl FnMut()) {
     let PanelProduct {
         steps,
         mut left,

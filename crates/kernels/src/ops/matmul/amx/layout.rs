@@ -13,20 +13,20 @@
 
 use super::unit::{ROW_BYTES, TILE_ROWS};
 use crate::ops::matmul::tile::LANES;
-pub use peft_tune_core::plan::products::amx::{MR, NR};
+pub(super) use peft_tune_core::plan::products::amx::{MR, NR};
 
 /// Pairs or fours of a slice.
-pub const SLICE_ROWS: usize = 16;
+pub(super) const SLICE_ROWS: usize = 16;
 /// Vectors of a full NR micro-panel.
-pub const VECTORS: usize = NR / LANES;
+pub(super) const VECTORS: usize = NR / LANES;
 /// Bytes of a tile.
-pub const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
+pub(super) const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
 /// Bytes of a slice of the left operand.
-pub const LEFT_BYTES: usize = MR * ROW_BYTES;
+pub(super) const LEFT_BYTES: usize = MR * ROW_BYTES;
 /// Lines of a slice of the left operand.
-pub const LEFT_LINES: usize = MR;
+pub(super) const LEFT_LINES: usize = MR;
 
 /// Bytes of a slice of a NR micro-panel.
-pub const fn right_bytes(vectors: usize) -> usize {
+pub(super) const fn right_bytes(vectors: usize) -> usize {
     SLICE_ROWS * vectors * ROW_BYTES
 }

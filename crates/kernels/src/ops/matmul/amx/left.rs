@@ -18,7 +18,7 @@ use std::ops::Range;
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ, VL and BF16.
-pub unsafe fn pack_pairs<T: Element>(
+pub(super) unsafe fn pack_pairs<T: Element>(
     left: &Left<'_, T>,
     depth: usize,
     rows: Range<usize>,
@@ -40,7 +40,7 @@ pub unsafe fn pack_pairs<T: Element>(
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ, VL and VBMI.
-pub unsafe fn pack_digits<T: Element>(
+pub(super) unsafe fn pack_digits<T: Element>(
     left: &Left<'_, T>,
     depth: usize,
     rows: Range<usize>,

@@ -32,13 +32,13 @@ mod small;
 mod stream;
 mod unit;
 
-pub use engine::multiply;
-pub use form::Form;
-pub use small::multiply as multiply_small;
-pub use unit::is_available;
+pub(super) use engine::multiply;
+pub(super) use form::Form;
+pub(super) use small::multiply as multiply_small;
+pub(super) use unit::is_available;
 
 /// Releases what this thread keeps from one product to the next.
-pub fn forget() {
+pub(super) fn forget() {
     engine::forget();
     small::forget();
 }

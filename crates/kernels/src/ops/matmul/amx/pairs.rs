@@ -7,7 +7,7 @@ use crate::ops::matmul::pack::combine;
 use crate::ops::matmul::tile::LANES;
 use candle_core::DType;
 use core::arch::x86_64::*;
-pub use peft_tune_core::plan::products::amx::PAIRS_STEP as STEP;
+pub(super) use peft_tune_core::plan::products::amx::PAIRS_STEP as STEP;
 
 /// `scale` times 32 consecutive values, of which `count` are there and the rest is zero, in pairs of neighbours.
 ///
@@ -15,7 +15,7 @@ pub use peft_tune_core::plan::products::amx::PAIRS_STEP as STEP;
 /// The processor has AVX-512F, BW, DQ, VL and BF16; `count` values can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub unsafe fn neighbours<T: Element>(values: *const T, count: usize, scale: f32) -> __m512i {
+pub(super) unsafe fn neighbours<T: Element>(values: *const T, count: usize, scale: f32) -> __m512i {
     if T::DTYPE == DType::BF16 && scale == 1.0 {
         let mask = if count >= STEP { !0 } else { (1u32 << count) - 1 };
         // SAFETY: the caller's promise; masked lanes are not read.
@@ -40,7 +40,7 @@ pub unsafe fn neighbours<T: Element>(values: *const T, count: usize, scale: f32)
 /// As [`neighbours`]; the lanes of the masks can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub unsafe fn interleaved<T: Element>(
+pub(super) unsafe fn interleaved<T: Element>(
     (first, first_mask): (*const T, __mmask16),
     (second, second_mask): (*const T, __mmask16),
     scale: f32,

@@ -20,11 +20,11 @@ use std::ops::Range;
 /// Rows ahead that a straight operand is asked for.
 const AHEAD: usize = 8;
 /// NR micro-panels that one task packs, so that memory is read in long pieces.
-pub const TASK_NR_PANELS: usize = 4;
+pub(super) const TASK_NR_PANELS: usize = 4;
 
 /// NR micro-panels of a task, at most [`TASK_NR_PANELS`], one after the other.
 #[derive(Debug)]
-pub struct NrPanels<'a> {
+pub(super) struct NrPanels<'a> {
     pub lines: &'a mut [Line],
     /// Columns of the result.
     pub columns: Range<usize>,
@@ -82,7 +82,7 @@ impl NrPanels<'_> {
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ, VL, BF16 and VBMI.
-pub unsafe fn pack(form: Form, right: &Right<'_>, steps: Range<usize>, nr_panels: &mut NrPanels<'_>) {
+pub(super) unsafe fn pack(form: Form, right: &Right<'_>, steps: Range<usize>, nr_panels: &mut NrPanels<'_>) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         match right {
@@ -282,7 +282,7 @@ fn down(factors: __m512, scale: f32) -> __m512i {
 /// Writes a line.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn store(line: &mut Line, value: __m512i) {
+pub(super) fn store(line: &mut Line, value: __m512i) {
     // SAFETY: a line is one aligned register.
     unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), value) };
 }

@@ -9,7 +9,7 @@ use core::arch::x86_64::*;
 use peft_tune_core::plan::products::amx::SHORT;
 
 /// Whether the term is one of these.
-pub fn is_short<T>(term: &Term<'_, T>) -> bool {
+pub(super) fn is_short<T>(term: &Term<'_, T>) -> bool {
     term.left.side == Side::Straight && term.right.depth() <= SHORT && !matches!(term.right, Right::QuantizedMatrix(_))
 }
 
@@ -17,7 +17,7 @@ pub fn is_short<T>(term: &Term<'_, T>) -> bool {
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
-pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut [Line]) {
+pub(super) unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut [Line]) {
     /// The source up to the NR micro-panel's last column.
     fn cut<'a, T: Element>(source: &Source<'a, T>, columns: usize) -> Source<'a, T> {
         Source { columns, ..*source }
@@ -36,7 +36,7 @@ pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut
 
 /// Some rows of the left operand.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows {
+pub(super) struct Rows {
     pub start: *const f32,
     /// Values from one row to the next.
     pub stride: usize,
@@ -51,7 +51,11 @@ pub struct Rows {
 /// The processor has AVX-512F; the rows and the NR micro-panel can be read.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn add<const R: usize, const V: usize>(rows: Rows, nr_panel: *const Line, sums: &mut [[__m512; V]; R]) {
+pub(super) unsafe fn add<const R: usize, const V: usize>(
+    rows: Rows,
+    nr_panel: *const Line,
+    sums: &mut [[__m512; V]; R],
+) {
     // Rows behind the last one are multiplied as the last one, into sums that nobody reads.
     let starts: [_; R] = std::array::from_fn(|index| rows.start.wrapping_add(index.min(rows.count - 1) * rows.stride));
     for place in 0..rows.depth {

@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// Releases what this thread keeps.
-pub fn forget() {
+pub(super) fn forget() {
     SCRATCH.take();
 }
 
@@ -33,7 +33,7 @@ pub fn forget() {
 ///
 /// # Safety
 /// The unit is available; the views lie within their values, and the result has room for them.
-pub unsafe fn multiply(form: Form, left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
+pub(crate) unsafe fn multiply(form: Form, left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         match form {

@@ -23,7 +23,7 @@ const FETCHED: usize = 2;
 
 /// A tile of the result.
 #[derive(Clone, Debug)]
-pub struct Tile {
+pub(super) struct Tile {
     pub row: usize,
     /// At most [`STRIP_ROWS`](super::layout::STRIP_ROWS).
     pub rows: usize,
@@ -32,7 +32,7 @@ pub struct Tile {
 
 /// What is computed of a tile.
 #[derive(Clone, Copy, Debug)]
-pub struct KcBlock {
+pub(super) struct KcBlock {
     /// Where the sums of several KC blocks are kept: 32 rows of the tile's vectors.
     pub kept: Option<*mut f32>,
     pub is_first: bool,
@@ -41,7 +41,7 @@ pub struct KcBlock {
 
 impl KcBlock {
     /// All is computed at once.
-    pub const ONLY: Self = Self {
+    pub(super) const ONLY: Self = Self {
         kept: None,
         is_first: true,
         is_last: true,
@@ -49,7 +49,7 @@ impl KcBlock {
 }
 
 /// The tiles of one thread.
-pub struct Stream<'a, T, O> {
+pub(super) struct Stream<'a, T, O> {
     result: &'a Result<O>,
     short: &'a [&'a Term<'a, T>],
     /// What the tile registers held: of the tile that ends, and of the next one.
@@ -83,7 +83,7 @@ struct Ending {
 
 impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
     /// Tiles of `result`; the terms `short` are added to each.
-    pub const fn new(result: &'a Result<O>, short: &'a [&'a Term<'a, T>]) -> Self {
+    pub(super) const fn new(result: &'a Result<O>, short: &'a [&'a Term<'a, T>]) -> Self {
         Self {
             result,
             short,
@@ -96,7 +96,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
     }
 
     /// Fetches the lines, which the tiles behind the next ones begin with, into the second-level cache meanwhile.
-    pub const fn want(&mut self, lines: Range<*const Line>) {
+    pub(super) const fn want(&mut self, lines: Range<*const Line>) {
         self.wanted = lines;
     }
 
@@ -107,7 +107,12 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
     /// The tiles are configured, the pieces packed in this form, and the tile, which no one else writes to, is within the
     /// result; all that is pointed to stays until the stream [ended](Self::end). The processor has AVX-512F, BW, DQ and VL.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub unsafe fn multiply(&mut self, tile: &Tile, kc_block: KcBlock, pieces: impl Iterator<Item = PanelProduct>) {
+    pub(super) unsafe fn multiply(
+        &mut self,
+        tile: &Tile,
+        kc_block: KcBlock,
+        pieces: impl Iterator<Item = PanelProduct>,
+    ) {
         let vectors = tile.columns.len().div_ceil(LANES);
         let mut ending = Ending {
             tile: tile.clone(),
@@ -163,7 +168,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
     /// # Safety
     /// As [`multiply`](Self::multiply).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub unsafe fn end(&mut self) {
+    pub(super) unsafe fn end(&mut self) {
         while !self.ending.rows.is_empty() {
             // SAFETY: the caller's promise is the same.
             unsafe { self.ending.go_on(self.result, self.short) };

@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 /// Tile registers.
 const TILES: usize = 8;
 /// Rows of a tile.
-pub const TILE_ROWS: usize = 16;
+pub(super) const TILE_ROWS: usize = 16;
 /// Bytes of a row of a tile: 16 results, 16 pairs of BF16, or 16 fours of bytes.
-pub const ROW_BYTES: usize = 64;
+pub(super) const ROW_BYTES: usize = 64;
 
 /// Whether products run on AMX here: asked once, on Linux, where a process must ask for the registers.
-pub fn is_available() -> bool {
+pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
         is_x86_feature_detected!("avx512bf16")
@@ -56,7 +56,7 @@ struct Configuration {
 
 /// While it lives, the eight tiles of this thread have 16 rows of 64 bytes.
 #[derive(Debug)]
-pub struct Tiles {
+pub(super) struct Tiles {
     /// The registers are the thread's.
     here: PhantomData<*const ()>,
 }
@@ -66,7 +66,7 @@ impl Tiles {
     ///
     /// # Safety
     /// [`is_available`], and no other `Tiles` lives on this thread.
-    pub unsafe fn configure() -> Self {
+    pub(super) unsafe fn configure() -> Self {
         let mut configuration = Configuration {
             palette: 1,
             start_row: 0,
