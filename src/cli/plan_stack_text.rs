@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::plan_stack::StackPlan;
 use crate::report::{bytes, printable};
-use peft_tune_core::predict::stack::{EVALUATION, Recompute, StackSetting, Trains};
+use peft_tune_core::predict::stack::{AttentionForm, EVALUATION, Recompute, Sharing, StackSetting, Trains, WeightForm};
 
 /// The plan for people.
 pub(super) fn to_text(plan: &StackPlan) -> String {
@@ -156,12 +156,36 @@ fn setting(setting: &StackSetting) -> String {
     };
     let devices = match setting.devices {
         1 => String::new(),
-        devices => format!(", {devices} devices ({:?})", setting.sharing),
+        devices => format!(", {devices} devices ({})", sharing_name(setting.sharing)),
+    };
+    let weights = match setting.weights {
+        WeightForm::Numbers => "not quantized",
+        WeightForm::Int8 => "int8",
+        WeightForm::Nf4 => "nf4",
+        WeightForm::Nf4Double => "nf4, double",
+        WeightForm::Gptq4 => "GPTQ of 4 bits",
+        WeightForm::Gptq8 => "GPTQ of 8 bits",
+    };
+    let attention = match setting.attention {
+        AttentionForm::Eager => "eager",
+        AttentionForm::Sdpa => "sdpa",
+        AttentionForm::Flash => "flash",
     };
     format!(
-        "{trained}, weights {:?}, micro-batch {} x accumulation {}, rows of {} tokens, {again}, attention {:?}{devices}",
-        setting.weights, setting.micro_batch, setting.gradient_accumulation, setting.sequence_length, setting.attention
+        "{trained}, weights {weights}, micro-batch {} x accumulation {}, rows of {} tokens, {again}, attention {attention}{devices}",
+        setting.micro_batch, setting.gradient_accumulation, setting.sequence_length
     )
+}
+
+fn sharing_name(sharing: Sharing) -> String {
+    match sharing {
+        Sharing::Copies => "DDP".to_owned(),
+        Sharing::Zero1 => "ZeRO 1".to_owned(),
+        Sharing::Zero2 => "ZeRO 2".to_owned(),
+        Sharing::Zero3 => "ZeRO 3".to_owned(),
+        Sharing::Full => "FSDP".to_owned(),
+        Sharing::Hybrid(devices) => format!("FSDP in nodes of {devices}"),
+    }
 }
 
 fn size_of(size: u64) -> String {
