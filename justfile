@@ -104,7 +104,7 @@ beside-trl *args:
 # How far each family is from PyTorch and PEFT: the table of docs/benchmarks/parity.csv
 [group('measure')]
 parity:
-    @cargo test --locked --test it -- --ignored --nocapture --test-threads 1 table_of_all_families 2>/dev/null | grep ,
+    @cargo test --locked --test it -- --ignored --nocapture --test-threads 1 table_of_all_families 2>/dev/null | grep , | sed 's/.* //'
 
 # What a search costs around its trials: coordinator, idle workers, memory, starts
 [group('measure')]
