@@ -86,13 +86,13 @@ struct Progress {
 
 /// How long the process may stay where it is.
 #[derive(Debug)]
-struct Patience {
+struct StuckWatch {
     stuck_after: Duration,
     last: Progress,
     since: Instant,
 }
 
-impl Patience {
+impl StuckWatch {
     fn new(stuck_after: Duration) -> Self {
         let (last, since) = (Progress::default(), Instant::now());
         Self {
@@ -158,7 +158,7 @@ pub fn prepare_apart(
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();
-    let (mut patience, mut latest, mut ready) = (Patience::new(stuck_after), Progress::default(), None);
+    let (mut watch, mut latest, mut ready) = (StuckWatch::new(stuck_after), Progress::default(), None);
     loop {
         let message = match lines.recv_timeout(TELL) {
             Ok((_, Line::Message(message))) => message,
@@ -177,10 +177,10 @@ pub fn prepare_apart(
             News::Refused { message } => return Err(PrepareError::Refused { message }),
             News::Progress(progress) => {
                 latest = progress;
-                patience.take(progress);
+                watch.take(progress);
             }
         }
-        if ready.is_none() && patience.is_over(latest) {
+        if ready.is_none() && watch.is_over(latest) {
             return Err(PrepareError::Stuck {
                 model: request.files.model.clone(),
                 after: stuck_after,

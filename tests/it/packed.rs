@@ -89,15 +89,15 @@ fn every_format_trains_in_every_precision_and_is_written_plain() {
     }
 }
 
-/// A part of a checkpoint: its dtype, shape and bytes.
-type Part = (safetensors::Dtype, Vec<usize>, Vec<u8>);
+/// A tensor of a checkpoint: its dtype, shape and bytes.
+type StoredTensor = (safetensors::Dtype, Vec<usize>, Vec<u8>);
 
 /// A copy of a packed model whose tensors and configuration `change` may change.
-fn changed(format: &str, change: impl FnOnce(&mut BTreeMap<String, Part>, &mut serde_json::Value)) -> TempDir {
+fn changed(format: &str, change: impl FnOnce(&mut BTreeMap<String, StoredTensor>, &mut serde_json::Value)) -> TempDir {
     let (source, directory) = (folder("ref_packed").join(format), TempDir::new().unwrap());
     let bytes = fs::read(source.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let mut parts: BTreeMap<String, Part> = file
+    let mut parts: BTreeMap<String, StoredTensor> = file
         .iter()
         .map(|(name, view)| {
             let part = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
@@ -114,7 +114,7 @@ fn changed(format: &str, change: impl FnOnce(&mut BTreeMap<String, Part>, &mut s
     directory
 }
 
-fn error(format: &str, change: impl FnOnce(&mut BTreeMap<String, Part>, &mut serde_json::Value)) -> String {
+fn error(format: &str, change: impl FnOnce(&mut BTreeMap<String, StoredTensor>, &mut serde_json::Value)) -> String {
     load(changed(format, change).path(), Precision::Bf16).unwrap_err()
 }
 
