@@ -27,13 +27,7 @@ impl StepTracer<'_> {
         let normed = self.normed(trace);
         self.expert_inputs(trace, &mixture);
         trace.free(Scratch, normed);
-        let rank = mixture.plan.gate_up_rank;
-        self.expert_xa(trace, &mixture, [hidden, rank], kept);
-        for _ in 0..2 {
-            self.expert_projection(trace, &mixture, Module::GateUp, ([inner, hidden, rank], kept));
-        }
-        trace.free(Scratch, self.of_rows(&mixture, hidden));
-        self.scaled_glu(trace, &mixture);
+        self.expert_units(trace, &mixture, kept);
         let rank = mixture.plan.down_rank;
         self.expert_xa(trace, &mixture, [inner, rank], kept);
         self.expert_projection(trace, &mixture, Module::Down, ([hidden, inner, rank], Scratch));

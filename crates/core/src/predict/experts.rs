@@ -181,22 +181,28 @@ impl StepTracer<'_> {
         trace.free(Scratch, split);
     }
 
+    /// Gate and up of the gathered rows, which go, and z of them.
+    pub(super) fn expert_units(&self, trace: &mut Trace, mixture: &Mixture<'_>, kept: MemoryCategory) {
+        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        let rank = mixture.plan.gate_up_rank;
+        self.expert_xa(trace, mixture, [hidden, rank], kept);
+        for _ in 0..2 {
+            self.expert_projection(trace, mixture, Module::GateUp, ([inner, hidden, rank], kept));
+        }
+        trace.free(Scratch, self.of_rows(mixture, hidden));
+        self.scaled_glu(trace, mixture);
+    }
+
     /// All but the last products: z, in the scratch, and what the shared expert's down reads, there too.
     pub(super) fn experts_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(mixture) = self.mixture(kind) else { return };
-        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
         self.route(trace, &mixture, kept);
         self.expert_inputs(trace, &mixture);
-        let rank = mixture.plan.gate_up_rank;
-        self.expert_xa(trace, &mixture, [hidden, rank], kept);
-        for _ in 0..2 {
-            self.expert_projection(trace, &mixture, Module::GateUp, ([inner, hidden, rank], kept));
-        }
-        trace.free(Scratch, self.of_rows(&mixture, hidden));
-        self.scaled_glu(trace, &mixture);
+        self.expert_units(trace, &mixture, kept);
         if !kind.gate_up.projections.is_empty() {
             self.group_forward(trace, (&kind.gate_up, Module::GateUp), kept, Target::New(kept));
             trace.hold(Scratch, self.act(kind.inner()));
