@@ -10,7 +10,7 @@ and clipping, batch 4 x 256 tokens. In a mixture the experts have adapters in th
 has the width of the experts that a token goes through stands beside each (`moe-5m` and `moe-5m-dense`). The models are random, made once in the work folder. For each setting PEFT runs in eager mode and
 compiled, and peft-tune runs in between, `--rounds` times in turn, each in a process of its own; the table has the
 median over the rounds of each side's median step, and ratios against the better of PEFT's two modes. Peak memory is the
-highest resident set of the process while it trains; ours is that of the whole process, loading included.
+highest resident set of the process while it trains; what loading needed before is counted on neither side.
 """
 
 import argparse
@@ -81,9 +81,9 @@ def make_model(shape, folder, values):
     print("{}")
 
 
-def memory_bytes(key):
-    """A field of this process's status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def memory_bytes(key, process="self"):
+    """A field of a process's status, in bytes."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * 1024
     raise KeyError(key)
@@ -160,12 +160,19 @@ def ours(binary, settings):
         environment = dict(os.environ, RAYON_NUM_THREADS=str(settings["threads"]))
         command = [binary, "train", str(path), "--output", str(Path(folder) / "run"), "--json"]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        lines = process.stdout.read().splitlines()
-        _, status, usage = os.wait4(process.pid, 0)
+        lines, peak = [], 0
+        for line in process.stdout:
+            # Loading needs more than training here too: the peak is counted from the first line on.
+            if not lines:
+                Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+            elif b'"step"' in line:
+                peak = memory_bytes("VmHWM", process.pid)
+            lines.append(line)
+        status = process.wait()
     if status:
         raise SystemExit(f"`{' '.join(command)}` failed: run it by hand to see why")
     rates = [line["tokens_per_s"] for line in map(json.loads, lines) if line.get("event") == "step"]
-    return {"tokens_per_s": statistics.median(rates[warm_up:]), "peak_bytes": usage.ru_maxrss * 1024}
+    return {"tokens_per_s": statistics.median(rates[warm_up:]), "peak_bytes": peak}
 
 
 def middle(results, key):

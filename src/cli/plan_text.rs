@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::report::{Align, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Expected};
-use peft_tune_core::predict::DataSheet;
+use peft_tune_core::predict::{DataSheet, Imbalance};
 
 /// The plan for people: facts, the predicted front, the `top` fastest settings.
 pub(super) fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: usize, width: Option<usize>) -> String {
@@ -53,6 +53,14 @@ pub(super) fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: us
         line(
             "time",
             format!("{} a trial, {} the search", duration(trial), duration(search)),
+        );
+    }
+    if let Some(Imbalance { zipf, crowded }) = survey.imbalance {
+        line(
+            "experts",
+            format!(
+                "equally loaded; with shares of 1/n a step takes {zipf:.2} times as long, all at the same {crowded:.2}"
+            ),
         );
     }
     let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
@@ -132,6 +140,7 @@ pub(super) fn to_json(
         "impossible_because": survey.first_reason,
         "trial_s": survey.trial_s,
         "search_s": survey.search_s,
+        "imbalance": survey.imbalance,
         "front": front,
         "settings": best,
     }))

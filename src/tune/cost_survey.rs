@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{Forecast, MemoryLimit};
 use crate::space::Study;
-use peft_tune_core::predict::{Correction, Prediction, Uncertain};
+use peft_tune_core::predict::{Correction, Imbalance, Prediction, Uncertain};
 use peft_tune_core::recipe::TrainingLength;
 use peft_tune_core::study::Params;
 use peft_tune_search::{Settings, pareto};
@@ -55,6 +55,8 @@ pub struct CostSurvey {
     pub trial_s: Option<f64>,
     /// Seconds of the whole search, within its budget of time.
     pub search_s: Option<f64>,
+    /// What crowding at a mixture's experts costs the fastest setting that fits.
+    pub imbalance: Option<Imbalance>,
     /// Why the first setting that cannot be predicted cannot.
     pub first_reason: Option<String>,
 }
@@ -100,6 +102,7 @@ impl CostSurvey {
             front: Vec::new(),
             trial_s: None,
             search_s: None,
+            imbalance: None,
             first_reason: parts.iter().find_map(|part| part.first_reason.clone()),
         };
         survey.take(parts, forecast, &correction);
@@ -110,11 +113,18 @@ impl CostSurvey {
     /// Keeps one setting of each cost, best throughput first, and finds the front.
     fn take(&mut self, parts: Vec<SurveyedRange>, forecast: &Forecast, correction: &Correction) {
         let mut met = HashSet::new();
+        let mut fastest: Option<(f64, Params)> = None;
         for (key, params, prediction) in parts.into_iter().flat_map(|part| part.settings) {
             if met.insert(key) {
-                self.settings.push(expected(forecast, correction, &params, prediction));
+                let one = expected(forecast, correction, &params, prediction);
+                let speed = one.tokens_per_s.value;
+                if one.fits && fastest.as_ref().is_none_or(|(most, _)| speed > *most) {
+                    fastest = Some((speed, params));
+                }
+                self.settings.push(one);
             }
         }
+        self.imbalance = fastest.and_then(|(_, params)| forecast.imbalance(&params));
         self.settings
             .sort_by(|a, b| b.tokens_per_s.value.total_cmp(&a.tokens_per_s.value));
         let fitting: Vec<usize> = (0..self.settings.len())

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::predict::{Correction, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
+use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
@@ -147,6 +147,18 @@ impl Forecast {
             workload: &workload,
         };
         Ok(self.predictor.predict(&setting).map_err(|error| error.to_string())?)
+    }
+
+    /// What crowding at experts costs a setting; `None` for a model without experts, a machine whose speed is not known, and a
+    /// setting that cannot be predicted.
+    pub fn imbalance(&self, params: &Params) -> Option<Imbalance> {
+        let recipe = recipe_for(&self.study, params).ok()?;
+        let workload = self.workload(&recipe);
+        let setting = Setting {
+            recipe: &recipe,
+            workload: &workload,
+        };
+        self.predictor.imbalance(&setting).ok()?
     }
 
     fn workload(&self, recipe: &Recipe) -> Workload {

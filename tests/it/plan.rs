@@ -112,6 +112,30 @@ fn the_language_model_of_a_multimodal_checkpoint_is_planned() {
     assert_eq!(plain.unwrap()["memory_by_part"]["base_weights"], 2 * 3_880_263_168_u64);
 }
 
+/// Qwen3-30B-A3B.
+const MIXTURE_30B: &str = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
+    "decoder_sparse_step": 1, "mlp_only_layers": []}"#;
+
+#[test]
+fn a_mixture_s_plan_says_what_crowding_at_experts_costs() {
+    let folder = study_of(MIXTURE_30B);
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json"])).unwrap();
+    let of = |load: &str| plan["imbalance"][load].as_f64().unwrap();
+    // Fewer experts' weights are read and fewer tiles are partly empty.
+    assert!((0.3..1.0).contains(&of("crowded")), "{plan:#}");
+    assert!((of("crowded")..1.2).contains(&of("zipf")), "{plan:#}");
+    let text = planned(folder.path(), &[]);
+    assert!(
+        text.contains("experts       equally loaded; with shares of 1/n"),
+        "{text}"
+    );
+    let dense = study_of(LLAMA_8B);
+    assert!(!planned(dense.path(), &[]).contains("equally loaded"));
+}
+
 /// Llama 3.1 8B.
 const LLAMA_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,

@@ -11,7 +11,7 @@
 mod gate;
 
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -83,6 +83,16 @@ static POOL: ThreadPool = ThreadPool {
 pub fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| rayon::current_num_threads().clamp(1, gate::MOST))
+}
+
+thread_local! {
+    /// Whether this thread runs a task of the pool.
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Threads that a loop would run on if it were started here: within a task the calling one alone.
+pub fn threads_here() -> usize {
+    if IN_TASK.get() { 1 } else { threads() }
 }
 
 /// Calls `run` once with each of the numbers below `tasks`, in any order, on all threads.
@@ -179,6 +189,22 @@ impl Drop for Turn {
     }
 }
 
+/// While it lives, this thread runs tasks.
+struct WithinTask;
+
+impl WithinTask {
+    fn begin() -> Self {
+        IN_TASK.set(true);
+        Self
+    }
+}
+
+impl Drop for WithinTask {
+    fn drop(&mut self) {
+        IN_TASK.set(false);
+    }
+}
+
 impl ThreadPool {
     fn open(&'static self, body: &Body<'_>, tasks: usize) {
         let helpers = self
@@ -201,6 +227,7 @@ impl ThreadPool {
 
     /// Runs tasks until there are none left.
     fn work(&self, body: &Body<'_>, tasks: usize) {
+        let _within = WithinTask::begin();
         loop {
             let task = self.next.fetch_add(1, Relaxed);
             if task >= tasks {
@@ -326,6 +353,18 @@ mod tests {
             });
         });
         assert_eq!(total.into_inner(), 64);
+    }
+
+    #[test]
+    fn a_task_has_one_thread() {
+        // While another test has the pool, tasks run outside of it.
+        let is_alone = |_| {
+            let alone = AtomicBool::new(false);
+            for_each(2, |_| alone.store(threads_here() == 1, Relaxed));
+            alone.into_inner()
+        };
+        assert!((0..1_000_000).any(is_alone));
+        assert_eq!(threads_here(), threads(), "the last task has ended");
     }
 
     #[test]

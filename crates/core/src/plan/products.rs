@@ -67,6 +67,8 @@ const LARGE_TASKS_PER_THREAD: usize = 3;
 const LARGE_BYTES: usize = 8 << 20;
 /// Fewest rows of a task: packing costs about as much as two to four rows.
 const TASK_ROWS: usize = 128;
+/// Rows of a task where one thread has them all, and nobody waits for it.
+const LONE_TASK_ROWS: usize = 512;
 /// Columns that are widened at once where there is no AVX-512.
 pub const BLOCK: usize = 256;
 /// Depth that the `gemm` crate packs at once.
@@ -86,9 +88,13 @@ pub const fn tile_height(left: usize, vectors: usize) -> usize {
 /// (NR micro-panels of a task, rows of a task), from the most units of a KC block and the units of all.
 pub fn task_shape(rows: usize, columns: usize, [longest, all]: [usize; 2], threads: usize) -> (usize, usize) {
     let (nr_panels, unit_bytes) = (columns.div_ceil(NR).max(1), VECTORS * LINE_BYTES);
-    let cached = GROUP_BYTES / (longest.max(1) * unit_bytes);
+    let cached = (GROUP_BYTES / (longest.max(1) * unit_bytes)).max(1);
+    if threads == 1 {
+        let group = nr_panels.div_ceil(nr_panels.div_ceil(cached));
+        return (group, rows.min(LONE_TASK_ROWS).next_multiple_of(2 * TILE_ROWS));
+    }
     // As many groups for one thread as for another.
-    let groups = nr_panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
+    let groups = nr_panels.div_ceil(cached).max(GROUPS_PER_THREAD * threads);
     let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
     let tasks = match all * unit_bytes * nr_panels {
         LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,

@@ -5,6 +5,7 @@
 //! | R | rows of all experts together: tokens times chosen experts |
 //! | E, I, r | experts, width of one, rank of an adapter on them |
 
+use super::expert_load::ExpertGroup;
 use super::memory_category::MemoryCategory;
 use super::op::{Module, Op, Pass, Product, Right, Work};
 use super::trace::Trace;
@@ -16,12 +17,13 @@ use crate::plan::{ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
 use MemoryCategory::{SavedActivations, Scratch};
 
 /// The experts of a layer on a micro-batch.
-#[derive(Clone, Copy)]
 pub(super) struct Mixture<'a> {
     pub experts: &'a Experts,
     pub plan: &'a ExpertsPlan,
     /// R
     pub rows: usize,
+    /// The experts that have rows.
+    groups: Vec<ExpertGroup>,
 }
 
 impl Mixture<'_> {
@@ -38,6 +40,7 @@ impl StepTracer<'_> {
             experts,
             plan,
             rows: self.tokens * experts.chosen,
+            groups: self.load.groups(experts.count, self.tokens, experts.chosen),
         })
     }
 
@@ -89,34 +92,42 @@ impl StepTracer<'_> {
                 ..call
             },
         };
-        each.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
+        // One that has no more than a thread's share of the rows runs on one thread.
+        let threads = if groups < self.host.threads {
+            self.host.threads
+        } else {
+            1
+        };
+        each.keep(&mut trace.scratch, self.host.vectors, threads);
         if self.is_on_gpu() && call.quantized {
             let elements = call.columns * call.depth;
             let at_once = quantized_at_once(mixture.experts.count, elements);
             trace.scratch.dequantize(at_once * elements, call.left_bytes);
         }
         trace.spike(Scratch, each.spike(self.host.vectors));
-        let exact = |all: usize, of_call: bool| {
-            if of_call {
-                all as f64 / groups as f64
-            } else {
-                all as f64
-            }
+        let at_once = match call.quantized {
+            true => quantized_at_once(mixture.experts.count, call.columns * call.depth),
+            false => groups,
         };
+        let launches = 1.0 / at_once.min(groups) as f64;
         let stage = trace.stage;
-        trace.ops.push(Op {
-            stage,
-            work: Work::Product(Product {
-                module,
-                right,
-                form: call.form,
-                rows: exact(call.rows, call.form != Form::Tn),
-                columns: call.columns as f64,
-                depth: exact(call.depth, call.form == Form::Tn),
-                adapter_depth: call.adapter_depth as f64,
-            }),
-            times: groups as f64,
-        });
+        trace.ops.extend(mixture.groups.iter().map(|group| {
+            let is_summed = call.form == Form::Tn;
+            Op {
+                stage,
+                work: Work::Product(Product {
+                    module,
+                    right,
+                    form: call.form,
+                    rows: if is_summed { call.rows as f64 } else { group.rows },
+                    columns: call.columns as f64,
+                    depth: if is_summed { group.rows } else { call.depth as f64 },
+                    adapter_depth: call.adapter_depth as f64,
+                    launches,
+                }),
+                times: group.experts,
+            }
+        }));
     }
 
     /// x W^T or x W of all rows, with an adapter's term.

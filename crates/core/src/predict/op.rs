@@ -76,6 +76,8 @@ pub struct Product {
     pub depth: f64,
     /// Depth that an adapter adds to the sum.
     pub adapter_depth: f64,
+    /// Its share of a kernel that computes several on a GPU.
+    pub launches: f64,
 }
 
 impl Product {

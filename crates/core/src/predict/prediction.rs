@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::ceilings::Ceilings;
 use super::correction::Correction;
 use super::data_sheet::DataSheet;
+use super::expert_load::ExpertLoad;
 use super::flops::Flops;
 use super::host::Host;
 use super::memory_category::Bytes;
@@ -83,6 +84,15 @@ pub struct Prediction {
     pub tokens: f64,
 }
 
+/// What it costs when tokens crowd at some experts: seconds of a step over those with as many tokens at each.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Imbalance {
+    /// The n-th expert has a share of 1/n.
+    pub zipf: f64,
+    /// All tokens choose the same experts.
+    pub crowded: f64,
+}
+
 impl Prediction {
     /// Highest bytes in use.
     pub fn peak_bytes(&self) -> u64 {
@@ -127,9 +137,28 @@ impl Predictor {
         let batch = &setting.recipe.batch;
         Ok(Prediction {
             bytes: trace.bytes(&setting.workload.longest),
-            seconds: self.seconds(&trace, setting),
+            seconds: self.seconds(&trace, setting, ExpertLoad::Even),
             tokens: setting.workload.mean.tokens() * batch.micro_batches() as f64,
         })
+    }
+
+    /// What crowding at experts costs; `None` where there are none, or where the machine's speed is not known.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn imbalance(&self, setting: &Setting<'_>) -> Result<Option<Imbalance>, PredictError> {
+        check(&self.architecture, setting)?;
+        if self.architecture.experts.is_none() {
+            return Ok(None);
+        }
+        let network = self.network(setting.recipe)?;
+        let trace = self.trace(&network, setting.recipe);
+        let seconds = |load| self.seconds(&trace, setting, load).total();
+        let even = seconds(ExpertLoad::Even);
+        Ok((even > 0.0).then(|| Imbalance {
+            zipf: seconds(ExpertLoad::Zipf) / even,
+            crowded: seconds(ExpertLoad::Crowded) / even,
+        }))
     }
 
     /// FLOPs of a step.
@@ -141,7 +170,7 @@ impl Predictor {
         let network = self.network(setting.recipe)?;
         let trace = self.trace(&network, setting.recipe);
         let stream = &setting.workload.mean;
-        let (micro_batch, update) = trace.ops(stream);
+        let (micro_batch, update) = trace.ops(stream, ExpertLoad::Even);
         let mut flops = Flops::default();
         let times = setting.recipe.batch.micro_batches() as f64;
         flops.count(&micro_batch, times, stream);
@@ -172,7 +201,7 @@ impl Predictor {
         }
     }
 
-    fn seconds(&self, trace: &StepTrace<'_>, setting: &Setting<'_>) -> Seconds {
+    fn seconds(&self, trace: &StepTrace<'_>, setting: &Setting<'_>, load: ExpertLoad) -> Seconds {
         if let Machine::Unmeasured(_) = self.machine {
             return Seconds::default();
         }
@@ -181,7 +210,7 @@ impl Predictor {
             head_width: self.architecture.head_dim,
             stream: &setting.workload.mean,
         };
-        let (mut ops, update) = trace.ops(&setting.workload.mean);
+        let (mut ops, update) = trace.ops(&setting.workload.mean, load);
         let batch = &setting.recipe.batch;
         // Devices work side by side, except those that are parts of one host: they share its cores.
         let micro_batches = match self.machine.host().memory() {

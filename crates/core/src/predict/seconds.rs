@@ -180,14 +180,15 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             let whole = |size: f64| (size / TILE).ceil() * TILE;
             let flops = 2.0 * whole(product.rows) * whole(product.columns) * depth;
             let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
+            let launch = LAUNCH_S * product.launches;
             let widened = match (product.right, context.precision) {
                 // A quantized weight is widened as a whole: codes are read, values written.
                 (Right::Weight, precision) if precision.is_quantized() => {
-                    2.5 * product.columns * product.depth / bandwidth + LAUNCH_S
+                    2.5 * product.columns * product.depth / bandwidth + launch
                 }
                 _ => 0.0,
             };
-            (flops / rate).max(bytes / bandwidth) + widened + LAUNCH_S
+            (flops / rate).max(bytes / bandwidth) + widened + launch
         }
         Work::Attention {
             heads,

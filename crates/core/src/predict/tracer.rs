@@ -9,6 +9,7 @@
 //! Each function follows the function of the same name in the engine, allocation by allocation: what it holds and frees
 //! here is what the engine holds and frees there, in that order.
 
+use super::expert_load::ExpertLoad;
 use super::host::Host;
 use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
@@ -26,6 +27,8 @@ pub(super) struct StepTracer<'a> {
     pub precision: Precision,
     pub stream: &'a StreamShape,
     pub tokens: usize,
+    /// How tokens lie on the experts of a mixture, where time is asked about.
+    pub load: ExpertLoad,
 }
 
 /// Where the output of a projection goes.
@@ -45,6 +48,7 @@ impl<'a> StepTracer<'a> {
             precision,
             stream,
             tokens: stream.tokens().round() as usize,
+            load: ExpertLoad::default(),
         }
     }
 
@@ -133,6 +137,7 @@ impl<'a> StepTracer<'a> {
             columns: call.columns as f64,
             depth: call.depth as f64,
             adapter_depth: call.adapter_depth as f64,
+            launches: 1.0,
         }));
     }
 

@@ -2,6 +2,7 @@
 
 mod head;
 
+use super::expert_load::ExpertLoad;
 use super::host::Host;
 use super::memory_category::{Bytes, MemoryCategory};
 use super::network::{Network, Slots};
@@ -74,9 +75,12 @@ impl<'a> StepTrace<'a> {
         (0..plan.layers.len()).map(of_layer).sum::<u64>() + cross_layer + x + tracer.wide(1)
     }
 
-    /// The ops of one micro-batch, and those of the update.
-    pub(super) fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
+    /// The ops of one micro-batch whose tokens lie on experts as `load` says, and those of the update.
+    pub(super) fn ops(&self, stream: &StreamShape, load: ExpertLoad) -> (Vec<Op>, Vec<Op>) {
+        let tracer = StepTracer {
+            load,
+            ..StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream)
+        };
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
         self.trace(&tracer, |piece, trace| {
@@ -411,6 +415,7 @@ fn muon_ops(slots: &Slots) -> Vec<Op> {
             columns,
             depth,
             adapter_depth: 0.0,
+            launches: 1.0,
         })
     };
     let copy = Work::Pass {

@@ -70,7 +70,7 @@ pub(super) unsafe fn multiply<T: Operand, O: Element>(
         .iter()
         .map(|kc_block| kc_block.iter().map(|part| part.units.len()).sum());
     let sizes = units.fold([0, 0], |[longest, all], units: usize| [units.max(longest), all + units]);
-    let (group, height) = task_shape(rows, columns, sizes, thread_pool::threads());
+    let (group, height) = task_shape(rows, columns, sizes, thread_pool::threads_here());
     let (groups, heights) = (columns.div_ceil(group * NR), rows.div_ceil(height));
     let (result, kc_blocks) = (&result, &kc_blocks);
     thread_pool::for_each(groups * heights, |index| {

@@ -156,7 +156,7 @@ impl<T: Operand> Block<'_, T> {
                 self.lay_out(kc_block, &places, mr_panel)
             });
             let stride = self.stride(number);
-            let (bytes, threads) = (stride * size_of::<Line>(), thread_pool::threads());
+            let (bytes, threads) = (stride * size_of::<Line>(), thread_pool::threads_here());
             let (group, height) = blocking::task_shape(self.mr_panels(), self.nr_panels(), bytes, threads);
             let (groups, heights) = (self.nr_panels().div_ceil(group), self.mr_panels().div_ceil(height));
             let task = Task {
