@@ -101,6 +101,16 @@ beside-peft *args:
 beside-trl *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
 
+# A Python wheel of this machine, or of another: `just wheel dist aarch64-unknown-linux-gnu`
+[group('package')]
+wheel folder='dist' *target:
+    scripts/package/wheels.sh {{folder}} {{target}}
+
+# Installs a wheel in a fresh environment, runs the quickstart from it and the tests of the module
+[group('package')]
+wheel-test wheel *packages:
+    scripts/package/wheel-test.sh {{wheel}} {{packages}}
+
 # How far each family is from PyTorch and PEFT: the table of docs/benchmarks/parity.csv
 [group('measure')]
 parity:

@@ -8,8 +8,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
-    gpu_check, import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, rank, report, schema,
-    search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
+    gpu_check, import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, quickstart, rank,
+    report, schema, search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -23,6 +23,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Quickstart(quickstart::Args),
     Init(init::Args),
     Search(search::Args),
     Attach(attach::Args),
@@ -112,10 +113,11 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<(), CliError> {
-    if !matches!(command, Command::Search(_)) {
+    if !matches!(command, Command::Search(_) | Command::Quickstart(_)) {
         logging::begin_plainly();
     }
     match command {
+        Command::Quickstart(args) => run(Arguments::parse_from(quickstart::arguments(args)?).command),
         Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
         Command::Attach(args) => attach::run(args),

@@ -53,6 +53,7 @@ mod profile_source;
 mod profile_stored;
 mod progress;
 mod query;
+mod quickstart;
 mod rank;
 mod report;
 mod rows;

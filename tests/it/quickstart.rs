@@ -55,6 +55,49 @@ fn the_tokenizer_is_what_the_generator_trains() {
     }
 }
 
+/// `peft-tune quickstart`, with options of `search`, in an empty folder.
+fn started(folder: &Path, arguments: &[&str]) -> std::process::Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    command.arg("quickstart").args(arguments).current_dir(folder);
+    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
+}
+
+#[test]
+fn the_program_has_the_quickstart_in_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = started(folder.path(), &["--dry-run"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("peft-tune-quickstart/quickstart.yaml"), "{told}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("quickstart"));
+    let written = folder.path().join("peft-tune-quickstart");
+    for name in [
+        "base/config.json",
+        "base/model.safetensors",
+        "base/tokenizer.json",
+        "train.jsonl",
+        "held_out.jsonl",
+    ] {
+        let content = std::fs::read(written.join("quickstart").join(name)).unwrap();
+        assert!(content == std::fs::read(quickstart().join(name)).unwrap(), "{name}");
+    }
+    // Again over the same files, but never over others.
+    assert!(
+        started(folder.path(), &["--output", "peft-tune-quickstart", "--dry-run"])
+            .status
+            .success()
+    );
+    std::fs::write(written.join("quickstart.yaml"), "study: mine\n").unwrap();
+    let output = started(folder.path(), &["--dry-run"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("other content") && told.contains("--output"), "{told}");
+    assert_eq!(
+        std::fs::read_to_string(written.join("quickstart.yaml")).unwrap(),
+        "study: mine\n"
+    );
+}
+
 #[test]
 fn the_assets_are_small() {
     let files = [

@@ -1,0 +1,85 @@
+//! `peft-tune quickstart`: the search that shows the program at work, from files that it has in itself.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::CliError;
+use super::output::tell;
+use crate::files::write_whole;
+
+/// The space, its model and its data, as they lie in `search_spaces`.
+const FILES: [(&str, &[u8]); 7] = [
+    (SPACE, include_bytes!("../../search_spaces/quickstart.yaml")),
+    (
+        "quickstart/base/config.json",
+        include_bytes!("../../search_spaces/quickstart/base/config.json"),
+    ),
+    (
+        "quickstart/base/model.safetensors",
+        include_bytes!("../../search_spaces/quickstart/base/model.safetensors"),
+    ),
+    (
+        "quickstart/base/tokenizer.json",
+        include_bytes!("../../search_spaces/quickstart/base/tokenizer.json"),
+    ),
+    (
+        "quickstart/base/tokenizer_config.json",
+        include_bytes!("../../search_spaces/quickstart/base/tokenizer_config.json"),
+    ),
+    (
+        "quickstart/train.jsonl",
+        include_bytes!("../../search_spaces/quickstart/train.jsonl"),
+    ),
+    (
+        "quickstart/held_out.jsonl",
+        include_bytes!("../../search_spaces/quickstart/held_out.jsonl"),
+    ),
+];
+const SPACE: &str = "quickstart.yaml";
+
+/// Writes a small model, its data and a search space, and searches it: two minutes on any machine, and nothing is downloaded.
+///
+/// Example: `peft-tune quickstart`, then `peft-tune report --output quickstart.html`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Folder for the files.
+    #[arg(long, value_name = "DIR", default_value = "peft-tune-quickstart")]
+    output: PathBuf,
+    /// Options of `search`, such as `--trials 20`.
+    #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+    search: Vec<OsString>,
+}
+
+/// Writes the files and returns the arguments of the search.
+///
+/// # Errors
+/// A folder that cannot be written to, or that has other files of these names.
+pub(super) fn arguments(args: Args) -> Result<Vec<OsString>, CliError> {
+    for (name, content) in FILES {
+        write(&args.output.join(name), content)?;
+    }
+    let space = args.output.join(SPACE);
+    tell(format_args!(
+        "{} and the files beside it are written; a search of your own begins with a copy of it",
+        space.display()
+    ));
+    let command = ["peft-tune".into(), "search".into(), space.into_os_string()];
+    Ok(command.into_iter().chain(args.search).collect())
+}
+
+/// Leaves a file alone that has this content already.
+fn write(path: &Path, content: &[u8]) -> Result<(), CliError> {
+    if std::fs::read(path).is_ok_and(|known| known == content) {
+        return Ok(());
+    }
+    if path.exists() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "{} is there with other content: give another folder with --output, or search it as it is with `peft-tune search`",
+            path.display()
+        )));
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let failed = |error: std::io::Error| CliError::bad_input(anyhow::anyhow!("{}: {error}", path.display()));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    write_whole(path, content, false).map_err(failed)
+}
