@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::CliError;
 use super::output::tell;
 use crate::space::Study;
-use crate::store::{InputRecord, Store};
+use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
 use crate::worker::Placement;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{StudyRequest, TrialState};
@@ -202,8 +202,8 @@ fn differences(before: &[InputRecord], now: &[InputRecord]) -> Vec<String> {
                 continue;
             }
             match (old, new) {
-                (Some(old), Some(new)) if role == DEVICE => {
-                    found.push(format!("device `{}` to `{}`", old.path, new.path))
+                (Some(old), Some(new)) if [DEVICE, TARGET_STACK, TARGET_DEVICE].contains(&role) => {
+                    found.push(format!("{role} `{}` to `{}`", old.path, new.path))
                 }
                 // Studies of earlier versions do not say, and commands compute on what they like.
                 _ if role == DEVICE => {}

@@ -3,9 +3,9 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::report::{against_baseline, confirmation_text, disturbance_text};
+use crate::report::{against_baseline, confirmation_text, disturbance_text, target_text};
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
-use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
+use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, PEAK_MEMORY, counted_as};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Preference, Rule, recommend};
@@ -79,13 +79,15 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
         recipe,
         study: study.name.clone(),
         trial: number,
-        metrics,
+        target: study.target,
         reasons: [reason, basis]
             .into_iter()
+            .chain(target_text(study.target, &metrics))
             .chain(disturbance)
             .chain(against(stored, number))
             .collect(),
         trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
+        metrics,
     })
 }
 
@@ -98,22 +100,28 @@ fn against(stored: &Stored, number: TrialNumber) -> Option<String> {
 
 fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {
     let problem = stored.study.problem(None);
-    let chosen = recommend(&problem, &stored.trials, &wish_of(rule)).map_err(CliError::bad_input)?;
+    let chosen =
+        recommend(&problem, &stored.trials, &wish_of(rule, &stored.study.objectives)).map_err(CliError::bad_input)?;
     Ok((chosen.trial.number, chosen.reason))
 }
 
-fn wish_of(rule: &RuleArgs) -> Preference {
+/// What people ask for in the metrics of the study: those predicted of another stack where it is for one.
+fn wish_of(rule: &RuleArgs, objectives: &[Objective]) -> Preference {
+    let counted = |metric: &str| counted_as(metric, objectives).to_owned();
     let limit = rule.max_memory.map(|bytes| Constraint {
-        metric: PEAK_MEMORY.to_owned(),
+        metric: counted(PEAK_MEMORY),
         bound: Bound::AtMost(bytes as f64),
     });
     Preference {
         rule: match (&rule.prefer, &rule.weights) {
             (Some(preference), _) => match preference.metric() {
-                Some(metric) => Rule::Prefer(metric.to_owned()),
+                Some(metric) => Rule::Prefer(counted(metric)),
                 None => Rule::Knee,
             },
-            (None, Some(weights)) => Rule::Weights(weights.0.clone().into_iter().collect()),
+            (None, Some(weights)) => {
+                let weights = weights.0.iter();
+                Rule::Weights(weights.map(|(metric, weight)| (counted(metric), *weight)).collect())
+            }
             (None, None) => Rule::Fastest,
         },
         limits: limit.into_iter().collect(),

@@ -190,6 +190,7 @@ fn to_json(explanation: &Explanation) -> Value {
     let answers = &explanation.answers;
     json!({
         "study": explanation.study.name,
+        "target": explanation.study.target,
         "recommendation": recommendation,
         "importance": explanation.importance,
         "neighbours": answers.neighbours,

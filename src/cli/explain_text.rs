@@ -8,6 +8,7 @@ pub(super) use super::explain_failures::failures;
 use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,
+    target_text,
 };
 use peft_tune_core::study::{ParamValue, Trial};
 use peft_tune_search::{Effect, EffectPoint, Importance};
@@ -94,6 +95,11 @@ fn recommendation(one: &Explanation) -> String {
             .map(|(name, value)| format!("{} {}", printable(name), param_value(value)))
             .collect();
         lines.push(format!("  settings: {}", params.join(", ")));
+        let both = trial
+            .state
+            .metrics()
+            .and_then(|metrics| target_text(one.study.target, metrics));
+        lines.extend(both.map(|text| format!("  {text}")));
         lines.extend(predicted_beside_measured(one, trial));
     }
     lines.extend(confirmation_text(one.confirmed.get(number)).map(|text| format!("  {}", printable(&text))));

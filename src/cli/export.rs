@@ -18,9 +18,9 @@ use super::database::DatabaseArgs;
 use super::output::{tell, write_result};
 use crate::export;
 use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
-use crate::space::Bytes;
+use crate::space::{Bytes, Target};
 use known::KnownFacts;
-pub(super) use known::model_folder;
+pub(super) use known::{model_folder, shape_in};
 use need::Need;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
@@ -52,11 +52,11 @@ pub(super) struct Args {
     #[arg(long)]
     pub force: bool,
     /// The device that the tool will run on, such as `A100 40GB`: a setting that does not fit there gets a smaller micro-batch
-    /// and as much more accumulation.
+    /// and as much more accumulation. The study's `target_device` where absent and the tool is the study's `target_stack`.
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// Refuses a setting that does not fit the device, instead of changing its micro-batch.
-    #[arg(long, requires = "device")]
+    #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
     pub rule: RuleArgs,
@@ -152,6 +152,8 @@ pub(super) struct Chosen {
     pub study: String,
     pub trial: TrialNumber,
     pub metrics: Metrics,
+    /// The stack that its study is for, where it is another.
+    pub target: Option<Target>,
     /// Sentences that say why it was chosen.
     pub reasons: Vec<String>,
     /// Training rows, where they were recorded.
@@ -180,7 +182,7 @@ pub(super) fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, 
 
 fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) -> Result<(), CliError> {
     let facts = KnownFacts::of(&chosen.recipe);
-    let need = Need::of(&chosen.recipe, format, &facts, args)?;
+    let need = Need::of(chosen, format, &facts, args)?;
     let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
     let input = ExportInput {
         recipe,
@@ -318,6 +320,7 @@ mod tests {
                 study: "s".into(),
                 trial: TrialNumber(3),
                 metrics: Metrics::default(),
+                target: None,
                 reasons: vec!["it is the knee of the front".into()],
                 trained: None,
             }])

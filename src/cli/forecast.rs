@@ -2,15 +2,17 @@
 //! of this machine: a GPU's data sheet, or the CPU's ceilings, measured once and kept in the results database.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::CliError;
+use super::export::shape_in;
 use super::machine::usable_memory_bytes;
 use super::machine_ceilings::{stored, stored_or_measured};
 use super::prepare::prepared;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
 use crate::store::{Store, StudyOverview};
-use crate::tune::Forecast;
+use crate::tune::{Forecast, TargetForecast};
 use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
@@ -33,6 +35,7 @@ pub(super) async fn of_search(
     study: &Study,
     store: &Store,
     slot: &Placement,
+    target: Option<Arc<TargetForecast>>,
 ) -> Result<Option<Arc<Forecast>>, CliError> {
     let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
         return Ok(None);
@@ -45,7 +48,9 @@ pub(super) async fn of_search(
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let rows = rows_of(study, base, &files)?;
     let here = Here::find(slot.device.as_deref(), store, slot.threads, &precisions(study, base)).await?;
-    Ok(Some(Arc::new(here.forecast(study, architecture, rows))))
+    Ok(Some(Arc::new(
+        here.forecast(study, architecture, rows).with_target(target),
+    )))
 }
 
 /// The forecast of a study of the database, where this machine can make one without a network and without measuring anything:
@@ -80,7 +85,13 @@ pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Ar
             device_bytes: None,
         },
     };
-    Some(Arc::new(here.forecast(&file, architecture, rows)))
+    let target = of_target(&file, &files.config);
+    Some(Arc::new(here.forecast(&file, architecture, rows).with_target(target)))
+}
+
+fn of_target(study: &Study, config: &Path) -> Option<Arc<TargetForecast>> {
+    let shape = shape_in(config)?;
+    TargetForecast::new(study, shape).ok().flatten().map(Arc::new)
 }
 
 /// What is known of the device that trials of this machine run on.

@@ -65,6 +65,7 @@ mod standing;
 mod status;
 mod stop;
 mod studies;
+mod target;
 mod threads;
 mod train;
 mod train_watch;

@@ -51,7 +51,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     .with_confirmed(confirmed)
     .with_variants(&trials, variants)
     .with_predicted(predicted)
-    .with_kernels(kernels);
+    .with_kernels(kernels)
+    .with_target(study.target);
     let text = if args.json {
         let front = json!({
             "study": summary.study,
@@ -61,6 +62,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             "predicted": summary.predicted,
             "variants": summary.variants,
             "kernels": summary.kernels,
+            "target": summary.target,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {

@@ -55,6 +55,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }
+    if let Some(target) = study.target {
+        let stack = target.stack.name();
+        tell(format_args!(
+            "the study is for {target}: this is what its trials cost here; --stack {stack} says what {stack} needs"
+        ));
+    }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
     let (forecast, machine) = forecast_of(&args, &study, sheet)?;

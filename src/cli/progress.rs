@@ -8,7 +8,7 @@ use super::output::tell;
 use crate::report::{bytes, duration, significant};
 use crate::tune::{KernelFault, Progress, Repeat, TuneObserver};
 use crate::worker::TrialEvent;
-use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT, measured_of};
 use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
 
@@ -138,6 +138,9 @@ fn standing(progress: &Progress) -> String {
 }
 
 fn best_value(metric: &str, value: f64) -> String {
+    if let Some(own) = measured_of(metric) {
+        return format!("{} (predicted)", best_value(own, value));
+    }
     match metric {
         THROUGHPUT => format!("{value:.0} tokens/s"),
         PEAK_MEMORY => bytes(value),

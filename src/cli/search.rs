@@ -1,7 +1,7 @@
 //! `peft-tune search`: the main job.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,12 +22,13 @@ use super::output::{tell, terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use super::same_again::same_again;
+use super::target;
 use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, KernelsOfTrials, OpenStudy, Store, StudyId, StudyRecord, Variants};
-use crate::tune::{Ending, Forecast, Inputs, Tuner, TunerParts, baseline, reopen_failed_study};
+use crate::tune::{Ending, Forecast, Inputs, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 use peft_tune_engine::hub::ModelFiles;
@@ -115,6 +116,10 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         tell(format_args!("warning: {warning}"));
     }
     if args.dry_run {
+        // Nothing is downloaded: a model that lies here is looked at.
+        if study.base.as_ref().is_some_and(|base| Path::new(&base.model).is_dir()) {
+            target::of_study(&study)?;
+        }
         let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
     }
@@ -140,6 +145,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let problem = study.problem();
     // Before anything is read: a mistake in the file is told at once.
     sampler_of(study, &problem, Knowledge::default())?;
+    let target = target::of_study(study)?;
     let preflight = study
         .base
         .as_ref()
@@ -147,8 +153,12 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         .transpose()?;
     let held_out_rows = preflight.as_ref().and_then(|found| found.data_set.held_out_rows);
     let store = Store::open(&args.database.path()).await?;
-    let forecast = forecast::of_search(study, &store, &args.workers.first_slot(study)?).await?;
-    let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
+    let forecast = forecast::of_search(study, &store, &args.workers.first_slot(study)?, target.clone()).await?;
+    let prior = match (&forecast, &target) {
+        (Some(forecast), _) => Some(forecast.clone() as Arc<dyn Prior>),
+        (None, Some(target)) => Some(target.clone() as Arc<dyn Prior>),
+        (None, None) => None,
+    };
     warm_start::check(study, &store).await?;
     let opened = open(args, study, &store, preflight).await?;
     let id = opened.open.id;
@@ -170,7 +180,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         observer: &mut progress,
         interrupt: signals.interrupt.clone(),
     };
-    let ran = tune(args, &opened, parts, forecast).await;
+    let ran = tune(args, &opened, parts, (forecast, target)).await;
     progress.finish();
     let (ending, spent_s) = ran?;
     let (history, confirmed) = store.confirmed_trials(id).await?;
@@ -220,6 +230,7 @@ async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Prefl
     if study.base.is_some() && !study.launcher.is_elsewhere() {
         inputs.push(changed_inputs::device_input(&args.workers.first_slot(study)?));
     }
+    inputs.extend(study.target.into_iter().flat_map(target::inputs));
     let content = changed_inputs::check(study, store, (&inputs, args.accept_changed_inputs)).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let record = record_of(study, preflight);
@@ -243,7 +254,7 @@ async fn tune(
     args: &Args,
     opened: &Opened,
     parts: TunerParts<'_>,
-    forecast: Option<Arc<Forecast>>,
+    (forecast, target): (Option<Arc<Forecast>>, Option<Arc<TargetForecast>>),
 ) -> Result<(Ending, f64), CliError> {
     let (study, store, id) = (parts.study, parts.store, parts.id);
     tracing::info!(
@@ -279,6 +290,9 @@ async fn tune(
         .with_baseline(opened.baseline.clone());
     if let Some(forecast) = forecast {
         tuner = tuner.with_forecast(forecast);
+    }
+    if let Some(target) = target {
+        tuner = tuner.with_target(target);
     }
     let ending = tuner.run().await?;
     Ok((ending, tuner.progress().spent_s))
@@ -412,6 +426,7 @@ fn print_summary(args: &Args, study: &Study, found: Found<'_>) -> Result<(), Cli
     .with_variants(history, found.variants)
     .with_predicted(found.predicted)
     .with_kernels(found.kernels)
+    .with_target(study.target)
     .with_baseline(found.baseline, history)
     .with_whole_front(args.database.command(&["pareto"], Some(&study.name)))
     .showing(

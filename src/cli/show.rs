@@ -7,9 +7,11 @@ use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
-use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
+use crate::report::{
+    Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable, target_note,
+};
 use crate::store::{EndingRecord, StudyOverview, Variants};
-use peft_tune_core::objective::{Bound, Direction};
+use peft_tune_core::objective::{Bound, Direction, TARGET_SHORTFALL, measured_of};
 use peft_tune_core::study::{Trial, TrialNumber, TrialState, disturbed};
 use peft_tune_search::hypervolume_history;
 
@@ -130,6 +132,7 @@ fn heading(study: &StudyOverview, counts: &Counts) -> String {
         ("sampler", format!("{}, seed {}", study.sampler, study.seed)),
         ("objectives", objectives.join(", ")),
         ("constraints", constraints.join(", ")),
+        ("target", study.target.map(target_note).unwrap_or_default()),
         (
             "began",
             format!("{} UTC{}", minute(&study.created_at), resumed.unwrap_or_default()),
@@ -160,26 +163,30 @@ fn standing(volumes: &[f64], ending: Option<&EndingRecord>) -> String {
     text
 }
 
+/// The objectives, each prediction of another stack with what was measured here.
+fn shown_metrics(study: &StudyOverview) -> Vec<(&str, String)> {
+    let names = study.objectives.iter().flat_map(|objective| {
+        let metric = objective.metric.as_str();
+        let here = measured_of(metric).map(|own| (own, format!("{} here", metric_heading(own))));
+        std::iter::once((metric, metric_heading(metric))).chain(here)
+    });
+    names.collect()
+}
+
 fn trial_table(study: &StudyOverview, trials: &[Trial], variants: &Variants) -> TextTable {
     let mut names: Vec<&String> = trials.iter().flat_map(|trial| trial.params.keys()).collect();
     names.sort_unstable();
     names.dedup();
     let mut columns = vec![("trial".to_owned(), Align::Right), ("state".to_owned(), Align::Left)];
-    let objectives = study
-        .objectives
-        .iter()
-        .map(|objective| metric_heading(&objective.metric));
-    columns.extend(objectives.map(|heading| (heading, Align::Right)));
+    let metrics = shown_metrics(study);
+    columns.extend(metrics.iter().map(|(_, heading)| (heading.clone(), Align::Right)));
     columns.extend(names.iter().map(|name| ((*name).clone(), Align::Left)));
     let mut table = TextTable::new(columns);
     for trial in trials {
         let mut cells = vec![trial.number.to_string(), outcome_text(trial, variants)];
-        cells.extend(study.objectives.iter().map(|objective| {
-            let value = trial
-                .state
-                .metrics()
-                .and_then(|metrics| metrics.value(&objective.metric));
-            value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
+        cells.extend(metrics.iter().map(|(metric, _)| {
+            let value = trial.state.metrics().and_then(|metrics| metrics.value(metric));
+            value.map_or_else(|| "-".to_owned(), |value| metric_value(metric, value))
         }));
         cells.extend(names.iter().map(|name| {
             let value = trial.params.get(name);
@@ -204,6 +211,9 @@ fn state_text(state: &TrialState) -> String {
     match state {
         TrialState::Failed { reason, .. } => reason.name().to_owned(),
         TrialState::Complete { metrics } if disturbed(metrics).is_some() => "complete, disturbed".to_owned(),
+        TrialState::Complete { metrics } if metrics.value(TARGET_SHORTFALL).is_some() => {
+            "complete, may not fit the target".to_owned()
+        }
         TrialState::Pruned { at_step, rule, .. } => format!("pruned at step {at_step} ({rule})"),
         other => other.name().to_owned(),
     }

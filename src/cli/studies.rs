@@ -41,6 +41,7 @@ pub(super) fn study_json(study: &StudyOverview) -> serde_json::Value {
         "seed": study.seed,
         "objectives": study.objectives,
         "constraints": study.constraints,
+        "target": study.target,
         "created_at": study.created_at,
         "resumed_at": study.resumed_at,
         "wall_s": study.wall_s,

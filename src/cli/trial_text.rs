@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::studies::minute;
-use crate::report::{Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable};
+use crate::report::{
+    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable, target_text,
+};
 use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
@@ -20,14 +22,14 @@ pub(super) fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &
         detail.trial.state.name()
     );
     let mut lines = vec![heading];
-    lines.extend(history_lines(detail).into_iter().map(|line| format!("  {line}")));
+    lines.extend(history_lines(study, detail).into_iter().map(|line| format!("  {line}")));
     lines.extend(sections(detail, width).map(|(title, section)| format!("\n{title}\n{section}")));
     lines.push(format!("\nrecipe\n{}\n", recipe.trim_end()));
     lines.join("\n")
 }
 
 /// How the trial went, and what is to be known of its values.
-fn history_lines(detail: &TrialDetail) -> Vec<String> {
+fn history_lines(study: &StudyOverview, detail: &TrialDetail) -> Vec<String> {
     let trial = &detail.trial;
     let metrics = trial.state.metrics();
     let stop = match (&trial.state, &detail.stop) {
@@ -50,6 +52,7 @@ fn history_lines(detail: &TrialDetail) -> Vec<String> {
     ];
     let behind = [
         beside,
+        metrics.and_then(|metrics| target_text(study.target, metrics)),
         metrics.and_then(disturbance_text),
         confirmation_text(Some(&detail.confirmed)).map(said),
         Some(times_text(detail)),

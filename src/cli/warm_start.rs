@@ -4,6 +4,7 @@ use super::CliError;
 use super::output::tell;
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
+use peft_tune_core::objective::is_of_target;
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 use peft_tune_kernels::Kernels;
@@ -82,12 +83,24 @@ pub(super) async fn earlier_trials(
         let known = trials
             .into_iter()
             .filter(is_of_this_form)
-            .filter_map(|trial| in_space(&study.space, &fixed, trial));
+            .filter_map(|trial| in_space(&study.space, &fixed, trial))
+            .map(|trial| match found.target == study.target {
+                true => trial,
+                false => without_target(trial),
+            });
         let known: Vec<Trial> = known.collect();
         tell(format_args!("starts from {} trials of study `{name}`", known.len()));
         earlier.extend(known);
     }
     Ok(earlier)
+}
+
+/// A trial without what is predicted of another stack than that of this study.
+fn without_target(mut trial: Trial) -> Trial {
+    if let Some(metrics) = trial.state.metrics_mut() {
+        metrics.retain(|name| !is_of_target(name));
+    }
+    trial
 }
 
 /// The params that a study's file fixed; none where it says so in another form.

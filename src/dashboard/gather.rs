@@ -50,6 +50,7 @@ impl Gatherer {
             study: study.name.clone(),
             space: study.space_path.display().to_string(),
             model: study.model.clone(),
+            target: study.target,
             sampler: study.sampler.clone(),
             seed: study.seed,
             began: study.created_at.clone(),

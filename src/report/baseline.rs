@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState};
 
 /// Share below which two values are called the same.
@@ -52,6 +52,10 @@ pub fn against_baseline(
 fn words(metric: &str, ratio: f64) -> String {
     let percent = format!("{:.1}%", 100.0 * (ratio - 1.0).abs());
     let is_same = (ratio - 1.0).abs() < SAME;
+    // What is predicted of another stack is told in the same words, and says that it is.
+    if let Some(own) = measured_of(metric) {
+        return format!("{} (predicted of the target)", words(own, ratio));
+    }
     match metric {
         THROUGHPUT if is_same => "as fast".to_owned(),
         THROUGHPUT => format!("{ratio:.2} times as fast"),
@@ -84,6 +88,19 @@ mod tests {
                 metrics: metrics.into(),
             },
         }
+    }
+
+    #[test]
+    fn gains_in_another_stack_say_that_they_were_predicted() {
+        use peft_tune_core::objective::{TARGET_PEAK_MEMORY, TARGET_THROUGHPUT};
+        let objectives = [TARGET_THROUGHPUT, TARGET_PEAK_MEMORY].map(Objective::new);
+        let baseline = trial(0, [(TARGET_THROUGHPUT, 10.0), (TARGET_PEAK_MEMORY, 4.0), (LOSS, 2.0)]);
+        let other = trial(1, [(TARGET_THROUGHPUT, 15.0), (TARGET_PEAK_MEMORY, 3.0), (LOSS, 2.0)]);
+        assert_eq!(
+            against_baseline(&objectives, (&other, &baseline), &BTreeMap::new()),
+            "against the baseline (trial 0): 1.50 times as fast (predicted of the target), 25.0% less memory (predicted of the \
+             target)"
+        );
     }
 
     #[test]

@@ -8,8 +8,7 @@ use serde::Serialize;
 use super::basis::basis;
 use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
-use peft_tune_core::objective::Objective;
-use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::objective::{Objective, TARGET_SHORTFALL, THROUGHPUT, measured_of};
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace, neighbours};
 
 /// A trial of the front.
@@ -91,7 +90,8 @@ impl<'a> FrontColumns<'a> {
         let is_predicted = |objective: &Objective| rows.iter().any(|row| notes.prediction(row, objective).is_some());
         let has_note = |row: &FrontRow| {
             let number = &row.trial;
-            notes.confirmed.contains_key(number) || notes.variants.contains_key(number) || is_disturbed(row)
+            let is_noted = notes.confirmed.contains_key(number) || notes.variants.contains_key(number);
+            is_noted || is_disturbed(row) || may_not_fit(row)
         };
         Self {
             notes,
@@ -111,6 +111,7 @@ impl<'a> FrontColumns<'a> {
         let mut headings = vec![("trial".to_owned(), Align::Right)];
         for (objective, is_predicted) in self.objectives.iter().zip(&self.is_predicted) {
             headings.push((metric_heading(&objective.metric), Align::Right));
+            headings.extend(here(objective).map(|metric| (format!("{} here", metric_heading(metric)), Align::Right)));
             headings.extend(is_predicted.then(|| ("predicted".to_owned(), Align::Right)));
         }
         headings.extend(self.says_basis.then(|| ("basis".to_owned(), Align::Left)));
@@ -130,6 +131,7 @@ impl<'a> FrontColumns<'a> {
                 value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
             };
             cells.push(text(row.metrics.value(&objective.metric)));
+            cells.extend(here(objective).map(|metric| text(row.metrics.value(metric))));
             cells.extend(is_predicted.then(|| text(self.notes.prediction(row, objective))));
         }
         cells.extend(self.says_basis.then(|| self.basis_of(row)));
@@ -139,12 +141,14 @@ impl<'a> FrontColumns<'a> {
 
     fn basis_of(&self, row: &FrontRow) -> String {
         let confirmed = self.notes.confirmed.get(&row.trial);
-        let basis = basis(self.objectives, confirmed, self.notes.variants.get(&row.trial));
+        let mut basis = basis(self.objectives, confirmed, self.notes.variants.get(&row.trial));
         if is_disturbed(row) {
-            format!("{basis}, disturbed")
-        } else {
-            basis
+            basis += ", disturbed";
         }
+        if may_not_fit(row) {
+            basis += ", may not fit the target";
+        }
+        basis
     }
 }
 
@@ -156,6 +160,15 @@ impl FrontNotes<'_> {
 
 fn is_disturbed(row: &FrontRow) -> bool {
     disturbed(&row.metrics).is_some()
+}
+
+/// What was measured here of an objective that is predicted of another stack.
+fn here(objective: &Objective) -> Option<&'static str> {
+    measured_of(&objective.metric)
+}
+
+fn may_not_fit(row: &FrontRow) -> bool {
+    row.metrics.value(TARGET_SHORTFALL).is_some()
 }
 
 /// A line on what something else slowed down, with what may be reached in peace.

@@ -12,6 +12,7 @@ mod number;
 mod profile;
 mod summary;
 mod table;
+mod target;
 
 pub use baseline::against_baseline;
 pub use basis::{basis, confirmation_text, disturbance_text};
@@ -23,3 +24,4 @@ pub use profile::{
 };
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};
+pub use target::{target_note, target_text};

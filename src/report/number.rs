@@ -2,7 +2,7 @@
 
 use peft_tune_core::objective::{
     GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU, PEAK_MEMORY,
-    THROUGHPUT,
+    TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT,
 };
 use peft_tune_core::study::ParamValue;
 
@@ -45,8 +45,8 @@ pub fn duration(seconds: f64) -> String {
 /// A metric's value with its unit, where its name tells one: ours, and names that end in `_bytes` or `_s`.
 pub fn metric_value(name: &str, value: f64) -> String {
     match name {
-        THROUGHPUT => grouped(value),
-        PEAK_MEMORY => bytes(value),
+        THROUGHPUT | TARGET_THROUGHPUT => grouped(value),
+        PEAK_MEMORY | TARGET_PEAK_MEMORY => bytes(value),
         LOSS => format!("{value:.4}"),
         MFU | GPU_UTILISATION => format!("{:.1}%", 100.0 * value),
         GPU_POWER_W => format!("{value:.0} W"),
@@ -65,6 +65,8 @@ pub fn metric_value(name: &str, value: f64) -> String {
 pub fn metric_heading(name: &str) -> String {
     match name {
         THROUGHPUT => "tokens/s".to_owned(),
+        TARGET_THROUGHPUT => "target tokens/s (predicted)".to_owned(),
+        TARGET_PEAK_MEMORY => "target peak memory (predicted)".to_owned(),
         name => name.replace('_', " "),
     }
 }

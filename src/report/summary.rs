@@ -11,7 +11,9 @@ use super::counts::Counts;
 use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::duration;
 use super::table::printable;
+use super::target::{target_note, target_text};
 use crate::shell::command_line;
+use crate::space::Target;
 use crate::store::KernelsOfTrials;
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber};
@@ -59,6 +61,9 @@ pub struct Summary {
     /// In which kernels the trials of the front ran, where that is known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kernels: KernelsOfTrials,
+    /// The stack that the study is for, where it is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
     /// The trials of the front that the text shows; all where absent.
     #[serde(skip)]
     pub shown: Option<BTreeSet<TrialNumber>>,
@@ -101,6 +106,7 @@ impl Summary {
             against_baseline: None,
             predicted: BTreeMap::new(),
             kernels: BTreeMap::new(),
+            target: None,
             shown: None,
             whole_front: command_line(["peft-tune", "pareto", input.study]),
         }
@@ -137,6 +143,13 @@ impl Summary {
     pub fn with_kernels(mut self, mut kernels: KernelsOfTrials) -> Self {
         kernels.retain(|trial, _| self.front.iter().any(|row| row.trial == *trial));
         self.kernels = kernels;
+        self
+    }
+
+    /// The summary that says of which stack its predictions are.
+    #[must_use]
+    pub fn with_target(mut self, target: Option<Target>) -> Self {
+        self.target = target;
         self
     }
 
@@ -194,6 +207,9 @@ impl Summary {
                     objectives_text(&self.objectives),
                     self.front_text(&rows, recommended, width)
                 );
+                if let Some(target) = self.target {
+                    let _ = writeln!(text, "\ntarget: {}", target_note(target));
+                }
                 if rows.len() < count {
                     let _ = writeln!(text, "\nthe whole front: `{}`", self.whole_front);
                 }
@@ -201,6 +217,10 @@ impl Summary {
         }
         if let Some(recommendation) = &self.recommendation {
             let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
+            let row = self.front.iter().find(|row| row.trial == recommendation.trial);
+            if let Some(both) = row.and_then(|row| target_text(self.target, &row.metrics)) {
+                let _ = writeln!(text, "  {both}");
+            }
             if let Some(confirmed) = confirmation_text(self.confirmed.get(&recommendation.trial)) {
                 let _ = writeln!(text, "  {}", printable(&confirmed));
             }

@@ -7,6 +7,7 @@ mod problem;
 mod recipe_for;
 mod schema;
 mod study;
+mod target;
 mod yaml;
 
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
@@ -16,4 +17,5 @@ pub use problem::problem_of;
 pub use recipe_for::{RecipeError, params_of, recipe_for};
 pub use schema::{recipe_schema, study_schema};
 pub use study::{Backend, Budget, CommandBackend, Source, Study, WarmStart};
+pub use target::Target;
 pub use yaml::Span;

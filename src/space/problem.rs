@@ -1,13 +1,13 @@
 //! A study as samplers and fronts see it.
 
-use peft_tune_core::objective::{Constraint, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{Constraint, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_search::Problem;
 
 use super::{Backend, Study};
 
 /// The problem of a study with these parts. Where the native engine runs the trials (`is_native`), its profile phase tells throughput and
-/// memory before any training.
+/// memory before any training; what is predicted of another stack is known before that.
 pub fn problem_of(
     space: SearchSpace,
     objectives: &[Objective],
@@ -16,8 +16,9 @@ pub fn problem_of(
 ) -> Problem {
     let mut objectives = objectives.to_vec();
     for objective in objectives.iter_mut().filter(|_| is_native) {
-        let is_measured = [THROUGHPUT, PEAK_MEMORY].contains(&objective.metric.as_str());
-        objective.known_after = is_measured.then_some(0);
+        let metric = objective.metric.as_str();
+        let is_measured = [THROUGHPUT, PEAK_MEMORY].contains(&metric);
+        objective.known_after = (is_measured || is_of_target(metric)).then_some(0);
     }
     Problem {
         space,

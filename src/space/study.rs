@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::SpaceError;
 use super::yaml::Document;
+use super::{SpaceError, Target};
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::space::{ConfirmPlan, PrunerChoice, SearchSpace, StopRule};
@@ -46,6 +46,8 @@ pub struct Study {
     pub backend: Backend,
     /// How trial processes are started.
     pub launcher: LauncherSettings,
+    /// The stack that the settings are for, where it is another.
+    pub target: Option<Target>,
     pub source: Source,
 }
 

@@ -2,6 +2,13 @@
 
 use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
+use crate::space::Target;
+use peft_tune_core::predict;
+use peft_tune_core::predict::stack::{Stack, StackDevice};
+
+/// Roles of the stack that a study is for, and of its device.
+pub const TARGET_STACK: &str = "target stack";
+pub const TARGET_DEVICE: &str = "target device";
 
 /// A file that the trials of a study read.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
@@ -50,6 +57,23 @@ impl Store {
             .fetch_all(&self.pool)
             .await
             .map_err(|error| self.error(error))
+    }
+
+    /// The stack that a study is for, where that is another; `None` too where this version does not know it.
+    pub(super) async fn target(&self, study: StudyId) -> Result<Option<Target>, StoreError> {
+        let inputs = self.inputs(study).await?;
+        let named = |role: &str| {
+            inputs
+                .iter()
+                .find(|input| input.role == role)
+                .map(|input| input.path.as_str())
+        };
+        let stack = named(TARGET_STACK).and_then(|name| Stack::from_name(name).ok());
+        let sheet = named(TARGET_DEVICE).and_then(|name| predict::device(name).ok());
+        Ok(stack.map(|stack| Target {
+            stack,
+            device: sheet.map(|sheet| StackDevice { sheet }),
+        }))
     }
 
     /// Gives a study another name.

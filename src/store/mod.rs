@@ -53,7 +53,7 @@ pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};
 pub use infer_bench::InferenceRecord;
 pub use inheritance::Variants;
-pub use input::InputRecord;
+pub use input::{InputRecord, TARGET_DEVICE, TARGET_STACK};
 pub use kernels::{KernelsOfTrials, TrialKernels};
 pub use lock::StudyLock;
 pub use loss::LostAttempt;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
-use crate::space::problem_of;
+use crate::space::{Target, problem_of};
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber};
@@ -31,6 +31,8 @@ pub struct StudyOverview {
     pub resumed_at: Option<String>,
     pub objectives: Vec<Objective>,
     pub constraints: Vec<Constraint>,
+    /// The stack that its settings are for, where that is another.
+    pub target: Option<Target>,
     /// Trials by the name of their state.
     pub states: BTreeMap<String, u64>,
     /// Those of them that took their loss over from another.
@@ -154,6 +156,7 @@ impl Store {
             variants: self.variants(StudyId(row.id)).await?.len() as u64,
             objectives: self.objectives(StudyId(row.id)).await?,
             constraints: self.constraints(StudyId(row.id)).await?,
+            target: self.target(StudyId(row.id)).await?,
             name: row.name,
             space_path: row.space_path.into(),
             sampler: row.sampler,

@@ -7,9 +7,12 @@ use std::sync::{Arc, RwLock};
 
 use serde::Serialize;
 
+use super::TargetForecast;
 use crate::space::{Study, recipe_for};
-use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
+use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
+use peft_tune_core::predict::{
+    Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload,
+};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
@@ -26,6 +29,8 @@ pub struct Forecast {
     /// What a trial's memory must keep.
     limit: Option<MemoryLimit>,
     known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
+    /// The same settings in the stack that the study is for.
+    target: Option<Arc<TargetForecast>>,
 }
 
 /// Bytes above which a trial is worth nothing.
@@ -96,6 +101,7 @@ impl Forecast {
             rows,
             counted,
             known: RwLock::default(),
+            target: None,
         }
     }
 
@@ -113,6 +119,13 @@ impl Forecast {
                 from: LimitSource::Device,
             });
         }
+        self
+    }
+
+    /// Knows also what settings cost in the stack that the study is for.
+    #[must_use]
+    pub fn with_target(mut self, target: Option<Arc<TargetForecast>>) -> Self {
+        self.target = target;
         self
     }
 
@@ -221,6 +234,9 @@ impl Forecast {
 
 impl Prior for Forecast {
     fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
+        if is_of_target(metric) {
+            return self.target.as_ref()?.expected(params, metric);
+        }
         let prediction = self.predict(params).ok()?;
         let value = match metric {
             THROUGHPUT => prediction.tokens_per_s(),
@@ -231,9 +247,10 @@ impl Prior for Forecast {
     }
 
     fn impossible(&self, params: &Params) -> Option<String> {
-        match self.predict(params) {
+        let there = self.target.as_ref().and_then(|target| target.impossible(params));
+        there.or_else(|| match self.predict(params) {
             Ok(prediction) => self.does_not_fit(&prediction),
             Err(error) => Some(error.to_string()),
-        }
+        })
     }
 }

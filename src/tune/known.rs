@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::worker::Task;
-use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, THROUGHPUT, is_of_target};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
 use peft_tune_kernels::Kernels;
@@ -61,6 +61,8 @@ impl Measurement {
     pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
         let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
         let is_of_it = |name: &str| match self {
+            // Each setting has a prediction of its own, which is not inherited.
+            Self::Cost if is_of_target(name) => false,
             Self::Cost => !LOSS_METRICS.contains(&name) && !of_the_stop.iter().any(|one| one == name),
             Self::Loss => LOSS_METRICS.contains(&name),
             Self::Metric(metric) => name == metric,

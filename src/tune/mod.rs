@@ -28,6 +28,7 @@ mod reported;
 mod requests;
 mod retry_policy;
 mod running;
+mod target;
 mod tuner;
 
 pub use baseline::{baseline, usual_learning_rate};
@@ -41,4 +42,5 @@ pub use inputs::Inputs;
 pub use interrupt::Interrupt;
 pub use kernel_fault::KernelFault;
 pub use observer::{Progress, TuneObserver};
+pub use target::TargetForecast;
 pub use tuner::{Tuner, TunerParts};

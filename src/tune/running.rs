@@ -28,6 +28,8 @@ pub(super) struct Running {
     /// When steps were last recorded.
     pub(super) recorded: Instant,
     pub(super) inherited: Vec<Inherited>,
+    /// What is predicted of it in the stack that the study is for.
+    pub(super) predicted: Metrics,
     /// What it measures that others could take over.
     pub(super) claims: Vec<Claim>,
     /// What the profile phase measured or a command reported last.
@@ -65,6 +67,7 @@ impl Running {
             reports: Vec::new(),
             recorded: Instant::now(),
             inherited: Vec::new(),
+            predicted: Metrics::default(),
             claims: Vec::new(),
             metrics: Metrics::default(),
             curve: Curve::default(),
@@ -98,7 +101,7 @@ impl Running {
     /// What is final by now, inherited values included.
     pub(super) fn known(&self, problem: &Problem) -> Metrics {
         let own = final_after(problem, &self.metrics, self.curve.last_step());
-        with_inherited(&own, &self.inherited)
+        with_predicted(with_inherited(&own, &self.inherited), &self.predicted)
     }
 
     /// The same with the throughput that a disturbed measurement may reach in peace.
@@ -141,8 +144,17 @@ impl Running {
         .collect()
     }
 
-    /// How the trial ended, given what the evaluator says: what it inherited and why it was stopped are added.
+    /// How the trial ended, given what the evaluator says: what it inherited, what was predicted of it and why it was stopped
+    /// are added.
     pub(super) fn outcome(&self, state: TrialState) -> TrialState {
+        let mut state = self.outcome_here(state);
+        if let Some(metrics) = state.metrics_mut() {
+            *metrics = with_predicted(std::mem::take(metrics), &self.predicted);
+        }
+        state
+    }
+
+    fn outcome_here(&self, state: TrialState) -> TrialState {
         let Some(order) = &self.order else {
             return match state {
                 TrialState::Complete { metrics } => TrialState::Complete {
@@ -167,4 +179,12 @@ impl Running {
             metrics,
         }
     }
+}
+
+/// Measured values beside what is predicted of another stack.
+fn with_predicted(mut metrics: Metrics, predicted: &Metrics) -> Metrics {
+    for (name, value) in predicted.iter() {
+        metrics.insert(name, value);
+    }
+    metrics
 }

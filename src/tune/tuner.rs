@@ -4,6 +4,7 @@
 //! process at any moment: what finished is there, what was under way is run again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::again::Again;
@@ -18,7 +19,7 @@ use super::propose::{Proposed, propose, relatives};
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
 use super::running::Running;
-use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
+use super::{Ending, Inputs, Interrupt, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Confirmations, Store, StudyId};
 use crate::worker::{Evaluator, Task, TrialRequest};
@@ -68,6 +69,8 @@ pub struct Tuner<'a> {
     requests: Requests,
     /// What trials are expected to cost, where that can be predicted.
     pub(super) expecting: Option<Expectations>,
+    /// What they are predicted to cost in the stack that the study is for.
+    pub(super) target: Option<Arc<TargetForecast>>,
     /// What finished trials add up to, so that thousands of them need not be looked at for each.
     pub(super) standing: Progress,
     /// Trials that took their loss over from another.
@@ -158,6 +161,7 @@ impl<'a> Tuner<'a> {
             requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
             expecting: None,
+            target: None,
             ending: None,
             retry_policy: RetryPolicy::default(),
             fail_alike: FailAlike::default(),
@@ -500,7 +504,11 @@ impl<'a> Tuner<'a> {
         }
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
-        if let Some(reason) = self.expect(&trial).await? {
+        let (there, here) = (
+            self.predict_for_target(number, &trial.params),
+            self.expect(&trial).await?,
+        );
+        if let Some(reason) = there.or(here) {
             return self.end(number, TrialState::Skipped { reason }, 0.0).await;
         }
         self.memory.set_kernels(kernels);
@@ -520,7 +528,9 @@ impl<'a> Tuner<'a> {
         match decision {
             Decision::Run { task, taken } => {
                 self.inherit(number, taken).await?;
-                match self.verdict(number) {
+                // What is predicted of another stack is known at once: the setting is measured here all the same.
+                let is_measured = self.target.is_none();
+                match self.verdict(number).filter(|order| is_measured || !order.complete) {
                     Some(order) => {
                         self.note_order(number, order).await?;
                         self.end_without_running(number).await

@@ -98,6 +98,8 @@ mod scripts;
 mod sharing;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
+/// Studies for another tool's stack, and exports that fit its device.
+mod target;
 /// The study loop with a stand-in for the trial process.
 mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.

@@ -30,6 +30,39 @@ pub const LONGER_TOKENS: &str = "longer_tokens";
 /// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
 /// no noise of the training; two trainings of one setting on the same rows have it in common.
 pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";
+/// Name of the metric that holds the throughput predicted of another stack on its device, in tokens/s with padding.
+pub const TARGET_THROUGHPUT: &str = "target_throughput";
+/// Name of the metric that holds the peak memory predicted of a process of another stack, in bytes.
+pub const TARGET_PEAK_MEMORY: &str = "target_peak_memory";
+/// Name of the metric that says by how many bytes less than the prediction's reserve is left there: whether it fits is uncertain.
+/// A trial that surely fits has none.
+pub const TARGET_SHORTFALL: &str = "target_shortfall_bytes";
+
+/// What the engine measures, and what is predicted of another stack in its place.
+const TARGETS: [(&str, &str); 2] = [(THROUGHPUT, TARGET_THROUGHPUT), (PEAK_MEMORY, TARGET_PEAK_MEMORY)];
+
+/// The metric that another stack's prediction of `metric` has, where one is predicted.
+pub fn target_of(metric: &str) -> Option<&'static str> {
+    let mut pairs = TARGETS.iter();
+    pairs.find(|(own, _)| *own == metric).map(|(_, target)| *target)
+}
+
+/// The metric that the engine measures where `metric` is another stack's prediction of it.
+pub fn measured_of(metric: &str) -> Option<&'static str> {
+    let mut pairs = TARGETS.iter();
+    pairs.find(|(_, target)| *target == metric).map(|(own, _)| *own)
+}
+
+/// Whether a metric is predicted of another stack, and not measured.
+pub fn is_of_target(metric: &str) -> bool {
+    metric == TARGET_SHORTFALL || measured_of(metric).is_some()
+}
+
+/// The name that people's word for a metric has among `metrics`: another stack's where they hold that, else itself.
+pub fn counted_as<'a>(metric: &'a str, metrics: &[Objective]) -> &'a str {
+    let target = target_of(metric).filter(|target| metrics.iter().any(|one| one.metric == *target));
+    target.unwrap_or(metric)
+}
 
 /// Whether a smaller or a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -57,7 +90,7 @@ pub struct Objective {
 impl Objective {
     /// The objective for `metric` with its natural direction: throughput is maximised, anything else minimised.
     pub fn new(metric: &str) -> Self {
-        let direction = if metric == THROUGHPUT {
+        let direction = if [THROUGHPUT, TARGET_THROUGHPUT].contains(&metric) {
             Direction::Maximize
         } else {
             Direction::Minimize
@@ -73,8 +106,8 @@ impl Objective {
     /// The metric's unit, where it is one of ours: `tokens/s`, `bytes`, `nats`; empty for other metrics.
     pub fn unit(&self) -> &'static str {
         match self.metric.as_str() {
-            THROUGHPUT => "tokens/s",
-            PEAK_MEMORY => "bytes",
+            THROUGHPUT | TARGET_THROUGHPUT => "tokens/s",
+            PEAK_MEMORY | TARGET_PEAK_MEMORY => "bytes",
             LOSS => "nats",
             _ => "",
         }
@@ -123,6 +156,15 @@ mod tests {
         assert_eq!(Objective::new(THROUGHPUT).minimised(2.0), -2.0);
         assert_eq!(Objective::new(LOSS).minimised(2.0), 2.0);
         assert_eq!(Objective::new("f1").direction, Direction::Minimize);
+    }
+
+    #[test]
+    fn another_stack_s_predictions_count_where_they_are_objectives() {
+        let objectives = [TARGET_THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new);
+        let counted = [THROUGHPUT, PEAK_MEMORY, LOSS].map(|metric| counted_as(metric, &objectives));
+        assert_eq!(counted, [TARGET_THROUGHPUT, PEAK_MEMORY, LOSS]);
+        assert_eq!(objectives[0].direction, Direction::Maximize);
+        assert!(is_of_target(TARGET_SHORTFALL) && !is_of_target(LOSS));
     }
 
     #[test]

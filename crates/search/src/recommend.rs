@@ -10,7 +10,7 @@ use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
 use super::longest::Longest;
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
-use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT};
+use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT, counted_as};
 use peft_tune_core::study::Trial;
 
 /// The loss that the default gives up for speed, as a share of the best trial's.
@@ -175,8 +175,9 @@ fn explicit(problem: &Problem, preference: &Preference) -> (Preference, Vec<(Str
     let (mut preference, mut implied) = (preference.clone(), Vec::new());
     if preference.rule == Rule::Fastest {
         let has = |metric: &str| problem.objectives.iter().any(|objective| objective.metric == metric);
-        if has(LOSS) && has(THROUGHPUT) {
-            preference.rule = Rule::Prefer(THROUGHPUT.to_owned());
+        let speed = counted_as(THROUGHPUT, &problem.objectives);
+        if has(LOSS) && has(speed) {
+            preference.rule = Rule::Prefer(speed.to_owned());
             if !preference.slack.iter().any(|(metric, _)| metric == LOSS) {
                 implied.push((LOSS.to_owned(), NEAR_BEST_LOSS));
             }

@@ -32,7 +32,8 @@ impl KnownFacts {
     }
 }
 
-fn shape_in(config: &Path) -> Option<ModelShape> {
+/// The dimensions in a `config.json`, where it is there and can be read.
+pub(crate) fn shape_in(config: &Path) -> Option<ModelShape> {
     let value = serde_json::from_str(&std::fs::read_to_string(config).ok()?).ok()?;
     ModelShape::from_json(&config.display().to_string(), &value).ok()
 }

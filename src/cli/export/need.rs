@@ -1,7 +1,7 @@
 //! What an exported setting will need in its tool, and the micro-batch that fits there.
 
 use super::known::KnownFacts;
-use super::{Args, CliError, ExportFormat};
+use super::{Args, Chosen, CliError, ExportFormat};
 use crate::report::bytes;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{ModelShape, Stack, StackDevice, StackSetting, made_to_fit};
@@ -21,18 +21,35 @@ impl Need {
     /// An unknown device; a setting that the stack cannot run or that cannot be made to fit; with `--strict`, one that does
     /// not fit as it is.
     pub(super) fn of(
-        recipe: &Recipe,
+        chosen: &Chosen,
         format: ExportFormat,
         facts: &KnownFacts,
         args: &Args,
     ) -> Result<Option<Self>, CliError> {
         let Some(stack) = format.stack() else {
-            return Ok(None);
+            return match args.strict {
+                true => Err(bad(format!(
+                    "`{}` is no other tool's file: export it without --strict",
+                    format.name()
+                ))),
+                false => Ok(None),
+            };
         };
+        let recipe = &chosen.recipe;
         let device = args.device.as_deref().map(predict::device).transpose();
         let device = device.map_err(CliError::bad_input)?.map(|sheet| StackDevice { sheet });
+        // The study was searched for this tool on a device.
+        let searched_for = chosen.target.filter(|target| target.stack == stack);
+        let device = device.or(searched_for.and_then(|target| target.device));
+        if args.strict && device.is_none() {
+            return Err(bad(
+                "whether a setting fits is a question of the device: name it with --device".to_owned(),
+            ));
+        }
         match (&facts.shape, device) {
             (None, None) => Ok(None),
+            // Only the study asked about the device.
+            (None, Some(_)) if args.device.is_none() && !args.strict => Ok(None),
             (None, Some(_)) => Err(bad(format!(
                 "the config.json of `{}` is not on this machine, so what it needs is not known; export without --device",
                 recipe.model

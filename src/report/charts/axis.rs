@@ -1,7 +1,7 @@
 //! Scales and axes.
 
 use super::svg::{Anchor, GRID, LINE, Svg, Weight};
-use peft_tune_core::objective::PEAK_MEMORY;
+use peft_tune_core::objective::{PEAK_MEMORY, TARGET_PEAK_MEMORY};
 
 /// From values to places. Empty and constant values get some room around them.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl Scale {
             log,
             from,
             to,
-            is_bytes: options.metric == PEAK_MEMORY || options.metric.ends_with("_bytes"),
+            is_bytes: [PEAK_MEMORY, TARGET_PEAK_MEMORY].contains(&options.metric) || options.metric.ends_with("_bytes"),
         }
     }
 

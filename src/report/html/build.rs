@@ -11,8 +11,8 @@ use super::view::{
 };
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
-use crate::report::{Counts, disturbance_text, metric_heading, metric_value};
-use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
+use crate::report::{Counts, disturbance_text, metric_heading, metric_value, target_note};
+use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY, TARGET_SHORTFALL};
 use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState, disturbed};
 
 /// Points that all curves of a page may have together: about a megabyte.
@@ -69,6 +69,7 @@ fn head(input: &PageInput) -> StudyHead {
         name: input.study.clone(),
         space: input.space.clone(),
         model: input.model.clone(),
+        target: input.target.map(target_note),
         sampler: input.sampler.clone(),
         seed: input.seed.to_string(),
         began: input.began.clone(),
@@ -175,6 +176,9 @@ fn outcome(state: &TrialState) -> (String, Option<String>) {
     match state {
         TrialState::Complete { metrics } if disturbed(metrics).is_some() => {
             ("complete, disturbed".to_owned(), disturbance_text(metrics))
+        }
+        TrialState::Complete { metrics } if metrics.value(TARGET_SHORTFALL).is_some() => {
+            ("complete, may not fit the target".to_owned(), None)
         }
         TrialState::Pruned { at_step, rule, .. } => {
             let name = rule.split(':').next().unwrap_or_default();

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::assets::{PAGE_SCRIPTS, STYLE};
 use super::embed::{csp_hash, json_for_script};
-use super::view::{AnswerView, AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView};
+use super::view::{AnswerView, AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView, TrialView};
 use crate::report::{duration, metric_value, param_value};
+use peft_tune_core::objective::measured_of;
 
 const TEMPLATE: &str = include_str!("assets/page.html");
 
@@ -151,7 +152,7 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
     }
     let recommended = view.recommendation.as_ref().map(|one| one.trial);
     let dash = || "–".to_owned();
-    let row = |trial: &&super::view::TrialView| FrontRow {
+    let row = |trial: &&TrialView| FrontRow {
         number: trial.number,
         recommended: recommended == Some(trial.number),
         metrics: view
@@ -159,7 +160,7 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
             .iter()
             .zip(&trial.metrics)
             .take(count)
-            .map(|(name, value)| value.map_or_else(dash, |value| metric_value(name, value)))
+            .map(|(name, value)| value.map_or_else(dash, |value| metric_value(name, value) + &here(view, trial, name)))
             .collect(),
         params: trial
             .params
@@ -168,6 +169,15 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
             .collect(),
     };
     trials.iter().map(row).collect()
+}
+
+/// What was measured here of an objective that is predicted of another stack.
+fn here(view: &StudyView, trial: &TrialView, metric: &str) -> String {
+    let measured = measured_of(metric).and_then(|own| {
+        let index = view.metrics.iter().position(|name| name == own)?;
+        Some(metric_value(own, trial.metrics[index]?))
+    });
+    measured.map_or_else(String::new, |value| format!(" ({value} here)"))
 }
 
 /// The recommended params as text.

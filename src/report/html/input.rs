@@ -2,6 +2,7 @@
 
 use crate::report::Recommendation;
 use crate::report::answers::Answers;
+use crate::space::Target;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::study::{Phase, Trial, TrialNumber};
 
@@ -14,6 +15,8 @@ pub struct PageInput {
     /// Search-space file.
     pub space: String,
     pub model: Option<String>,
+    /// The stack that the study is for, where it is another.
+    pub target: Option<Target>,
     pub sampler: String,
     pub seed: u64,
     /// UTC, ISO 8601.

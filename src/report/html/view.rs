@@ -50,6 +50,9 @@ pub struct StudyHead {
     pub name: String,
     pub space: String,
     pub model: Option<String>,
+    /// What is predicted of another stack, and which that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     pub sampler: String,
     pub seed: String,
     /// UTC, ISO 8601.

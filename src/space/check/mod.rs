@@ -8,6 +8,7 @@ mod paths;
 mod plan;
 mod recipe_file;
 mod study_file;
+mod target;
 mod values;
 
 pub use recipe_file::{RecipeFile, RecipeFileError};

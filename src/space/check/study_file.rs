@@ -22,6 +22,7 @@ const DEFAULT_TRIALS: u64 = 40;
 
 /// Keys that mean nothing to a command backend.
 const NATIVE_KEYS: &[&[&str]] = &[
+    &["target_stack"],
     &["model"],
     &["data"],
     &["training"],
@@ -63,11 +64,15 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     };
     let backend = context.backend(&file)?;
     let native = backend == Backend::Native;
-    let parameters = context.parameters(&file.space, native)?;
+    let target = context.target(&file)?;
+    let mut parameters = context.parameters(&file.space, native)?;
     let baseline = context.baseline(&file.baseline, &parameters, native)?;
-    let objectives = context.objectives(&file.objectives, native)?;
-    let constraints = context.constraints(&file.constraints, native)?;
+    let mut objectives = context.objectives(&file.objectives, native)?;
+    let mut constraints = context.constraints(&file.constraints, native)?;
     let mut plan = context.plan(&file, &objectives, &constraints, native)?;
+    if let Some(target) = &target {
+        target.take_over(&mut objectives, &mut constraints, &mut parameters.space);
+    }
     let pruner = context.pruner(&file, &mut plan)?;
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
@@ -93,6 +98,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         sampler: context.sampler(&file.sampler)?,
         backend,
         launcher: context.launcher(&file.launcher)?,
+        target,
         source: Source {
             sha256: hexadecimal(&Sha256::digest(document.text())),
             document,

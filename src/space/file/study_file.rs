@@ -14,6 +14,7 @@ use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, WarmStartEntry,
 };
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::predict::stack::{STACKS, StackRow};
 use peft_tune_core::recipe::{DataSettings, TrainingSettings};
 use peft_tune_core::study::LauncherSettings;
 use peft_tune_search::SamplerKind;
@@ -35,6 +36,11 @@ pub struct StudyFile {
     /// Bounds by metric, such as `peak_memory: "<= 22 GiB"`; a setting that breaks one is never recommended.
     #[serde(default)]
     pub constraints: Entries<String>,
+    /// The tool that will train: throughput and peak memory are then those predicted of it, the loss is the trial's own.
+    #[schemars(schema_with = "stack_schema")]
+    pub target_stack: Option<String>,
+    /// The device that it will run on, such as `A100 40GB`: settings that do not fit there are not trained.
+    pub target_device: Option<String>,
     /// The parameters: a value fixes one, a list or a range makes it searched.
     pub space: Entries<ParameterEntry>,
     /// What you would use without a search, by parameter: the first trial, which the recommended one is compared with. What
@@ -76,6 +82,12 @@ pub struct StudyFile {
 
 fn default_objectives() -> Vec<ObjectiveEntry> {
     [THROUGHPUT, PEAK_MEMORY, LOSS].map(ObjectiveEntry::named).into()
+}
+
+fn stack_schema(_: &mut SchemaGenerator) -> Schema {
+    let names = |row: &StackRow| row.aliases.iter().chain([&row.name]).copied().collect::<Vec<_>>();
+    let names: Vec<&str> = STACKS.iter().flat_map(names).collect();
+    json_schema!({"type": ["string", "null"], "enum": names})
 }
 
 /// An objective: the metric's name, or keys and values.

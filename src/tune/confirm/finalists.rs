@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Confirmations;
-use peft_tune_core::objective::{LOSS, LOSS_LONGER, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, LOSS_LONGER, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed};
 use peft_tune_search::{Preference, Problem, evaluated, recommend};
@@ -102,6 +102,9 @@ impl Finalists<'_> {
     /// Whether repeats differ in an objective: the native engine's in throughput and, by the seed, in the loss; a command's
     /// may in any.
     fn is_noisy(&self, objective: &Objective) -> bool {
+        if is_of_target(&objective.metric) {
+            return false;
+        }
         objective.metric == THROUGHPUT
             || (objective.metric == LOSS && self.loss_noise.is_some())
             || !self.problem.objectives.iter().any(|one| one.metric == THROUGHPUT)

@@ -165,8 +165,36 @@ pub fn device(name: &str) -> Result<&'static DataSheet, PredictError> {
     };
     same.or_else(ending).ok_or_else(|| PredictError::UnknownDevice {
         name: name.to_owned(),
+        nearest: nearest(&wanted),
         known: DEVICES.map(|device| device.name).join(", "),
     })
+}
+
+/// Least similarity of names, in [0, 1], with which one is offered for the other.
+const ALIKE: f64 = 0.5;
+
+/// The device whose name looks most like a plain one.
+fn nearest(wanted: &str) -> Option<&'static str> {
+    let scored = DEVICES
+        .iter()
+        .map(|device| (similarity(wanted, &plain(device.name)), device.name));
+    let best = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
+    (best.0 >= ALIKE).then_some(best.1)
+}
+
+/// Pairs of neighbouring characters that two names share, over all of them (Dice's coefficient).
+fn similarity(one: &str, other: &str) -> f64 {
+    let pairs = |name: &str| -> Vec<[u8; 2]> { name.as_bytes().windows(2).map(|pair| [pair[0], pair[1]]).collect() };
+    let (own, mut others) = (pairs(one), pairs(other));
+    let all = (own.len() + others.len()).max(1);
+    let mut shared = 0;
+    for pair in &own {
+        if let Some(at) = others.iter().position(|other| other == pair) {
+            others.swap_remove(at);
+            shared += 1;
+        }
+    }
+    2.0 * f64::from(shared) / all as f64
 }
 
 /// What drivers call devices that the table has under another name, both plain.
@@ -236,6 +264,17 @@ mod tests {
                 .iter()
                 .all(|(_, own)| DEVICES.iter().any(|device| device.name == *own))
         );
+    }
+
+    #[test]
+    fn the_nearest_name_is_offered_where_one_looks_like_it() {
+        let nearest = |name: &str| match device(name).unwrap_err() {
+            PredictError::UnknownDevice { nearest, .. } => nearest,
+            error => panic!("{error}"),
+        };
+        assert_eq!(nearest("A100 48GB"), Some("A100 40GB"));
+        assert_eq!(nearest("RTX 4095"), Some("RTX 4090"));
+        assert_eq!(nearest("TPU v5"), None);
     }
 
     #[test]

@@ -11,6 +11,15 @@ pub enum PredictError {
     Zero { key: &'static str },
     #[error("rows of {tokens} tokens are longer than the {most} positions of the model; lower `sequence_length`")]
     TooLong { tokens: usize, most: usize },
-    #[error("there is no device `{name}` in the table; it has: {known}")]
-    UnknownDevice { name: String, known: String },
+    #[error("there is no device `{name}` in the table{}; it has: {known}", said(.nearest))]
+    UnknownDevice {
+        name: String,
+        /// The device whose name looks most like it.
+        nearest: Option<&'static str>,
+        known: String,
+    },
+}
+
+fn said(nearest: &Option<&'static str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(", where `{name}` comes nearest"))
 }

@@ -47,8 +47,8 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
     if (size < 1e-3 || size >= 1e9) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
     return String(+value.toPrecision(4));
   };
-  const isBytes = (name) => name === "peak_memory" || name.endsWith("_bytes");
-  const isRate = (name) => name === "throughput" || name.endsWith("tokens_per_s");
+  const isBytes = (name) => name === "peak_memory" || name === "target_peak_memory" || name.endsWith("_bytes");
+  const isRate = (name) => name === "throughput" || name === "target_throughput" || name.endsWith("tokens_per_s");
   PT.isBytes = isBytes;
   PT.metric = (name, value) => {
     if (value === null || value === undefined) return "–";
@@ -68,8 +68,13 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
     { name: "gpu_clock_mhz", label: "clock", text: (value) => `${value.toFixed(0)} MHz` },
     { name: "joules_per_token", label: "J/token", text: (value) => PT.number(value) },
   ];
+  // What stands beside the predictions of another stack.
+  PT.measuredHere = [
+    { name: "throughput", label: "tokens/s here", text: (value) => PT.metric("throughput", value) },
+    { name: "peak_memory", label: "peak memory here", text: PT.bytes },
+  ];
   // Those that any trial has, with their places among its metrics; objectives are shown anyway.
-  PT.gpuMetrics = (view) => PT.ofGpu
+  PT.gpuMetrics = (view) => [...(view.study.target ? PT.measuredHere : []), ...PT.ofGpu]
     .map((one) => ({ ...one, index: view.metrics.indexOf(one.name) }))
     .filter((one) => one.index >= view.objectives.length);
   PT.param = (value) => {

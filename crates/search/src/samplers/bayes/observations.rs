@@ -5,7 +5,7 @@ use crate::history::{evaluated, objective_values, reference_point, violation};
 use crate::knee::LEARNED_SHARE;
 use crate::learning::loss_after_learning;
 use crate::{Prior, Problem};
-use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, disturbed};
 
 /// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
@@ -242,8 +242,9 @@ fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
         metric: metric.to_owned(),
         sign: if direction == Direction::Maximize { -1.0 } else { 1.0 },
         used: used(problem, metric),
-        // The profile phase measures these two; whatever ends the trial later does not change them.
-        known_after: known_after.or_else(|| [THROUGHPUT, PEAK_MEMORY].contains(&metric).then_some(0)),
+        // The profile phase measures these two, and predictions come before; whatever ends the trial later does not change them.
+        known_after: known_after
+            .or_else(|| ([THROUGHPUT, PEAK_MEMORY].contains(&metric) || is_of_target(metric)).then_some(0)),
     };
     let objectives = problem.objectives.iter();
     let mut all: Vec<Modelled> = objectives

@@ -25,7 +25,7 @@ use super::observations::Observations;
 use crate::encode::Point;
 use crate::hypervolume::hypervolume;
 use crate::{Prior, Problem};
-use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, counted_as};
 
 /// Share of a continuous range within which trainings teach the same: 8% of a learning rate that is searched over a factor of
 /// 40, where a training with another seed ends further apart. Without it a search repeats what it takes for the best.
@@ -41,6 +41,9 @@ pub(super) struct Trainings<'a> {
     prior: &'a dyn Prior,
     /// Objective that is the loss.
     loss: usize,
+    /// Metrics that count as throughput and as peak memory.
+    speed: &'static str,
+    memory: &'static str,
     /// Parameters that change no loss and are no continuous range.
     free: Vec<usize>,
     /// Further parameters that change a cost.
@@ -113,6 +116,8 @@ impl<'a> Trainings<'a> {
             candidates,
             prior,
             loss,
+            speed: counted_as(THROUGHPUT, &problem.objectives),
+            memory: counted_as(PEAK_MEMORY, &problem.objectives),
             costly: (0..candidates.dimensions())
                 .filter(|index| !free.contains(index) && changes_cost(index))
                 .collect(),
@@ -238,9 +243,9 @@ impl<'a> Trainings<'a> {
             let rank = (
                 fits,
                 if fits {
-                    expected(THROUGHPUT)
+                    expected(self.speed)
                 } else {
-                    -expected(PEAK_MEMORY)
+                    -expected(self.memory)
                 },
             );
             if best
