@@ -85,14 +85,14 @@ fn forget_empty(name: &str) {
 fn make_threads(command: &Command) -> Result<(), CliError> {
     let compute = match command {
         Command::Rank(_) | Command::Worker(_) | Command::Prepare(_) | Command::TryKernels(_) => return Ok(()),
-        Command::Train(args) => Some(&args.compute),
+        Command::Train(args) => return threads::make(args.compute.threads(), args.processes()),
         Command::Profile(args) => Some(&args.compute),
         Command::Merge(args) => Some(&args.compute),
         Command::Generate(args) => Some(&args.compute),
         Command::InferBench(args) => Some(&args.compute),
         _ => None,
     };
-    threads::make(compute.and_then(ComputeArgs::threads))
+    threads::make(compute.and_then(ComputeArgs::threads), 1)
 }
 
 /// Runs the program and returns its exit code: `docs/exit-codes.md` lists them.

@@ -68,6 +68,8 @@ mod studies;
 mod target;
 mod threads;
 mod train;
+mod train_devices;
+mod train_ranks;
 mod train_watch;
 mod trial_text;
 mod try_kernels;

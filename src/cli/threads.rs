@@ -10,10 +10,11 @@ use super::output::tell;
 const BESIDE: usize = 8;
 
 /// Makes the threads that compute: as many as asked for, else as the environment or the machine says, or as many as the system gives.
+/// Where `processes` share them, this one has its part.
 ///
 /// # Errors
 /// Not even the threads beside the computing ones can be had.
-pub(super) fn make(asked: Option<usize>) -> Result<(), CliError> {
+pub(super) fn make(asked: Option<usize>, processes: usize) -> Result<(), CliError> {
     let of_environment = || {
         std::env::var("RAYON_NUM_THREADS")
             .ok()?
@@ -22,7 +23,8 @@ pub(super) fn make(asked: Option<usize>) -> Result<(), CliError> {
             .filter(|threads| *threads > 0)
     };
     let of_machine = || available_parallelism().map_or(1, usize::from);
-    let computing = asked.or_else(of_environment).unwrap_or_else(of_machine);
+    let all = asked.or_else(of_environment).unwrap_or_else(of_machine);
+    let computing = (all / processes.max(1)).max(1);
     // The engine's pool is one of as many threads, and does without those that it cannot have.
     let given = most(2 * computing + BESIDE);
     if given < BESIDE {
@@ -72,6 +74,6 @@ mod tests {
     #[test]
     fn threads_are_counted_and_end() {
         assert_eq!(most(5), 5);
-        make(None).unwrap();
+        make(None, 1).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::CliError;
 use super::download::DownloadProgress;
@@ -12,17 +13,21 @@ use super::model::ComputeArgs;
 use super::output::{tell, write_result};
 use super::prepare::prepared;
 use super::same_again::same_again;
+use super::train_devices::{AskedDevices, TrainDevices};
+use super::train_ranks::OtherRanks;
 use super::train_watch::{Display, LogEvery, TrainWatch};
 use crate::files::write_whole;
 use crate::report::duration;
 use crate::space::RecipeFile;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::BaseModel;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
 use peft_tune_engine::run::{
     Ending, Opened, Outcome, RunError, RunInputs, RunProgress, RunSettings, Start, TrainingRun,
 };
+use peft_tune_kernels::device;
 
 /// Trains what a recipe file describes, and writes a PEFT adapter (or, with `adapter: null`, a whole model).
 ///
@@ -57,8 +62,34 @@ pub(super) struct Args {
     /// Prints one JSON object per step and per evaluation on standard output, and one at the end.
     #[arg(long)]
     json: bool,
+    /// Devices for the shares of the recipe's `devices`, one each, or one that computes them all: numbers of GPUs, or names such as
+    /// `cuda:0` and `cpu` [default: the first GPUs, else processes on the CPU; one that is named by --device computes them all].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "device")]
+    devices: Vec<String>,
+    /// Seconds after which a rank that the others wait for counts as hanging.
+    #[arg(long, hide = true, env = "PEFT_TUNE_RANK_PATIENCE_S", default_value_t = 300.0)]
+    rank_patience_s: f64,
     #[command(flatten)]
     pub(super) compute: ComputeArgs,
+}
+
+impl Args {
+    /// How many processes of this training share this machine's threads. What is wrong with the recipe is said later.
+    pub(super) fn processes(&self) -> usize {
+        let devices = RecipeFile::read(&self.recipe)
+            .ok()
+            .and_then(|recipe| self.places(&recipe).ok());
+        devices.map_or(1, |devices| devices.processes())
+    }
+
+    /// Where the recipe's shares are computed.
+    fn places(&self, recipe: &Recipe) -> Result<TrainDevices, CliError> {
+        let asked = AskedDevices {
+            one: self.compute.device.as_deref(),
+            each: &self.devices,
+        };
+        TrainDevices::new(recipe.batch.devices, asked, device::gpu_count())
+    }
 }
 
 /// Trains, and prints how it went.
@@ -68,14 +99,9 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let settings = settings_of(&args);
     settings.check(&recipe).map_err(CliError::bad_input)?;
     let message = "finishing the step under way and writing a checkpoint; Ctrl-C again ends at once";
-    let signals = listen(message, std::time::Duration::ZERO).map_err(CliError::failed)?;
-    if recipe.batch.devices > 1 {
-        let devices = recipe.batch.devices;
-        tell(format_args!(
-            "warning: `devices` is {devices}; this command computes their shares on one: the same result, slower"
-        ));
-    }
-    let inputs = load(&args, recipe)?;
+    let signals = listen(message, Duration::ZERO).map_err(CliError::failed)?;
+    let places = args.places(&recipe)?;
+    let (inputs, ranks) = load(&args, recipe, &places)?;
     let recipe = inputs.recipe.clone();
     let run = match TrainingRun::open(inputs, settings.clone()).map_err(opening_error)? {
         Opened::Run(run) => *run,
@@ -84,6 +110,11 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             tell(format_args!("{output} already holds this training, and it has ended"));
             return report(&args, &settings, &outcome, signals.exit_code());
         }
+    };
+    let failed = |error| OtherRanks::explain(ranks.as_ref(), &settings.output, error);
+    let run = match &ranks {
+        Some(ranks) => run.lead(Arc::clone(&ranks.collective)).map_err(failed)?,
+        None => run,
     };
     announce(&run);
     write_recipe(&settings.output, &recipe)?;
@@ -102,12 +133,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut watch = TrainWatch::new(display, events, signals.interrupt.clone(), due);
     let outcome = run.run(&mut watch);
     watch.finish();
-    report(
-        &args,
-        &settings,
-        &outcome.map_err(CliError::failed)?,
-        signals.exit_code(),
-    )
+    report(&args, &settings, &outcome.map_err(failed)?, signals.exit_code())
 }
 
 /// Says where a training continues from.
@@ -142,7 +168,8 @@ fn output_of(args: &Args) -> PathBuf {
     })
 }
 
-fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
+/// Loads what is trained. The other ranks load it too meanwhile.
+fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs, Option<OtherRanks>), CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let data = prepared(&recipe, &files)?;
@@ -154,12 +181,17 @@ fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
     if let Some(warning) = epochs::warning_of_recipe(&recipe, &data)? {
         tell(format_args!("warning: {warning}"));
     }
-    Ok(RunInputs {
-        base: Arc::new(args.compute.load(&files, recipe.precision)?),
+    // From the cache of tokens, which is there now.
+    let ranks = OtherRanks::start(places, &recipe, &output_of(args), args.rank_patience_s)?;
+    let device = device::open(places.first().unwrap_or_else(|| device::default_name())).map_err(CliError::bad_input)?;
+    let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(CliError::bad_input)?;
+    let inputs = RunInputs {
+        base: Arc::new(base),
         model_folder: files.folder,
         recipe,
         data,
-    })
+    };
+    Ok((inputs, ranks))
 }
 
 fn event_file(settings: &RunSettings, run: &TrainingRun) -> Result<TensorBoard, CliError> {

@@ -94,6 +94,12 @@ impl ExportInput<'_> {
     pub(super) fn notes(&self, usage: &str, warnings: &[Warning]) -> Vec<String> {
         let mut lines = vec![usage.to_owned()];
         lines.extend(self.origin());
+        let devices = self.recipe.batch.devices;
+        if devices > 1 {
+            lines.push(format!(
+                "measured on {devices} devices; start as many processes: `torchrun --nproc_per_node {devices}` or `accelerate launch --num_processes {devices}`"
+            ));
+        }
         lines.extend(warnings.iter().map(|warning| format!("not as measured: {warning}")));
         lines.iter().map(|line| one_line(line)).collect()
     }
@@ -106,12 +112,6 @@ impl ExportInput<'_> {
             one_line(self.study),
             self.trial
         )];
-        let devices = self.recipe.batch.devices;
-        if devices > 1 {
-            lines.push(format!(
-                "measured on {devices} devices; start as many processes: `torchrun --nproc_per_node {devices}` or `accelerate launch --num_processes {devices}`"
-            ));
-        }
         let measured: Vec<_> = [
             ("throughput", 1.0, " tokens/s", 0),
             ("peak_memory", (1u64 << 30) as f64, " GiB", 2),

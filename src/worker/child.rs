@@ -49,6 +49,9 @@ pub(super) struct Surroundings {
     pub(super) farewell: Option<Duration>,
     /// Shared memory that stays open in the child. Such a child stays in its parent's process group, with which it is ended.
     pub(super) shared: Option<RawFd>,
+    /// Whether Ctrl-C, SIGTERM and a closed terminal are its parent's alone to answer: whoever sends them to the group, or to all
+    /// processes of a job, wants the parent to end in order.
+    pub(super) ignores_signals: bool,
 }
 
 /// What children say, with the number that each was started under: one channel for all of them.
@@ -213,6 +216,10 @@ impl Drop for ChildProcess {
 /// ended: what a search left behind would compute beside the next one and disturb its measurements.
 fn bind_to_parent(command: &mut Command, surroundings: &Surroundings) {
     let (shared, parent) = (surroundings.shared, std::process::id());
+    let ignored: &[libc::c_int] = match surroundings.ignores_signals {
+        true => &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP],
+        false => &[],
+    };
     let signal = match surroundings.farewell {
         Some(_) => libc::SIGTERM,
         None => libc::SIGKILL,
@@ -221,6 +228,10 @@ fn bind_to_parent(command: &mut Command, surroundings: &Surroundings) {
         // SAFETY: plain numbers, and a call that may be made between fork and exec.
         if shared.is_some_and(|shared| unsafe { libc::fcntl(shared, libc::F_SETFD, 0) } < 0) {
             return Err(std::io::Error::last_os_error());
+        }
+        for number in ignored {
+            // SAFETY: as above; what is ignored stays so in the program that comes.
+            unsafe { libc::signal(*number, libc::SIG_IGN) };
         }
         #[cfg(target_os = "linux")]
         {
@@ -247,14 +258,19 @@ pub(super) fn write_line(output: &mut impl Write, message: &impl Serialize) -> s
     output.flush()
 }
 
-/// What a process's end looks like to a person.
+/// What a trial process's end looks like to a person.
 pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
+    describe_end_of("the trial process", status, tail)
+}
+
+/// What a process's end looks like to a person.
+pub(super) fn describe_end_of(process: &str, status: Option<ExitStatus>, tail: &str) -> String {
     let signal = status.and_then(|status| status.signal());
     let how = match (signal, status.and_then(|status| status.code())) {
-        (Some(9), _) => "the trial process was killed (signal 9): by hand, or by the kernel for lack of memory".into(),
-        (Some(signal), _) => format!("the trial process was ended by signal {signal}"),
-        (None, Some(code)) => format!("the trial process ended with exit code {code}"),
-        (None, None) => "the trial process ended".to_owned(),
+        (Some(9), _) => format!("{process} was killed (signal 9): by hand, or by the kernel for lack of memory"),
+        (Some(signal), _) => format!("{process} was ended by signal {signal}"),
+        (None, Some(code)) => format!("{process} ended with exit code {code}"),
+        (None, None) => format!("{process} ended"),
     };
     if tail.trim().is_empty() {
         how

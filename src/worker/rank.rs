@@ -1,11 +1,13 @@
-//! One device of a trial that runs on several: a process that computes its share, and meets the others in shared memory.
+//! One device of a trial or a training that runs on several: a process that computes its share, and meets the others in shared memory.
 //!
 //! It gets [`Order`]s on its standard input, a JSON object a line, and prints a trial's events as a worker does. All ranks
 //! get the same trials and go through them in step; which events are passed on, and what the end of a rank means for
-//! the others, is up to the process that started them.
+//! the others, is up to the process that started them. A training is one order, of which rank 0 tells the rest through the
+//! memory that all share.
 
 use std::io::{BufRead, Write};
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -19,8 +21,13 @@ use super::protocol::Message;
 use super::serve::Runner;
 use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::TrialNumber;
+use peft_tune_engine::BaseModel;
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::{HubError, ModelFiles};
 use peft_tune_engine::parallel::{Collective, CollectiveError, Segment, SharedMemory};
+use peft_tune_engine::run::{FollowingRun, RunError, RunInputs};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceError;
 
@@ -45,6 +52,22 @@ pub(super) enum Order {
     Trial(Box<TrialRequest>),
     /// Stop this trial after the step it is in.
     Stop(TrialNumber),
+    /// Take part in a training, and end with it.
+    Train(Box<TrainingOrder>),
+}
+
+/// A training that another process leads.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct TrainingOrder {
+    pub(super) recipe: Recipe,
+    /// Where its checkpoints are.
+    pub(super) output: PathBuf,
+}
+
+/// What a rank computes next.
+enum Task {
+    Trial(Box<TrialRequest>),
+    Training(Box<TrainingOrder>),
 }
 
 /// Why a process cannot be a rank.
@@ -56,6 +79,23 @@ pub enum RankError {
     Device(#[from] DeviceError),
     #[error("cannot write to the process that started this rank: {0}")]
     Write(#[from] std::io::Error),
+    #[error(transparent)]
+    Files(Box<HubError>),
+    #[error(transparent)]
+    Training(Box<RunError>),
+}
+
+// Design note: the large errors are boxed, so that a `Result` that is nearly always `Ok` stays small.
+impl From<HubError> for RankError {
+    fn from(error: HubError) -> Self {
+        Self::Files(Box::new(error))
+    }
+}
+
+impl From<RunError> for RankError {
+    fn from(error: RunError) -> Self {
+        Self::Training(Box::new(error))
+    }
 }
 
 /// Runs this rank's share of trials until `input` ends.
@@ -67,10 +107,15 @@ pub fn serve_rank(
     input: impl BufRead + Send + 'static,
     mut output: impl Write,
 ) -> Result<(), RankError> {
-    let mut session = Session::new(device_of(settings)?, Fault::default());
+    let rank = device_of(settings)?;
+    let mut session = Session::new(rank.clone(), Fault::default());
     // Nobody holds a rank or tells it when to measure: that is settled with the process that started it.
     let control = Control::new(Outbox::new(std::io::sink()));
-    for request in read_orders(input, control.clone()) {
+    for task in read_orders(input, control.clone()) {
+        let request = match task {
+            Task::Trial(request) => request,
+            Task::Training(order) => return follow(*order, rank),
+        };
         let mut written = Ok(());
         let mut emit = |event: TrialEvent| {
             if written.is_ok() {
@@ -96,13 +141,32 @@ fn device_of(settings: &RankSettings) -> Result<RankDevice, RankError> {
     Ok(RankDevice { device, collective })
 }
 
+/// Takes part in a training until that ends.
+fn follow(order: TrainingOrder, rank: RankDevice) -> Result<(), RankError> {
+    let TrainingOrder { recipe, output } = order;
+    let files = ModelFiles::resolve_weights(&recipe.model, &mut ())?;
+    let data = PreparedData::of_recipe(&recipe, &files).map_err(RunError::from)?;
+    let base =
+        BaseModel::load(&files.folder, recipe.precision, &device::open(&rank.device)?).map_err(RunError::from)?;
+    let inputs = RunInputs {
+        base: Arc::new(base),
+        model_folder: files.folder,
+        recipe,
+        data,
+    };
+    let run = FollowingRun::open(&inputs, &output, rank.collective)?;
+    // Where all parameters train, they have been copied.
+    drop(inputs);
+    Ok(run.run()?)
+}
+
 #[cfg(not(feature = "nccl"))]
-fn linked(shared: SharedMemory, _device: &str) -> Result<Arc<dyn Collective>, RankError> {
+pub(super) fn linked(shared: SharedMemory, _device: &str) -> Result<Arc<dyn Collective>, RankError> {
     Ok(Arc::new(shared))
 }
 
 #[cfg(feature = "nccl")]
-fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, RankError> {
+pub(super) fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, RankError> {
     let device = device::open(device)?;
     Ok(match device.is_cpu() {
         true => Arc::new(shared),
@@ -111,7 +175,7 @@ fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, Ran
 }
 
 /// Reads orders in a thread of its own, so that a stop arrives while a trial runs.
-fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiver<TrialRequest> {
+fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiver<Task> {
     let (sender, receiver) = channel();
     let read = move || {
         for line in input.lines() {
@@ -119,7 +183,12 @@ fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiv
             match serde_json::from_str(&line) {
                 Ok(Order::Trial(request)) => {
                     control.begin(request.number);
-                    if sender.send(*request).is_err() {
+                    if sender.send(Task::Trial(request)).is_err() {
+                        return;
+                    }
+                }
+                Ok(Order::Train(order)) => {
+                    if sender.send(Task::Training(order)).is_err() {
                         return;
                     }
                 }

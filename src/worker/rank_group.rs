@@ -31,9 +31,9 @@ pub(super) struct RankGroup {
     news: Receiver<(u64, Line<Message>)>,
 }
 
-/// Why the ranks of a trial cannot be started.
+/// Why the ranks of a trial or a training cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GroupError {
+pub enum GroupError {
     #[error(transparent)]
     Memory(#[from] CollectiveError),
     #[error("cannot start rank {rank} of {ranks}: {source}")]
@@ -42,6 +42,8 @@ pub(super) enum GroupError {
         ranks: usize,
         source: EvaluatorError,
     },
+    #[error("no thread to watch the ranks with: {source}; end other programs, or raise `ulimit -u`")]
+    Watch { source: std::io::Error },
 }
 
 impl RankGroup {
@@ -52,11 +54,15 @@ impl RankGroup {
         let (sender, news) = channel();
         let start_one = |rank| {
             let assignment = assignments.get(rank).cloned().unwrap_or_default();
-            start((rank, ranks), &assignment, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
+            let one = RankStart {
                 rank,
                 ranks,
-                source,
-            })
+                assignment: &assignment,
+                segment: segment.descriptor(),
+                leader: Leader::Trial,
+            };
+            one.start(&sender)
+                .map_err(|source| GroupError::Start { rank, ranks, source })
         };
         Ok(Self {
             ranks: (0..ranks).map(start_one).collect::<Result<_, _>>()?,
@@ -281,29 +287,55 @@ fn named(rank: usize, ranks: usize, message: &str) -> String {
     format!("rank {rank} of {ranks}: {message}")
 }
 
-/// Starts one of the ranks, which ends with this process.
-fn start(
-    (rank, ranks): (usize, usize),
-    assignment: &DeviceAssignment,
-    segment: RawFd,
-    lines: &Lines<Message>,
-) -> Result<ChildProcess, EvaluatorError> {
-    let program = std::env::current_exe().unwrap_or_default();
-    let share = (rayon::current_num_threads() / ranks).max(1);
-    let threads = assignment.threads.unwrap_or(share);
-    let mut arguments = vec!["rank".to_owned()];
-    let values = [
-        ("--rank", rank.to_string()),
-        ("--ranks", ranks.to_string()),
-        ("--segment", segment.to_string()),
-        ("--kernels", kernels().name().to_owned()),
-    ];
-    arguments.extend(values.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-    arguments.extend(place_arguments(assignment.device.as_deref(), &assignment.cpus));
-    let surroundings = Surroundings {
-        env: [("RAYON_NUM_THREADS".to_owned(), threads.to_string())].into(),
-        shared: Some(segment),
-        ..Surroundings::default()
-    };
-    ChildProcess::start(&program, &arguments, &surroundings, (rank as u64, lines.clone()))
+/// A rank's process, as it is started.
+pub(super) struct RankStart<'a> {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    pub(super) assignment: &'a DeviceAssignment,
+    pub(super) segment: RawFd,
+    pub(super) leader: Leader,
+}
+
+/// Who starts a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leader {
+    /// A trial process, which computes nothing itself.
+    Trial,
+    /// A training, which is rank 0.
+    Training,
+}
+
+/// How long ranks wait for rank 0 of a training, with which they end, in seconds: it may be writing a checkpoint. It is rank 0
+/// that finds out who hangs.
+const FOR_RANK_0_S: f64 = 1e9;
+
+impl RankStart<'_> {
+    /// Starts the process, which ends with this one.
+    pub(super) fn start(&self, lines: &Lines<Message>) -> Result<ChildProcess, EvaluatorError> {
+        let program = std::env::current_exe().unwrap_or_default();
+        let share = (rayon::current_num_threads() / self.ranks).max(1);
+        let threads = self.assignment.threads.unwrap_or(share);
+        let is_training = self.leader == Leader::Training;
+        let mut arguments = vec!["rank".to_owned()];
+        let values = [
+            ("--rank", Some(self.rank.to_string())),
+            ("--ranks", Some(self.ranks.to_string())),
+            ("--segment", Some(self.segment.to_string())),
+            ("--kernels", Some(kernels().name().to_owned())),
+            ("--patience-s", is_training.then(|| FOR_RANK_0_S.to_string())),
+        ];
+        let given = values
+            .into_iter()
+            .filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        arguments.extend(given.flatten());
+        let DeviceAssignment { device, cpus, .. } = self.assignment;
+        arguments.extend(place_arguments(device.as_deref(), cpus));
+        let surroundings = Surroundings {
+            env: [("RAYON_NUM_THREADS".to_owned(), threads.to_string())].into(),
+            shared: Some(self.segment),
+            ignores_signals: is_training,
+            ..Surroundings::default()
+        };
+        ChildProcess::start(&program, &arguments, &surroundings, (self.rank as u64, lines.clone()))
+    }
 }

@@ -16,6 +16,12 @@ pub(super) const FORMAT: Format = Format {
         for line in input.origin() {
             text.push_str(&format!("# {line}\n"));
         }
+        let devices = input.recipe.batch.devices;
+        if devices > 1 {
+            text.push_str(&format!(
+                "# measured on {devices} devices; `peft-tune train` starts a process on each\n"
+            ));
+        }
         text.push_str(&RecipeFile::to_yaml(input.recipe)?);
         Ok(Rendered::new(ExportFormat::Recipe, text, Vec::new()))
     },

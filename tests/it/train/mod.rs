@@ -3,6 +3,7 @@
 mod endings;
 mod events;
 mod outputs;
+mod ranks;
 mod resume;
 
 use std::path::{Path, PathBuf};

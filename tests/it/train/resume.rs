@@ -6,7 +6,7 @@ use std::process::Stdio;
 use super::{Workplace, adapter_bytes, adapter_of, column};
 
 /// Eight rows in random order with dropout, clipping and a schedule, so that everything which could be lost would show.
-fn lively() -> Workplace {
+pub(super) fn lively() -> Workplace {
     let place = Workplace::new(&lively_settings());
     let rows = std::fs::read_to_string(place.path("rows.jsonl")).unwrap();
     let rows: Vec<&str> = rows.lines().collect();
@@ -29,7 +29,7 @@ fn lively() -> Workplace {
     place
 }
 
-fn lively_settings() -> [(&'static str, &'static str); 4] {
+pub(super) fn lively_settings() -> [(&'static str, &'static str); 4] {
     let adapter: &'static str = adapter_of("ref_llama/adapter_init", "dropout: 0.2").leak();
     [
         ("adapter", adapter),
@@ -268,7 +268,7 @@ fn the_models_own_folder_is_no_output() {
     );
 }
 
-fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+pub(super) fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();

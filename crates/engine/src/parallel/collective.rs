@@ -44,11 +44,6 @@ pub trait Collective: fmt::Debug + Send + Sync {
         }
         Ok(())
     }
-
-    /// Whether micro-batch `index` of a step, or of an evaluation, is computed here.
-    fn is_mine(&self, index: usize) -> bool {
-        index % self.ranks() == self.rank()
-    }
 }
 
 /// Devices that no longer work together: the training cannot continue.

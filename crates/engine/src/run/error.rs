@@ -65,6 +65,16 @@ pub enum RunError {
         source: OptimizerError,
     },
 
+    #[error(
+        "the ranks of this training read other data than each other; let nothing change the files of `data` while it starts"
+    )]
+    RanksDiffer,
+
+    #[error(
+        "the checkpoint {path} that the training resumes from is gone; keep other programs out of the output folder"
+    )]
+    CheckpointGone { path: PathBuf },
+
     #[error(transparent)]
     Data(Box<DataError>),
 
@@ -73,6 +83,11 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// Whether another rank of the training is gone, hangs or was lost from sight.
+    pub fn lost_a_rank(&self) -> bool {
+        matches!(self, Self::Train(error) if matches!(error.as_ref(), TrainError::Collective(_)))
+    }
+
     /// An error of the file system at `path`.
     pub(super) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::File {

@@ -108,9 +108,9 @@ impl OutputFolder {
         progress: &RunProgress,
         keep: usize,
     ) -> Result<PathBuf, RunError> {
-        let folder = self.checkpoint_folder(trainer.steps());
+        let folder = checkpoint_folder(&self.path, trainer.steps());
         checkpoint::write(&folder, inputs, trainer, progress)?;
-        let checkpoints = self.checkpoints()?;
+        let checkpoints = checkpoints(&self.path)?;
         let too_many = checkpoints.len().saturating_sub(keep.max(1));
         for (_, old) in checkpoints.iter().take(too_many).filter(|(_, old)| *old != folder) {
             remove(old).map_err(RunError::file(old))?;
@@ -120,7 +120,7 @@ impl OutputFolder {
 
     /// Removes the checkpoint of a step, if there is one.
     pub(super) fn remove_checkpoint(&self, step: u64) -> Result<(), RunError> {
-        let folder = self.checkpoint_folder(step);
+        let folder = checkpoint_folder(&self.path, step);
         remove(&folder).map_err(RunError::file(&folder))
     }
 
@@ -145,11 +145,7 @@ impl OutputFolder {
 
     /// The latest checkpoint, whole or not.
     pub(super) fn latest(&self) -> Result<Option<PathBuf>, RunError> {
-        Ok(self.checkpoints()?.pop().map(|(_, folder)| folder))
-    }
-
-    fn checkpoint_folder(&self, step: u64) -> PathBuf {
-        self.path.join(CHECKPOINTS).join(format!("step-{step:08}"))
+        latest_checkpoint(&self.path)
     }
 
     fn best(&self) -> PathBuf {
@@ -164,7 +160,7 @@ impl OutputFolder {
             let outcome = serde_json::from_slice(&text);
             found.outcome = Some(outcome.map_err(|source| RunError::Json { path: result, source })?);
         }
-        for (_, folder) in self.checkpoints()?.into_iter().rev() {
+        for (_, folder) in checkpoints(&self.path)?.into_iter().rev() {
             match checkpoint::read(&folder) {
                 Some(progress) => {
                     found.checkpoint = Some((folder, progress));
@@ -174,24 +170,6 @@ impl OutputFolder {
             }
         }
         Ok(found)
-    }
-
-    /// Checkpoints by step, in order.
-    fn checkpoints(&self) -> Result<Vec<(u64, PathBuf)>, RunError> {
-        let folder = self.path.join(CHECKPOINTS);
-        if !folder.is_dir() {
-            return Ok(Vec::new());
-        }
-        let mut checkpoints = Vec::new();
-        for entry in std::fs::read_dir(&folder).map_err(RunError::file(&folder))? {
-            let path = entry.map_err(RunError::file(&folder))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
-                checkpoints.push((step, path));
-            }
-        }
-        checkpoints.sort();
-        Ok(checkpoints)
     }
 
     /// Removes an earlier training, and nothing that is not known to be one's.
@@ -213,6 +191,37 @@ impl OutputFolder {
         }
         Ok(())
     }
+}
+
+/// The folder of the checkpoint that is written behind a step.
+pub(super) fn checkpoint_folder(output: &Path, step: u64) -> PathBuf {
+    output.join(CHECKPOINTS).join(format!("step-{step:08}"))
+}
+
+/// The latest checkpoint in an output folder, whole or not.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn latest_checkpoint(output: &Path) -> Result<Option<PathBuf>, RunError> {
+    Ok(checkpoints(output)?.pop().map(|(_, folder)| folder))
+}
+
+/// Checkpoints in an output folder by step, in order.
+fn checkpoints(output: &Path) -> Result<Vec<(u64, PathBuf)>, RunError> {
+    let folder = output.join(CHECKPOINTS);
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut checkpoints = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(RunError::file(&folder))? {
+        let path = entry.map_err(RunError::file(&folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
+            checkpoints.push((step, path));
+        }
+    }
+    checkpoints.sort();
+    Ok(checkpoints)
 }
 
 /// The model's own directory must not be written to: its weights are mapped into memory.

@@ -32,6 +32,12 @@ impl Identity {
         }
     }
 
+    /// What ranks compare: the fingerprint of the documents, and the steps. Their recipe is one.
+    pub(super) fn numbers(&self) -> Vec<f64> {
+        let data = self.data.bytes().map(f64::from);
+        data.chain([self.total_steps as f64]).collect()
+    }
+
     /// Reads what was written to `path`.
     pub(super) fn read(path: &Path) -> Result<Self, RunError> {
         let json = |source| RunError::Json {

@@ -12,16 +12,22 @@
 //!
 //! In float32 a training that was stopped and resumed ends in the same bits as one that was not: the values, the
 //! optimizer's state and the position are restored exactly, and the data of a step depends on the seed and the step alone.
+//!
+//! On several devices rank 0 has a [`TrainingRun`], which decides, tells and writes; the others have a [`FollowingRun`] each.
 
 mod checkpoint;
 mod error;
 mod folder;
+mod following;
 mod identity;
+mod next;
 mod outcome;
 mod settings;
 mod training;
 
 pub use error::RunError;
+pub use folder::latest_checkpoint;
+pub use following::FollowingRun;
 pub use outcome::{Beside, BestEvaluation, Ending, Outcome, RunProgress};
 pub use settings::{RunInputs, RunSettings, Start};
 pub use training::{Opened, TrainingRun};

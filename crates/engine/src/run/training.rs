@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checkpoint;
-use super::folder::{Found, OutputFolder};
+use super::folder::OutputFolder;
 use super::identity::Identity;
+use super::next::{self, Next};
 use super::outcome::{Ending, Outcome, RunProgress};
 use super::{RunError, RunInputs, RunSettings};
 use crate::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use crate::parallel::{Alone, Collective};
 use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, Trainer};
 use peft_tune_core::recipe::Recipe;
 
@@ -18,7 +20,10 @@ pub struct TrainingRun {
     inputs: RunInputs,
     settings: RunSettings,
     folder: OutputFolder,
+    identity: Identity,
     trainer: Trainer,
+    /// The other devices, which do what this rank does.
+    collective: Arc<dyn Collective>,
     source: Arc<BatchSource>,
     held_out: Vec<MicroBatch>,
     total_steps: u64,
@@ -53,19 +58,19 @@ impl TrainingRun {
         if let Some(outcome) = found.outcome {
             return Ok(Opened::Over(outcome));
         }
-        let trainer = start(&inputs, &found, total_steps)?;
-        let rows = inputs.recipe.batch.micro_batch;
-        let limit = inputs.recipe.training.evaluation_rows;
+        let trainer = start(&inputs, found.checkpoint.as_ref(), total_steps)?;
         let (resumed_from, progress) = match found.checkpoint {
             Some((path, progress)) => (Some(path), progress),
             None => (None, RunProgress::new(trainer.position())),
         };
         let overflows = OverflowWatch::new(inputs.recipe.precision);
         Ok(Opened::Run(Box::new(Self {
-            held_out: evaluation_batches(inputs.data.held_out(), rows, limit).collect(),
+            held_out: held_out_of(&inputs),
             inputs,
             settings,
             folder,
+            identity,
+            collective: Arc::new(Alone),
             trainer,
             source,
             total_steps,
@@ -74,6 +79,19 @@ impl TrainingRun {
             damaged: found.damaged,
             overflows,
         })))
+    }
+
+    /// The same training as rank 0 of several, which all begin where this one is; the others are
+    /// [`FollowingRun`](super::FollowingRun)s.
+    ///
+    /// # Errors
+    /// A rank that has other data, is gone or hangs.
+    pub fn lead(mut self, collective: Arc<dyn Collective>) -> Result<Self, RunError> {
+        let resumed_at = self.resumed_from.as_ref().map(|_| self.trainer.steps());
+        next::meet(collective.as_ref(), &self.identity.numbers(), resumed_at)?;
+        self.trainer = self.trainer.with_collective(Arc::clone(&collective))?;
+        self.collective = collective;
+        Ok(self)
     }
 
     /// The trainer as it is now.
@@ -102,6 +120,7 @@ impl TrainingRun {
     /// Those of the engine and of the file system. A loss that is not finite is an [`Ending`].
     pub fn run(mut self, observer: &mut dyn StepObserver) -> Result<Outcome, RunError> {
         let ending = self.train(observer)?;
+        self.tell(Next::End)?;
         let several = self.inputs.recipe.training.evaluate_every.is_some();
         let outcome = Outcome {
             progress: self.progress.clone(),
@@ -171,12 +190,18 @@ impl TrainingRun {
         let waiting = Instant::now();
         let batch = batches.next().expect("there is data for every step of the training");
         let data = waiting.elapsed().as_secs_f64();
+        self.tell(Next::Step)?;
         let mut event = self.trainer.step(&batch)?;
         event.seconds.data = data;
         event.seconds.total += data;
         self.progress.trainer = self.trainer.position();
         self.progress.seconds += event.seconds.total;
         Ok(event)
+    }
+
+    /// Tells the other ranks what comes next.
+    fn tell(&self, next: Next) -> Result<(), RunError> {
+        Ok(next.tell(self.collective.as_ref())?)
     }
 
     /// Writes a checkpoint, unless there are values in it that are not finite.
@@ -200,6 +225,7 @@ impl TrainingRun {
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, RunError> {
+        self.tell(Next::Evaluate)?;
         let evaluation = self.trainer.evaluate(&self.held_out)?;
         if !evaluation.loss.is_finite() {
             return Ok(evaluation);
@@ -234,9 +260,13 @@ impl TrainingRun {
 }
 
 /// A trainer at the beginning, or where the checkpoint was written.
-fn start(inputs: &RunInputs, found: &Found, total_steps: u64) -> Result<Trainer, RunError> {
+pub(super) fn start(
+    inputs: &RunInputs,
+    checkpoint: Option<&(PathBuf, RunProgress)>,
+    total_steps: u64,
+) -> Result<Trainer, RunError> {
     let base = Arc::clone(&inputs.base);
-    let Some((path, progress)) = &found.checkpoint else {
+    let Some((path, progress)) = checkpoint else {
         return Ok(Trainer::new(base, &inputs.recipe, total_steps)?);
     };
     let mut trainer = Trainer::new(base, &without_initial_adapter(&inputs.recipe), total_steps)?;
@@ -253,7 +283,15 @@ fn without_initial_adapter(recipe: &Recipe) -> Recipe {
     recipe
 }
 
-fn source_of(inputs: &RunInputs) -> Result<BatchSource, RunError> {
+/// The held-out rows that are evaluated.
+pub(super) fn held_out_of(inputs: &RunInputs) -> Vec<MicroBatch> {
+    let rows = inputs.recipe.batch.micro_batch;
+    let limit = inputs.recipe.training.evaluation_rows;
+    evaluation_batches(inputs.data.held_out(), rows, limit).collect()
+}
+
+/// The training rows, in the order of their steps.
+pub(super) fn source_of(inputs: &RunInputs) -> Result<BatchSource, RunError> {
     let training = &inputs.recipe.training;
     let order = match training.shuffle {
         true => RowOrder::Shuffled { seed: training.seed },

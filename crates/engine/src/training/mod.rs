@@ -3,6 +3,7 @@
 mod loss_kept;
 mod loss_scale;
 mod passes;
+mod shares;
 mod spread;
 mod step;
 mod stopwatch;

@@ -22,6 +22,11 @@ impl Spread {
         self.0.iter_mut().zip(of_batch).for_each(|(sum, one)| *sum += one);
     }
 
+    /// Adds those of another share.
+    pub(super) fn add_up(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, one)| *sum += one);
+    }
+
     /// The summed loss in nats.
     pub(super) fn loss(&self) -> f64 {
         self.0[0]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::loss_scale::LossScale;
 use super::passes::{Lap, PassInput, PassModel, Passes};
+use super::shares::{Share, add_before};
 use super::spread::Spread;
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
@@ -122,38 +123,21 @@ impl Trainer {
             loss: 0.0,
             learning_rate: self.next_learning_rate(),
             grad_norm: 0.0,
-            tokens: 0,
+            tokens: micro_batches.iter().map(|batch| batch.tokens() as u64).sum(),
             target_tokens: targets,
             seconds: StepSeconds::default(),
         };
-        let gradients = &self.trained.parameters.gradients;
-        let span = span::op("zero_gradients", || Work::on_buffer(gradients, 1));
-        gradients.zero_set()?;
-        drop(span);
+        self.zero_gradients()?;
         self.updates.look_ahead(&self.trained.parameters, &mut clock)?;
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
         let gradient_scale = loss_scale / targets as f32;
-        let mut sums = Vec::with_capacity(micro_batches.len());
-        for (index, batch) in micro_batches.iter().enumerate() {
-            let first_token = event.tokens;
-            event.tokens += batch.tokens() as u64;
-            if !self.collective.is_mine(index) {
-                continue;
-            }
-            let span = span::phase(StepPhase::HostToDevice);
-            self.ropes.prepare(batch.longest())?;
-            drop(span);
-            let input = PassInput {
-                batch,
-                dropout: self.dropout(first_token),
-                gradient_scale,
-            };
-            let model = PassModel {
-                decoder: &self.decoder,
-                ropes: &self.ropes,
-                checkpointing: self.recipe.gradient_checkpointing,
-            };
-            sums.push(self.passes.run(&model, &input, &mut clock)?);
+        let mut sums = Vec::new();
+        for (before, share) in self.shares().into_iter().enumerate() {
+            let batches = share.of(micro_batches);
+            sums.push(match before {
+                0 => self.passes_of(batches, gradient_scale, &mut clock)?,
+                _ => self.passes_behind(batches, gradient_scale, &mut clock)?,
+            });
         }
         self.add_up_gradients()?;
         clock.lap(Lap::Backward)?;
@@ -197,28 +181,20 @@ impl Trainer {
         let targets = self.check(micro_batches)?;
         let clock = Stopwatch::<Lap>::start(self.base.device())?;
         let _span = span::phase(StepPhase::Evaluation);
-        let (mut correct, mut spread) = (0, Spread::default());
-        for (index, batch) in micro_batches.iter().enumerate() {
-            if !self.collective.is_mine(index) {
-                continue;
-            }
-            self.ropes.prepare(batch.longest())?;
-            let stream = Stream::new(batch, None, None, self.base.device())?;
-            let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
-            let output = self.decoder.loss(&stream, &normed)?;
-            let (of_batch, hits) = output.sums.read()?;
-            spread.add(of_batch, batch.target_tokens());
-            correct += hits;
+        let (mut correct, mut spread) = ([0.0], Spread::default());
+        for share in self.shares() {
+            let (hits, of_share) = self.evaluate_share(share.of(micro_batches))?;
+            correct[0] += hits as f64;
+            spread.add_up(&of_share);
         }
-        let mut sums = [correct as f64];
-        self.collective.sum_numbers(&mut sums)?;
+        self.collective.sum_numbers(&mut correct)?;
         self.collective.sum_numbers(&mut spread.0)?;
         Ok(Evaluation {
             step: self.step,
             tokens: self.tokens,
             loss: spread.loss() / targets as f64,
             standard_error: spread.standard_error(),
-            accuracy: sums[0] / targets as f64,
+            accuracy: correct[0] / targets as f64,
             target_tokens: targets,
             seconds: clock.finish()?.total_s,
         })
@@ -352,6 +328,80 @@ impl Trainer {
         (probability > 0.0).then(|| DropoutKey::new(probability, self.recipe.training.seed, self.step, first_token))
     }
 
+    /// The shares of a global batch, or of an evaluation, that are computed here.
+    fn shares(&self) -> Vec<Share> {
+        Share::here(self.collective.as_ref(), self.recipe.batch.devices)
+    }
+
+    fn zero_gradients(&self) -> Result<(), TrainError> {
+        let gradients = &self.trained.parameters.gradients;
+        let _span = span::op("zero_gradients", || Work::on_buffer(gradients, 1));
+        Ok(gradients.zero_set()?)
+    }
+
+    /// Both passes of a share that others come before, whose gradients wait in a buffer of their own meanwhile: a sum of sums has the
+    /// bits that ranks find.
+    fn passes_behind<'a>(
+        &mut self,
+        batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
+        gradient_scale: f32,
+        clock: &mut Stopwatch<Lap>,
+    ) -> Result<Vec<Sums>, TrainError> {
+        let before = self.trained.parameters.gradients.copy()?;
+        self.zero_gradients()?;
+        let sums = self.passes_of(batches, gradient_scale, clock)?;
+        let gradients = &self.trained.parameters.gradients;
+        let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 3));
+        add_before(gradients, &before)?;
+        Ok(sums)
+    }
+
+    /// Both passes of the micro-batches of a share, each behind its first token's number: adds their gradients, and returns what the
+    /// loss head found.
+    fn passes_of<'a>(
+        &mut self,
+        batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
+        gradient_scale: f32,
+        clock: &mut Stopwatch<Lap>,
+    ) -> Result<Vec<Sums>, TrainError> {
+        let mut sums = Vec::new();
+        for (first_token, batch) in batches {
+            let span = span::phase(StepPhase::HostToDevice);
+            self.ropes.prepare(batch.longest())?;
+            drop(span);
+            let input = PassInput {
+                batch,
+                dropout: self.dropout(first_token),
+                gradient_scale,
+            };
+            let model = PassModel {
+                decoder: &self.decoder,
+                ropes: &self.ropes,
+                checkpointing: self.recipe.gradient_checkpointing,
+            };
+            sums.push(self.passes.run(&model, &input, clock)?);
+        }
+        Ok(sums)
+    }
+
+    /// Tokens of a share that were found right, and its losses.
+    fn evaluate_share<'a>(
+        &mut self,
+        batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
+    ) -> Result<(u64, Spread), TrainError> {
+        let (mut correct, mut spread) = (0, Spread::default());
+        for (_, batch) in batches {
+            self.ropes.prepare(batch.longest())?;
+            let stream = Stream::new(batch, None, None, self.base.device())?;
+            let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+            let output = self.decoder.loss(&stream, &normed)?;
+            let (of_batch, hits) = output.sums.read()?;
+            spread.add(of_batch, batch.target_tokens());
+            correct += hits;
+        }
+        Ok((correct, spread))
+    }
+
     /// Adds up the gradients of all ranks.
     fn add_up_gradients(&self) -> Result<(), TrainError> {
         if self.collective.ranks() > 1 {
@@ -362,16 +412,16 @@ impl Trainer {
         Ok(())
     }
 
-    /// The loss of all micro-batches, those of other ranks included.
-    fn add_up_losses(&self, own: &[Sums]) -> Result<f64, TrainError> {
-        let mut loss = 0.0;
-        for sums in own {
-            loss += sums.read()?.0;
+    /// The loss of all shares, those of other ranks included.
+    fn add_up_losses(&self, own: &[Vec<Sums>]) -> Result<f64, TrainError> {
+        let mut sum = [0.0];
+        for share in own {
+            let mut loss = 0.0;
+            for sums in share {
+                loss += sums.read()?.0;
+            }
+            sum[0] += loss;
         }
-        if self.collective.ranks() == 1 {
-            return Ok(loss);
-        }
-        let mut sum = [loss];
         self.collective.sum_numbers(&mut sum)?;
         Ok(sum[0])
     }
