@@ -10,9 +10,7 @@ use serde::Serialize;
 use super::TargetForecast;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
-use peft_tune_core::predict::{
-    Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload,
-};
+use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
