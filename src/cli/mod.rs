@@ -41,6 +41,7 @@ mod model;
 mod output;
 mod pareto;
 mod plan;
+mod plan_own;
 mod plan_stack;
 mod plan_stack_text;
 mod plan_text;

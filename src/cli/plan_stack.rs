@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::CliError;
 use super::output::{tell, write_result};
-use super::plan_stack_text::{to_json, to_text};
+use super::plan_own;
+use super::plan_stack_text::{setting_text, to_json, to_text};
 use crate::space::StudyFile;
 use crate::stacks;
 use peft_tune_core::predict;
@@ -16,7 +17,7 @@ use peft_tune_engine::hub::ModelFiles;
 /// Another tool that is to train.
 #[derive(Debug, clap::Args)]
 pub(super) struct StackArgs {
-    /// Plans for another tool: peft, trl, axolotl, llamafactory, unsloth or torchtune.
+    /// Plans for another tool (peft, trl, axolotl, llamafactory, unsloth or torchtune), or for `peft-tune` in the same words.
     #[arg(long, value_name = "TOOL")]
     pub stack: Option<String>,
     /// Plans a settings file of another tool: TRL's YAML or command line, axolotl's or LLaMA-Factory's YAML, torchtune's
@@ -47,10 +48,12 @@ impl StackArgs {
 /// All that a plan for a stack says.
 #[derive(Debug)]
 pub(super) struct StackPlan {
-    pub stack: Stack,
+    pub stack: &'static str,
     pub model: String,
-    pub shape: ModelShape,
-    pub setting: StackSetting,
+    pub parameters: u64,
+    /// For people, and for scripts.
+    pub setting_text: String,
+    pub setting: serde_json::Value,
     pub device: Option<StackDevice>,
     pub prediction: StackPrediction,
     pub limits: Option<Limits>,
@@ -72,12 +75,15 @@ pub(super) struct FrontierPoint {
 /// # Errors
 /// Bad input; a setting that does not fit, or that may not.
 pub(super) fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, as_json: bool) -> Result<(), CliError> {
-    let stack = args.stack.as_deref().map(Stack::from_name).transpose();
-    let stack = stack.map_err(CliError::bad_input)?;
     let device = device.map(predict::device).transpose().map_err(CliError::bad_input)?;
     let device = device.map(|sheet| StackDevice { sheet });
-    let asked = asked(file, args, stack)?;
-    let plan = planned(asked, device)?;
+    let plan = match args.stack.as_deref() {
+        Some(name) if plan_own::is_named(name) => plan_own::planned(file, args, device)?,
+        name => {
+            let stack = name.map(Stack::from_name).transpose().map_err(CliError::bad_input)?;
+            planned(asked(file, args, stack)?, device)?
+        }
+    };
     for note in &plan.notes {
         tell(format_args!("warning: {note}"));
     }
@@ -173,41 +179,51 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
             "rows of {length} tokens are longer than the {most} positions of the model"
         ));
     }
-    let largest = device.map(|device| limits(&shape, &setting, device)).transpose();
-    let frontier = device.map(|device| frontier(&shape, &setting, device)).transpose();
+    // Each is some dozen predictions.
+    let ((largest, frontier), levers) = rayon::join(
+        || {
+            rayon::join(
+                || device.map(|device| limits(&shape, &setting, device)).transpose(),
+                || device.map(|device| frontier(&shape, &setting, device)).transpose(),
+            )
+        },
+        || levers(&shape, &setting, device),
+    );
     Ok(StackPlan {
-        stack: setting.stack,
+        stack: setting.stack.name(),
+        parameters: shape.parameters(),
+        setting_text: setting_text(&setting),
+        setting: serde_json::to_value(&setting).map_err(CliError::failed)?,
         limits: largest.map_err(CliError::bad_input)?,
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
-        levers: levers(&shape, &setting, device).map_err(CliError::bad_input)?,
+        levers: levers.map_err(CliError::bad_input)?,
         model: asked.model,
-        shape,
-        setting,
         device,
         prediction,
         notes,
     })
 }
 
-/// Half, once, twice and four times the length.
+/// Half, once, twice and four times a length, as far as the model has positions.
+pub(super) fn lengths_around(length: u64, most: u64) -> impl Iterator<Item = u64> {
+    let all = [
+        length.div_ceil(2),
+        length,
+        length.saturating_mul(2),
+        length.saturating_mul(4),
+    ];
+    all.into_iter().filter(move |one| *one <= most.max(length))
+}
+
+/// The largest micro-batch at lengths around that of the setting.
 fn frontier(
     shape: &ModelShape,
     setting: &StackSetting,
     device: StackDevice,
 ) -> Result<Vec<FrontierPoint>, predict::stack::StackError> {
     let most = shape.max_positions.unwrap_or(u64::MAX);
-    let length = setting.sequence_length;
-    let lengths = [
-        length.div_ceil(2),
-        length,
-        length.saturating_mul(2),
-        length.saturating_mul(4),
-    ];
     let mut points = Vec::new();
-    for sequence_length in lengths
-        .into_iter()
-        .filter(|length| *length <= most.max(setting.sequence_length))
-    {
+    for sequence_length in lengths_around(setting.sequence_length, most) {
         let mut one = StackSetting {
             sequence_length,
             ..setting.clone()
@@ -239,7 +255,8 @@ pub(super) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
     ModelShape::from_json(&name, &config).map_err(CliError::bad_input)
 }
 
-fn bad(message: &str) -> CliError {
+/// Bad input that this says.
+pub(super) fn bad(message: &str) -> CliError {
     CliError::bad_input(anyhow::anyhow!(message.to_owned()))
 }
 

@@ -10,14 +10,14 @@ use peft_tune_core::predict::stack::{AttentionForm, EVALUATION, Recompute, Shari
 
 /// The plan for people.
 pub(super) fn to_text(plan: &StackPlan) -> String {
-    let mut text = format!("plan for {}\n", plan.stack.name());
+    let mut text = format!("plan for {}\n", plan.stack);
     let mut line = |name: &str, value: &str| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<14}{}", printable(value));
     };
-    let size = plan.shape.parameters() as f64 / 1e9;
+    let size = plan.parameters as f64 / 1e9;
     line("model", &format!("{}, {size:.2} billion parameters", plan.model));
-    line("setting", &setting(&plan.setting));
+    line("setting", &plan.setting_text);
     let memory = &plan.prediction.memory;
     match plan.device.zip(plan.prediction.verdict) {
         None => line("verdict", "none without --device"),
@@ -41,10 +41,12 @@ pub(super) fn to_text(plan: &StackPlan) -> String {
         .iter()
         .map(|phase| format!("{} {}", phase.phase, size_of(phase.tensors_bytes)));
     line("phases", &phases.collect::<Vec<_>>().join(", "));
-    line(
-        "",
-        &format!("{EVALUATION} is at this micro-batch, and no part of the peak"),
-    );
+    if memory.phases.iter().any(|phase| phase.phase == EVALUATION) {
+        line(
+            "",
+            &format!("{EVALUATION} is at this micro-batch, and no part of the peak"),
+        );
+    }
     for (name, size) in memory.components.iter().filter(|(_, size)| *size > 0) {
         line("component", &format!("{name} {}", size_of(*size)));
     }
@@ -110,9 +112,9 @@ pub(super) fn to_json(plan: &StackPlan) -> String {
         .map(|(name, size)| ((*name).to_owned(), json!(size)))
         .collect();
     let value = json!({
-        "stack": plan.stack.name(),
+        "stack": plan.stack,
         "model": plan.model,
-        "parameters": plan.shape.parameters(),
+        "parameters": plan.parameters,
         "setting": plan.setting,
         "device": plan.device.map(|device| device.sheet.name),
         "verdict": plan.prediction.verdict,
@@ -142,7 +144,8 @@ pub(super) fn peak(plan: &StackPlan) -> String {
     )
 }
 
-fn setting(setting: &StackSetting) -> String {
+/// A setting in one line.
+pub(super) fn setting_text(setting: &StackSetting) -> String {
     let trained = match &setting.trains {
         Trains::Everything => "all parameters".to_owned(),
         Trains::Adapters { rank, targets, .. } => {

@@ -191,3 +191,57 @@ fn files_of_other_tools_are_checked_and_wrong_ones_named() {
         "{said}"
     );
 }
+
+#[test]
+fn this_program_s_own_engine_is_planned_in_the_same_words() {
+    let folder = study_of(LLAMA_8B);
+    let own = |more: &[&str]| {
+        called(
+            folder.path(),
+            &[&["plan", "space.yaml", "--stack", "peft-tune"], more].concat(),
+        )
+    };
+    let large = own(&["--device", "A100 80GB", "--json"]);
+    let said = String::from_utf8_lossy(&large.stderr).into_owned();
+    assert_eq!(large.status.code(), Some(0), "{said}");
+    let plan: Value = serde_json::from_slice(&large.stdout).unwrap();
+    let peak = plan["peak_tensors_bytes"].as_u64().unwrap();
+    let components = plan["components"].as_object().unwrap();
+    assert_eq!(components.values().filter_map(Value::as_u64).sum::<u64>(), peak);
+    assert!(plan["tokens_per_s"].as_f64().is_some_and(|speed| speed > 0.0));
+    assert!(plan["limits"]["largest_micro_batch"].as_u64() >= Some(1));
+    assert!(!plan["levers"].as_array().unwrap().is_empty() && !plan["frontier"].as_array().unwrap().is_empty());
+
+    // The same engine as `plan` without a stack speaks of.
+    let usual: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    let (batch, adapter) = (&plan["setting"]["batch"], &plan["setting"]["adapter"]);
+    let is_same = |one: &&Value| {
+        let params = &one["params"];
+        params["micro_batch"] == batch["micro_batch"]
+            && params["rank"] == adapter["rank"]
+            && params["precision"] == "bf16"
+            && params["gradient_checkpointing"] == "none"
+    };
+    let same = usual["settings"].as_array().unwrap().iter().find(is_same).unwrap();
+    let parts = same["memory_by_part"].as_object().unwrap();
+    assert_eq!(parts.values().filter_map(Value::as_u64).sum::<u64>(), peak);
+
+    let small = own(&["--device", "T4"]);
+    assert_eq!(small.status.code(), Some(7), "weights alone are 15 GiB");
+    let text = String::from_utf8_lossy(&small.stdout).into_owned();
+    for part in [
+        "plan for peft-tune",
+        "verdict       does not fit",
+        "component     weights",
+        "lever         weights in NF4",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let anywhere = own(&[]);
+    assert_eq!(anywhere.status.code(), Some(0));
+    for wrong in [&["--device", "T4", "--sharing", "zero3"][..], &["--device", "T5"]] {
+        assert_eq!(own(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let check = called(folder.path(), &["plan", "--check", "a.yaml", "--stack", "peft-tune"]);
+    assert_eq!(check.status.code(), Some(2));
+}

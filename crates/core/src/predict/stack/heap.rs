@@ -6,7 +6,7 @@
 //!
 //! Source: `c10/cuda/CUDACachingAllocator.cpp`, without options in `PYTORCH_CUDA_ALLOC_CONF`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
@@ -62,8 +62,11 @@ impl Kind {
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
+    address: u64,
     bytes: u64,
-    segment: u64,
+    /// Its neighbours in the segment.
+    before: Option<usize>,
+    after: Option<usize>,
     is_free: bool,
     is_small: bool,
     kind: Kind,
@@ -78,12 +81,18 @@ pub(super) struct Peaks {
     pub(super) kinds: [u64; KINDS.len()],
 }
 
+/// A live block, as [`Heap::take`] names it.
+pub(super) type BlockId = usize;
+
 /// The allocator.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
-    blocks: BTreeMap<u64, Block>,
+    /// Blocks and, among them, places of blocks that are no more. A plan makes some hundred thousand: a map by address took
+    /// half of its time.
+    blocks: Vec<Block>,
+    unused: Vec<BlockId>,
     /// Free blocks of small and of large segments, by size and address.
-    free: [BTreeSet<(u64, u64)>; 2],
+    free: [BTreeSet<(u64, u64, BlockId)>; 2],
     next: u64,
     capacity: Option<u64>,
     tensors: u64,
@@ -102,22 +111,21 @@ impl Heap {
         }
     }
 
-    /// Takes a block of at least `bytes` and returns its address.
-    pub(super) fn take(&mut self, bytes: u64, kind: Kind) -> u64 {
+    /// Takes a block of at least `bytes`.
+    pub(super) fn take(&mut self, bytes: u64, kind: Kind) -> BlockId {
         let bytes = bytes.clamp(1, MOST).next_multiple_of(512);
         let is_small = bytes <= SMALL;
-        let found = self.free[usize::from(!is_small)].range((bytes, 0)..).next().copied();
-        let address = match found {
-            Some((size, address)) => {
-                self.free[usize::from(!is_small)].remove(&(size, address));
-                address
+        let pool = usize::from(!is_small);
+        let found = self.free[pool].range((bytes, 0, 0)..).next().copied();
+        let id = match found {
+            Some(entry) => {
+                self.free[pool].remove(&entry);
+                entry.2
             }
             None => self.segment(bytes, is_small),
         };
-        self.split(address, bytes, is_small);
-        let Some(block) = self.blocks.get_mut(&address) else {
-            return address;
-        };
+        self.split(id, bytes);
+        let block = &mut self.blocks[id];
         block.is_free = false;
         block.kind = kind;
         let taken = block.bytes;
@@ -127,49 +135,34 @@ impl Heap {
             self.peaks.tensors = self.tensors;
             self.peaks.kinds = self.kinds;
         }
-        address
+        id
     }
 
-    /// Gives a block back to the cache.
-    pub(super) fn give(&mut self, address: u64) {
-        let Some(mut block) = self.blocks.remove(&address) else {
-            return;
-        };
+    /// Gives a live block back to the cache.
+    pub(super) fn give(&mut self, id: BlockId) {
+        let block = self.blocks[id];
         self.tensors -= block.bytes;
         self.kinds[block.kind as usize] -= block.bytes;
-        block.is_free = true;
-        let mut start = address;
-        let pool = usize::from(!block.is_small);
-        if let Some((&before, earlier)) = self.blocks.range(..address).next_back()
-            && earlier.is_free
-            && earlier.segment == block.segment
-            && before + earlier.bytes == address
-        {
-            block.bytes += earlier.bytes;
-            self.free[pool].remove(&(earlier.bytes, before));
-            self.blocks.remove(&before);
-            start = before;
+        self.blocks[id].is_free = true;
+        if let Some(after) = block.after.filter(|after| self.blocks[*after].is_free) {
+            self.unlist(after);
+            self.join(id, after);
         }
-        let end = start + block.bytes;
-        if let Some(&later) = self.blocks.get(&end)
-            && later.is_free
-            && later.segment == block.segment
-        {
-            block.bytes += later.bytes;
-            self.free[pool].remove(&(later.bytes, end));
-            self.blocks.remove(&end);
+        let mut whole = id;
+        if let Some(before) = block.before.filter(|before| self.blocks[*before].is_free) {
+            self.unlist(before);
+            self.join(before, id);
+            whole = before;
         }
-        self.free[pool].insert((block.bytes, start));
-        self.blocks.insert(start, block);
+        self.list(whole);
     }
 
     /// Calls a live block something else, such as a gradient that was an activation.
-    pub(super) fn rename(&mut self, address: u64, kind: Kind) {
-        if let Some(block) = self.blocks.get_mut(&address) {
-            self.kinds[block.kind as usize] -= block.bytes;
-            self.kinds[kind as usize] += block.bytes;
-            block.kind = kind;
-        }
+    pub(super) fn rename(&mut self, id: BlockId, kind: Kind) {
+        let block = &mut self.blocks[id];
+        self.kinds[block.kind as usize] -= block.bytes;
+        self.kinds[kind as usize] += block.bytes;
+        block.kind = kind;
     }
 
     /// Peaks count from what is in use now.
@@ -184,20 +177,12 @@ impl Heap {
     /// Gives free segments back to the device, as `torch.cuda.empty_cache` does.
     pub(super) fn empty_cache(&mut self) {
         for pool in &mut self.free {
-            let whole: Vec<(u64, u64)> = pool
-                .iter()
-                .copied()
-                .filter(|(bytes, address)| {
-                    let end = address + bytes;
-                    let starts = self.blocks.get(address).is_some_and(|block| block.segment == *address);
-                    let ends = self.blocks.get(&end).is_none_or(|block| block.segment != *address);
-                    starts && ends
-                })
-                .collect();
-            for (bytes, address) in whole {
-                pool.remove(&(bytes, address));
-                self.blocks.remove(&address);
-                self.reserved -= bytes;
+            let is_whole = |id: BlockId| self.blocks[id].before.is_none() && self.blocks[id].after.is_none();
+            let whole: Vec<(u64, u64, BlockId)> = pool.iter().copied().filter(|entry| is_whole(entry.2)).collect();
+            for entry in whole {
+                pool.remove(&entry);
+                self.unused.push(entry.2);
+                self.reserved -= entry.0;
             }
         }
     }
@@ -211,7 +196,7 @@ impl Heap {
         self.overflowed
     }
 
-    fn segment(&mut self, bytes: u64, is_small: bool) -> u64 {
+    fn segment(&mut self, bytes: u64, is_small: bool) -> BlockId {
         let size = match is_small {
             true => SMALL_SEGMENT,
             false if bytes < OWN_SEGMENT => LARGE_SEGMENT,
@@ -223,42 +208,79 @@ impl Heap {
             self.empty_cache();
             self.overflowed |= self.reserved + size > capacity;
         }
-        // A gap keeps blocks of two segments from being neighbours.
         let address = self.next;
-        self.next += size + 512;
+        self.next += size;
         self.reserved += size;
         self.peaks.reserved = self.peaks.reserved.max(self.reserved);
-        let block = Block {
+        self.place(Block {
+            address,
             bytes: size,
-            segment: address,
+            before: None,
+            after: None,
             is_free: true,
             is_small,
             kind: Kind::Working,
-        };
-        self.blocks.insert(address, block);
-        address
+        })
     }
 
-    fn split(&mut self, address: u64, bytes: u64, is_small: bool) {
-        let Some(block) = self.blocks.get_mut(&address) else {
-            return;
-        };
+    /// Leaves what a block has too much to a free one behind it, where that is worth it.
+    fn split(&mut self, id: BlockId, bytes: u64) {
+        let block = self.blocks[id];
         let left = block.bytes - bytes;
-        let is_split = match is_small {
+        let is_split = match block.is_small {
             true => left >= 512,
             false => left > SMALL,
         };
         if !is_split {
             return;
         }
-        block.bytes = bytes;
-        let rest = Block {
+        let rest = self.place(Block {
+            address: block.address + bytes,
             bytes: left,
+            before: Some(id),
             is_free: true,
-            ..*block
-        };
-        self.blocks.insert(address + bytes, rest);
-        self.free[usize::from(!is_small)].insert((left, address + bytes));
+            ..block
+        });
+        if let Some(after) = block.after {
+            self.blocks[after].before = Some(rest);
+        }
+        self.blocks[id].bytes = bytes;
+        self.blocks[id].after = Some(rest);
+        self.list(rest);
+    }
+
+    /// Adds a block to the one before it.
+    fn join(&mut self, before: BlockId, id: BlockId) {
+        let Block { bytes, after, .. } = self.blocks[id];
+        self.blocks[before].bytes += bytes;
+        self.blocks[before].after = after;
+        if let Some(after) = after {
+            self.blocks[after].before = Some(before);
+        }
+        self.unused.push(id);
+    }
+
+    fn place(&mut self, block: Block) -> BlockId {
+        match self.unused.pop() {
+            Some(id) => {
+                self.blocks[id] = block;
+                id
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() - 1
+            }
+        }
+    }
+
+    fn list(&mut self, id: BlockId) {
+        let block = self.blocks[id];
+        self.free[usize::from(!block.is_small)].insert((block.bytes, block.address, id));
+    }
+
+    fn unlist(&mut self, id: BlockId) {
+        let block = self.blocks[id];
+        self.free[usize::from(!block.is_small)].remove(&(block.bytes, block.address, id));
     }
 }
 

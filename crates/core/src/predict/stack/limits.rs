@@ -28,7 +28,19 @@ pub struct Lever {
 }
 
 /// Steps of a row's length.
-const LENGTHS: u64 = 16;
+pub(super) const LENGTHS: u64 = 16;
+/// Rows that a micro-batch may have.
+pub(super) const MOST_ROWS: u64 = 1 << 12;
+
+/// What levers are called, whatever the stack.
+pub(super) mod named {
+    pub(in super::super) const HALF_THE_ROWS: &str = "half the micro-batch, twice the accumulation";
+    pub(in super::super) const CHECKPOINTING: &str = "gradient checkpointing";
+    pub(in super::super) const OFFLOADED: &str = "checkpoints in the host's memory";
+    pub(in super::super) const NF4: &str = "weights in NF4";
+    pub(in super::super) const OPTIMIZER_8BIT: &str = "an 8-bit optimizer";
+    pub(in super::super) const HALF_THE_LENGTH: &str = "half the sequence length";
+}
 
 /// # Errors
 /// Those of [`predict`].
@@ -60,7 +72,7 @@ pub fn largest_micro_batch(shape: &ModelShape, setting: &StackSetting, device: S
         };
         fits(shape, &larger, device)
     };
-    Ok(largest(1 << 12, with_rows))
+    Ok(largest(MOST_ROWS, with_rows))
 }
 
 fn fits(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -> bool {
@@ -70,7 +82,7 @@ fn fits(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -> bool
 }
 
 /// The largest number up to `most` that `fits`, by doubling and halving.
-fn largest(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
+pub(super) fn largest(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let mut low = 0;
     let mut high = 1;
     while high <= most && fits(high) {
@@ -127,28 +139,26 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
         }
     };
     if setting.micro_batch > 1 {
-        add("half the micro-batch, twice the accumulation", &|to| halve(to));
+        add(named::HALF_THE_ROWS, &|to| halve(to));
     }
-    add("gradient checkpointing", &|to| {
+    add(named::CHECKPOINTING, &|to| {
         if to.recompute == Recompute::Nothing {
             to.recompute = Recompute::Layers;
         }
     });
-    add("checkpoints in the host's memory", &|to| {
-        to.recompute = Recompute::LayersOffloaded
-    });
+    add(named::OFFLOADED, &|to| to.recompute = Recompute::LayersOffloaded);
     add("flash attention", &|to| to.attention = AttentionForm::Flash);
     add("a fused loss (Liger, cut cross-entropy)", &|to| {
         to.loss = LossForm::FusedLinear;
         to.holds_logits = false;
     });
-    add("weights in NF4", &|to| {
+    add(named::NF4, &|to| {
         if matches!(to.trains, Trains::Adapters { .. }) && !to.weights.is_quantized() {
             to.weights = WeightForm::Nf4Double;
             to.adapters = to.stack.row().adapters[1];
         }
     });
-    add("an 8-bit optimizer", &|to| {
+    add(named::OPTIMIZER_8BIT, &|to| {
         if to.optimizer.states > 0 {
             to.optimizer = OptimizerForm {
                 states: 0,
@@ -158,7 +168,7 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
             };
         }
     });
-    add("half the sequence length", &|to| {
+    add(named::HALF_THE_LENGTH, &|to| {
         to.sequence_length = to.sequence_length.div_ceil(2)
     });
     all

@@ -80,7 +80,7 @@ pub fn predict(
 ) -> Result<StackPrediction, StackError> {
     setting.check(shape)?;
     let model = model_of(shape, setting, device);
-    let outside = outside_bytes(setting, device);
+    let outside = outside_bytes(setting.devices, device);
     let capacity = device.map(|device| device.usable_bytes().saturating_sub(outside));
     let traced = trace(&model, capacity);
     let step_s = device.map(|device| step_seconds(&model, &traced, device));
@@ -106,17 +106,25 @@ fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevi
     })
 }
 
-fn outside_bytes(setting: &StackSetting, device: Option<StackDevice>) -> u64 {
+/// What a process on one of so many devices takes outside the allocator.
+pub(super) fn outside_bytes(devices: u64, device: Option<StackDevice>) -> u64 {
     let context = device.map_or(480 << 20, |device| device.row().context_bytes);
-    context + if setting.devices > 1 { COMMUNICATION } else { 0 }
+    context + if devices > 1 { COMMUNICATION } else { 0 }
 }
 
 fn verdict(shape: &ModelShape, memory: &StackMemory, outside: u64, device: StackDevice) -> Verdict {
     let share = RESERVE[usize::from(!shape.is_known)];
     let reserve = ((memory.tensors_bytes as f64 * share) as u64).max(LEAST_RESERVE);
-    let usable = device.usable_bytes();
-    let least = memory.tensors_bytes + outside;
-    let fit = if least > usable || memory.overflows {
+    let mut verdict = verdict_of(memory.tensors_bytes + outside, reserve, device.usable_bytes());
+    if memory.overflows {
+        verdict.fit = Fit::DoesNot;
+    }
+    verdict
+}
+
+/// The verdict on a process that needs `least` bytes and is predicted with an error of `reserve` at most.
+pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64) -> Verdict {
+    let fit = if least > usable {
         Fit::DoesNot
     } else if least + reserve > usable {
         Fit::Uncertain

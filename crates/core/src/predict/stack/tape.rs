@@ -8,18 +8,18 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::heap::{Heap, Kind};
+use super::heap::{BlockId, Heap, Kind};
 
 /// Memory that goes back to its heap.
 #[derive(Debug)]
 struct Buffer {
     heap: Rc<RefCell<Heap>>,
-    address: u64,
+    block: BlockId,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.heap.borrow_mut().give(self.address);
+        self.heap.borrow_mut().give(self.block);
     }
 }
 
@@ -253,7 +253,7 @@ impl Tape {
     pub(super) fn saved_bytes(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
         let held = self.nodes.iter().flat_map(|node| &node.saved);
-        held.filter(|tensor| tensor.buffer.as_ref().is_some_and(|buffer| seen.insert(buffer.address)))
+        held.filter(|tensor| tensor.buffer.as_ref().is_some_and(|buffer| seen.insert(buffer.block)))
             .map(Tensor::bytes)
             .sum()
     }
@@ -354,16 +354,16 @@ impl Tape {
         if let Some(buffer) = &tensor.buffer
             && self.kind != Kind::Logits
         {
-            self.heap.borrow_mut().rename(buffer.address, kind);
+            self.heap.borrow_mut().rename(buffer.block, kind);
         }
     }
 
     fn taken(&mut self, id: usize, elements: u64, width: u64, kind: Kind) -> Tensor {
-        let address = self.heap.borrow_mut().take(elements.saturating_mul(width), kind);
+        let block = self.heap.borrow_mut().take(elements.saturating_mul(width), kind);
         Tensor {
             buffer: Some(Rc::new(Buffer {
                 heap: Rc::clone(&self.heap),
-                address,
+                block,
             })),
             id,
             elements,

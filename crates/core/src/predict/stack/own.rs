@@ -1,0 +1,244 @@
+//! This program's own engine as one more stack: the prediction of its step in the words of the others.
+
+use super::super::{Bytes, Machine, MemoryCategory, PredictError, Predictor, Setting, Workload};
+use super::device::StackDevice;
+use super::heap::{KINDS, Kind};
+use super::limits::{LENGTHS, MOST_ROWS, largest, named};
+use super::memory::{PhasePeak, StackMemory};
+use super::predictor::{Fit, StackPrediction, outside_bytes, verdict_of};
+use super::{Lever, Limits};
+use crate::architecture::Architecture;
+use crate::predict::Host;
+use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
+
+/// The engine on a model, on a device or without one.
+#[derive(Clone, Debug)]
+pub struct OwnEngine {
+    predictor: Predictor,
+    device: Option<StackDevice>,
+}
+
+impl OwnEngine {
+    /// Its name among the stacks.
+    pub const NAME: &'static str = "peft-tune";
+
+    /// The engine for a model of these dimensions.
+    pub fn new(architecture: Architecture, device: Option<StackDevice>) -> Self {
+        let machine = device.map_or(Machine::Unmeasured(Host::GPU), |device| {
+            Machine::DataSheet(device.sheet)
+        });
+        Self {
+            predictor: Predictor::new(architecture, machine),
+            device,
+        }
+    }
+
+    /// What a recipe needs, and how fast it is. Rows are taken as long as it allows.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn predict(&self, recipe: &Recipe) -> Result<StackPrediction, PredictError> {
+        let batch = &recipe.batch;
+        let workload = Workload::full(batch.micro_batch, batch.sequence_length);
+        let setting = Setting {
+            recipe,
+            workload: &workload,
+        };
+        let predicted = self.predictor.predict(&setting)?;
+        let peak = predicted.peak_bytes();
+        let outside = outside_bytes(batch.devices as u64, self.device);
+        let step_s = Some(predicted.seconds.total()).filter(|seconds| *seconds > 0.0);
+        let reserve = (peak as f64 * self.predictor.machine().memory_margin()) as u64;
+        Ok(StackPrediction {
+            process_bytes: peak + outside,
+            outside_bytes: outside,
+            step_s,
+            tokens_per_s: step_s.map(|seconds| predicted.tokens / seconds),
+            verdict: self
+                .device
+                .map(|device| verdict_of(peak + outside, reserve, device.usable_bytes())),
+            memory: memory(&predicted.bytes),
+        })
+    }
+
+    fn fit(&self, recipe: &Recipe) -> Option<Fit> {
+        Some(self.predict(recipe).ok()?.verdict?.fit)
+    }
+
+    /// The largest micro-batch that fits, all else being as it is; 0 where not even one row does, or no device is given.
+    pub fn largest_micro_batch(&self, recipe: &Recipe) -> u64 {
+        let with = |rows| changed(recipe, |to| to.batch.micro_batch = rows as usize);
+        largest(MOST_ROWS, |rows| self.fit(&with(rows)) == Some(Fit::Fits))
+    }
+
+    /// The largest micro-batch and the longest rows that fit.
+    pub fn limits(&self, recipe: &Recipe) -> Limits {
+        let most = self.predictor.architecture().max_positions as u64 / LENGTHS;
+        let with = |length: u64| changed(recipe, |to| to.batch.sequence_length = (length * LENGTHS) as usize);
+        Limits {
+            largest_micro_batch: self.largest_micro_batch(recipe),
+            longest_sequence: largest(most.max(1), |length| self.fit(&with(length)) == Some(Fit::Fits)) * LENGTHS,
+        }
+    }
+
+    /// What each change of one thing would save, most first; those that save nothing are left out.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn levers(&self, recipe: &Recipe) -> Result<Vec<Lever>, PredictError> {
+        let now = self.predict(recipe)?;
+        let mut all = Vec::new();
+        for (name, recipe) in changes(recipe) {
+            let Ok(then) = self.predict(&recipe) else { continue };
+            let saves_bytes = now.process_bytes.saturating_sub(then.process_bytes);
+            if saves_bytes > 0 {
+                all.push(Lever {
+                    name,
+                    saves_bytes,
+                    fit: then.verdict.map(|verdict| verdict.fit),
+                    speed: then.tokens_per_s.zip(now.tokens_per_s).map(|(then, now)| then / now),
+                });
+            }
+        }
+        all.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
+        Ok(all)
+    }
+}
+
+fn changed(recipe: &Recipe, change: impl FnOnce(&mut Recipe)) -> Recipe {
+    let mut recipe = recipe.clone();
+    change(&mut recipe);
+    recipe
+}
+
+/// A lever, pulled.
+type Change = fn(&mut Recipe);
+
+fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
+    let all: [(&'static str, Change); 6] = [
+        (named::HALF_THE_ROWS, |to| {
+            let parts = if to.batch.micro_batch.is_multiple_of(2) {
+                2
+            } else {
+                to.batch.micro_batch
+            };
+            to.batch.micro_batch /= parts;
+            to.batch.gradient_accumulation *= parts;
+        }),
+        (named::CHECKPOINTING, |to| {
+            if to.gradient_checkpointing != Checkpointing::Offload {
+                to.gradient_checkpointing = Checkpointing::Full;
+            }
+        }),
+        (named::OFFLOADED, |to| {
+            to.gradient_checkpointing = Checkpointing::Offload
+        }),
+        (named::NF4, |to| {
+            if to.adapter.is_some() && !to.precision.is_quantized() {
+                to.precision = Precision::Nf4Double;
+            }
+        }),
+        (named::OPTIMIZER_8BIT, |to| {
+            if to.optimizer.kind == OptimizerKind::AdamW {
+                to.optimizer.kind = OptimizerKind::AdamW8bit;
+            }
+        }),
+        (named::HALF_THE_LENGTH, |to| {
+            to.batch.sequence_length = to.batch.sequence_length.div_ceil(2);
+        }),
+    ];
+    let made = all.into_iter().map(|(name, change)| (name, changed(recipe, change)));
+    made.filter(|(_, changed)| changed != recipe).collect()
+}
+
+/// The highest moment of a step in the words of the other stacks. The engine takes memory as it needs it, and holds no cache.
+fn memory(bytes: &Bytes) -> StackMemory {
+    let total = bytes.total();
+    let of = |kind: Kind| {
+        let parts = bytes.iter().filter(|(category, _)| kind_of(*category) == kind);
+        (kind.name(), parts.map(|(_, bytes)| bytes).sum())
+    };
+    StackMemory {
+        phases: vec![PhasePeak {
+            phase: "step",
+            tensors_bytes: total,
+            reserved_bytes: total,
+        }],
+        components: KINDS.into_iter().map(of).collect(),
+        tensors_bytes: total,
+        reserved_bytes: total,
+        overflows: false,
+    }
+}
+
+fn kind_of(category: MemoryCategory) -> Kind {
+    match category {
+        MemoryCategory::BaseWeights => Kind::Weights,
+        MemoryCategory::QuantizationConstants => Kind::QuantisationConstants,
+        MemoryCategory::Adapters => Kind::Adapters,
+        MemoryCategory::Gradients => Kind::Gradients,
+        MemoryCategory::OptimizerState => Kind::OptimizerState,
+        MemoryCategory::SavedActivations => Kind::SavedActivations,
+        MemoryCategory::Logits => Kind::Logits,
+        MemoryCategory::AttentionWorkspace | MemoryCategory::Scratch | MemoryCategory::Framework => Kind::Working,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predict::device;
+    use crate::recipe::DataSettings;
+
+    fn engine(device_name: Option<&str>) -> OwnEngine {
+        let folder = std::env::temp_dir().join(format!("own-engine-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("config.json");
+        let config = r#"{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5}"#;
+        std::fs::write(&path, config).unwrap();
+        let device = device_name.map(|name| StackDevice {
+            sheet: device(name).unwrap(),
+        });
+        OwnEngine::new(Architecture::from_config(&path).unwrap(), device)
+    }
+
+    fn recipe() -> Recipe {
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        (recipe.batch.micro_batch, recipe.batch.gradient_accumulation) = (8, 2);
+        recipe
+    }
+
+    #[test]
+    fn components_are_the_peak_and_one_row_more_than_the_largest_does_not_surely_fit() {
+        let engine = engine(Some("T4"));
+        let predicted = engine.predict(&recipe()).unwrap();
+        let components: u64 = predicted.memory.components.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(components, predicted.memory.tensors_bytes);
+        assert!(predicted.tokens_per_s.is_some_and(|speed| speed > 0.0));
+        let limits = engine.limits(&recipe());
+        let rows = limits.largest_micro_batch as usize;
+        assert!(rows > 0 && limits.longest_sequence > 0, "{limits:?}");
+        let fit = |rows| engine.fit(&changed(&recipe(), |to| to.batch.micro_batch = rows));
+        assert_eq!(fit(rows), Some(Fit::Fits));
+        assert_ne!(fit(rows + 1), Some(Fit::Fits));
+    }
+
+    #[test]
+    fn levers_save_what_they_say_and_keep_the_global_batch() {
+        let engine = engine(None);
+        let now = engine.predict(&recipe()).unwrap();
+        assert_eq!((now.verdict, now.tokens_per_s), (None, None));
+        let levers = engine.levers(&recipe()).unwrap();
+        assert!(levers.len() > 3, "{levers:?}");
+        for (name, changed) in changes(&recipe()) {
+            let then = engine.predict(&changed).unwrap().process_bytes;
+            let told = levers.iter().find(|lever| lever.name == name);
+            let saved = now.process_bytes.saturating_sub(then);
+            assert_eq!(told.map_or(0, |lever| lever.saves_bytes), saved, "{name}");
+            let rows = changed.batch.global_batch();
+            assert_eq!(rows, recipe().batch.global_batch(), "{name}");
+        }
+    }
+}
