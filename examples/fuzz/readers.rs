@@ -176,6 +176,9 @@ fn settings_of_stacks(_: &Corpus, bytes: &[u8]) {
         if let Ok(config) = stacks::parse(Path::new(file), &text, Some(Stack::Trl)) {
             let _ = config.setting.tokens();
         }
+        if let Ok(imported) = stacks::parse_recipe(Path::new(file), &text, Some(Stack::Trl)) {
+            let _ = imported.params();
+        }
     }
 }
 

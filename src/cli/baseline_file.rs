@@ -1,124 +1,68 @@
-//! A baseline read from a config that people have: of TRL, axolotl, LLaMA-Factory, torchtune or PEFT.
-//!
-//! Keys are found by the names that the table of settings has for other tools, at any depth. What it has no name for is
-//! passed over and told.
+//! A baseline read from a config that people have: of TRL, axolotl, LLaMA-Factory, torchtune, unsloth or PEFT, or a recipe of this
+//! program.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-
-use serde_json::Value;
 
 use super::CliError;
 use super::output::tell;
-use peft_tune_core::bounded::{SETTINGS_BYTES, read_text};
-use peft_tune_core::recipe::OptimizerKind;
-use peft_tune_core::recipe::settings::{SettingRow, setting, setting_called_elsewhere};
-use peft_tune_core::study::{ParamValue, Params};
-
-/// Keys of whole sections whose names mean something else elsewhere, and keys that say nothing of a training's setting.
-const PASSED_OVER: [&str; 3] = ["dataset", "datasets", "eval"];
+use crate::space::{ReadOptions, RecipeFile};
+use crate::stacks::{self, StackFileError};
+use peft_tune_core::recipe::settings::settings;
+use peft_tune_core::study::Params;
 
 /// The settings that the file at `path` says.
 ///
 /// # Errors
-/// Bad input where the file cannot be read or is no YAML or JSON, or where it says no setting at all.
+/// Bad input where the file cannot be read or is none of a tool, or where it says no setting at all.
 pub(super) fn read(path: &Path) -> Result<Params, CliError> {
-    let bad = |message: String| CliError::bad_input(anyhow::anyhow!("{}: {message}", path.display()));
-    let text = read_text(path, SETTINGS_BYTES).map_err(|error| bad(format!("cannot read it: {error}")))?;
-    let value: Value = serde_saphyr::from_str(&text).map_err(|error| bad(format!("it is no YAML or JSON: {error}")))?;
-    let mut found = BTreeMap::new();
-    collect(&value, &mut found);
-    let (mut params, mut passed) = (Params::new(), Vec::new());
-    for (key, value) in &found {
-        match param_of(key, value) {
-            Some((name, value)) => drop(params.insert(name.to_owned(), value)),
-            None => passed.push(key.as_str()),
+    let imported = match stacks::import(path, None) {
+        Ok(imported) => imported,
+        Err(error @ StackFileError::UnknownTool { .. }) => {
+            return of_recipe(path).ok_or_else(|| CliError::bad_input(error));
         }
-    }
+        Err(error) => return Err(CliError::bad_input(error)),
+    };
+    let params = imported.params();
     if params.is_empty() {
-        return Err(bad(
-            "none of its keys is a setting: give a config of TRL, axolotl, LLaMA-Factory, torchtune or PEFT".into(),
-        ));
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "{}: none of its keys is a setting: give a config of TRL, axolotl, LLaMA-Factory, torchtune or PEFT",
+            path.display()
+        )));
     }
-    if params.contains_key("alpha") {
-        params.remove("alpha_ratio");
+    tell_params(path, &params);
+    for note in &imported.notes {
+        tell(format_args!("warning: {note}"));
     }
-    let shown: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    tell(format_args!("the baseline of {}: {}", path.display(), shown.join(", ")));
-    if !passed.is_empty() {
+    if !imported.unread.is_empty() {
         tell(format_args!(
             "passed over, as no setting is called so: {}",
-            passed.join(", ")
+            imported.unread.join(", ")
         ));
     }
     Ok(params)
 }
 
-/// The keys of a file with plain values or lists, at any depth; the outermost of a name counts.
-fn collect(value: &Value, found: &mut BTreeMap<String, Value>) {
-    let Value::Object(map) = value else { return };
-    let is_section = |value: &Value| value.is_object();
-    for (key, value) in map.iter().filter(|(_, value)| !is_section(value)) {
-        found.entry(key.clone()).or_insert_with(|| value.clone());
-    }
-    let sections = map.iter().filter(|(key, _)| !PASSED_OVER.contains(&key.as_str()));
-    for (_, section) in sections.filter(|(_, value)| is_section(value)) {
-        collect(section, found);
-    }
+/// All settings of a recipe of this program; `None` of other files.
+fn of_recipe(path: &Path) -> Option<Params> {
+    let recipe = RecipeFile::read_with(path, ReadOptions { check_files: false }).ok()?;
+    let rows = settings().filter(|row| row.derived_from.is_none() && row.is_read(&recipe));
+    let params: Params = rows
+        .filter_map(|row| Some((row.name.to_owned(), (row.get)(&recipe)?)))
+        .collect();
+    tell_params(path, &params);
+    Some(params)
 }
 
-/// The setting that a key and value of another tool's file say.
-fn param_of(key: &str, value: &Value) -> Option<(&'static str, ParamValue)> {
-    let row = setting(key).or_else(|| setting_called_elsewhere(key))?;
-    let value = match value {
-        Value::Bool(flag) => ParamValue::Bool(*flag),
-        Value::Number(number) => match number.as_i64() {
-            Some(whole) => ParamValue::Int(whole),
-            None => ParamValue::Float(number.as_f64()?),
-        },
-        Value::String(text) => text_param(row, text)?,
-        Value::Array(items) => {
-            let names: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
-            ParamValue::list(names?)
-        }
-        Value::Null | Value::Object(_) => return None,
-    };
-    let value = as_legal(row, value);
-    row.legal.allows(&value).then_some((row.name, value))
-}
-
-fn text_param(row: &SettingRow, text: &str) -> Option<ParamValue> {
-    // YAML reads 2e-4 as text in some tools' files.
-    if let Ok(number) = text.parse::<f64>() {
-        return Some(ParamValue::Float(number));
-    }
-    Some(match row.name {
-        "optimizer" => OptimizerKind::called_elsewhere(text)?.name().into(),
-        "target_modules" if text == "all" => "all-linear".into(),
-        "precision" => match text {
-            "bfloat16" | "bf16" | "auto" => "bf16".into(),
-            "float16" | "fp16" => "fp16".into(),
-            "float32" | "fp32" => "fp32".into(),
-            other => other.into(),
-        },
-        _ => text.into(),
-    })
-}
-
-/// The value as the setting writes it: checkpointing that is switched on is `full`, whole numbers are no fractions.
-fn as_legal(row: &SettingRow, value: ParamValue) -> ParamValue {
-    match (row.name, &value) {
-        ("gradient_checkpointing", ParamValue::Bool(on)) => if *on { "full" } else { "none" }.into(),
-        (_, ParamValue::Float(number)) if !row.legal.allows(&value) && number.fract() == 0.0 => {
-            ParamValue::Int(*number as i64)
-        }
-        _ => value,
-    }
+fn tell_params(path: &Path, params: &Params) {
+    let shown: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    tell(format_args!("the baseline of {}: {}", path.display(), shown.join(", ")));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use peft_tune_core::recipe::{DataSettings, Recipe};
 
     fn of(text: &str) -> Result<Params, CliError> {
         let folder = tempfile::tempdir().unwrap();
@@ -161,5 +105,18 @@ mod tests {
             let error = of(text).unwrap_err();
             assert!(format!("{error:?}").contains("config"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_recipe_is_a_baseline_too() {
+        let data = DataSettings {
+            train: vec!["train.jsonl".into()],
+            ..DataSettings::default()
+        };
+        let said = shown(&RecipeFile::to_yaml(&Recipe::new("m", data)).unwrap());
+        assert!(
+            said.contains("rank=16") && said.contains("learning_rate=2e-4"),
+            "{said}"
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! `peft-tune init`: writes a study file for one model, one data set and one memory limit.
 
+mod around;
 mod ask;
 mod find;
+mod from;
 mod needs;
 mod plan;
 mod text;
@@ -28,7 +30,8 @@ use plan::Plan;
 /// Write a study file for your model, data and memory, with what cannot fit left out
 ///
 /// Asks for what is not given, and offers what it finds: models in the Hugging Face cache, data files in this folder, the
-/// memory of this machine. With --yes, or without a terminal, it takes the first of each.
+/// memory of this machine. With --yes, or without a terminal, it takes the first of each. With --from it asks nothing: the file
+/// spans the neighbours of the setting that your config has.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Base model: a directory, or a hub id such as Qwen/Qwen2.5-0.5B
@@ -40,6 +43,10 @@ pub(super) struct Args {
     /// Device memory that trials may use, such as 16GiB
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
+    /// A config of yours to search around: of TRL (YAML, command line or script), axolotl, LLaMA-Factory, torchtune, unsloth, or
+    /// PEFT's adapter_config.json
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// File to write
     #[arg(long, value_name = "FILE", default_value = "space.yaml")]
     output: PathBuf,
@@ -60,6 +67,9 @@ struct Answers {
 }
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
+    if let Some(from) = &args.from {
+        return from::run(&args, from);
+    }
     let answers = answers(&args)?;
     let architecture = architecture(&answers.model)?;
     let format = recognise(&answers.data, &Default::default()).map_err(CliError::bad_input)?;
@@ -80,6 +90,17 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             error.rendered(false)
         ))
     })?;
+    for left_out in &plan.left_out {
+        tell(format_args!("left out: {left_out}"));
+    }
+    if let Some(architecture) = &architecture {
+        tell(format_args!("{}", survey(&study, architecture, &answers.machine)));
+    }
+    write(&args, &text)
+}
+
+/// Writes the file, and says what to do with it.
+fn write(args: &Args, text: &str) -> Result<(), CliError> {
     let (whole, mut output) = WholeOutput::create(&args.output, args.force)?;
     output
         .write_all(text.as_bytes())
@@ -87,12 +108,6 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         .map_err(CliError::failed)?;
     drop(output);
     whole.keep()?;
-    for left_out in &plan.left_out {
-        tell(format_args!("left out: {left_out}"));
-    }
-    if let Some(architecture) = &architecture {
-        tell(format_args!("{}", survey(&study, architecture, &answers.machine)));
-    }
     let file = printable(&args.output.display().to_string());
     let word = shell_word(&args.output.to_string_lossy());
     write_result(&format!(
@@ -139,6 +154,11 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
         memory_bytes,
         machine,
     })
+}
+
+/// Rows of a file whose rows are lines, about.
+pub(super) fn about_rows(path: &Path) -> Option<u64> {
+    find::row_lengths(path).map(|lengths| lengths.rows)
 }
 
 fn check_data(path: &Path) -> Result<(), CliError> {

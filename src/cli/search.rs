@@ -71,8 +71,8 @@ pub(super) struct Args {
     /// Goes on where trial after trial fails alike, and takes that as their settings' fault.
     #[arg(long)]
     keep_going: bool,
-    /// A config of yours to compare the recommended setting with (of TRL, axolotl, LLaMA-Factory, torchtune, or PEFT's
-    /// adapter_config.json), instead of the file's `baseline`.
+    /// A config of yours to compare the recommended setting with (of TRL, axolotl, LLaMA-Factory, torchtune, unsloth, PEFT's
+    /// adapter_config.json, or a recipe), instead of the file's `baseline`.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.

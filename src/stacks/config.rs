@@ -30,6 +30,11 @@ const LARGEST: u64 = 4 << 20;
 /// # Errors
 /// A file that cannot be read, whose tool is not clear, or with a value that the tool would not take.
 pub fn read(path: &Path, stack: Option<Stack>) -> Result<StackConfig, StackFileError> {
+    parse(path, &text_of(path)?, stack)
+}
+
+/// The text of a settings file.
+pub(super) fn text_of(path: &Path) -> Result<String, StackFileError> {
     let failed = |source| StackFileError::Read {
         path: path.to_owned(),
         source,
@@ -38,7 +43,7 @@ pub fn read(path: &Path, stack: Option<Stack>) -> Result<StackConfig, StackFileE
         return Err(StackFileError::TooLarge { path: path.to_owned() });
     }
     let bytes = std::fs::read(path).map_err(failed)?;
-    parse(path, &String::from_utf8_lossy(&bytes), stack)
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Reads a file's text; `path` says what kind of file it is, and stands in messages.
@@ -48,13 +53,26 @@ pub fn read(path: &Path, stack: Option<Stack>) -> Result<StackConfig, StackFileE
 pub fn parse(path: &Path, text: &str, stack: Option<Stack>) -> Result<StackConfig, StackFileError> {
     let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);
-    let is_unsloth = path.extension().is_some_and(|end| end == "py") && text.contains("unsloth");
-    let stack = stack.or(is_unsloth.then_some(Stack::Unsloth));
-    let tool = tool_of(&keys).map_or_else(
-        || stack.ok_or_else(|| StackFileError::UnknownTool { path: path.to_owned() }),
-        |tool| Ok(asked_for(stack, tool)),
-    )?;
-    tools::setting(tool, &keys)
+    tools::setting(stack_of(&keys, text, stack)?, &keys)
+}
+
+/// The stack whose file it is: what its keys tell, or the one that is asked for.
+pub(super) fn stack_of(keys: &Keys<'_>, text: &str, asked: Option<Stack>) -> Result<Stack, StackFileError> {
+    let is_unsloth = is_script(keys.path()) && text.contains("unsloth");
+    let asked = asked.or(is_unsloth.then_some(Stack::Unsloth));
+    tool_of(keys).map_or_else(
+        || {
+            asked.ok_or_else(|| StackFileError::UnknownTool {
+                path: keys.path().to_owned(),
+            })
+        },
+        |tool| Ok(asked_for(asked, tool)),
+    )
+}
+
+/// Whether a file is a Python program.
+pub(super) fn is_script(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "py")
 }
 
 /// An adapter's config serves every stack that is built on PEFT; other files are their tool's.
@@ -67,12 +85,13 @@ fn asked_for(asked: Option<Stack>, found: Stack) -> Stack {
     }
 }
 
-fn parsed(path: &Path, text: &str) -> Result<Map<String, Value>, StackFileError> {
+/// The keys of a file's text.
+pub(super) fn parsed(path: &Path, text: &str) -> Result<Map<String, Value>, StackFileError> {
     let syntax = |message: String| StackFileError::Syntax {
         path: path.to_owned(),
         message,
     };
-    if path.extension().is_some_and(|end| end == "py") {
+    if is_script(path) {
         return Ok(script::python(text));
     }
     let read = match serde_json::from_str(text) {

@@ -37,6 +37,31 @@ impl<'a> Keys<'a> {
         })
     }
 
+    /// The maps of a list of them, such as `datasets`; one map counts as a list of one.
+    pub(super) fn items(&self, key: &str, prefix: &'static str) -> Vec<Keys<'a>> {
+        let all = match self.value(key) {
+            Some(Value::Array(all)) => all.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+            None => &[],
+        };
+        let maps = all.iter().filter_map(Value::as_object);
+        maps.map(|values| Keys {
+            prefix,
+            ..Keys::new(self.path, values)
+        })
+        .collect()
+    }
+
+    /// The value as it stands in the file.
+    pub(super) fn raw(&self, key: &str) -> Option<&'a Value> {
+        self.value(key)
+    }
+
+    /// The file that the keys are of.
+    pub(super) fn path(&self) -> &'a Path {
+        self.path
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }

@@ -22,7 +22,7 @@ fn data() -> DataSettings {
 }
 
 /// A plain LoRA recipe: what most searches end in.
-fn lora() -> Recipe {
+pub(crate) fn lora() -> Recipe {
     let mut recipe = Recipe::new("Qwen/Qwen2.5-0.5B", data());
     recipe.adapter = Some(AdapterSettings {
         target_modules: TargetModules::Preset(TargetPreset::Attention),
@@ -35,7 +35,7 @@ fn lora() -> Recipe {
 }
 
 /// QLoRA with everything set that TRL can say.
-fn qlora() -> Recipe {
+pub(crate) fn qlora() -> Recipe {
     let mut recipe = Recipe::new("/models/base", data());
     recipe.data.format = DataFormat::PromptCompletion;
     recipe.data.held_out = HeldOut::File("/data/held_out.jsonl".into());
@@ -67,7 +67,7 @@ fn qlora() -> Recipe {
 }
 
 /// Settings that the targets cannot say, each of which must be told.
-fn odd() -> Recipe {
+pub(crate) fn odd() -> Recipe {
     let mut recipe = Recipe::new("/models/base", data());
     recipe.data.train = vec!["/data/train.txt".into()];
     recipe.data.format = DataFormat::Text;
@@ -99,6 +99,16 @@ fn architecture(name: &str) -> Architecture {
 }
 
 fn export(recipe: &Recipe, format: ExportFormat, directory: &Path) -> Result<Exported, ExportError> {
+    export_again(recipe, format, directory, false)
+}
+
+/// As [`export`], in place of an earlier one.
+pub(crate) fn export_again(
+    recipe: &Recipe,
+    format: ExportFormat,
+    directory: &Path,
+    force: bool,
+) -> Result<Exported, ExportError> {
     let qwen2 = architecture("qwen2");
     let known = Known {
         architecture: Some(&qwen2),
@@ -108,14 +118,15 @@ fn export(recipe: &Recipe, format: ExportFormat, directory: &Path) -> Result<Exp
         }),
         ..Known::default()
     };
-    export_knowing(recipe, format, directory, known)
+    export_over(recipe, format, directory, known, force)
 }
 
-fn export_knowing(
+fn export_over(
     recipe: &Recipe,
     format: ExportFormat,
     directory: &Path,
     known: Known<'_>,
+    force: bool,
 ) -> Result<Exported, ExportError> {
     let metrics = Metrics::from([
         ("throughput", 5438.2),
@@ -131,7 +142,7 @@ fn export_knowing(
         reasons: &reasons,
         known,
     };
-    write(format, &input, directory, false)
+    write(format, &input, directory, force)
 }
 
 fn golden(case: &str) -> PathBuf {

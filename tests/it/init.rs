@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use peft_tune::export::ExportFormat;
 use peft_tune::space::{ReadOptions, StudyFile};
+use peft_tune_core::recipe::Recipe;
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_peft-tune"))
@@ -87,4 +89,151 @@ fn what_is_missing_or_cannot_fit_is_told() {
         String::from_utf8_lossy(&output.stderr).contains("--model"),
         "{output:?}"
     );
+}
+
+/// A recipe of the model and rows that come with the program, unlike the defaults in what tools can say.
+fn own_recipe() -> Recipe {
+    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
+    let mut recipe = crate::export::lora();
+    recipe.model = quickstart.join("base").to_string_lossy().into_owned();
+    recipe.data.train = vec![quickstart.join("train.jsonl")];
+    recipe.batch.micro_batch = 2;
+    recipe.batch.gradient_accumulation = 6;
+    recipe.batch.sequence_length = 96;
+    recipe.optimizer.learning_rate = 3e-3;
+    recipe.optimizer.weight_decay = 0.01;
+    recipe.training.seed = 5;
+    let adapter = recipe.adapter.as_mut().unwrap();
+    (adapter.rank, adapter.alpha) = (8, 24.0);
+    recipe
+}
+
+const OWN_DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/train.jsonl");
+
+#[test]
+fn a_config_of_every_tool_becomes_a_study_around_its_setting() {
+    let recipe = own_recipe();
+    for format in ExportFormat::ALL
+        .into_iter()
+        .filter(|format| *format != ExportFormat::Recipe)
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let exported = crate::export::export_again(&recipe, format, folder.path(), false).unwrap();
+        let name = exported.files[0].file_name().unwrap().to_str().unwrap();
+        // Of the adapter alone, the rows are to be named.
+        let data: &[&str] = if format == ExportFormat::Peft {
+            &["--data", OWN_DATA]
+        } else {
+            &[]
+        };
+        let output = run(folder.path(), &[&["--from", name], data].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{format}: {told}");
+        assert!(!told.contains("passed over"), "{format}: {told}");
+        let path = folder.path().join("space.yaml");
+        let study = StudyFile::read_with(&path, ReadOptions { check_files: true }).unwrap();
+        let own = |name: &str| study.baseline[name].to_string();
+        assert_eq!(own("rank"), "8", "{format}");
+        let base = study.base.as_ref().unwrap();
+        assert_eq!(study.fixed["alpha_ratio"].to_string(), "3", "{format}");
+        assert_eq!(
+            (base.model.as_str(), base.data.train[0].as_path()),
+            (recipe.model.as_str(), Path::new(OWN_DATA))
+        );
+        assert_eq!(base.data.format, recipe.data.format);
+        if format != ExportFormat::Peft {
+            assert_eq!(
+                (own("learning_rate"), own("micro_batch")),
+                ("0.003".into(), "2".into()),
+                "{format}"
+            );
+            assert_eq!(study.fixed["global_batch"].to_string(), "12", "{format}");
+            assert_eq!((base.batch.sequence_length, base.training.seed), (96, 5), "{format}");
+            assert_eq!(base.optimizer.weight_decay, 0.01, "{format}");
+            // A share of the trial's steps, whatever the training's.
+            assert!(base.schedule.warmup > 0.0 && base.schedule.warmup < 0.1, "{format}");
+            assert_eq!(base.data.loss_on, recipe.data.loss_on, "{format}");
+        }
+        // The own setting lies in the space, with neighbours on both sides.
+        for parameter in &study.space.parameters {
+            let own = &study.baseline[&parameter.name];
+            assert!(
+                parameter.distribution.nearest(own).is_some(),
+                "{format}: {}",
+                parameter.name
+            );
+        }
+    }
+}
+
+#[test]
+fn what_init_makes_of_a_config_is_planned_and_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    crate::export::export_again(&own_recipe(), ExportFormat::Axolotl, folder.path(), false).unwrap();
+    let output = run(folder.path(), &["--from", "axolotl.yaml", "--output", "around.yaml"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains("wrote around.yaml; next: peft-tune plan around.yaml"),
+        "{said}"
+    );
+    for arguments in [
+        &["plan", "around.yaml", "--device", "L4"][..],
+        &["search", "around.yaml", "--dry-run"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        command.args(arguments).current_dir(folder.path());
+        let output = command
+            .env("PEFT_TUNE_DB", folder.path().join("study.db"))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
+    let folder = place();
+    let from = |text: &str, more: &[&str]| {
+        std::fs::write(folder.path().join("a.yaml"), text).unwrap();
+        let output = run(folder.path(), &[&["--from", "a.yaml", "--force"], more].concat());
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let hub =
+        "base_model: ./base\nadapter: lora\nlora_r: 8\nwarp_factor: 9\ndatasets:\n  - {path: org/set, type: alpaca}\n";
+    let (code, told) = from(hub, &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(
+        told.contains("datasets.path: org/set") && told.contains("`--data`"),
+        "{told}"
+    );
+    assert!(!folder.path().join("space.yaml").exists());
+    let (code, told) = from(hub, &["--data", "train.jsonl"]);
+    assert_eq!(code, Some(0), "{told}");
+    for part in ["`warp_factor`", "other columns", "a tenth of the training rows"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    for (text, part) in [
+        ("adapter: lora\nmicro_batch_size: 1\n", "names no model"),
+        ("base_model: ./none\nmicro_batch_size: 1\n", "no model at ./none"),
+        ("base_model: ./base\nmicro_batch_size: 1\n", "names no files of rows"),
+        ("base_model: ./base\nmicro_batch_size: 0\n", "`micro_batch_size`"),
+        ("x: 1\n", "tells its tool"),
+    ] {
+        let data: &[&str] = if part.contains("no model") {
+            &["--data", "train.jsonl"]
+        } else {
+            &[]
+        };
+        let (code, told) = from(text, data);
+        assert_eq!(code, Some(2), "{text}: {told}");
+        assert!(told.contains(part), "{part}: {told}");
+    }
 }

@@ -119,6 +119,8 @@ mod signals;
 /// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
 mod results;
 
+/// Files of other tools read as recipes, against what `export` writes.
+mod import;
 /// `init`: the study files it writes, and what it refuses.
 mod init;
 

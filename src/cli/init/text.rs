@@ -133,7 +133,7 @@ fn trial(plan: &Plan, limit: u64, is_gpu: bool) -> String {
 }
 
 /// A path as it is seen from the file's folder: made absolute where the file is written elsewhere.
-fn near(path: &str, output: &Path) -> String {
+pub(super) fn near(path: &str, output: &Path) -> String {
     let is_here = output.parent().is_none_or(|folder| folder.as_os_str().is_empty());
     let exists = Path::new(path).exists();
     match exists && !is_here {
@@ -145,10 +145,10 @@ fn near(path: &str, output: &Path) -> String {
 }
 
 /// A JSON string is a YAML string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

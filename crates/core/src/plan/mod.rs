@@ -31,5 +31,5 @@ pub use saved::{LayerKeep, Memory, SavedTensor, layer_keep};
 pub use scratch::{Buffer, ThreadScratch};
 pub use shape::{BaseShape, LinearKind, LinearShape, ParameterShape, last_component};
 pub use storage::{BLOCK, NESTED_BLOCK, WeightBytes, base_bytes, linear_bytes};
-pub use target::{ends_in, expression_within};
+pub use target::{ends_in, expression_within, names_within};
 pub use whole::{PREFIX, WholeParameter};

@@ -125,6 +125,21 @@ pub fn expression_within(names: &[String], layers: Option<&[usize]>) -> String {
     format!(r".*language_model\.(?:.*\.)?{layers}(?:{any})")
 }
 
+/// The names and layers of an expression that [`expression_within`] made; `None` of others.
+pub fn names_within(expression: &str) -> Option<(Vec<String>, Option<Vec<usize>>)> {
+    let rest = expression.strip_prefix(r".*language_model\.(?:.*\.)?")?;
+    let (layers, rest) = match rest.strip_prefix(r"layers\.(?:") {
+        None => (None, rest),
+        Some(rest) => {
+            let (numbers, rest) = rest.split_once(r")\.(?:.*\.)?")?;
+            let layers: Result<Vec<usize>, _> = numbers.split('|').map(str::parse).collect();
+            (Some(layers.ok()?), rest)
+        }
+    };
+    let names = rest.strip_prefix("(?:")?.strip_suffix(')')?.split('|');
+    Some((names.map(|name| name.replace("\\.", ".")).collect(), layers))
+}
+
 /// Whether module `name` is `target` or lies at its end.
 pub fn ends_in(name: &str, target: &str) -> bool {
     name == target || name.strip_suffix(target).is_some_and(|head| head.ends_with('.'))

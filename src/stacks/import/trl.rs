@@ -1,0 +1,133 @@
+//! TRL's YAML, its command line, and a script with `SFTConfig` and `LoraConfig`.
+
+use std::path::PathBuf;
+
+use super::data::{files, is_file, located, rename};
+use super::reader::Reader;
+use super::{adapter, precision, trainer};
+use crate::stacks::StackFileError;
+use crate::stacks::config::is_script;
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingLength};
+
+/// Keys of a YAML or a command line; a script has PEFT's.
+const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
+    targets: "lora_target_modules",
+    modules_to_save: "lora_modules_to_save",
+    target_parameters: "lora_target_parameters",
+    layers: "layers_to_transform",
+    rank_pattern: "rank_pattern",
+    alpha_pattern: "alpha_pattern",
+};
+
+/// `datasets` builders of files.
+const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    defaults(reader);
+    for key in ["model_name_or_path", "model_name", "model_id", "model"] {
+        if reader.recipe.model.is_empty()
+            && let Some(model) = keys.text(key)?
+        {
+            reader.recipe.model = model;
+        }
+    }
+    let is_script = is_script(keys.path());
+    let has_adapter = keys
+        .flag("use_peft")?
+        .unwrap_or(keys.has("lora_r") || is_script && keys.has("r"));
+    if keys.has("use_peft") {
+        reader.said("method");
+    }
+    if !has_adapter {
+        reader.recipe.adapter = None;
+    }
+    precision::read(reader)?;
+    if !keys.has("dtype") && !keys.has("torch_dtype") && !is_script && !reader.recipe.precision.is_quantized() {
+        reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+    }
+    if has_adapter {
+        reader.values(&[Tool::Trl, Tool::Peft])?;
+        adapter::read(reader, if is_script { &adapter::OF_PEFT } else { &OF_TRL })?;
+    } else {
+        reader.values(&[Tool::Trl])?;
+    }
+    if !keys.has("max_length") {
+        reader.value("sequence_length", "max_seq_length", keys)?;
+    }
+    trainer::read(reader, "num_train_epochs", "optim", "lr_scheduler_type")?;
+    data(reader)?;
+    targets(reader)?;
+    held_out(reader)
+}
+
+/// What TRL (1.16) takes where nothing is said.
+fn defaults(reader: &mut Reader<'_>) {
+    let recipe = &mut reader.recipe;
+    recipe.adapter = Some(adapter::default(16, 32.0, 0.05));
+    recipe.batch.micro_batch = 8;
+    recipe.batch.sequence_length = 1024;
+    recipe.gradient_checkpointing = Checkpointing::Full;
+    recipe.optimizer.learning_rate = 2e-5;
+    recipe.schedule.kind = ScheduleKind::Linear;
+    recipe.training.length = TrainingLength::Epochs(3.0);
+}
+
+fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let mut train: Vec<PathBuf> = files(keys, "data_files");
+    reader.split("split", keys.text("split")?);
+    for set in keys.items("datasets", "datasets.") {
+        let path = set.text("path")?.unwrap_or_default();
+        let named = files(&set, "data_files");
+        if !BUILDERS.contains(&path.as_str()) && !is_file(keys.path(), &path) || named.is_empty() {
+            reader.not_a_file("datasets.path", &path);
+            continue;
+        }
+        if path == "text" {
+            reader.recipe.data.format = DataFormat::Text;
+        }
+        train.extend(named);
+        reader.split("datasets.split", set.text("split")?);
+        reader.part_unread(&set, "datasets.", &[]);
+    }
+    if let Some(name) = keys.text("dataset_name")? {
+        match is_file(keys.path(), &name) {
+            true => train.push(located(keys.path(), &name)),
+            false => reader.not_a_file("dataset_name", &name),
+        }
+    }
+    reader.recipe.data.train = train;
+    let template = keys.text("chat_template_path")?;
+    reader.recipe.data.chat_template = template.map(|path| located(keys.path(), &path));
+    let field = keys.text("dataset_text_field")?;
+    rename(&mut reader.recipe.data, "text", field);
+    Ok(())
+}
+
+/// Which tokens count, and what that says of the rows.
+fn targets(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let of_answers = keys.flag("assistant_only_loss")?.unwrap_or(false);
+    let of_completions = keys.flag("completion_only_loss")?;
+    let data = &mut reader.recipe.data;
+    // TRL trains on whole chats and texts unless it is told not to.
+    data.loss_on = LossOn::All;
+    if of_answers {
+        (data.format, data.loss_on) = (DataFormat::Messages, LossOn::Completions);
+    } else if let Some(only) = of_completions {
+        data.format = DataFormat::PromptCompletion;
+        data.loss_on = if only { LossOn::Completions } else { LossOn::All };
+    }
+    Ok(())
+}
+
+fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let share = keys.number("test_split_size")?.or(keys.number("test_size")?);
+    if let Some(share) = share.filter(|share| *share > 0.0 && *share < 1.0) {
+        reader.recipe.data.held_out = HeldOut::Fraction(share);
+    }
+    Ok(())
+}

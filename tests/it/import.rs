@@ -1,0 +1,285 @@
+//! Files of other tools as recipes: export, import and export again give the same file.
+
+use std::path::Path;
+
+use peft_tune::export::{ExportFormat, Exported};
+use peft_tune::stacks::{Imported, import, parse_recipe};
+use peft_tune_core::recipe::settings::{SettingRow, settings};
+use peft_tune_core::recipe::{
+    AdapterInit, Checkpointing, DataFormat, HeldOut, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
+    TargetModules, TargetPreset, TrainingLength,
+};
+
+use crate::export::{export_again, lora, odd, qlora};
+
+/// The files of other tools.
+const TOOLS: [ExportFormat; 6] = [
+    ExportFormat::Peft,
+    ExportFormat::Trl,
+    ExportFormat::Axolotl,
+    ExportFormat::LlamaFactory,
+    ExportFormat::Torchtune,
+    ExportFormat::Unsloth,
+];
+
+/// What the files say, without comments: a rounding is told in the first export only.
+fn said(exported: &Exported) -> Vec<String> {
+    let files = exported
+        .files
+        .iter()
+        .filter(|path| path.extension().is_none_or(|end| end != "txt"));
+    files
+        .map(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            // TRL's own default, which is not written beside rows that it cannot read.
+            let is_left = |line: &&str| !line.starts_with('#') && *line != "assistant_only_loss: false";
+            let lines = text.lines().filter(is_left);
+            lines.collect::<Vec<_>>().join("\n")
+        })
+        .collect()
+}
+
+/// Exports, imports, and exports again; `None` where the tool cannot say the recipe.
+fn there_and_back(recipe: &Recipe, format: ExportFormat) -> Option<(Exported, Imported)> {
+    let folder = tempfile::tempdir().unwrap();
+    let exported = export_again(recipe, format, folder.path(), false).ok()?;
+    let before = said(&exported);
+    let imported = import(&exported.files[0], format.stack()).unwrap();
+    let again = export_again(&imported.recipe, format, folder.path(), true).unwrap();
+    assert_eq!(said(&again), before, "{format}");
+    assert_eq!(imported.unread, [""; 0], "{format}");
+    Some((exported, imported))
+}
+
+/// The value of a setting, presets by their modules.
+fn value(row: &SettingRow, recipe: &Recipe) -> Option<String> {
+    let mut recipe = recipe.clone();
+    if let Some(adapter) = &mut recipe.adapter
+        && let TargetModules::Preset(preset) = adapter.target_modules
+    {
+        let names = preset.row().modules.iter().map(|name| (*name).to_owned());
+        adapter.target_modules = TargetModules::Named(names.collect());
+    }
+    (row.get)(&recipe).map(|value| value.to_string())
+}
+
+#[test]
+fn export_import_and_export_is_the_identity_for_every_tool() {
+    for (case, recipe) in [("lora", lora()), ("qlora", qlora()), ("odd", odd())] {
+        for format in TOOLS {
+            let (exported, imported) = there_and_back(&recipe, format).unwrap();
+            // What both know is the same; of what was changed on the way out, the export has warned.
+            let is_told = |row: &SettingRow| exported.warnings.iter().any(|warning| warning.field == row.field);
+            for row in settings().filter(|row| imported.said.contains(row.name) && !is_told(row)) {
+                // Fractions of a length are steps in other tools, rsLoRA a factor of alpha, `none` of a default a number.
+                let is_counted = ["warmup", "beta2"].contains(&row.name);
+                let is_scaled = format == ExportFormat::Torchtune && row.name == "alpha";
+                if !is_counted && !is_scaled {
+                    let (was, is) = (value(row, &recipe), value(row, &imported.recipe));
+                    assert_eq!(is, was, "{case}, {format}: {}", row.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn data_and_length_come_back_as_far_as_a_tool_says_them() {
+    for format in TOOLS.into_iter().filter(|format| *format != ExportFormat::Peft) {
+        let (_, imported) = there_and_back(&qlora(), format).unwrap();
+        let (back, recipe) = (imported.recipe, qlora());
+        assert_eq!(back.model, recipe.model, "{format}");
+        assert_eq!(back.data.train, recipe.data.train, "{format}");
+        assert_eq!(back.data.format, recipe.data.format, "{format}");
+        assert_eq!(
+            (back.data.max_rows, back.data.loss_on),
+            (Some(5000), LossOn::Completions)
+        );
+        assert_eq!((back.training.seed, back.training.shuffle), (42, false), "{format}");
+        let says_files = ![ExportFormat::Trl, ExportFormat::Torchtune].contains(&format);
+        let held_out = if says_files {
+            recipe.data.held_out
+        } else {
+            HeldOut::Files(Vec::new())
+        };
+        assert_eq!(back.data.held_out, held_out, "{format}");
+        let (_, imported) = there_and_back(&lora(), format).unwrap();
+        assert_eq!(imported.recipe.data.held_out, HeldOut::Fraction(0.1), "{format}");
+        assert_eq!(imported.recipe.training.length, TrainingLength::Epochs(1.0), "{format}");
+    }
+}
+
+#[test]
+fn every_row_of_the_tables_comes_back() {
+    let mut changes: Vec<(&str, Recipe)> = Vec::new();
+    let mut change = |field: &'static str, with: &dyn Fn(&mut Recipe)| {
+        let mut recipe = lora();
+        recipe.training.length = TrainingLength::Steps(200);
+        with(&mut recipe);
+        changes.push((field, recipe));
+    };
+    for kind in OptimizerKind::ALL {
+        change("optimizer.kind", &|recipe| recipe.optimizer.kind = kind);
+    }
+    for kind in ScheduleKind::ALL {
+        for warmup in [0.0, 0.1] {
+            change("schedule.kind", &|recipe| {
+                (recipe.schedule.kind, recipe.schedule.warmup) = (kind, warmup);
+                recipe.schedule.min_lr_rate = Some(0.25);
+            });
+        }
+    }
+    for precision in Precision::ALL {
+        change("precision", &|recipe| recipe.precision = precision);
+    }
+    for form in [Checkpointing::None, Checkpointing::Full, Checkpointing::Offload] {
+        change("gradient_checkpointing", &|recipe| recipe.gradient_checkpointing = form);
+    }
+    for init in AdapterInit::ALL {
+        change("adapter.init", &|recipe| recipe.adapter.as_mut().unwrap().init = init);
+    }
+    for preset in TargetPreset::ALL {
+        change("adapter.target_modules", &|recipe| {
+            recipe.adapter.as_mut().unwrap().target_modules = TargetModules::Preset(preset);
+        });
+    }
+    for format in [
+        DataFormat::Messages,
+        DataFormat::Sharegpt,
+        DataFormat::Alpaca,
+        DataFormat::PromptCompletion,
+        DataFormat::Text,
+        DataFormat::Tokenized,
+    ] {
+        for loss_on in [LossOn::Completions, LossOn::All] {
+            change("data.format", &|recipe| {
+                (recipe.data.format, recipe.data.loss_on) = (format, loss_on)
+            });
+        }
+    }
+    change("batch.group_by_length", &|recipe| recipe.batch.group_by_length = true);
+    change("training.evaluate_every", &|recipe| {
+        recipe.training.evaluate_every = Some(50)
+    });
+    change("adapter", &|recipe| recipe.adapter = None);
+    let mut read = 0;
+    for (field, recipe) in &changes {
+        for format in TOOLS {
+            let Some((exported, imported)) = there_and_back(recipe, format) else {
+                continue;
+            };
+            let row = settings().find(|row| row.field == *field);
+            let is_told = exported.warnings.iter().any(|warning| warning.field == *field);
+            if let Some(row) = row.filter(|row| imported.said.contains(row.name) && !is_told) {
+                assert_eq!(value(row, &imported.recipe), value(row, recipe), "{field}, {format}");
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 100, "{read}");
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_named_with_what_to_do() {
+    let of = |name: &str, text: &str| parse_recipe(Path::new(name), text, None);
+    let noted = |name: &str, text: &str| {
+        let imported = of(name, text).unwrap();
+        (
+            [imported.notes, imported.data_notes].concat().join("\n"),
+            imported.unread,
+        )
+    };
+    let (notes, unread) = noted(
+        "a.yaml",
+        "base_model: m\nadapter: lora\nlora_r: 8\noptimizer: warp_drive\nchat_template: chatml\ndatasets:\n  - path: org/set\n    \
+         type: poem\n    odd: 3\nwarp_factor: 9\nwandb_project: x\nlogging_steps: 1\nnew_flag: false\n",
+    );
+    for part in [
+        "`optimizer: warp_drive`",
+        "`datasets.path: org/set`",
+        "--data",
+        "`chat_template: chatml`",
+        "`datasets.type: poem`",
+    ] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
+    assert_eq!(unread, ["warp_factor", "datasets.odd"]);
+    for (name, text, parts) in [
+        (
+            "l.yaml",
+            "stage: dpo\nmodel_name_or_path: m\n",
+            ["`stage`", "sft or pt"],
+        ),
+        (
+            "l.yaml",
+            "stage: sft\nfinetuning_type: oft\n",
+            ["`finetuning_type`", "lora or full"],
+        ),
+        (
+            "l.yaml",
+            "stage: sft\nlearning_rate: fast\n",
+            ["`learning_rate`", "a number"],
+        ),
+        (
+            "l.yaml",
+            "stage: sft\nlora_dropout: 1.5\n",
+            ["`lora_dropout`", "below 1"],
+        ),
+        ("p.json", "{\"peft_type\": \"IA3\"}", ["`peft_type`", "LORA"]),
+        ("q.yaml", "x: 1\n", ["tells its tool", "q.yaml"]),
+    ] {
+        let error = of(name, text).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_command_line_and_a_script_are_read_as_a_yaml_is() {
+    let line = "trl sft --model_name_or_path org/m --use_peft --lora_r 4 --lora_target_modules q_proj v_proj \
+                --learning_rate 1e-3 --per_device_train_batch_size=3 --dtype bfloat16 --dataset_name train.jsonl --max_steps 7";
+    let script = "cfg = SFTConfig(max_length=256, per_device_train_batch_size=3, learning_rate=1e-3, max_steps=7)\n\
+                  lora = LoraConfig(r=4, target_modules=['q_proj', 'v_proj'])\n\
+                  data = load_dataset('json', data_files='train.jsonl')\nmodel_name = 'org/m'\n";
+    for (name, text) in [("run.sh", line), ("train.py", script)] {
+        let recipe = parse_recipe(Path::new(name), text, None).unwrap().recipe;
+        let adapter = recipe.adapter.unwrap();
+        assert_eq!(
+            (adapter.rank, recipe.batch.micro_batch, recipe.model.as_str()),
+            (4, 3, "org/m")
+        );
+        assert_eq!(
+            adapter.target_modules,
+            TargetModules::Named(vec!["q_proj".into(), "v_proj".into()])
+        );
+        assert_eq!(
+            (recipe.optimizer.learning_rate, recipe.training.length),
+            (1e-3, TrainingLength::Steps(7))
+        );
+        assert_eq!(recipe.data.train, [Path::new("train.jsonl")]);
+    }
+}
+
+#[test]
+fn the_expression_of_a_multimodal_export_is_a_list_again() {
+    use peft_tune_core::plan::expression_within;
+
+    let names = ["q_proj", "mlp.down_proj"].map(str::to_owned).to_vec();
+    for layers in [None, Some(vec![0, 3])] {
+        let expression = expression_within(&names, layers.as_deref());
+        let text = serde_json::json!({"peft_type": "LORA", "r": 4, "target_modules": expression}).to_string();
+        let adapter = parse_recipe(Path::new("adapter_config.json"), &text, None)
+            .unwrap()
+            .recipe
+            .adapter
+            .unwrap();
+        assert_eq!(adapter.target_modules, TargetModules::Named(names.clone()));
+        assert_eq!(adapter.layers_to_transform, layers);
+    }
+    let other = r#"{"peft_type": "LORA", "r": 4, "target_modules": ".*(q|v)_proj"}"#;
+    let imported = parse_recipe(Path::new("adapter_config.json"), other, None).unwrap();
+    assert!(
+        imported.notes[0].contains("all-linear is taken"),
+        "{:?}",
+        imported.notes
+    );
+}
