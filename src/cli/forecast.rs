@@ -19,7 +19,7 @@ use peft_tune_core::predict;
 use peft_tune_core::predict::{Host, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_core::study::ParamValue;
-use peft_tune_engine::data::{BatchSource, RowOrder};
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceFacts;
@@ -149,7 +149,16 @@ impl Here {
 
 /// The lengths of the training rows at every sequence length of the study.
 pub(super) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
-    let data = prepared(base, files)?;
+    rows_of_data(study, base, &prepared(base, files)?, |rows, _| RowLengths::new(rows))
+}
+
+/// The same of data that are ready; `of` makes the lengths of the documents of rows, and the sequence length.
+pub(super) fn rows_of_data(
+    study: &Study,
+    base: &Recipe,
+    data: &PreparedData,
+    of: impl Fn(Vec<Vec<(usize, usize)>>, usize) -> RowLengths,
+) -> Result<Rows, CliError> {
     let is_true = |value: ParamValue| value == ParamValue::Bool(true);
     let mut packings: Vec<bool> = values(study, "packing").into_iter().map(is_true).collect();
     if packings.is_empty() {
@@ -165,7 +174,7 @@ pub(super) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Resul
                 ..BatchSettings::default()
             };
             let source = BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)?;
-            rows.insert((sequence_length, *packing), RowLengths::new(source.row_documents()));
+            rows.insert((sequence_length, *packing), of(source.row_documents(), sequence_length));
         }
     }
     Ok(rows)

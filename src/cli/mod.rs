@@ -66,6 +66,7 @@ mod standing;
 mod status;
 mod stop;
 mod studies;
+mod study_rows;
 mod target;
 mod threads;
 mod train;

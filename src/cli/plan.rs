@@ -10,9 +10,10 @@ use super::learning_rate;
 use super::output::{tell, terminal_width, write_result};
 use super::plan_stack;
 use super::plan_stack::StackArgs;
-use super::plan_text::{to_json, to_text};
-use super::prepare::prepared;
-use crate::space::{Study, StudyFile};
+use super::plan_text::{StudyPlan, to_json, to_text};
+use super::study_rows::{StudyRows, study_of};
+use crate::report::Lengths;
+use crate::space::Study;
 use crate::store::Store;
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
@@ -51,7 +52,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
         return plan_stack::run(args.file.as_deref(), &args.stack, args.device.as_deref(), args.json);
     };
-    let study = StudyFile::read(file)?;
+    let (study, has_data) = study_of(file)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }
@@ -63,45 +64,38 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
-    let (forecast, machine) = forecast_of(&args, &study, sheet)?;
+    let looked_at = rows_of(&study, has_data)?;
+    let (rows, lengths) = looked_at.unwrap_or_default();
+    let (forecast, machine) = forecast_of(&args, &study, sheet, rows)?;
     let survey = CostSurvey::new(&study, &forecast);
     if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
         let message = format!("no setting of {} can be predicted: {reason}", file.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
+    let plan = StudyPlan {
+        study: &study,
+        survey: &survey,
+        machine: &machine,
+        sheet,
+        lengths: lengths.as_ref(),
+    };
     let text = match args.json {
-        true => to_json(&study, &survey, &machine, sheet, args.top).map_err(CliError::failed)? + "\n",
-        false => to_text(&study, &survey, &machine, args.top, terminal_width()),
+        true => to_json(&plan, args.top).map_err(CliError::failed)? + "\n",
+        false => to_text(&plan, args.top, terminal_width()),
     };
     write_result(&text)
 }
 
 /// The forecast, and the name of the machine that it is for.
-fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) -> Result<(Forecast, String), CliError> {
-    let Some(base) = &study.base else {
-        let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    };
-    // A model that lies here has its tokenizer beside it, and the data can be read; else rows are taken as full.
+fn forecast_of(
+    args: &Args,
+    study: &Study,
+    sheet: Option<&'static DataSheet>,
+    rows: forecast::Rows,
+) -> Result<(Forecast, String), CliError> {
+    let base = base_of(study)?;
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
-    let local = std::path::Path::new(&base.model).is_dir();
-    let whole = local
-        .then(|| ModelFiles::resolve_weights(&base.model, &mut ()).ok())
-        .flatten();
-    let rows = match whole.map(|files| rows_of(study, base, &files)) {
-        Some(Ok(rows)) => rows,
-        Some(Err(error)) => {
-            tell(format_args!("warning: every row is assumed to be full: {error}"));
-            forecast::Rows::new()
-        }
-        None => {
-            tell(format_args!(
-                "warning: every row is assumed to be full: the model's tokenizer or weights are not here"
-            ));
-            forecast::Rows::new()
-        }
-    };
     if let Some(sheet) = sheet {
         let machine = Machine::DataSheet(sheet);
         let forecast = Forecast::new(study, Predictor::new(architecture, machine), rows);
@@ -118,11 +112,34 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     Ok((here.forecast(study, architecture, rows), name))
 }
 
-/// The lengths of the training rows. Says how often a trial goes over them where that is more than once.
-fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<forecast::Rows, CliError> {
-    let data = prepared(base, files)?;
-    if let Some(warning) = epochs::warning_of_study(study, base, &data)? {
-        tell(format_args!("warning: {warning}"));
+/// The recipe that trials complete.
+pub(super) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
+    study.base.as_ref().ok_or_else(|| {
+        let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
+        CliError::bad_input(anyhow::anyhow!(message))
+    })
+}
+
+/// The lengths of the training rows; `None` where they cannot be looked at, which is told. Says how often a trial goes over them
+/// where that is more than once.
+fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Option<Lengths>)>, CliError> {
+    let base = base_of(study)?;
+    let Some(rows) = has_data.then(|| StudyRows::of(base)).flatten() else {
+        return Ok(None);
+    };
+    let looked_at = (|| {
+        if rows.sample.is_none()
+            && let Some(warning) = epochs::warning_of_study(study, base, &rows.data)?
+        {
+            tell(format_args!("warning: {warning}"));
+        }
+        Ok((rows.rows(study, base)?, Some(rows.lengths(study, base)?)))
+    })();
+    match looked_at {
+        Ok(looked_at) => Ok(Some(looked_at)),
+        Err::<_, CliError>(error) => {
+            tell(format_args!("warning: every row is assumed to be full: {error}"));
+            Ok(None)
+        }
     }
-    forecast::rows_of(study, base, files)
 }

@@ -4,8 +4,10 @@
 use std::path::Path;
 
 use super::CliError;
+use super::plan::base_of;
 use super::plan_stack::{FrontierPoint, StackArgs, StackPlan, bad, lengths_around};
-use crate::space::StudyFile;
+use super::study_rows::{StudyRows, study_of};
+use crate::report::Lengths;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::PredictError;
 use peft_tune_core::predict::stack::{OwnEngine, Sharing, StackDevice};
@@ -36,12 +38,11 @@ pub(super) fn planned(
             "peft-tune has a copy of everything on each device: leave out --sharing and --offload",
         ));
     }
-    let study = StudyFile::read(file)?;
-    let Some(mut recipe) = study.base else {
-        return Err(bad(
-            "a study with a command backend cannot be planned: only the program knows what a trial costs",
-        ));
-    };
+    let (study, has_data) = study_of(file)?;
+    let mut recipe = base_of(&study)?.clone();
+    let rows = has_data.then(|| StudyRows::of(&recipe)).flatten();
+    let lengths = rows.map(|rows| rows.lengths(&study, &recipe)).transpose()?;
+    let note = lengths.as_ref().and_then(|lengths| shorten(&mut recipe, lengths));
     if let Some(model) = &args.model {
         recipe.model.clone_from(model);
     }
@@ -63,11 +64,27 @@ pub(super) fn planned(
         limits: device.map(|_| engine.limits(&recipe)),
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: engine.levers(&recipe).map_err(CliError::bad_input)?,
-        notes: Vec::new(),
+        lengths,
+        notes: note.into_iter().collect(),
         model: recipe.model,
         device,
         prediction,
     })
+}
+
+/// Takes the longest row of the data for the longest that can be; says so. Packed rows are filled up, and a sample does not know
+/// the longest.
+fn shorten(recipe: &mut Recipe, lengths: &Lengths) -> Option<String> {
+    let allowed = recipe.batch.sequence_length;
+    let at = lengths.at.iter().find(|at| at.sequence_length == allowed)?;
+    if recipe.batch.packing || lengths.sample.is_some() || at.longest >= allowed {
+        return None;
+    }
+    recipe.batch.sequence_length = at.longest;
+    Some(format!(
+        "no row is longer than {0} tokens: the figures are those of rows of {0}, and not of {allowed}",
+        at.longest
+    ))
 }
 
 fn frontier(engine: &OwnEngine, recipe: &Recipe, most: u64) -> Result<Vec<FrontierPoint>, PredictError> {

@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 
 use super::CliError;
 use super::output::{tell, write_result};
+use super::plan::base_of;
 use super::plan_own;
 use super::plan_stack_text::{setting_text, to_json, to_text};
-use crate::space::StudyFile;
+use super::study_rows::{StudyRows, study_of};
+use crate::report::Lengths;
 use crate::stacks;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{
     Fit, Lever, Limits, ModelShape, Sharing, Stack, StackDevice, StackPrediction, StackSetting, levers, limits,
 };
+use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Another tool that is to train.
@@ -59,6 +62,8 @@ pub(super) struct StackPlan {
     pub limits: Option<Limits>,
     pub frontier: Vec<FrontierPoint>,
     pub levers: Vec<Lever>,
+    /// Of the study's rows, where they could be looked at.
+    pub lengths: Option<Lengths>,
     pub notes: Vec<String>,
 }
 
@@ -103,6 +108,7 @@ pub(super) fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, a
 struct Asked {
     setting: StackSetting,
     model: String,
+    lengths: Option<Lengths>,
     notes: Vec<String>,
 }
 
@@ -144,22 +150,45 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Stack>) -> Result<Asked,
     Ok(Asked {
         setting: config.setting,
         model,
+        lengths: None,
         notes,
     })
 }
 
 fn studied(file: &Path, args: &StackArgs, stack: Stack) -> Result<Asked, CliError> {
-    let study = StudyFile::read(file)?;
-    let Some(base) = &study.base else {
-        return Err(bad(
-            "a study with a command backend cannot be planned: only the program knows what a trial costs",
-        ));
-    };
+    let (study, has_data) = study_of(file)?;
+    let base = base_of(&study)?;
+    let mut setting = StackSetting::of_recipe(stack, base);
+    let rows = has_data.then(|| StudyRows::of(base)).flatten();
+    let lengths = rows.map(|rows| rows.lengths(&study, base)).transpose()?;
+    let note = lengths
+        .as_ref()
+        .and_then(|lengths| shorten(&mut setting, base, lengths));
     Ok(Asked {
-        setting: StackSetting::of_recipe(stack, base),
+        setting,
         model: args.model.clone().unwrap_or_else(|| base.model.clone()),
-        notes: Vec::new(),
+        lengths,
+        notes: note.into_iter().collect(),
     })
+}
+
+/// Takes the longest row of the data for the longest that can be, as the stack pads it; says so. Packed rows are filled up, and a
+/// sample does not know the longest.
+fn shorten(setting: &mut StackSetting, base: &Recipe, lengths: &Lengths) -> Option<String> {
+    let allowed = setting.sequence_length;
+    let at = lengths.at.iter().find(|at| at.sequence_length as u64 == allowed)?;
+    if base.batch.packing || lengths.sample.is_some() {
+        return None;
+    }
+    let padded = (at.longest as u64).next_multiple_of(setting.stack.row().pads_to);
+    if padded >= allowed {
+        return None;
+    }
+    setting.sequence_length = padded;
+    Some(format!(
+        "no row is longer than {} tokens: the figures are those of micro-batches padded to {padded}, and not to {allowed}",
+        at.longest
+    ))
 }
 
 fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
@@ -198,6 +227,7 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: levers.map_err(CliError::bad_input)?,
         model: asked.model,
+        lengths: asked.lengths,
         device,
         prediction,
         notes,

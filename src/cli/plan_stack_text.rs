@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::plan_stack::StackPlan;
-use crate::report::{bytes, printable};
+use crate::report::{Padder, bytes, printable};
 use peft_tune_core::predict::stack::{AttentionForm, EVALUATION, Recompute, Sharing, StackSetting, Trains, WeightForm};
 
 /// The plan for people.
@@ -88,6 +88,7 @@ pub(super) fn to_text(plan: &StackPlan) -> String {
             &format!("{}: {} less{fit}{speed}", lever.name, size_of(lever.saves_bytes)),
         );
     }
+    text.extend(plan.lengths.as_ref().map(|lengths| lengths.to_text_of(Padder::Stack)));
     text
 }
 
@@ -128,6 +129,7 @@ pub(super) fn to_json(plan: &StackPlan) -> String {
         "limits": plan.limits,
         "frontier": frontier,
         "levers": plan.levers,
+        "data": plan.lengths,
         "notes": plan.notes,
     });
     format!("{value:#}\n")

@@ -4,13 +4,30 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use crate::report::{Align, TextTable, bytes, duration, metric_value, param_value, printable};
+use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Expected};
 use peft_tune_core::predict::{DataSheet, Imbalance};
 
-/// The plan for people: facts, the predicted front, the `top` fastest settings.
-pub(super) fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: usize, width: Option<usize>) -> String {
+/// All that a plan says.
+pub(super) struct StudyPlan<'a> {
+    pub study: &'a Study,
+    pub survey: &'a CostSurvey,
+    pub machine: &'a str,
+    pub sheet: Option<&'a DataSheet>,
+    /// Of the rows to train on, where they could be looked at.
+    pub lengths: Option<&'a Lengths>,
+}
+
+/// The plan for people: facts, the data's lengths, the predicted front, the `top` fastest settings.
+pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) -> String {
+    let StudyPlan {
+        study,
+        survey,
+        machine,
+        lengths,
+        ..
+    } = plan;
     let mut text = format!("plan of study {}\n", printable(&study.name));
     let size = survey
         .size
@@ -30,7 +47,7 @@ pub(super) fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: us
     if let Some(base) = &study.base {
         line("model", base.model.clone());
     }
-    line("machine", machine.to_owned());
+    line("machine", (*machine).to_owned());
     line(
         "settings",
         format!("{size}{looked_at}, {} of different cost", survey.settings.len()),
@@ -63,6 +80,7 @@ pub(super) fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: us
             ),
         );
     }
+    text.extend(lengths.map(Lengths::to_text));
     let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
     let fitting = survey.settings.iter().filter(|one| one.fits);
     let best: Vec<&Expected> = fitting.take(top).collect();
@@ -100,13 +118,14 @@ fn table(settings: &[&Expected]) -> TextTable {
 }
 
 /// The plan with raw numbers; `settings` holds the `top` fastest that fit, and all parts of each one's memory and time.
-pub(super) fn to_json(
-    study: &Study,
-    survey: &CostSurvey,
-    machine: &str,
-    sheet: Option<&DataSheet>,
-    top: usize,
-) -> serde_json::Result<String> {
+pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<String> {
+    let StudyPlan {
+        study,
+        survey,
+        machine,
+        sheet,
+        lengths,
+    } = plan;
     let one = |one: &Expected| {
         json!({
             "params": one.params,
@@ -141,6 +160,7 @@ pub(super) fn to_json(
         "trial_s": survey.trial_s,
         "search_s": survey.search_s,
         "imbalance": survey.imbalance,
+        "data": lengths,
         "front": front,
         "settings": best,
     }))

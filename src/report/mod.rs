@@ -8,6 +8,7 @@ mod baseline;
 mod basis;
 mod counts;
 mod front_table;
+mod lengths;
 mod number;
 mod profile;
 mod summary;
@@ -18,6 +19,7 @@ pub use baseline::against_baseline;
 pub use basis::{basis, confirmation_text, disturbance_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;
+pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf};
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,

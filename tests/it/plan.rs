@@ -245,3 +245,146 @@ fn this_program_s_own_engine_is_planned_in_the_same_words() {
     let check = called(folder.path(), &["plan", "--check", "a.yaml", "--stack", "peft-tune"]);
     assert_eq!(check.status.code(), Some(2));
 }
+
+/// A study of the model, tokenizer and rows that come with the program.
+fn study_of_quickstart(data: &str, rest: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
+    let quickstart = quickstart.display();
+    let data = data.replace("HERE", &quickstart.to_string());
+    let space = format!(
+        "study: rows\nmodel: {quickstart}/base\ndata: {{train: {data}, held_out: 0.1}}\n\
+         space: {{rank: [2, 4], micro_batch: [1, 2, 4, 8]}}\n{rest}budget: {{trials: 4}}\n"
+    );
+    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+    folder
+}
+
+fn planned_rows(folder: &Path, more: &[&str]) -> (Value, String) {
+    let output = called(
+        folder,
+        &[&["plan", "space.yaml", "--json", "--device", "L4"], more].concat(),
+    );
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    (serde_json::from_slice(&output.stdout).unwrap(), told)
+}
+
+#[test]
+fn lengths_of_the_rows_and_their_padding_are_those_that_are_dealt() {
+    use peft_tune::space::StudyFile;
+    use peft_tune_core::recipe::BatchSettings;
+    use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+    use peft_tune_engine::hub::ModelFiles;
+
+    let folder = study_of_quickstart("HERE/train.jsonl", "trial: {sequence_length: 64}\n");
+    let (plan, _) = planned_rows(folder.path(), &[]);
+    let base = StudyFile::read(&folder.path().join("space.yaml"))
+        .unwrap()
+        .base
+        .unwrap();
+    let files = ModelFiles::resolve(&base.model).unwrap();
+    let data = PreparedData::of_recipe(&base, &files).unwrap();
+    let statistics = data.train().statistics();
+    let lengths = &plan["data"];
+    assert_eq!(lengths["rows"], statistics.rows - statistics.empty_rows);
+    assert_eq!(lengths["tokens"], statistics.tokens + statistics.cut_tokens);
+    let bins = lengths["histogram"].as_array().unwrap();
+    assert_eq!(
+        bins.iter().filter_map(|bin| bin["rows"].as_u64()).sum::<u64>(),
+        lengths["rows"].as_u64().unwrap()
+    );
+    let at = &lengths["at"][0];
+    assert!(statistics.cut_rows > 0);
+    assert_eq!(
+        (&at["cut_rows"], &at["longest"]),
+        (&statistics.cut_rows.into(), &64.into())
+    );
+    let padding = at["padding"].as_array().unwrap();
+    assert_eq!(padding.len(), 4, "each micro-batch of the space");
+    for one in padding {
+        let micro_batch = one["micro_batch"].as_u64().unwrap() as usize;
+        let batch = BatchSettings {
+            micro_batch,
+            sequence_length: 64,
+            ..BatchSettings::default()
+        };
+        let source = BatchSource::new(data.train().clone(), &batch, RowOrder::Shuffled { seed: 3 }).unwrap();
+        let (mut tokens, mut padded) = (0, 0);
+        for step in 0..40 * source.steps_per_epoch() {
+            for batch in source.global_batch(step) {
+                tokens += batch.tokens();
+                padded += batch.longest() * micro_batch;
+            }
+        }
+        let dealt = 1.0 - tokens as f64 / padded as f64;
+        let said = one["share"].as_f64().unwrap();
+        assert!(
+            (said - dealt).abs() < 0.005,
+            "micro-batch {micro_batch}: {said} and {dealt}"
+        );
+    }
+    let text = called(folder.path(), &["plan", "space.yaml", "--device", "L4"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for part in [
+        "\ndata\n",
+        "tokens a row",
+        "rows are cut",
+        "at micro-batch 8",
+        "% full",
+        "###",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn peaks_are_those_of_the_longest_rows_where_no_row_is_full() {
+    let folder = study_of_quickstart("HERE/train.jsonl", "trial: {sequence_length: 512}\n");
+    let (ours, _) = planned_rows(folder.path(), &[]);
+    let longest = ours["data"]["longest"].as_u64().unwrap();
+    assert!(longest < 512);
+    let peak = |plan: &Value| plan["peak_tensors_bytes"].as_u64().unwrap();
+    for (stack, multiple) in [("trl", 1), ("llamafactory", 8), ("axolotl", 64)] {
+        let (plan, told) = planned_rows(folder.path(), &["--stack", stack]);
+        let padded = longest.next_multiple_of(multiple);
+        assert_eq!(plan["setting"]["sequence_length"], padded, "{stack}");
+        assert!(
+            told.contains(&format!("no row is longer than {longest} tokens")),
+            "{told}"
+        );
+        // The same as that length as the limit, and less than full rows.
+        let same = study_of_quickstart("HERE/train.jsonl", &format!("trial: {{sequence_length: {padded}}}\n"));
+        assert_eq!(peak(&planned_rows(same.path(), &["--stack", stack]).0), peak(&plan));
+        let full = study_of_quickstart("gone.jsonl", "trial: {sequence_length: 512}\n");
+        assert!(peak(&planned_rows(full.path(), &["--stack", stack]).0) > peak(&plan));
+    }
+    let full = study_of_quickstart("gone.jsonl", "trial: {sequence_length: 512}\n");
+    let bytes = |plan: &Value| plan["settings"][0]["peak_memory"]["value"].as_f64().unwrap();
+    let (unknown, _) = planned_rows(full.path(), &[]);
+    assert!(
+        bytes(&unknown) > bytes(&ours),
+        "full rows are assumed where the data are not here"
+    );
+}
+
+#[test]
+fn a_plan_without_the_data_goes_on_and_says_so() {
+    let folder = study_of_quickstart("gone.jsonl", "trial: {sequence_length: 128}\n");
+    for more in [&[][..], &["--stack", "trl"]] {
+        let (plan, told) = planned_rows(folder.path(), more);
+        assert!(plan["data"].is_null());
+        assert!(told.contains("no data at") && told.contains("gone.jsonl"), "{told}");
+        assert!(told.contains("assumed to be full"), "{told}");
+    }
+    // A file that is none of rows is told as everywhere, with its row.
+    let broken = study_of_quickstart("broken.jsonl", "trial: {sequence_length: 128}\n");
+    std::fs::write(
+        broken.path().join("broken.jsonl"),
+        "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": 3\n",
+    )
+    .unwrap();
+    let (plan, told) = planned_rows(broken.path(), &[]);
+    assert!(plan["data"].is_null());
+    assert!(told.contains("broken.jsonl:2") || told.contains("line 2"), "{told}");
+}

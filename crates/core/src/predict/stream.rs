@@ -112,6 +112,15 @@ impl RowLengths {
         Self { longest: rows, mean }
     }
 
+    /// Rows of a sample, of which the mean is known and the longest is not: it is taken for one of `sequence_length` tokens.
+    pub fn of_sample(rows: Vec<Vec<(usize, usize)>>, sequence_length: usize) -> Self {
+        let longest = vec![vec![(sequence_length, sequence_length.saturating_sub(1))]];
+        Self {
+            longest,
+            ..Self::new(rows)
+        }
+    }
+
     /// The longest and the mean micro-batch of `micro_batch` rows.
     pub fn workload(&self, micro_batch: usize) -> Workload {
         let longest: Vec<&(usize, usize)> = self.longest.iter().cycle().take(micro_batch).flatten().collect();
@@ -165,6 +174,12 @@ mod tests {
         assert_eq!((workload.longest.longest(), workload.longest.targets), (10, 9.0));
         assert!((workload.mean.tokens() - 16.0).abs() < 1e-9);
         assert!((workload.mean.targets - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_longest_row_of_a_sample_is_taken_for_a_full_one() {
+        let workload = RowLengths::of_sample(vec![vec![(4, 3)], vec![(6, 2)]], 16).workload(2);
+        assert_eq!((workload.longest.tokens(), workload.mean.tokens()), (32.0, 10.0));
     }
 
     #[test]

@@ -110,6 +110,8 @@ pub struct StackRow {
     pub holds_logits: bool,
     /// AdamW works on all parameters at once, with temporaries as large as they are.
     pub foreach: bool,
+    /// Rows of a micro-batch are padded to the longest of them, rounded up to a multiple of this.
+    pub pads_to: u64,
     /// Share of the matrix units' peak that large products reach, beside a device's own factor.
     pub product_share: f64,
     /// Share of the bandwidth that passes over memory reach.
@@ -134,6 +136,7 @@ const PEFT: StackRow = StackRow {
     fused_lora: false,
     holds_logits: true,
     foreach: true,
+    pads_to: 1,
     product_share: 0.72,
     bandwidth_share: 0.8,
     launch_s: 17e-6,
@@ -162,6 +165,7 @@ pub const STACKS: [StackRow; 6] = [
         name: "axolotl",
         aliases: &[],
         about: "axolotl",
+        pads_to: 64,
         autocast: true,
         raises: Raised::Nothing,
         foreach: false,
@@ -172,6 +176,7 @@ pub const STACKS: [StackRow; 6] = [
         name: "llamafactory",
         aliases: &["llama-factory"],
         about: "LLaMA-Factory",
+        pads_to: 8,
         autocast: true,
         raises: Raised::Nothing,
         recompute: Recompute::Layers,

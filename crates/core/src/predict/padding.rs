@@ -1,0 +1,81 @@
+//! What padding costs where the rows of a micro-batch are made as long as the longest of them.
+//!
+//! Rows are dealt without replacement, in an order that is drawn anew for each epoch: a micro-batch of m of n rows is any of
+//! the n over m choices. With lengths l_1 <= .. <= l_n its longest row is at most l_k with probability
+//! P_k = (k over m) / (n over m), so that its mean is the sum of l_k (P_k - P_(k-1)). P_n is 1, and P_(k-1) = P_k (k - m) / k.
+
+/// Mean length of the longest of `rows` rows that are drawn without replacement from those of `lengths`, which are sorted. Data
+/// with fewer rows are repeated, so that the longest is always among them.
+pub fn mean_longest(lengths: &[usize], rows: usize) -> f64 {
+    let drawn = rows.max(1) as f64;
+    let mut at_most = 1.0;
+    let mut mean = 0.0;
+    for (index, length) in lengths.iter().enumerate().rev() {
+        let place = index as f64 + 1.0;
+        let below = at_most * ((place - drawn) / place).max(0.0);
+        mean += *length as f64 * (at_most - below);
+        at_most = below;
+        if at_most <= 0.0 {
+            break;
+        }
+    }
+    mean
+}
+
+/// Share of padding among all tokens of micro-batches of `rows` rows; `lengths` are sorted.
+pub fn padding_share(lengths: &[usize], rows: usize) -> f64 {
+    let longest = mean_longest(lengths, rows);
+    if lengths.is_empty() || longest <= 0.0 {
+        return 0.0;
+    }
+    let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
+    (1.0 - mean / longest).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Over all choices, one by one.
+    fn by_counting(lengths: &[usize], rows: usize) -> f64 {
+        let (mut sum, mut count) = (0, 0);
+        for choice in 0_u32..1 << lengths.len() {
+            if choice.count_ones() as usize == rows {
+                let chosen = (0..lengths.len()).filter(|index| choice >> index & 1 == 1);
+                sum += chosen.map(|index| lengths[index]).max().unwrap_or(0);
+                count += 1;
+            }
+        }
+        sum as f64 / f64::from(count)
+    }
+
+    proptest! {
+        #[test]
+        fn the_mean_over_all_choices_is_what_the_formula_says(
+            mut lengths in prop::collection::vec(1_usize..500, 1..11),
+            rows in 1_usize..11,
+        ) {
+            lengths.sort_unstable();
+            let rows = rows.min(lengths.len());
+            let counted = by_counting(&lengths, rows);
+            prop_assert!((mean_longest(&lengths, rows) - counted).abs() < 1e-9 * counted);
+        }
+
+        #[test]
+        fn larger_micro_batches_never_pad_less(mut lengths in prop::collection::vec(1_usize..500, 1..40)) {
+            lengths.sort_unstable();
+            let shares: Vec<f64> = (1..=lengths.len()).map(|rows| padding_share(&lengths, rows)).collect();
+            prop_assert!(shares[0].abs() < 1e-9);
+            prop_assert!(shares.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
+        }
+    }
+
+    #[test]
+    fn rows_of_one_length_and_data_smaller_than_a_micro_batch() {
+        assert_eq!(padding_share(&[7; 5], 3), 0.0);
+        assert_eq!(mean_longest(&[3, 9], 8), 9.0);
+        assert_eq!((mean_longest(&[], 2), padding_share(&[], 2)), (0.0, 0.0));
+    }
+}

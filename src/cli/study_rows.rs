@@ -1,0 +1,236 @@
+//! The rows of a study's data for the plans: all of them where that is quick, else a sample that is said to be one.
+
+use std::path::Path;
+
+use super::CliError;
+use super::forecast::{self, Rows};
+use super::init::about_rows;
+use super::output::tell;
+use super::prepare::prepared;
+use crate::report::{Lengths, RowsAtLength, SampleOf};
+use crate::space::{ReadOptions, SpaceError, Study, StudyFile};
+use peft_tune_core::predict::RowLengths;
+use peft_tune_core::recipe::{BatchSettings, HeldOut, Recipe};
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_engine::hub::{HubSettings, ModelFiles, TokenizerFiles};
+
+/// Bytes of data that are tokenised for a plan, a few seconds' worth. Parquet packs its rows.
+const QUICK_BYTES: u64 = 24 << 20;
+const PARQUET: u64 = 4;
+/// Rows of a sample where a row's size is not known beforehand.
+const SOME_ROWS: u64 = 20_000;
+/// Longer than any row that is trained on.
+const UNCUT: usize = 1 << 22;
+
+/// The rows of a study, as far as they could be looked at.
+pub(super) struct StudyRows {
+    pub data: PreparedData,
+    pub sample: Option<SampleOf>,
+}
+
+/// Reads a study file whose data need not be on this machine: `false` where they are not.
+///
+/// # Errors
+/// As for any study file.
+pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
+    let error = match StudyFile::read(file) {
+        Ok(study) => return Ok((study, true)),
+        Err(error) => error,
+    };
+    if !matches!(error, SpaceError::MissingPath { .. }) {
+        return Err(error.into());
+    }
+    let study = StudyFile::read_with(file, ReadOptions { check_files: false })?;
+    let is_here = |path: &std::path::PathBuf| path.is_file();
+    let Some(data) = study.base.as_ref().map(|base| &base.data) else {
+        return Err(error.into());
+    };
+    let mut files = data
+        .train
+        .iter()
+        .chain(data.held_out.files())
+        .chain(&data.chat_template);
+    match files.find(|path| !is_here(path)) {
+        Some(missing) => {
+            tell(format_args!(
+                "warning: no data at {}: every row is assumed to be full, and no lengths are shown",
+                missing.display()
+            ));
+            Ok((study, false))
+        }
+        // It is the model.
+        None => Err(error.into()),
+    }
+}
+
+impl StudyRows {
+    /// Reads and tokenises them; `None`, which is told, where the model's tokenizer is not here or the data cannot be used.
+    pub(super) fn of(base: &Recipe) -> Option<Self> {
+        let Some(files) = files_of(&base.model) else {
+            tell(format_args!(
+                "warning: every row is assumed to be full: the model's tokenizer is not here"
+            ));
+            return None;
+        };
+        let (recipe, sample) = quick(base);
+        match prepared(&recipe, &files) {
+            Ok(data) => Some(Self { data, sample }),
+            Err(error) => {
+                tell(format_args!("warning: every row is assumed to be full: {error}"));
+                None
+            }
+        }
+    }
+
+    /// What the prediction needs of them.
+    ///
+    /// # Errors
+    /// Bad input: nothing is left of them at some length.
+    pub(super) fn rows(&self, study: &Study, base: &Recipe) -> Result<Rows, CliError> {
+        let of = |rows, length| match self.sample {
+            Some(_) => RowLengths::of_sample(rows, length),
+            None => RowLengths::new(rows),
+        };
+        forecast::rows_of_data(study, base, &self.data, of)
+    }
+
+    /// What people want to know of them.
+    ///
+    /// # Errors
+    /// Bad input: nothing is left of them at some length.
+    pub(super) fn lengths(&self, study: &Study, base: &Recipe) -> Result<Lengths, CliError> {
+        let whole = self.data.at_length(UNCUT).map_err(CliError::bad_input)?;
+        let lengths = row_tokens(&dealt(&whole, UNCUT, false)?);
+        let mut at = Vec::new();
+        for sequence_length in forecast::sequence_lengths(study, base) {
+            let cut = self.data.at_length(sequence_length).map_err(CliError::bad_input)?;
+            let statistics = cut.train().statistics();
+            at.push(RowsAtLength {
+                sequence_length,
+                lengths: row_tokens(&dealt(&cut, sequence_length, false)?),
+                cut_rows: statistics.cut_rows,
+                cut_tokens: statistics.cut_tokens,
+                dropped_rows: statistics.dropped_rows,
+                packed_rows: dealt(&cut, sequence_length, true)?.rows() as u64,
+            });
+        }
+        let micro_batches = forecast::values(study, "micro_batch").into_iter();
+        let mut micro_batches: Vec<usize> = micro_batches
+            .filter_map(|value| Some(value.as_f64()? as usize))
+            .collect();
+        if micro_batches.is_empty() {
+            micro_batches.push(base.batch.micro_batch);
+        }
+        micro_batches.sort_unstable();
+        Ok(Lengths::new(lengths, at, &micro_batches, self.sample))
+    }
+}
+
+fn dealt(data: &PreparedData, sequence_length: usize, packing: bool) -> Result<BatchSource, CliError> {
+    let batch = BatchSettings {
+        sequence_length,
+        packing,
+        ..BatchSettings::default()
+    };
+    BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)
+}
+
+fn row_tokens(source: &BatchSource) -> Vec<usize> {
+    let rows = source.row_documents().into_iter();
+    rows.map(|row| row.iter().map(|(tokens, _)| tokens).sum()).collect()
+}
+
+/// A model's tokenizer, without a network and without weights.
+fn files_of(model: &str) -> Option<ModelFiles> {
+    let settings = HubSettings {
+        offline: true,
+        ..HubSettings::from_env().ok()?
+    };
+    if let Ok(files) = ModelFiles::resolve_with(model, &settings) {
+        return Some(files);
+    }
+    let folder = Path::new(model);
+    // Weights may have no tokenizer beside them, where data are tokenised already.
+    if let Some(files) = folder
+        .is_dir()
+        .then(|| ModelFiles::resolve_weights(model, &mut ()).ok())
+        .flatten()
+    {
+        return Some(files);
+    }
+    let tokenizer = folder.is_dir().then(|| TokenizerFiles::resolve(model).ok()).flatten()?;
+    Some(ModelFiles {
+        model: model.to_owned(),
+        folder: folder.to_owned(),
+        config: folder.join("config.json"),
+        tokenizer,
+        weights: Vec::new(),
+    })
+}
+
+/// The recipe whose data are quick to read: itself, or the first rows of it.
+fn quick(base: &Recipe) -> (Recipe, Option<SampleOf>) {
+    let size = |path: &std::path::PathBuf| {
+        let factor = if path.extension().is_some_and(|end| end == "parquet") {
+            PARQUET
+        } else {
+            1
+        };
+        std::fs::metadata(path).map_or(0, |metadata| metadata.len().saturating_mul(factor))
+    };
+    let data = &base.data;
+    let bytes: u64 = data.train.iter().chain(data.held_out.files()).map(size).sum();
+    if bytes <= QUICK_BYTES {
+        return (base.clone(), None);
+    }
+    let about: Vec<Option<u64>> = data.train.iter().map(|path| about_rows(path)).collect();
+    let all_rows: Option<u64> = about.into_iter().sum();
+    let trained: u64 = data.train.iter().map(size).sum();
+    let share = QUICK_BYTES as f64 / trained.max(1) as f64;
+    let first_rows = all_rows.map_or(SOME_ROWS, |rows| ((rows as f64 * share) as u64).max(1000));
+    let most = data.max_rows.unwrap_or(usize::MAX) as u64;
+    if most <= first_rows {
+        return (base.clone(), None);
+    }
+    let mut recipe = base.clone();
+    recipe.data.max_rows = Some(first_rows as usize);
+    // Held-out files may be as large; their rows say nothing of a step.
+    recipe.data.held_out = HeldOut::Fraction(0.001);
+    let all_rows = all_rows.map(|rows| rows.min(most));
+    let sample = SampleOf { first_rows, all_rows };
+    (recipe, Some(sample))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::recipe::DataSettings;
+
+    #[test]
+    fn large_data_are_looked_at_as_a_sample_that_says_how_large_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.jsonl");
+        let row = format!("{{\"text\": \"{}\"}}\n", "a".repeat(988));
+        assert_eq!(row.len(), 1001);
+        let recipe = |rows: usize| {
+            std::fs::write(&path, row.repeat(rows)).unwrap();
+            let data = DataSettings {
+                train: vec![path.clone()],
+                ..DataSettings::default()
+            };
+            Recipe::new("m", data)
+        };
+        let small = recipe(100);
+        assert_eq!(quick(&small), (small.clone(), None));
+        let (first, sample) = quick(&recipe(100_000));
+        let sample = sample.unwrap();
+        assert_eq!(first.data.max_rows, Some(sample.first_rows as usize));
+        assert!(sample.first_rows.abs_diff(25_140) < 30, "{sample:?}");
+        assert!(sample.all_rows.unwrap().abs_diff(100_000) < 100, "{sample:?}");
+        // As many as the study reads are no sample.
+        let mut few = recipe(100_000);
+        few.data.max_rows = Some(500);
+        let (few, sample) = quick(&few);
+        assert_eq!((few.data.max_rows, sample), (Some(500), None));
+    }
+}

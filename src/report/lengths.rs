@@ -1,0 +1,310 @@
+//! [`Lengths`]: how long the rows of a study's data are, what is cut and padded of them, and what packing would gain.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use peft_tune_core::predict::{mean_longest, padding_share};
+
+/// Lengths of the rows to train on, in tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lengths {
+    /// Rows to train on; held-out ones are not among them.
+    pub rows: u64,
+    pub tokens: u64,
+    pub mean: f64,
+    pub median: usize,
+    /// Length that nineteen of twenty rows keep to.
+    pub most_rows: usize,
+    pub longest: usize,
+    /// Where not all rows were looked at.
+    pub sample: Option<SampleOf>,
+    pub histogram: Vec<LengthBin>,
+    /// At each sequence length of the study.
+    pub at: Vec<AtLength>,
+}
+
+/// What a sample is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SampleOf {
+    /// The first rows of the files, which were looked at.
+    pub first_rows: u64,
+    /// All rows, about; `None` where their number is not known.
+    pub all_rows: Option<u64>,
+}
+
+/// Rows of similar length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LengthBin {
+    /// Shortest and longest that count.
+    pub from: usize,
+    pub to: usize,
+    pub rows: u64,
+}
+
+/// What becomes of the rows at one sequence length.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AtLength {
+    pub sequence_length: usize,
+    /// Rows whose end is cut away.
+    pub cut_rows: u64,
+    pub cut_tokens: u64,
+    /// Rows of which nothing is left to learn.
+    pub dropped_rows: u64,
+    /// Tokens of the longest row after the cut.
+    pub longest: usize,
+    pub padding: Vec<MicroBatchPadding>,
+    /// Rows that packing makes of them.
+    pub packed_rows: u64,
+    /// Share of those rows that holds tokens.
+    pub packed_full: f64,
+}
+
+/// What micro-batches of one size pad, where rows are made as long as the longest of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MicroBatchPadding {
+    pub micro_batch: usize,
+    /// Share of padding among all tokens.
+    pub share: f64,
+    /// Tokens with padding over those of packed rows: what packing saves a stack that pads.
+    pub packing_saves: f64,
+}
+
+/// Whether rows of a micro-batch are padded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padder {
+    /// This engine lays rows end to end.
+    Nobody,
+    /// Other stacks make them as long as the longest.
+    Stack,
+}
+
+/// The rows at one sequence length, as they are dealt out.
+#[derive(Clone, Debug, Default)]
+pub struct RowsAtLength {
+    pub sequence_length: usize,
+    /// Tokens of each row after the cut.
+    pub lengths: Vec<usize>,
+    pub cut_rows: u64,
+    pub cut_tokens: u64,
+    pub dropped_rows: u64,
+    pub packed_rows: u64,
+}
+
+/// Lines of the chart are at most so long.
+const BAR: usize = 40;
+/// Bins of the histogram are powers of two, and at most so many.
+const BINS: usize = 12;
+
+impl Lengths {
+    /// The lengths of rows before any cut, and at each sequence length with these micro-batches.
+    pub fn new(
+        mut lengths: Vec<usize>,
+        at: Vec<RowsAtLength>,
+        micro_batches: &[usize],
+        sample: Option<SampleOf>,
+    ) -> Self {
+        lengths.sort_unstable();
+        let tokens: usize = lengths.iter().sum();
+        let quantile = |share: f64| {
+            let place = (share * lengths.len() as f64).ceil() as usize;
+            lengths.get(place.saturating_sub(1)).copied().unwrap_or(0)
+        };
+        Self {
+            rows: lengths.len() as u64,
+            tokens: tokens as u64,
+            mean: tokens as f64 / lengths.len().max(1) as f64,
+            median: quantile(0.5),
+            most_rows: quantile(0.95),
+            longest: quantile(1.0),
+            sample,
+            histogram: histogram(&lengths),
+            at: at.into_iter().map(|rows| AtLength::new(rows, micro_batches)).collect(),
+        }
+    }
+
+    /// For people, with a chart, of this engine.
+    pub fn to_text(&self) -> String {
+        self.to_text_of(Padder::Nobody)
+    }
+
+    /// For people, with a chart.
+    pub fn to_text_of(&self, padder: Padder) -> String {
+        let mut text = "\ndata\n".to_owned();
+        let mut line = |name: &str, value: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<14}{value}");
+        };
+        let Self { rows, tokens, mean, .. } = self;
+        let of = match self.sample {
+            None => String::new(),
+            Some(SampleOf { first_rows, all_rows }) => {
+                let all = all_rows.map_or_else(String::new, |all| format!(" of about {all}"));
+                format!(", a sample: the first {first_rows} rows{all}")
+            }
+        };
+        line("rows", &format!("{rows} to train on, {tokens} tokens{of}"));
+        let (median, most, longest) = (self.median, self.most_rows, self.longest);
+        line(
+            "tokens a row",
+            &format!("mean {mean:.1}, median {median}, 95% up to {most}, longest {longest}"),
+        );
+        let highest = self.histogram.iter().map(|bin| bin.rows).max().unwrap_or(1).max(1);
+        for bin in &self.histogram {
+            let bar = (bin.rows as f64 / highest as f64 * BAR as f64).ceil() as usize;
+            let range = format!("{} to {}", bin.from, bin.to);
+            line(&range, format!("{:>8}  {}", bin.rows, "#".repeat(bar)).trim_end());
+        }
+        for at in &self.at {
+            at.lines(self.sample.is_some(), padder, &mut line);
+        }
+        text
+    }
+}
+
+impl AtLength {
+    fn new(rows: RowsAtLength, micro_batches: &[usize]) -> Self {
+        let RowsAtLength {
+            sequence_length,
+            mut lengths,
+            cut_rows,
+            cut_tokens,
+            dropped_rows,
+            packed_rows,
+        } = rows;
+        lengths.sort_unstable();
+        let tokens: usize = lengths.iter().sum();
+        let room = (packed_rows as f64 * sequence_length as f64).max(1.0);
+        let padding = micro_batches.iter().map(|micro_batch| MicroBatchPadding {
+            micro_batch: *micro_batch,
+            share: padding_share(&lengths, *micro_batch),
+            packing_saves: lengths.len() as f64 * mean_longest(&lengths, *micro_batch) / room,
+        });
+        Self {
+            sequence_length,
+            cut_rows,
+            cut_tokens,
+            dropped_rows,
+            longest: lengths.last().copied().unwrap_or(0),
+            padding: padding.collect(),
+            packed_rows,
+            packed_full: tokens as f64 / room,
+        }
+    }
+
+    fn lines(&self, is_sample: bool, padder: Padder, line: &mut impl FnMut(&str, &str)) {
+        let length = self.sequence_length;
+        let cut = match self.cut_rows {
+            0 => "no row is cut".to_owned(),
+            rows => format!("{rows} rows are cut, which loses {} tokens", self.cut_tokens),
+        };
+        let dropped = match self.dropped_rows {
+            0 => String::new(),
+            rows => format!(", {rows} have nothing left to learn"),
+        };
+        let peak = match (is_sample, self.longest < length) {
+            (true, _) => format!("peaks are those of rows of {length}, as others may be longer"),
+            (false, true) => format!(
+                "peaks without packing are those of the longest rows, of up to {} tokens and not {length}",
+                self.longest
+            ),
+            (false, false) => "peaks are those of the longest rows, which are full".to_owned(),
+        };
+        line(&format!("cut at {length}"), &format!("{cut}{dropped}; {peak}"));
+        let shares = self.padding.iter().map(|one| {
+            let percent = 100.0 * one.share;
+            format!("{percent:.0}% at micro-batch {}", one.micro_batch)
+        });
+        let shares = shares.collect::<Vec<_>>().join(", ");
+        let whose = match padder {
+            Padder::Nobody => "none here; where rows are padded to the longest: ",
+            Padder::Stack => "",
+        };
+        line("padding", &format!("{whose}{shares}"));
+        let saves = self.padding.iter().map(|one| {
+            let times = one.packing_saves;
+            format!("{times:.2} at micro-batch {}", one.micro_batch)
+        });
+        let saves = saves.collect::<Vec<_>>().join(", ");
+        let (rows, full) = (self.packed_rows, 100.0 * self.packed_full);
+        line(
+            "packing",
+            &format!("{rows} rows that are {full:.0}% full; tokens with padding over tokens with packing: {saves}"),
+        );
+    }
+}
+
+/// Rows by length, in steps of a factor of two.
+fn histogram(lengths: &[usize]) -> Vec<LengthBin> {
+    let Some(longest) = lengths.last() else {
+        return Vec::new();
+    };
+    let last = longest.max(&1).next_power_of_two();
+    let mut to = (last >> (BINS - 1)).max(1);
+    let mut bins = Vec::new();
+    let (mut from, mut counted) = (1, 0);
+    while from <= *longest {
+        let below = lengths.partition_point(|length| *length <= to);
+        bins.push(LengthBin {
+            from,
+            to: to.min(*longest),
+            rows: (below - counted) as u64,
+        });
+        (from, counted) = (to + 1, below);
+        to *= 2;
+    }
+    let first = bins.iter().position(|bin| bin.rows > 0).unwrap_or(0);
+    bins.split_off(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_in_one_bin_of_a_short_histogram() {
+        let lengths: Vec<usize> = (1..=3000).collect();
+        let bins = histogram(&lengths);
+        assert_eq!(bins.iter().map(|bin| bin.rows).sum::<u64>(), 3000);
+        assert!(
+            bins.len() <= BINS && bins.windows(2).all(|pair| pair[0].to + 1 == pair[1].from),
+            "{bins:?}"
+        );
+        assert_eq!(bins.last().unwrap().to, 3000);
+        let one = histogram(&[5, 5]);
+        assert_eq!(
+            one,
+            [LengthBin {
+                from: 5,
+                to: 5,
+                rows: 2
+            }]
+        );
+    }
+
+    #[test]
+    fn a_sample_says_so_and_cut_rows_are_counted() {
+        let at = RowsAtLength {
+            sequence_length: 8,
+            lengths: vec![2, 8, 8],
+            cut_rows: 2,
+            cut_tokens: 5,
+            dropped_rows: 0,
+            packed_rows: 3,
+        };
+        let sample = SampleOf {
+            first_rows: 3,
+            all_rows: Some(90),
+        };
+        let lengths = Lengths::new(vec![11, 2, 10], vec![at], &[1, 2], Some(sample));
+        let text = lengths.to_text();
+        for part in [
+            "3 to train on, 23 tokens, a sample: the first 3 rows of about 90",
+            "2 rows are cut, which loses 5 tokens; peaks are those of rows of 8, as others",
+            "0% at micro-batch 1, 25% at micro-batch 2",
+            "3 rows that are 75% full",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
