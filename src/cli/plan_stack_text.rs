@@ -151,7 +151,8 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
     let trained = match &setting.trains {
         Trains::Everything => "all parameters".to_owned(),
         Trains::Adapters { rank, targets, .. } => {
-            format!("adapters of rank {rank} on {} linear layers a block", targets.len())
+            let form = if setting.dora { "DoRA adapters" } else { "adapters" };
+            format!("{form} of rank {rank} on {} linear layers a block", targets.len())
         }
     };
     let again = match setting.recompute {

@@ -219,6 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn dora_is_read_by_each_tools_name_for_it() {
+        for text in [
+            "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nuse_dora: true\n",
+            "base_model: m\nadapter: lora\nsequence_len: 64\npeft_use_dora: true\n",
+            "model_name_or_path: m\nstage: sft\nuse_dora: true\n",
+            "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n  lora_rank: 8\n  use_dora: true\n",
+            r#"{"peft_type": "LORA", "r": 4, "use_dora": true, "base_model_name_or_path": "m"}"#,
+        ] {
+            let config = of(text).unwrap();
+            assert!(config.setting.dora, "{text}");
+            assert!(config.unread.is_empty(), "{:?}", config.unread);
+            assert!(!of(&text.replace("true", "false")).unwrap().setting.dora, "{text}");
+        }
+        let full = of("model_name_or_path: m\nuse_peft: false\nuse_dora: true\nmax_length: 64\n").unwrap();
+        assert!(!full.setting.dora, "all parameters are trained");
+    }
+
+    #[test]
     fn keys_of_another_version_are_named_and_do_no_harm() {
         let config = of("base_model: m\nsequence_len: 64\nwarp_drive: 9\nlearning_rate: 1e-4\n").unwrap();
         assert_eq!(config.unread, ["warp_drive"]);

@@ -94,8 +94,20 @@ pub(super) fn setting(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, Stac
     if keys.has("peft_type") {
         config = adapter(stack, keys)?;
     }
+    config.setting.dora = has_dora(stack, keys)? && config.setting.trains != Trains::Everything;
     config.unread = keys.unread(HARMLESS);
     Ok(config)
+}
+
+/// Whether adapters have magnitudes, which tools call by other names.
+fn has_dora(stack: Stack, keys: &Keys<'_>) -> Result<bool, StackFileError> {
+    let model = match stack {
+        Stack::Torchtune => keys.part("model", "model."),
+        _ => None,
+    };
+    let keys = model.as_ref().unwrap_or(keys);
+    let named = [keys.flag("use_dora")?, keys.flag("peft_use_dora")?];
+    Ok(named.contains(&Some(true)))
 }
 
 fn config(setting: StackSetting, model: Option<String>) -> StackConfig {

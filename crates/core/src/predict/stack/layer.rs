@@ -1,10 +1,14 @@
 //! A decoder layer as the stacks run it, op by op: what each op saves follows from its derivative.
 
+use super::dora::Decomposed;
 use super::heap::Kind;
 use super::rows::{AttentionForm, Number, Raised, Recompute};
 use super::setting::{StackSetting, Trains};
 use super::shape::{ModelShape, Role};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
+
+/// From the index of an adapter's first factor to that of its magnitudes.
+const MAGNITUDES: usize = 32;
 
 /// A model in a setting: sizes of everything that goes through a layer.
 #[derive(Clone, Debug)]
@@ -60,6 +64,11 @@ impl Model {
             } if targets.contains(&role) => Some((*rank, *has_dropout)),
             _ => None,
         }
+    }
+
+    /// Whether LoRA's products are written by hand. DoRA's are not, whatever the stack does otherwise.
+    fn fuses_lora(&self) -> bool {
+        self.setting.fused_lora && !self.setting.dora
     }
 
     /// One decoder layer.
@@ -135,7 +144,7 @@ impl Model {
         })
     }
 
-    fn add(&self, tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
+    pub(super) fn add(&self, tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
         let width = left.width.max(right.width);
         let backward = if left.width == right.width {
             Backward::Shared
@@ -455,7 +464,7 @@ impl Model {
     ) -> Tensor {
         let setting = &self.setting;
         let is_bitsandbytes = setting.weights.is_bitsandbytes();
-        let result = match is_bitsandbytes && !setting.fused_lora {
+        let result = match is_bitsandbytes && !self.fuses_lora() {
             true => tape.op(Op {
                 elements: result.elements,
                 width: result.width,
@@ -470,7 +479,7 @@ impl Model {
         let parameters =
             [(index, rank * inner), (index + 1, rank * outer)].map(|(index, size)| self.parameter(index, size));
         let product_width = if setting.autocast { self.compute() } else { width };
-        let wide = match setting.fused_lora || (is_bitsandbytes && setting.autocast) {
+        let wide = match self.fuses_lora() || (is_bitsandbytes && setting.autocast) {
             true => cast(tape, input, product_width),
             false => cast(tape, input, width),
         };
@@ -479,6 +488,15 @@ impl Model {
         } else {
             wide.clone()
         };
+        let decomposed = setting.dora.then(|| Decomposed {
+            rank,
+            inner,
+            outer,
+            has_dropout,
+            magnitudes: self.parameter(index + MAGNITUDES, outer),
+            widths: [width, product_width],
+        });
+        let norms = decomposed.map(|layer| (layer, self.row_norms(tape, &layer, kept.width), kept.clone()));
         let operand = cast(tape, &kept, product_width);
         drop(kept);
         let rows = input.elements / inner.max(1);
@@ -507,7 +525,7 @@ impl Model {
         drop(operand);
         let mut saved = vec![&low];
         saved.extend(&copies[1]);
-        if setting.fused_lora {
+        if self.fuses_lora() {
             // The update is added into the base's output.
             return tape.op(Op {
                 inputs: &[&result, &low],
@@ -528,6 +546,9 @@ impl Model {
             ..Op::default()
         });
         drop(low);
+        if let Some((layer, norms, kept)) = norms {
+            return self.decomposed(tape, &layer, [result, kept, update], norms);
+        }
         let scaled = own(tape, &update, update.width, Cost::pass(2 * update.bytes()));
         drop(update);
         let scaled = match is_bitsandbytes && !setting.autocast {
@@ -707,6 +728,7 @@ mod tests {
         /// `None` trains everything.
         targets: Option<&'static [Role]>,
         has_dropout: bool,
+        dora: bool,
         kv_heads: u64,
         /// What `tests/golden/stack_saved.py` prints: bytes that one more layer saves.
         saved: u64,
@@ -715,6 +737,7 @@ mod tests {
     fn model(case: &Case) -> Model {
         let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
         setting.attention = case.attention;
+        setting.dora = case.dora;
         (setting.loads, setting.autocast) = (case.loads, case.autocast);
         if case.loads == Number::F32 && !case.autocast {
             setting.computes = Number::F32;
@@ -764,6 +787,7 @@ mod tests {
             autocast: false,
             targets: Some(&ATTENTION),
             has_dropout: false,
+            dora: false,
             kv_heads: 8,
             saved: 0,
         };
@@ -821,6 +845,64 @@ mod tests {
                 name: "bf16 full eager",
                 targets: None,
                 saved: 295_424,
+                ..half
+            },
+            Case {
+                name: "fp32 all sdpa dora",
+                attention: AttentionForm::Sdpa,
+                loads: Number::F32,
+                targets: Some(&ROLES),
+                dora: true,
+                saved: 706_304,
+                ..half
+            },
+            Case {
+                name: "bf16 qkvo eager dora",
+                dora: true,
+                saved: 400_896,
+                ..half
+            },
+            Case {
+                name: "bf16 all eager gqa dora",
+                targets: Some(&ROLES),
+                dora: true,
+                kv_heads: 4,
+                saved: 637_952,
+                ..half
+            },
+            Case {
+                name: "bf16 all eager gqa dora dropout",
+                targets: Some(&ROLES),
+                has_dropout: true,
+                dora: true,
+                kv_heads: 4,
+                saved: 1_063_936,
+                ..half
+            },
+            Case {
+                name: "bf16 autocast all eager dora",
+                targets: Some(&ROLES),
+                autocast: true,
+                dora: true,
+                saved: 506_112,
+                ..half
+            },
+            Case {
+                name: "bf16 autocast all eager dora dropout",
+                targets: Some(&ROLES),
+                autocast: true,
+                has_dropout: true,
+                dora: true,
+                saved: 760_064,
+                ..half
+            },
+            Case {
+                name: "fp32 autocast all eager dora",
+                targets: Some(&ROLES),
+                loads: Number::F32,
+                autocast: true,
+                dora: true,
+                saved: 612_608,
                 ..half
             },
         ];

@@ -158,6 +158,7 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
             to.adapters = to.stack.row().adapters[1];
         }
     });
+    add("LoRA in place of DoRA", &|to| to.dora = false);
     add(named::OPTIMIZER_8BIT, &|to| {
         if to.optimizer.states > 0 {
             to.optimizer = OptimizerForm {

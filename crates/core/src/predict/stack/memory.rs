@@ -302,7 +302,10 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
             let width = model.setting.adapters.bytes();
             let adapted = linears.iter().filter(|(role, ..)| targets.contains(role));
             let layer: Vec<u64> = adapted
-                .flat_map(|(_, rows, columns)| [rank * rows, rank * columns])
+                .flat_map(|(_, rows, columns)| {
+                    let magnitudes = model.setting.dora.then_some(*columns);
+                    [rank * rows, rank * columns].into_iter().chain(magnitudes)
+                })
                 .collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
             whole.filter(|_| *whole_embeddings).chain(layers).collect()

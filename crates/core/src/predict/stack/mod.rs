@@ -5,6 +5,7 @@
 //! (`heap`) what that takes of the device.
 
 mod device;
+mod dora;
 mod error;
 mod head;
 mod heap;

@@ -22,6 +22,7 @@ impl StackSetting {
             setting.adapters = Number::F32;
         }
         setting.trains = recipe.adapter.as_ref().map_or(Trains::Everything, trains);
+        setting.dora = recipe.adapter.as_ref().is_some_and(|adapter| adapter.dora);
         let batch = &recipe.batch;
         setting.micro_batch = batch.micro_batch as u64;
         setting.gradient_accumulation = batch.gradient_accumulation as u64;
@@ -109,6 +110,9 @@ mod tests {
             Number::Half,
             "TRL trains adapters of quantized weights in BF16"
         );
+        assert!(!setting.dora);
+        recipe.adapter.as_mut().unwrap().dora = true;
+        assert!(StackSetting::of_recipe(Stack::Trl, &recipe).dora);
         recipe.adapter = None;
         assert!(StackSetting::of_recipe(Stack::Trl, &recipe).trains == Trains::Everything);
     }

@@ -108,6 +108,8 @@ pub struct StackSetting {
     pub autocast: bool,
     pub raises: Raised,
     pub adapters: Number,
+    /// Adapters have magnitudes beside their factors (DoRA).
+    pub dora: bool,
     /// Rows that go through the model at once, on each device.
     pub micro_batch: u64,
     pub gradient_accumulation: u64,
@@ -151,6 +153,7 @@ impl StackSetting {
             autocast: row.autocast,
             raises: row.raises,
             adapters: row.adapters[usize::from(weights.is_quantized())],
+            dora: false,
             micro_batch: 1,
             gradient_accumulation: 1,
             sequence_length: 1024,

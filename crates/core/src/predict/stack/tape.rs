@@ -199,7 +199,7 @@ impl Tape {
             _ => self.taken(id, op.elements, op.width, self.kind),
         };
         drop(scratch);
-        self.count(op.cost[0]);
+        self.counted(op.cost[0]);
         output.needs_gradient = op.trained.is_some() || op.inputs.iter().any(|input| input.needs_gradient);
         if !(self.is_recording && output.needs_gradient) {
             return output;
@@ -287,7 +287,7 @@ impl Tape {
             let Some(gradient) = gradients.remove(&node.output) else {
                 continue;
             };
-            self.count(node.cost);
+            self.counted(node.cost);
             let scratch = (node.scratch > 0).then(|| self.tensor(node.scratch, 1, Kind::Working));
             match &node.backward {
                 Backward::Own => {
@@ -372,7 +372,8 @@ impl Tape {
         }
     }
 
-    fn count(&mut self, cost: Cost) {
+    /// Counts the cost of an op that makes or reads a [`Tape::tensor`].
+    pub(super) fn counted(&mut self, cost: Cost) {
         if self.counts_costs && cost != Cost::default() {
             self.costs.push(cost);
         }
