@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn rows_of_one_length_and_data_smaller_than_a_micro_batch() {
-        assert_eq!(padding_share(&[7; 5], 3), 0.0);
+        // The mean of equal numbers is one of them but for its last bit.
+        assert!(padding_share(&[7; 5], 3) < 1e-12);
         assert_eq!(mean_longest(&[3, 9], 8), 9.0);
         assert_eq!((mean_longest(&[], 2), padding_share(&[], 2)), (0.0, 0.0));
     }
