@@ -131,6 +131,12 @@ roofline *args:
 published rows models *args:
     cargo run --release --locked --example published -- {{rows}} {{models}} > target/published.jsonl
     scripts/measure/stacks.py {{rows}} target/published.jsonl {{args}}
+    scripts/measure/estimators.py {{rows}} {{models}} target/published.jsonl
+
+# Memory and speed of TRL and PEFT on this CPU beside their predictions; needs torch, transformers, peft and trl: half an hour
+[group('measure')]
+beside-trl *args:
+    scripts/measure/beside_trl.py --binary {{binary}} {{args}}
 
 # A search beside a program that takes all cores a third of the time: is its front right in peace?
 [group('measure')]

@@ -13,6 +13,11 @@ import sys
 CALIBRATED = {
     "fms-a100",
     "fitcheck-t4 (calibration)",
+    "ms-swift-batch",
+    "ms-swift-fa-gc",
+    "ms-swift-ga",
+    "ms-swift-quant",
+    "ms-swift-rank",
     "qwen1-readme (1.8B)",
     "torchtune-readme-flags",
     "torchtune-readme-models",

@@ -16,7 +16,7 @@ use crate::tune::{Forecast, TargetForecast};
 use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{Host, Machine, Predictor, RowLengths};
+use peft_tune_core::predict::{DataSheet, Host, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
@@ -145,6 +145,17 @@ impl Here {
             None => forecast,
         }
     }
+}
+
+/// This machine's processor as a device of other stacks: its ceilings in place of a data sheet's peaks.
+///
+/// # Errors
+/// Ceilings that could not be measured.
+pub(super) async fn host_sheet(store: &Store) -> Result<&'static DataSheet, CliError> {
+    let ceilings = stored_or_measured(Some(store), None, &[Precision::Fp32, Precision::Bf16]).await?;
+    let sheet = ceilings.as_sheet(usable_memory_bytes().unwrap_or(u64::MAX));
+    // Design note: a device refers to a table that lives as long as the program, and a program has one host.
+    Ok(Box::leak(Box::new(sheet)))
 }
 
 /// The lengths of the training rows at every sequence length of the study.

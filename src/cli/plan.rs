@@ -29,7 +29,8 @@ pub(super) struct Args {
     /// Search-space file (YAML).
     #[arg(required_unless_present = "check")]
     file: Option<PathBuf>,
-    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
+    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet. With
+    /// --stack or --check also `cpu`: this machine's processor, by its measured ceilings.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Settings to show, best throughput first.
@@ -50,7 +51,8 @@ pub(super) struct Args {
 /// Predicts and prints.
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
-        return plan_stack::run(args.file.as_deref(), &args.stack, args.device.as_deref(), args.json);
+        let device = (args.device.as_deref(), &args.database);
+        return plan_stack::run(args.file.as_deref(), &args.stack, device, args.json);
     };
     let (study, has_data) = study_of(file)?;
     if let Some(warning) = learning_rate::warning(&study) {

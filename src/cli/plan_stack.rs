@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use super::forecast;
 use super::output::{tell, write_result};
 use super::plan::base_of;
 use super::plan_own;
@@ -10,9 +12,10 @@ use super::plan_stack_text::{setting_text, to_json, to_text};
 use super::study_rows::{StudyRows, study_of};
 use crate::report::Lengths;
 use crate::stacks;
+use crate::store::Store;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{
-    Fit, Lever, Limits, ModelShape, Sharing, Stack, StackDevice, StackPrediction, StackSetting, levers, limits,
+    Fit, HOST, Lever, Limits, ModelShape, Sharing, Stack, StackDevice, StackPrediction, StackSetting, levers, limits,
 };
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
@@ -39,6 +42,9 @@ pub(super) struct StackArgs {
     /// What is shared out lies in the host's memory.
     #[arg(long)]
     pub offload: bool,
+    /// Rows have lengths of their own and are not packed: counts the blocks that the allocator keeps for each length.
+    #[arg(long)]
+    pub rows_differ: bool,
 }
 
 impl StackArgs {
@@ -79,9 +85,13 @@ pub(super) struct FrontierPoint {
 ///
 /// # Errors
 /// Bad input; a setting that does not fit, or that may not.
-pub(super) fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, as_json: bool) -> Result<(), CliError> {
-    let device = device.map(predict::device).transpose().map_err(CliError::bad_input)?;
-    let device = device.map(|sheet| StackDevice { sheet });
+pub(super) fn run(
+    file: Option<&Path>,
+    args: &StackArgs,
+    (device, database): (Option<&str>, &DatabaseArgs),
+    as_json: bool,
+) -> Result<(), CliError> {
+    let device = device.map(|name| device_of(name, database)).transpose()?;
     let plan = match args.stack.as_deref() {
         Some(name) if plan_own::is_named(name) => plan_own::planned(file, args, device)?,
         name => {
@@ -102,6 +112,21 @@ pub(super) fn run(file: Option<&Path>, args: &StackArgs, device: Option<&str>, a
         Some(Fit::Uncertain) => Err(CliError::MayNotFit),
         Some(Fit::Fits) | None => Ok(()),
     }
+}
+
+/// The GPU of that name, or this machine's processor.
+fn device_of(name: &str, database: &DatabaseArgs) -> Result<StackDevice, CliError> {
+    if name != HOST {
+        let sheet = predict::device(name).map_err(CliError::bad_input)?;
+        return Ok(StackDevice { sheet });
+    }
+    let sheet = block_on(async {
+        let store = Store::open(&database.path()).await?;
+        let sheet = forecast::host_sheet(&store).await;
+        store.close().await?;
+        sheet
+    })?;
+    Ok(StackDevice { sheet })
 }
 
 /// A setting, the model that it is for, and what is to be said of it.
@@ -127,6 +152,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Stack>) -> Result<
     }
     asked.setting.sharing = args.sharing.unwrap_or(asked.setting.sharing);
     asked.setting.offloads |= args.offload;
+    asked.setting.rows_differ |= args.rows_differ;
     Ok(asked)
 }
 
@@ -208,15 +234,20 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
             "rows of {length} tokens are longer than the {most} positions of the model"
         ));
     }
+    // Verdicts do not count cached blocks, and levers are compared with each other.
+    let alike = StackSetting {
+        rows_differ: false,
+        ..setting.clone()
+    };
     // Each is some dozen predictions.
     let ((largest, frontier), levers) = rayon::join(
         || {
             rayon::join(
-                || device.map(|device| limits(&shape, &setting, device)).transpose(),
-                || device.map(|device| frontier(&shape, &setting, device)).transpose(),
+                || device.map(|device| limits(&shape, &alike, device)).transpose(),
+                || device.map(|device| frontier(&shape, &alike, device)).transpose(),
             )
         },
-        || levers(&shape, &setting, device),
+        || levers(&shape, &alike, device),
     );
     Ok(StackPlan {
         stack: setting.stack.name(),

@@ -386,7 +386,14 @@ fn adapters(
 
 fn optimizer(keys: &Keys<'_>, key: &str, default: &str) -> Result<OptimizerForm, StackFileError> {
     let name = keys.text(key)?.unwrap_or_else(|| default.to_owned());
-    Ok(optimizer_of(&name, name == "adamw_torch"))
+    let arguments = keys.text("optim_args")?.unwrap_or_default();
+    let form = optimizer_of(&name, name == "adamw_torch");
+    // The Trainer's SGD has no momentum, and so no states, unless it is asked for.
+    let is_plain = name.eq_ignore_ascii_case("sgd") && !arguments.contains("momentum");
+    Ok(OptimizerForm {
+        states: if is_plain { 0 } else { form.states },
+        ..form
+    })
 }
 
 fn optimizer_of(name: &str, foreach: bool) -> OptimizerForm {

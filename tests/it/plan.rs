@@ -165,6 +165,26 @@ fn a_study_is_planned_for_another_stack_and_the_verdict_is_the_exit_code() {
 }
 
 #[test]
+fn the_host_is_a_device_of_another_stack_and_rows_of_other_lengths_take_more_of_it() {
+    let folder = study_of(LLAMA_8B);
+    let planned = |more: &[&str]| {
+        let arguments = ["plan", "space.yaml", "--stack", "peft", "--json", "--db", "own.db"];
+        let done = called(folder.path(), &[&arguments[..], more].concat());
+        let error = String::from_utf8_lossy(&done.stderr).into_owned();
+        serde_json::from_slice::<Value>(&done.stdout).unwrap_or_else(|_| panic!("{error}"))
+    };
+    let here = planned(&["--device", "cpu"]);
+    assert_eq!(here["device"], "cpu");
+    assert!(here["tokens_per_s"].as_f64() > Some(0.0));
+    let [alike, differ] = [planned(&[]), planned(&["--rows-differ"])];
+    let of = |plan: &Value, key: &str| plan[key].as_u64().unwrap();
+    // Without a device the CUDA context and the matrix library's workspace count.
+    assert!(of(&here, "peak_tensors_bytes") < of(&alike, "peak_tensors_bytes"));
+    assert!(of(&differ, "peak_reserved_bytes") > of(&alike, "peak_reserved_bytes"));
+    assert_eq!(differ["setting"]["rows_differ"], true);
+}
+
+#[test]
 fn files_of_other_tools_are_checked_and_wrong_ones_named() {
     let folder = study_of(LLAMA_8B);
     let file = folder.path().join("axolotl.yaml");

@@ -24,6 +24,8 @@ pub(crate) struct Row {
     pub framework: String,
     pub has_autocast: Option<bool>,
     pub extra: Value,
+    /// Samples are counted in place of tokens, and none is joined with others: their lengths differ.
+    pub rows_differ: bool,
     pub speed_is_of_one_device: bool,
 }
 
@@ -56,6 +58,7 @@ impl Row {
             framework: extra_text("framework"),
             has_autocast: extra.get("amp").and_then(Value::as_bool),
             extra,
+            rows_differ: basis.contains("samples/s") && row.get("packing").and_then(Value::as_bool) == Some(false),
             speed_is_of_one_device: basis.contains("per GPU"),
         })
     }

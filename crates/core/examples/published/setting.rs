@@ -22,6 +22,7 @@ pub(crate) fn of(row: &Row) -> Result<StackSetting, String> {
     setting.micro_batch = row.micro_batch;
     setting.gradient_accumulation = row.grad_accum.unwrap_or(1);
     setting.sequence_length = row.sequence_length;
+    setting.rows_differ = row.rows_differ;
     setting.devices = row.num_gpus.max(1);
     setting.trains = trains(row)?;
     if row.precision.as_deref() == Some("fp32") {

@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Host;
 use super::grid::Grid;
 use super::op::Pass;
+use super::stack::HOST;
+use super::{DataSheet, Host};
 use crate::recipe::Precision;
 
 /// The measured ceilings of one machine and build.
@@ -87,6 +88,25 @@ impl Ceilings {
         self.products.contains_key(&precision)
             && self.whole_steps.contains_key(&precision)
             && Pass::all().all(|pass| has(&pass))
+    }
+
+    /// What a processor with `memory_bytes` reaches, in place of a data sheet: large products and long passes, as measured.
+    pub fn as_sheet(&self, memory_bytes: u64) -> DataSheet {
+        let rate = |precision: Precision| {
+            let [rows, columns, depth] = CLASSES[0].1;
+            let seconds = self.products.get(&precision)?.nt.at(&[rows, columns, depth])?;
+            Some(2.0 * rows * columns * depth / seconds)
+        };
+        let f32 = rate(Precision::Fp32).unwrap_or(f64::MIN_POSITIVE);
+        DataSheet {
+            name: HOST,
+            memory_bytes,
+            bandwidth: self.memory_bytes_per_s,
+            matrix: rate(Precision::Bf16).unwrap_or(f32),
+            f32,
+            has_bf16: true,
+            source: "measured on this machine",
+        }
     }
 
     /// The ceilings that people compare machines by.

@@ -19,6 +19,8 @@ pub enum Generation {
     Ada,
     Hopper,
     Blackwell,
+    /// No GPU: the host's own processor.
+    Host,
 }
 
 /// What is to be known of a generation beside its data sheets.
@@ -31,7 +33,7 @@ pub(super) struct GenerationRow {
     pub(super) matrix_share: f64,
 }
 
-const GENERATIONS: [GenerationRow; 6] = [
+const GENERATIONS: [GenerationRow; 7] = [
     GenerationRow {
         generation: Generation::BeforeAmpere,
         context_bytes: 141 * MIB,
@@ -62,7 +64,15 @@ const GENERATIONS: [GenerationRow; 6] = [
         context_bytes: 600 * MIB,
         matrix_share: 0.7,
     },
+    GenerationRow {
+        generation: Generation::Host,
+        context_bytes: 0,
+        matrix_share: 1.0,
+    },
 ];
+
+/// The host's name in place of a GPU's.
+pub const HOST: &str = "cpu";
 
 /// A device that a stack is to run on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,11 +81,18 @@ pub struct StackDevice {
 }
 
 impl StackDevice {
+    /// Whether it is the host's own processor, whose ceilings were measured.
+    pub fn is_host(&self) -> bool {
+        self.sheet.name == HOST
+    }
+
     /// The generation, by the name in the table of data sheets.
     pub fn generation(&self) -> Generation {
         let name = self.sheet.name;
         let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
-        if has(&["T4", "V100"]) {
+        if self.is_host() {
+            Generation::Host
+        } else if has(&["T4", "V100"]) {
             Generation::BeforeAmpere
         } else if has(&["B200", "5090"]) {
             Generation::Blackwell

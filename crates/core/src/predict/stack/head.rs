@@ -11,8 +11,13 @@ const EMBEDDING: usize = usize::MAX - 3;
 const HEAD: usize = usize::MAX - 2;
 const LAST_NORM: usize = usize::MAX - 1;
 
-/// Logits that a fused head makes at a time, in bytes: tiles of TRL's kernel; unsloth's and Liger's are of this order.
+/// Logits that a fused head makes at a time, in bytes: unsloth's and Liger's are of this order.
 const FUSED_LOGITS: u64 = 192 << 20;
+
+/// Tokens and words of a tile of TRL's head. The buffer for one has all the words, however few the vocabulary has.
+const TILE: [u64; 2] = [4096, 32_768];
+/// Bytes of temporaries for each logit of a tile, forward and backward, where PyTorch's ops fold it: without Triton.
+const FOLDED_BYTES: [u64; 2] = [13, 29];
 
 impl Model {
     fn trains_embeddings(&self) -> bool {
@@ -50,6 +55,7 @@ impl Model {
         let last = self.setting.holds_logits.then(|| normed.clone());
         let (loss, logits) = match self.setting.loss {
             LossForm::FusedLinear => (self.fused_linear(tape, normed), None),
+            LossForm::Tiled => (self.tiled(tape, &normed), None),
             LossForm::Full => self.full(tape, normed),
             LossForm::FusedCrossEntropy => {
                 let logits = self.logits(tape, normed);
@@ -144,6 +150,50 @@ impl Model {
         })
     }
 
+    /// TRL's head (`trl/kernels/chunked_logprob.py`): every row but for its last token, copied, goes through the head in tiles.
+    fn tiled(&self, tape: &mut Tape, normed: &Tensor) -> Tensor {
+        let (hidden, vocabulary) = (self.shape.hidden, self.shape.vocabulary);
+        let scored = self.rows * (self.setting.sequence_length - 1).max(1);
+        let copied = tape.op(Op {
+            elements: scored * hidden,
+            width: normed.width,
+            inputs: &[normed],
+            cost: [Cost::pass(2 * normed.bytes()), Cost::pass(2 * normed.bytes())],
+            ..Op::default()
+        });
+        let width = match self.setting.autocast {
+            true => self.compute(),
+            false => normed.width,
+        };
+        let (rows, words) = (scored.min(TILE[0]), vocabulary.min(TILE[1]));
+        let cast_bytes = |elements: u64, from: u64| if from == width { 0 } else { elements * width };
+        let tile = rows * TILE[1] * width
+            + cast_bytes(rows * hidden, normed.width)
+            + cast_bytes(words * hidden, self.plain().bytes());
+        let [forward, backward] = FOLDED_BYTES.map(|bytes| if self.is_host { rows * words * bytes } else { 0 });
+        let trained = self.trains_head();
+        // Gradients are added up in F32.
+        let mut sums = if normed.width == 4 { 0 } else { copied.elements * 4 };
+        if trained.is_some() {
+            sums += vocabulary * hidden * 4;
+        }
+        let of_tokens = tape.tensor(scored, 16, Kind::Logits);
+        let head = self.head_cost();
+        let again = Cost {
+            flops: head.flops * if trained.is_some() { 3.0 } else { 2.0 },
+            ..head
+        };
+        tape.op(Op {
+            elements: 3 * scored,
+            inputs: &[&copied],
+            saved: &[&copied, &of_tokens],
+            scratch: [tile + forward + 28 * scored, tile + backward + sums],
+            trained,
+            cost: [head, again],
+            ..Op::default()
+        })
+    }
+
     fn trains_head(&self) -> Option<super::tape::Parameter> {
         let elements = self.shape.vocabulary * self.shape.hidden;
         let index = if self.shape.tied_embeddings { EMBEDDING } else { HEAD };
@@ -208,6 +258,7 @@ impl Model {
         let before = tape.kind(Kind::Logits);
         match self.setting.loss {
             LossForm::FusedLinear => drop(self.fused_linear(tape, normed)),
+            LossForm::Tiled => drop(self.tiled(tape, &normed)),
             _ => {
                 let logits = self.logits(tape, normed);
                 let wide = cast(tape, &logits, 4);

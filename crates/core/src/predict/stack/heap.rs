@@ -95,6 +95,7 @@ pub(super) struct Heap {
     free: [BTreeSet<(u64, u64, BlockId)>; 2],
     next: u64,
     capacity: Option<u64>,
+    is_host: bool,
     tensors: u64,
     reserved: u64,
     kinds: [u64; KINDS.len()],
@@ -111,9 +112,18 @@ impl Heap {
         }
     }
 
+    /// An empty heap of the host, where tensors take what they have and the allocator keeps nothing: only tensors count.
+    pub(super) fn of_host(capacity: Option<u64>) -> Self {
+        Self {
+            is_host: true,
+            ..Self::new(capacity)
+        }
+    }
+
     /// Takes a block of at least `bytes`.
     pub(super) fn take(&mut self, bytes: u64, kind: Kind) -> BlockId {
-        let bytes = bytes.clamp(1, MOST).next_multiple_of(512);
+        let grain = if self.is_host { 16 } else { 512 };
+        let bytes = bytes.clamp(1, MOST).next_multiple_of(grain);
         let is_small = bytes <= SMALL;
         let pool = usize::from(!is_small);
         let found = self.free[pool].range((bytes, 0, 0)..).next().copied();
@@ -228,8 +238,8 @@ impl Heap {
         let block = self.blocks[id];
         let left = block.bytes - bytes;
         let is_split = match block.is_small {
-            true => left >= 512,
-            false => left > SMALL,
+            true => left >= 512 || self.is_host && left > 0,
+            false => left > SMALL || self.is_host && left > 0,
         };
         if !is_split {
             return;
@@ -314,6 +324,14 @@ mod tests {
         assert_eq!(heap.peaks().tensors, 60 * MIB);
         heap.take(10 * MIB, Kind::Working);
         assert!(heap.overflowed());
+    }
+
+    #[test]
+    fn on_the_host_tensors_take_what_they_have() {
+        let mut heap = Heap::of_host(None);
+        heap.take(16, Kind::Working);
+        heap.take(3 * MIB + 1, Kind::Working);
+        assert_eq!(heap.tensors, 16 + 3 * MIB + 16);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) struct Model {
     pub(super) setting: StackSetting,
     /// Key and value heads are written out for each query head: PyTorch's memory-efficient attention takes no others.
     pub(super) repeats_heads: bool,
+    /// The model trains on the host's own processor.
+    pub(super) is_host: bool,
     /// Rows of a micro-batch.
     pub(super) rows: u64,
 }
@@ -42,8 +44,8 @@ impl Model {
     }
 
     fn unless_raised(&self, is_raised: bool) -> Number {
-        let is_quantized = self.setting.weights.is_quantized();
-        if is_quantized && is_raised {
+        // PEFT's preparation leaves models in GPTQ as they are.
+        if self.setting.weights.is_bitsandbytes() && is_raised {
             Number::F32
         } else {
             self.setting.loads
@@ -761,6 +763,7 @@ mod tests {
             shape: ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap(),
             setting,
             repeats_heads: false,
+            is_host: false,
             rows: 2,
         }
     }

@@ -46,9 +46,16 @@ pub(super) struct Traced {
 /// Workspace of the matrix library, which PyTorch's allocator holds.
 const WORKSPACE: u64 = 8_519_680;
 
+/// Lengths that are tried where rows differ: more of them take little more.
+const LENGTHS: u32 = 48;
+const GOLDEN: f64 = 0.618_033_988_749_895;
+
 /// Runs a model's training on the tape: three steps, of which the last stands for all others, and an evaluation.
 pub(super) fn trace(model: &Rc<Model>, capacity: Option<u64>) -> Traced {
-    let mut tape = Tape::new(Heap::new(capacity));
+    let mut tape = Tape::new(match model.is_host {
+        true => Heap::of_host(capacity),
+        false => Heap::new(capacity),
+    });
     // Gradients that are shared out go to the host as soon as they are there, where that holds the states.
     let sends_gradients = model.setting.offloads && model.setting.shares()[1] > 1;
     tape.drops_gradients = model.setting.optimizer.in_backward || sends_gradients;
@@ -60,8 +67,12 @@ pub(super) fn trace(model: &Rc<Model>, capacity: Option<u64>) -> Traced {
         tape,
     };
     let weights = run.load();
-    let workspace = run.tape.tensor(WORKSPACE, 1, Kind::Working);
+    let workspace = (!model.is_host).then(|| run.tape.tensor(WORKSPACE, 1, Kind::Working));
     let mut states = None;
+    if model.setting.rows_differ {
+        let made = run.update(None);
+        states = Some(run.rows_of_all_lengths(made));
+    }
     let mut costs = [Vec::new(), Vec::new()];
     for (number, phase) in ["first_step", "second_step", "steady"].into_iter().enumerate() {
         run.tape.heap().restart_peaks();
@@ -236,7 +247,9 @@ impl Run {
         });
         // Temporaries: those of an update of all parameters at once, or gradients in F32 for the masters.
         let width_of = |width: u64| if has_masters { 4 } else { width };
-        if (optimizer.foreach || has_masters) && !optimizer.in_backward && !is_outside {
+        // PyTorch updates tensor by tensor on the host.
+        let foreach = optimizer.foreach && !model.is_host;
+        if (foreach || has_masters) && !optimizer.in_backward && !is_outside {
             let temporaries: Vec<Tensor> = sizes
                 .iter()
                 .map(|(elements, width)| {
@@ -247,6 +260,27 @@ impl Run {
             drop(temporaries);
         }
         self.tape.forget_gradients();
+        states
+    }
+
+    /// Steps on batches of other lengths. The allocator's blocks fit one length, so it holds more after each; how often a length
+    /// occurs does not matter then. The lengths are spread evenly, in the order of multiples of the golden ratio.
+    fn rows_of_all_lengths(&mut self, mut states: Vec<Tensor>) -> Vec<Tensor> {
+        let whole = Rc::clone(&self.model);
+        let longest = whole.setting.sequence_length;
+        self.tape.heap().restart_peaks();
+        for step in 1..=LENGTHS {
+            let share = (f64::from(step) * GOLDEN).fract();
+            let mut model = Model::clone(&whole);
+            model.setting.sequence_length = ((longest as f64 * share) as u64).max(1);
+            self.model = Rc::new(model);
+            self.micro_batch();
+            states = self.update(Some(states));
+        }
+        self.model = whole;
+        self.micro_batch();
+        states = self.update(Some(states));
+        self.end("all_lengths");
         states
     }
 

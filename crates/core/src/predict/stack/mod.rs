@@ -20,7 +20,7 @@ mod setting;
 mod shape;
 mod tape;
 
-pub use device::{Generation, StackDevice};
+pub use device::{Generation, HOST, StackDevice};
 pub use error::StackError;
 pub use heap::{KINDS, Kind};
 pub use limits::{Lever, Limits, largest_micro_batch, levers, limits, made_to_fit};

@@ -35,6 +35,9 @@ impl StackSetting {
             Checkpointing::Offload => Recompute::LayersOffloaded,
         };
         setting.optimizer = optimizer_form(recipe.optimizer.kind, setting.optimizer.foreach);
+        if recipe.optimizer.kind == OptimizerKind::Sgd && recipe.optimizer.momentum == 0.0 {
+            setting.optimizer.states = 0;
+        }
         setting
     }
 }

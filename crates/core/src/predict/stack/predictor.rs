@@ -87,7 +87,10 @@ pub fn predict(
     let tokens = (setting.tokens() * setting.gradient_accumulation * setting.devices) as f64;
     let memory = traced.memory;
     Ok(StackPrediction {
-        process_bytes: memory.reserved_bytes + outside,
+        process_bytes: match model.is_host {
+            true => memory.tensors_bytes,
+            false => memory.reserved_bytes + outside,
+        },
         outside_bytes: outside,
         tokens_per_s: step_s.map(|seconds| tokens / seconds),
         step_s,
@@ -102,6 +105,7 @@ fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevi
         shape: shape.clone(),
         setting: setting.clone(),
         repeats_heads: !has_flash && setting.attention == AttentionForm::Sdpa,
+        is_host: device.is_some_and(|device| device.is_host()),
         rows: setting.micro_batch,
     })
 }
@@ -167,8 +171,13 @@ fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> f64 {
 const LINK: f64 = 1.5e11;
 /// Rows at which a product reaches half of the rate of a large one.
 const HALF_FILLED: f64 = 160.0;
+/// The same on the host, whose vectors are short.
+const HALF_FILLED_HOST: f64 = 16.0;
 
 fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
+    if device.is_host() {
+        return host_seconds(model, costs, device);
+    }
     let row = model.setting.stack.row();
     let narrow = device.sheet.matrix * row.product_share * device.row().matrix_share;
     // Beside products of 16 bits those in F32 (adapters, a raised head) run on the matrix units where these take TF32.
@@ -193,4 +202,91 @@ fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
         launches += cost.launches * kernels;
     }
     seconds.max(launches * row.launch_s)
+}
+
+/// On the host: its ceilings were measured, and nothing runs while Python makes the next op.
+fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
+    let row = model.setting.stack.row();
+    let seconds = costs.iter().map(|cost| {
+        let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED_HOST);
+        let is_wide = cost.is_wide || model.setting.computes == super::Number::F32;
+        let peak = if is_wide { device.sheet.f32 } else { device.sheet.matrix };
+        let product = match cost.flops > 0.0 {
+            true => cost.flops / (peak * filled.max(1e-3)),
+            false => 0.0,
+        };
+        product.max(cost.bytes / device.sheet.bandwidth) + cost.launches * row.launch_s
+    });
+    seconds.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::{LossForm, Stack};
+    use super::super::setting::WeightForm;
+    use super::*;
+    use crate::predict::{DataSheet, device};
+
+    fn shape(vocabulary: u64) -> ModelShape {
+        let config = format!(
+            r#"{{"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "intermediate_size": 352, "vocab_size": {vocabulary}}}"#
+        );
+        ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap()
+    }
+
+    fn tensors(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevice>) -> u64 {
+        predict(shape, setting, device).unwrap().memory.tensors_bytes
+    }
+
+    #[test]
+    fn trls_tile_has_all_its_words_however_few_the_vocabulary_has() {
+        let mut setting = StackSetting::new(Stack::Trl, WeightForm::Numbers);
+        (setting.micro_batch, setting.sequence_length) = (2, 129);
+        let tile = 256 * 32_768 * 2;
+        let tiled = tensors(&shape(1024), &setting, None);
+        setting.loss = LossForm::FusedLinear;
+        let fused = tensors(&shape(1024), &setting, None);
+        assert!(tiled - fused > tile - (4 << 20), "{tiled} {fused}");
+        assert!(tiled - fused < tile + (4 << 20), "{tiled} {fused}");
+    }
+
+    #[test]
+    fn the_host_has_no_workspace_and_no_driver_and_is_slower_by_what_python_takes() {
+        let sheet = DataSheet {
+            name: super::super::HOST,
+            ..*device("L4").unwrap()
+        };
+        let host = StackDevice {
+            sheet: Box::leak(Box::new(sheet)),
+        };
+        let gpu = StackDevice {
+            sheet: device("L4").unwrap(),
+        };
+        let setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let [here, there] = [host, gpu].map(|device| predict(&shape(1024), &setting, Some(device)).unwrap());
+        assert_eq!(here.outside_bytes, 0);
+        assert!(here.memory.tensors_bytes + 8_000_000 < there.memory.tensors_bytes);
+        assert!(here.process_bytes >= here.memory.tensors_bytes);
+        assert!(here.tokens_per_s < there.tokens_per_s);
+    }
+
+    #[test]
+    fn rows_of_other_lengths_leave_blocks_in_the_cache_and_need_no_more_tensors() {
+        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        (setting.micro_batch, setting.sequence_length) = (4, 2048);
+        let shape = shape(32_000);
+        let same = predict(&shape, &setting, None).unwrap();
+        setting.rows_differ = true;
+        let differ = predict(&shape, &setting, None).unwrap();
+        assert!(differ.process_bytes > same.process_bytes + (1 << 28));
+        assert!(differ.memory.tensors_bytes <= same.memory.tensors_bytes);
+    }
+
+    #[test]
+    fn what_stands_beside_weights_in_gptq_is_not_raised() {
+        let of = |weights| tensors(&shape(128_000), &StackSetting::new(Stack::Peft, weights), None);
+        let embeddings = 128_000 * 128 * 2 * 2;
+        assert!(of(WeightForm::Nf4) > of(WeightForm::Gptq4) + embeddings);
+    }
 }

@@ -68,8 +68,10 @@ pub enum LossForm {
     FusedCrossEntropy,
     /// The hidden states go through the head in so many chunks; log-probabilities of all of them are kept.
     Chunked(u64),
-    /// Head and loss in one: logits of a few MiB at a time.
+    /// Head and loss in one: logits of a few MiB at a time, and the hidden states' gradient is made at once.
     FusedLinear,
+    /// TRL's head and loss in one: tiles of 4096 tokens and 32,768 words, which the backward pass computes again.
+    Tiled,
 }
 
 /// What the backward pass gets back by computing it again.
@@ -154,7 +156,7 @@ pub const STACKS: [StackRow; 6] = [
         autocast: true,
         raises: Raised::Nothing,
         adapters: [Number::F32, Number::Half],
-        loss: LossForm::FusedLinear,
+        loss: LossForm::Tiled,
         recompute: Recompute::Layers,
         holds_logits: false,
         foreach: false,

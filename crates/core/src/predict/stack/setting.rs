@@ -115,6 +115,8 @@ pub struct StackSetting {
     pub gradient_accumulation: u64,
     /// Tokens of a row, padding included.
     pub sequence_length: u64,
+    /// Batches are padded to their longest row only, so that their lengths differ; `sequence_length` is the longest.
+    pub rows_differ: bool,
     pub recompute: Recompute,
     pub optimizer: OptimizerForm,
     pub attention: AttentionForm,
@@ -157,6 +159,7 @@ impl StackSetting {
             micro_batch: 1,
             gradient_accumulation: 1,
             sequence_length: 1024,
+            rows_differ: false,
             recompute: row.recompute,
             optimizer: OptimizerForm {
                 states: 2,
