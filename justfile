@@ -138,6 +138,11 @@ published rows models *args:
 beside-trl *args:
     scripts/measure/beside_trl.py --binary {{binary}} {{args}}
 
+# Speed, memory and loss of twenty settings here and in TRL: do they stand in the same order?
+[group('measure')]
+rank-with-trl *args:
+    scripts/measure/rank_with_trl.py --binary {{binary}} {{args}}
+
 # A search beside a program that takes all cores a third of the time: is its front right in peace?
 [group('measure')]
 beside-noise *args:
