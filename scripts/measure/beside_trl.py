@@ -401,15 +401,15 @@ def summary(lines):
         yield f"{model:10} {stack:5} {' '.join(parts)} {rank if rank is None else round(rank, 2):>14}"
 
 
-def write(path, lines):
+def write(path, machine, lines):
     command = "scripts/measure/beside_trl.py"
     with open(path, "w", newline="") as file:
-        head = ["date", "command", *lines[0]]
+        head = ["machine", "date", "command", *lines[0]]
         out = csv.DictWriter(file, head, lineterminator="\n")
         out.writeheader()
         for line in lines:
             plain = {key: round(value, 1) if isinstance(value, float) else value for key, value in line.items()}
-            out.writerow({"date": datetime.date.today(), "command": command, **plain})
+            out.writerow({"machine": machine, "date": datetime.date.today(), "command": command, **plain})
 
 
 def main():
@@ -421,6 +421,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="runs that are timed, of which the middle one counts")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "beside_trl")
     parser.add_argument("--csv", type=Path, help="file that gets one line for each setting, model and stack")
+    parser.add_argument("--machine", default="?", help="its name there")
     parser.add_argument("--again", type=Path, help="a file of before whose measurements are taken")
     arguments = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
@@ -431,7 +432,7 @@ def main():
     if arguments.binary:
         print("\n".join(summary(lines)))
     if arguments.csv:
-        write(arguments.csv, lines)
+        write(arguments.csv, arguments.machine, lines)
 
 
 if __name__ == "__main__":

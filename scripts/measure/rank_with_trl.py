@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Whether settings stand in the same order here and in TRL: speed, peak memory and held-out loss of twenty of them.
 
-    scripts/measure/rank_with_trl.py --binary target/release/peft-tune [--count 20] [--tokens 5000] [--csv FILE]
+    scripts/measure/rank_with_trl.py --binary target/release/peft-tune [--count 20] [--tokens 5000]
+        [--model quickstart|25m] [--csv FILE]
 
-Needs torch, transformers, peft and trl. The settings are drawn at random (seed 1) for the quickstart's model and data. Both
+Needs torch, transformers, peft and trl. The settings are drawn at random (seed 1) for the quickstart's data and its
+model, or one of 25 million random parameters with its tokenizer. Both
 programs get the same rows, tokenised before, in the order of the file, in the same batches, and train as many steps with the
 same optimizer, rates and clipping (none). What differs: the first values of the adapters are drawn by different generators,
 and in bf16 TRL's products run under autocast. Each program runs on one thread, and one right after the other.
@@ -20,19 +22,22 @@ import datetime
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import tempfile
 from pathlib import Path
 
-from beside_trl import ROOT, Watch, forked, held_bytes, highest_taken, import_all, spearman, trl_file, warm_trl
+from beside_trl import (RANDOM, ROOT, Watch, forked, held_bytes, highest_taken, import_all, make_model_in, spearman, trl_file,
+                        warm_trl)
 
 SPACE = {
     "rank": [2, 4, 8, 16, 32], "targets": ["attention", "mlp", "all"], "learning_rate": [1e-3, 3e-3, 1e-2, 3e-2],
     "micro_batch": [1, 2, 4, 8], "global_batch": [8, 16], "precision": ["fp32", "bf16"], "checkpointing": [False, True],
     "sequence_length": [32, 64, 128], "optimizer": ["adamw"],
 }
-BASE, DATA = ROOT / "search_spaces/quickstart/base", ROOT / "search_spaces/quickstart"
+DATA = ROOT / "search_spaces/quickstart"
+BASE = DATA / "base"
 METRICS = {"speed": "tokens/s", "memory": "MB", "loss": "held-out loss"}
 
 
@@ -212,17 +217,24 @@ def ours_trained(binary, setting, folder, tokens):
 
 
 def main():
+    global BASE
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/peft-tune")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=5000)
+    parser.add_argument("--model", choices=["quickstart", "25m"], default="quickstart")
     parser.add_argument("--csv", type=Path, help="file that gets one line for each setting")
+    parser.add_argument("--machine", default="?", help="its name there")
     arguments = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                       HF_DATASETS_DISABLE_PROGRESS_BARS="1")
     import_all()
     lines = []
     with tempfile.TemporaryDirectory() as work:
+        if arguments.model == "25m":
+            BASE = make_model_in(Path(work) / "model", RANDOM)
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                shutil.copy(DATA / "base" / name, BASE)
         for setting in drawn(arguments.count):
             folder = Path(work) / str(setting["sequence_length"])
             if not folder.exists():
@@ -230,19 +242,20 @@ def main():
                 forked(write_rows, folder, setting["sequence_length"])
             here = ours_trained(os.path.abspath(arguments.binary), setting, folder, arguments.tokens)
             there = {**forked(trl_trained, setting, folder, arguments.tokens), **forked(trl_memory, setting, folder)}
-            lines.append({**setting, **{f"{side}_{name}": found[name] for side, found in (("ours", here), ("trl", there))
-                                        for name in METRICS}})
+            measured = {f"{side}_{name}": found[name] for side, found in (("ours", here), ("trl", there)) for name in METRICS}
+            lines.append({"model": arguments.model, **setting, **measured})
             print({key: round(value, 4) if isinstance(value, float) else value for key, value in lines[-1].items()}, flush=True)
     for name, unit in METRICS.items():
         rank = spearman([(line[f"ours_{name}"], line[f"trl_{name}"]) for line in lines])
         print(f"{name:8} ({unit}): Spearman {rank:.3f} over {len(lines)} settings")
     if arguments.csv:
         with open(arguments.csv, "w", newline="") as file:
-            out = csv.DictWriter(file, ["date", "command", *lines[0]], lineterminator="\n")
+            out = csv.DictWriter(file, ["machine", "date", "command", *lines[0]], lineterminator="\n")
             out.writeheader()
             for line in lines:
                 short = {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in line.items()}
-                out.writerow({"date": datetime.date.today(), "command": "scripts/measure/rank_with_trl.py", **short})
+                out.writerow({"machine": arguments.machine, "date": datetime.date.today(),
+                              "command": "scripts/measure/rank_with_trl.py", **short})
 
 
 if __name__ == "__main__":

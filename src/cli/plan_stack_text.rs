@@ -15,8 +15,11 @@ pub(super) fn to_text(plan: &StackPlan) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<14}{}", printable(value));
     };
-    let size = plan.parameters as f64 / 1e9;
-    line("model", &format!("{}, {size:.2} billion parameters", plan.model));
+    let size = match plan.parameters as f64 {
+        small if small < 1e8 => format!("{:.1} million", small / 1e6),
+        large => format!("{:.2} billion", large / 1e9),
+    };
+    line("model", &format!("{}, {size} parameters", plan.model));
     line("setting", &plan.setting_text);
     let memory = &plan.prediction.memory;
     match plan.device.zip(plan.prediction.verdict) {

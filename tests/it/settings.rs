@@ -415,7 +415,7 @@ fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
     let floats = |values: &[f64]| values.iter().map(|value| ParamValue::Float(*value)).collect::<Vec<_>>();
     let names = |names: &[&str]| names.iter().map(|name| ParamValue::from(*name)).collect::<Vec<_>>();
     let values = match row.legal {
-        Legal::Int { .. } => [1, 2, 4, 8].map(ParamValue::Int).to_vec(),
+        Legal::Int { .. } => [1, 2, 4, 16].map(ParamValue::Int).to_vec(),
         Legal::Float(_) => floats(&[0.0, 0.3, 2.0]),
         Legal::FloatOrNone(_) => [names(&["none"]), floats(&[0.3, 2.0])].concat(),
         Legal::Bool => vec![true.into(), false.into()],
