@@ -37,6 +37,7 @@ pub struct StudyFile {
     #[serde(default)]
     pub constraints: Entries<String>,
     /// The tool that will train: throughput and peak memory are then those predicted of it, the loss is the trial's own.
+    #[serde(default)]
     #[schemars(schema_with = "stack_schema")]
     pub target_stack: Option<String>,
     /// The device that it will run on, such as `A100 40GB`: settings that do not fit there are not trained.
