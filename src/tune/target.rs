@@ -1,13 +1,14 @@
 //! What a study's settings need in the stack that they are for: predicted as a trial begins, and stored with it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use super::Tuner;
 use crate::report::bytes;
 use crate::space::{SpaceError, Study, Target, recipe_for};
 use peft_tune_core::objective::{TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT};
 use peft_tune_core::predict;
+use peft_tune_core::predict::RowLengths;
 use peft_tune_core::predict::stack::{Fit, ModelShape, StackError, StackPrediction, StackSetting};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, Params, TrialNumber};
@@ -22,6 +23,8 @@ pub struct TargetForecast {
     study: Study,
     target: Target,
     shape: ModelShape,
+    /// Rows of the training data by sequence length and packing; without an entry, rows are taken as full.
+    rows: OnceLock<BTreeMap<(usize, bool), RowLengths>>,
     known: RwLock<HashMap<String, Result<Metrics, Arc<str>>>>,
 }
 
@@ -38,6 +41,7 @@ impl TargetForecast {
             study: study.clone(),
             target,
             shape,
+            rows: OnceLock::new(),
             known: RwLock::default(),
         };
         forecast.check_values()?;
@@ -69,6 +73,12 @@ impl TargetForecast {
         Ok(())
     }
 
+    /// Takes the lengths of the training rows, before anything is predicted: speeds are then those of their tokens, without padding.
+    pub fn know_rows(&self, rows: &BTreeMap<(usize, bool), RowLengths>) {
+        // Who tells them twice tells the same.
+        let _ = self.rows.set(rows.clone());
+    }
+
     fn setting(&self, recipe: &Recipe) -> StackSetting {
         StackSetting::of_recipe(self.target.stack, recipe)
     }
@@ -82,27 +92,46 @@ impl TargetForecast {
             return Ok(Metrics::default());
         };
         let setting = self.setting(&recipe);
-        let key = format!("{setting:?}");
+        let packing = recipe.batch.packing;
+        let key = format!("{setting:?} {packing}");
         if let Ok(known) = self.known.read()
             && let Some(found) = known.get(&key)
         {
             return found.clone();
         }
-        let found = self.predict(&setting);
+        let found = self.predict(&setting, packing);
         if let Ok(mut known) = self.known.write() {
             known.insert(key, found.clone());
         }
         found
     }
 
-    fn predict(&self, setting: &StackSetting) -> Result<Metrics, Arc<str>> {
-        let device = self.target.device;
-        let prediction =
-            predict::stack::predict(&self.shape, setting, device).map_err(|error| Arc::from(error.to_string()))?;
-        match prediction.verdict.map(|verdict| verdict.fit) {
-            Some(Fit::DoesNot) => Err(self.no_room(&prediction).into()),
-            _ => Ok(metrics_of(&prediction)),
+    fn predict(&self, setting: &StackSetting, packing: bool) -> Result<Metrics, Arc<str>> {
+        let predicted = |setting| {
+            predict::stack::predict(&self.shape, setting, self.target.device)
+                .map_err(|error| Arc::from(error.to_string()))
+        };
+        let prediction = predicted(setting)?;
+        if prediction.verdict.is_some_and(|verdict| verdict.fit == Fit::DoesNot) {
+            return Err(self.no_room(&prediction).into());
         }
+        let mut metrics = metrics_of(&prediction);
+        let rows = self.rows.get();
+        let rows = rows.and_then(|rows| rows.get(&(setting.sequence_length as usize, packing)));
+        if let (Some(_), Some(rows)) = (prediction.tokens_per_s, rows) {
+            // The peak is that of full rows, the speed that of the mean micro-batch, of which padding is no work done.
+            let (mean, longest) = rows.mean_and_longest(setting.micro_batch as usize);
+            let mut usual = setting.clone();
+            if !packing {
+                let padded = (longest.ceil() as u64).next_multiple_of(setting.stack.row().pads_to);
+                usual.sequence_length = padded.clamp(1, setting.sequence_length);
+            }
+            let share = (mean / usual.sequence_length as f64).min(1.0);
+            if let Some(speed) = predicted(&usual)?.tokens_per_s {
+                metrics.insert(TARGET_THROUGHPUT, share * speed);
+            }
+        }
+        Ok(metrics)
     }
 
     fn no_room(&self, prediction: &StackPrediction) -> String {

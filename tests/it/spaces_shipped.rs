@@ -69,7 +69,11 @@ fn schema(file: &str) -> Value {
 #[test]
 fn the_schema_describes_every_key_of_the_shipped_spaces() {
     let schema = schema("space");
-    assert_eq!(schema["required"], serde_json::json!(["space"]), "all else has a default");
+    assert_eq!(
+        schema["required"],
+        serde_json::json!(["space"]),
+        "all else has a default"
+    );
     let parameters = &schema["else"]["properties"]["space"]["properties"];
     for path in shipped() {
         let options = ReadOptions { check_files: false };

@@ -135,8 +135,35 @@ fn an_export_to_the_target_says_what_the_search_predicted() {
             "throughput",
         ],
     );
-    let speed = format!("at about {fastest:.0} tokens/s");
-    assert!(errors_of(&output).contains(&speed), "{speed}: {}", errors_of(&output));
+    let row = rows
+        .iter()
+        .find(|row| row["metrics"]["target_throughput"].as_f64() == Some(fastest));
+    let trial = format!("trial {} ", row.unwrap()["trial"]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &errors_of(&output);
+    assert!(told.contains(&trial), "{trial}: {told}");
+}
+
+/// The quickstart's rows have 51 tokens in the mean, and the longest of eight 77: padding is a third of what the tool computes.
+#[test]
+fn padding_is_no_work_done() {
+    let space = SPACE
+        .replace(
+            "micro_batch: [1, 2, 4], global_batch: 4",
+            "micro_batch: 8, packing: [false, true]",
+        )
+        .replace("rank: [2, 4, 8, 16]", "rank: 4");
+    let folder = folder_with(&space);
+    let folder = folder.path();
+    succeeded(folder, &["search", "space.yaml"]);
+    let study: Value = serde_json::from_str(&succeeded(folder, &["show", "--json"])).unwrap();
+    let speed = |packing: bool| {
+        let trials = study["trials"].as_array().unwrap().iter();
+        let mut of_form = trials.filter(|trial| trial["params"]["packing"] == packing);
+        let metrics = &of_form.next().unwrap()["state"]["metrics"];
+        metrics["target_throughput"].as_f64().unwrap()
+    };
+    let gain = speed(true) / speed(false);
+    assert!((1.2..1.9).contains(&gain), "{gain}");
 }
 
 #[test]

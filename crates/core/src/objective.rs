@@ -30,7 +30,8 @@ pub const LONGER_TOKENS: &str = "longer_tokens";
 /// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
 /// no noise of the training; two trainings of one setting on the same rows have it in common.
 pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";
-/// Name of the metric that holds the throughput predicted of another stack on its device, in tokens/s with padding.
+/// Name of the metric that holds the throughput predicted of another stack on its device, in tokens/s; padding is
+/// not counted where the data's rows are known.
 pub const TARGET_THROUGHPUT: &str = "target_throughput";
 /// Name of the metric that holds the peak memory predicted of a process of another stack, in bytes.
 pub const TARGET_PEAK_MEMORY: &str = "target_peak_memory";

@@ -121,7 +121,7 @@ impl Need {
         let usable = device.usable_bytes() as f64;
         let speed = prediction.tokens_per_s.unwrap_or_default();
         lines.push(format!(
-            "{} will need about {} of the {} of {name}, at about {speed:.0} tokens/s",
+            "{} will need about {} of the {} of {name}, at about {speed:.0} tokens/s, padding counted",
             stack.name(),
             bytes(prediction.process_bytes as f64),
             bytes(usable),

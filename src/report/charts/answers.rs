@@ -104,7 +104,7 @@ fn neighbour_panel(svg: &mut Svg, rows: &[&Neighbour], metric: &str, (left, righ
     };
     let scale = Scale::new(ends.chain([0.0]), left, right, pad);
     let bottom = TOP + LINE_HEIGHT * rows.len() as f64;
-    svg.text(left, TOP - 8.0, Anchor::Start, Weight::Strong, &metric_heading(metric));
+    svg.text(left, TOP - 8.0, Anchor::Start, Weight::Strong, &narrow_heading(metric));
     for (tick, text) in scale.ticks(2) {
         svg.line((scale.place(tick), TOP), (scale.place(tick), bottom), GRID);
         svg.text(
@@ -197,7 +197,7 @@ fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, ri
     // Room for the number behind the longest bar.
     let scale = Scale::new(sizes.chain([1.0]), left, right - 44.0, zero);
     let bottom = TOP + LINE_HEIGHT * count as f64;
-    svg.text(left, TOP - 8.0, Anchor::Start, Weight::Strong, &metric_heading(metric));
+    svg.text(left, TOP - 8.0, Anchor::Start, Weight::Strong, &narrow_heading(metric));
     svg.line((left, TOP), (left, bottom), LINE);
     for (row, one) in rows {
         let y = TOP + LINE_HEIGHT * *row as f64 + 4.0;
@@ -373,4 +373,8 @@ fn more_time(study: &str, one: &MoreTime, growth: &Growth) -> Option<String> {
         svg.text(to.0 - 4.0, to.1 + 20.0, Anchor::End, Weight::Strong, &text);
     }
     Some(svg.finish())
+}
+/// A heading for a narrow column; the page says elsewhere what is predicted of a target.
+fn narrow_heading(metric: &str) -> String {
+    metric_heading(metric).trim_end_matches(" (predicted)").to_owned()
 }

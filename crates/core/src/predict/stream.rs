@@ -1,5 +1,7 @@
 //! How long the documents of a micro-batch are, as far as cost depends on it.
 
+use super::padding::mean_longest;
+
 /// Documents of one length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Documents {
@@ -95,6 +97,8 @@ pub struct RowLengths {
     longest: Vec<Vec<(usize, usize)>>,
     /// The mean row.
     mean: StreamShape,
+    /// Tokens of each row, the shortest first.
+    lengths: Vec<usize>,
 }
 
 /// Lengths that the mean micro-batch is described by.
@@ -106,10 +110,16 @@ impl RowLengths {
     /// Rows from the (tokens, targets) of their documents.
     pub fn new(mut rows: Vec<Vec<(usize, usize)>>) -> Self {
         rows.sort_by_key(|row| std::cmp::Reverse(row.iter().map(|(tokens, _)| tokens).sum::<usize>()));
+        let tokens = |row: &Vec<(usize, usize)>| row.iter().map(|(tokens, _)| tokens).sum();
+        let lengths = rows.iter().rev().map(tokens).collect();
         let all: Vec<&(usize, usize)> = rows.iter().flatten().collect();
         let mean = stream(&all, 1.0 / rows.len().max(1) as f64, LENGTHS);
         rows.truncate(MOST_ROWS);
-        Self { longest: rows, mean }
+        Self {
+            longest: rows,
+            mean,
+            lengths,
+        }
     }
 
     /// Rows of a sample, of which the mean is known and the longest is not: it is taken for one of `sequence_length` tokens.
@@ -119,6 +129,12 @@ impl RowLengths {
             longest,
             ..Self::new(rows)
         }
+    }
+
+    /// Tokens of the mean row, and of the longest of the mean micro-batch of so many rows.
+    pub fn mean_and_longest(&self, micro_batch: usize) -> (f64, f64) {
+        let mean = self.lengths.iter().sum::<usize>() as f64 / self.lengths.len().max(1) as f64;
+        (mean, mean_longest(&self.lengths, micro_batch))
     }
 
     /// The longest and the mean micro-batch of `micro_batch` rows.
