@@ -143,7 +143,8 @@ fn an_export_to_the_target_says_what_the_search_predicted() {
     assert!(told.contains(&trial), "{trial}: {told}");
 }
 
-/// The quickstart's rows have 51 tokens in the mean, and the longest of eight 77: padding is a third of what the tool computes.
+/// The quickstart's rows have 51 tokens in the mean, and the longest of eight 77: a third of what the tool computes is padding. A packed
+/// row has up to 128 tokens, and a step so small takes as long.
 #[test]
 fn padding_is_no_work_done() {
     let space = SPACE
@@ -163,7 +164,7 @@ fn padding_is_no_work_done() {
         metrics["target_throughput"].as_f64().unwrap()
     };
     let gain = speed(true) / speed(false);
-    assert!((1.2..1.9).contains(&gain), "{gain}");
+    assert!((1.3..128.0 / 50.0).contains(&gain), "{gain}");
 }
 
 #[test]
