@@ -101,10 +101,10 @@ beside-peft *args:
 beside-trl *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
 
-# A Python wheel of this machine, or of another: `just wheel dist aarch64-unknown-linux-gnu`
+# A Python wheel of this machine
 [group('package')]
-wheel folder='dist' *target:
-    scripts/package/wheels.sh {{folder}} {{target}}
+wheel folder='dist':
+    scripts/package/wheels.sh {{folder}}
 
 # Installs a wheel in a fresh environment, runs the quickstart from it and the tests of the module
 [group('package')]
