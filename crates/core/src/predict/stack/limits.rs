@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::device::StackDevice;
-use super::predictor::{Fit, predict};
+use super::predictor::{Fit, StackPrediction, predict};
 use super::rows::{AttentionForm, LossForm, Recompute};
 use super::setting::{OptimizerForm, Trains, WeightForm};
 use super::{ModelShape, StackError, StackSetting};
@@ -110,23 +110,27 @@ pub fn levers(
     device: Option<StackDevice>,
 ) -> Result<Vec<Lever>, StackError> {
     let now = predict(shape, setting, device)?;
-    let mut all = Vec::new();
-    for (name, changed) in changes(setting) {
-        let Ok(then) = predict(shape, &changed, device) else {
-            continue;
-        };
-        let saves_bytes = now.process_bytes.saturating_sub(then.process_bytes);
-        if saves_bytes > 0 {
-            all.push(Lever {
-                name,
-                saves_bytes,
-                fit: then.verdict.map(|verdict| verdict.fit),
-                speed: then.tokens_per_s.zip(now.tokens_per_s).map(|(then, now)| then / now),
-            });
-        }
-    }
+    let pulled = changes(setting).into_iter();
+    let pulled = pulled.filter_map(|(name, changed)| Some((name, predict(shape, &changed, device).ok()?)));
+    Ok(saving(&now, pulled))
+}
+
+/// What changes save beside `now`, from what is predicted with each; most first, and those that save nothing are left out.
+pub(super) fn saving(
+    now: &StackPrediction,
+    pulled: impl Iterator<Item = (&'static str, StackPrediction)>,
+) -> Vec<Lever> {
+    let mut all: Vec<Lever> = pulled
+        .map(|(name, then)| Lever {
+            name,
+            saves_bytes: now.process_bytes.saturating_sub(then.process_bytes),
+            fit: then.verdict.map(|verdict| verdict.fit),
+            speed: then.tokens_per_s.zip(now.tokens_per_s).map(|(then, now)| then / now),
+        })
+        .filter(|lever| lever.saves_bytes > 0)
+        .collect();
     all.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
-    Ok(all)
+    all
 }
 
 fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
@@ -177,13 +181,14 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
 
 /// Half of the micro-batch and twice the accumulation: the global batch stays.
 fn halve(setting: &mut StackSetting) {
-    if setting.micro_batch.is_multiple_of(2) {
-        setting.micro_batch /= 2;
-        setting.gradient_accumulation *= 2;
-    } else {
-        setting.gradient_accumulation *= setting.micro_batch;
-        setting.micro_batch = 1;
-    }
+    let parts = parts(setting.micro_batch);
+    setting.micro_batch /= parts;
+    setting.gradient_accumulation *= parts;
+}
+
+/// Parts that so many rows are cut into: halves, or single rows of an odd number.
+pub(super) fn parts(rows: u64) -> u64 {
+    if rows.is_multiple_of(2) { 2 } else { rows }
 }
 
 /// The setting with the largest micro-batch that fits and the same global batch: halved as often as needed.

@@ -3,7 +3,7 @@
 use super::super::{Bytes, Machine, MemoryCategory, PredictError, Predictor, Setting, Workload};
 use super::device::StackDevice;
 use super::heap::{KINDS, Kind};
-use super::limits::{LENGTHS, MOST_ROWS, largest, named};
+use super::limits::{LENGTHS, MOST_ROWS, largest, named, parts, saving};
 use super::memory::{PhasePeak, StackMemory};
 use super::predictor::{Fit, StackPrediction, outside_bytes, verdict_of};
 use super::{Lever, Limits};
@@ -87,21 +87,9 @@ impl OwnEngine {
     /// A recipe that does not fit the model.
     pub fn levers(&self, recipe: &Recipe) -> Result<Vec<Lever>, PredictError> {
         let now = self.predict(recipe)?;
-        let mut all = Vec::new();
-        for (name, recipe) in changes(recipe) {
-            let Ok(then) = self.predict(&recipe) else { continue };
-            let saves_bytes = now.process_bytes.saturating_sub(then.process_bytes);
-            if saves_bytes > 0 {
-                all.push(Lever {
-                    name,
-                    saves_bytes,
-                    fit: then.verdict.map(|verdict| verdict.fit),
-                    speed: then.tokens_per_s.zip(now.tokens_per_s).map(|(then, now)| then / now),
-                });
-            }
-        }
-        all.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
-        Ok(all)
+        let pulled = changes(recipe).into_iter();
+        let pulled = pulled.filter_map(|(name, changed)| Some((name, self.predict(&changed).ok()?)));
+        Ok(saving(&now, pulled))
     }
 }
 
@@ -117,11 +105,7 @@ type Change = fn(&mut Recipe);
 fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
     let all: [(&'static str, Change); 6] = [
         (named::HALF_THE_ROWS, |to| {
-            let parts = if to.batch.micro_batch.is_multiple_of(2) {
-                2
-            } else {
-                to.batch.micro_batch
-            };
+            let parts = parts(to.batch.micro_batch as u64) as usize;
             to.batch.micro_batch /= parts;
             to.batch.gradient_accumulation *= parts;
         }),
