@@ -6,8 +6,7 @@ use std::path::Path;
 use super::CliError;
 use super::plan::base_of;
 use super::plan_stack::{FrontierPoint, StackArgs, StackPlan, bad, lengths_around};
-use super::study_rows::{StudyRows, study_of};
-use crate::report::Lengths;
+use super::study_rows::{lengths_of, study_of};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::PredictError;
 use peft_tune_core::predict::stack::{OwnEngine, Sharing, StackDevice};
@@ -40,9 +39,9 @@ pub(super) fn planned(
     }
     let (study, has_data) = study_of(file)?;
     let mut recipe = base_of(&study)?.clone();
-    let rows = has_data.then(|| StudyRows::of(&recipe)).flatten();
-    let lengths = rows.map(|rows| rows.lengths(&study, &recipe)).transpose()?;
-    let note = lengths.as_ref().and_then(|lengths| shorten(&mut recipe, lengths));
+    let lengths = lengths_of(&study, &recipe, has_data)?;
+    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
+    let note = longest.and_then(|longest| shorten(&mut recipe, longest));
     if let Some(model) = &args.model {
         recipe.model.clone_from(model);
     }
@@ -72,18 +71,15 @@ pub(super) fn planned(
     })
 }
 
-/// Takes the longest row of the data for the longest that can be; says so. Packed rows are filled up, and a sample does not know
-/// the longest.
-fn shorten(recipe: &mut Recipe, lengths: &Lengths) -> Option<String> {
+/// Takes the longest row of the data for the longest that can be; says so.
+fn shorten(recipe: &mut Recipe, longest: usize) -> Option<String> {
     let allowed = recipe.batch.sequence_length;
-    let at = lengths.at.iter().find(|at| at.sequence_length == allowed)?;
-    if recipe.batch.packing || lengths.sample.is_some() || at.longest >= allowed {
+    if longest >= allowed {
         return None;
     }
-    recipe.batch.sequence_length = at.longest;
+    recipe.batch.sequence_length = longest;
     Some(format!(
-        "no row is longer than {0} tokens: the figures are those of rows of {0}, and not of {allowed}",
-        at.longest
+        "no row is longer than {longest} tokens: the figures are those of rows of {longest}, and not of {allowed}"
     ))
 }
 

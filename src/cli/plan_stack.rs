@@ -9,7 +9,7 @@ use super::output::{tell, write_result};
 use super::plan::base_of;
 use super::plan_own;
 use super::plan_stack_text::{setting_text, to_json, to_text};
-use super::study_rows::{StudyRows, study_of};
+use super::study_rows::{lengths_of, study_of};
 use crate::report::Lengths;
 use crate::stacks;
 use crate::store::Store;
@@ -17,7 +17,6 @@ use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{
     Fit, HOST, Lever, Limits, ModelShape, Sharing, Stack, StackDevice, StackPrediction, StackSetting, levers, limits,
 };
-use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Another tool that is to train.
@@ -185,11 +184,9 @@ fn studied(file: &Path, args: &StackArgs, stack: Stack) -> Result<Asked, CliErro
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
     let mut setting = StackSetting::of_recipe(stack, base);
-    let rows = has_data.then(|| StudyRows::of(base)).flatten();
-    let lengths = rows.map(|rows| rows.lengths(&study, base)).transpose()?;
-    let note = lengths
-        .as_ref()
-        .and_then(|lengths| shorten(&mut setting, base, lengths));
+    let lengths = lengths_of(&study, base, has_data)?;
+    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
+    let note = longest.and_then(|longest| shorten(&mut setting, longest));
     Ok(Asked {
         setting,
         model: args.model.clone().unwrap_or_else(|| base.model.clone()),
@@ -198,22 +195,16 @@ fn studied(file: &Path, args: &StackArgs, stack: Stack) -> Result<Asked, CliErro
     })
 }
 
-/// Takes the longest row of the data for the longest that can be, as the stack pads it; says so. Packed rows are filled up, and a
-/// sample does not know the longest.
-fn shorten(setting: &mut StackSetting, base: &Recipe, lengths: &Lengths) -> Option<String> {
+/// Takes the longest row of the data for the longest that can be, as the stack pads it; says so.
+fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
     let allowed = setting.sequence_length;
-    let at = lengths.at.iter().find(|at| at.sequence_length as u64 == allowed)?;
-    if base.batch.packing || lengths.sample.is_some() {
-        return None;
-    }
-    let padded = (at.longest as u64).next_multiple_of(setting.stack.row().pads_to);
+    let padded = (longest as u64).next_multiple_of(setting.stack.row().pads_to);
     if padded >= allowed {
         return None;
     }
     setting.sequence_length = padded;
     Some(format!(
-        "no row is longer than {} tokens: the figures are those of micro-batches padded to {padded}, and not to {allowed}",
-        at.longest
+        "no row is longer than {longest} tokens: the figures are those of micro-batches padded to {padded}, and not to {allowed}"
     ))
 }
 

@@ -63,6 +63,15 @@ pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
     }
 }
 
+/// The lengths of a study's rows; `None` where they are not here or cannot be looked at, which is told.
+///
+/// # Errors
+/// Bad input: nothing is left of them at some length.
+pub(super) fn lengths_of(study: &Study, base: &Recipe, has_data: bool) -> Result<Option<Lengths>, CliError> {
+    let rows = has_data.then(|| StudyRows::of(base)).flatten();
+    rows.map(|rows| rows.lengths(study, base)).transpose()
+}
+
 impl StudyRows {
     /// Reads and tokenises them; `None`, which is told, where the model's tokenizer is not here or the data cannot be used.
     pub(super) fn of(base: &Recipe) -> Option<Self> {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use peft_tune_core::predict::{mean_longest, padding_share};
+use peft_tune_core::recipe::BatchSettings;
 
 /// Lengths of the rows to train on, in tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -97,6 +98,16 @@ const BAR: usize = 40;
 const BINS: usize = 12;
 
 impl Lengths {
+    /// Tokens of the longest row that is trained on where that is known: packed rows are filled up, and a sample does not know it.
+    pub fn longest_of(&self, batch: &BatchSettings) -> Option<usize> {
+        if batch.packing || self.sample.is_some() {
+            return None;
+        }
+        let mut at = self.at.iter();
+        at.find(|at| at.sequence_length == batch.sequence_length)
+            .map(|at| at.longest)
+    }
+
     /// The lengths of rows before any cut, and at each sequence length with these micro-batches.
     pub fn new(
         mut lengths: Vec<usize>,
