@@ -47,7 +47,6 @@ pub(super) async fn of_search(
     let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let rows = rows_of(study, base, &files)?;
-    target.iter().for_each(|target| target.know_rows(&rows));
     let here = Here::find(slot.device.as_deref(), store, slot.threads, &precisions(study, base)).await?;
     Ok(Some(Arc::new(
         here.forecast(study, architecture, rows).with_target(target),
@@ -87,7 +86,6 @@ pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Ar
         },
     };
     let target = of_target(&file, &files.config);
-    target.iter().for_each(|target| target.know_rows(&rows));
     Some(Arc::new(here.forecast(&file, architecture, rows).with_target(target)))
 }
 

@@ -21,7 +21,7 @@ pub struct Forecast {
     study: Study,
     predictor: Predictor,
     /// Rows of the training data at each sequence length; without an entry, rows are taken as full.
-    rows: BTreeMap<(usize, bool), RowLengths>,
+    rows: Arc<BTreeMap<(usize, bool), RowLengths>>,
     /// Parameters that can change throughput or memory.
     counted: Vec<String>,
     /// What a trial's memory must keep.
@@ -96,7 +96,7 @@ impl Forecast {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             study: study.clone(),
             predictor,
-            rows,
+            rows: Arc::new(rows),
             counted,
             known: RwLock::default(),
             target: None,
@@ -123,6 +123,9 @@ impl Forecast {
     /// Knows also what settings cost in the stack that the study is for.
     #[must_use]
     pub fn with_target(mut self, target: Option<Arc<TargetForecast>>) -> Self {
+        if let Some(target) = &target {
+            target.know_rows(&self.rows);
+        }
         self.target = target;
         self
     }

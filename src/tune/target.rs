@@ -24,7 +24,7 @@ pub struct TargetForecast {
     target: Target,
     shape: ModelShape,
     /// Rows of the training data by sequence length and packing; without an entry, rows are taken as full.
-    rows: OnceLock<BTreeMap<(usize, bool), RowLengths>>,
+    rows: OnceLock<Arc<BTreeMap<(usize, bool), RowLengths>>>,
     known: RwLock<HashMap<String, Result<Metrics, Arc<str>>>>,
 }
 
@@ -74,9 +74,9 @@ impl TargetForecast {
     }
 
     /// Takes the lengths of the training rows, before anything is predicted: speeds are then those of their tokens, without padding.
-    pub fn know_rows(&self, rows: &BTreeMap<(usize, bool), RowLengths>) {
+    pub(super) fn know_rows(&self, rows: &Arc<BTreeMap<(usize, bool), RowLengths>>) {
         // Who tells them twice tells the same.
-        let _ = self.rows.set(rows.clone());
+        let _ = self.rows.set(Arc::clone(rows));
     }
 
     fn setting(&self, recipe: &Recipe) -> StackSetting {
