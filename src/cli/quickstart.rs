@@ -7,35 +7,24 @@ use super::CliError;
 use super::output::tell;
 use crate::files::write_whole;
 
-/// The space, its model and its data, as they lie in `search_spaces`.
-const FILES: [(&str, &[u8]); 7] = [
-    (SPACE, include_bytes!("../../search_spaces/quickstart.yaml")),
-    (
-        "quickstart/base/config.json",
-        include_bytes!("../../search_spaces/quickstart/base/config.json"),
-    ),
-    (
-        "quickstart/base/model.safetensors",
-        include_bytes!("../../search_spaces/quickstart/base/model.safetensors"),
-    ),
-    (
-        "quickstart/base/tokenizer.json",
-        include_bytes!("../../search_spaces/quickstart/base/tokenizer.json"),
-    ),
-    (
-        "quickstart/base/tokenizer_config.json",
-        include_bytes!("../../search_spaces/quickstart/base/tokenizer_config.json"),
-    ),
-    (
-        "quickstart/train.jsonl",
-        include_bytes!("../../search_spaces/quickstart/train.jsonl"),
-    ),
-    (
-        "quickstart/held_out.jsonl",
-        include_bytes!("../../search_spaces/quickstart/held_out.jsonl"),
-    ),
+/// Files of `search_spaces`, each with its content.
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_bytes!(concat!("../../search_spaces/", $name)).as_slice())),*]
+    };
+}
+
+/// The space, its model and its data.
+const FILES: [(&str, &[u8]); 7] = shipped![
+    "quickstart.yaml",
+    "quickstart/base/config.json",
+    "quickstart/base/model.safetensors",
+    "quickstart/base/tokenizer.json",
+    "quickstart/base/tokenizer_config.json",
+    "quickstart/train.jsonl",
+    "quickstart/held_out.jsonl",
 ];
-const SPACE: &str = "quickstart.yaml";
+const SPACE: &str = FILES[0].0;
 
 /// Writes a small model, its data and a search space, and searches it: two minutes on any machine, and nothing is downloaded.
 ///
