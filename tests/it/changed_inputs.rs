@@ -1,23 +1,13 @@
 //! Studies that continue after their data or model hold something else.
 
 use std::path::Path;
-use std::process::{Command, Output};
+
+use crate::mocked::{errors_of, folder_with, peft_tune};
 
 const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
                      objectives: [throughput, loss]\n\
                      space: {rank: [2, 4, 8, 16], learning_rate: {low: 1e-3, high: 3e-2, scale: log}}\n\
                      trial: {sequence_length: 128}\nconfirm: none\nbudget: {trials: 3}\n";
-
-fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_MOCK", "0.01");
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn errors_of(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 fn queried(folder: &Path, statement: &str) -> String {
     let output = peft_tune(folder, &["query", statement, "--format", "csv"]);
@@ -25,17 +15,7 @@ fn queried(folder: &Path, statement: &str) -> String {
 }
 
 fn begun() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    std::fs::create_dir(folder.path().join("base")).unwrap();
-    for entry in std::fs::read_dir(quickstart.join("base")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), folder.path().join("base").join(entry.file_name())).unwrap();
-    }
-    for name in ["train.jsonl", "held_out.jsonl"] {
-        std::fs::copy(quickstart.join(name), folder.path().join(name)).unwrap();
-    }
-    std::fs::write(folder.path().join("space.yaml"), SPACE).unwrap();
+    let folder = folder_with(SPACE);
     let output = peft_tune(folder.path(), &["search", "space.yaml"]);
     assert!(output.status.success(), "{}", errors_of(&output));
     folder

@@ -22,8 +22,8 @@ mod adopt;
 /// Every way to look at a study says the same of it.
 mod agreement;
 mod baseline;
-/// Loading model directories: shards, damage, disagreement with the configuration.
 mod changed_inputs;
+/// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
@@ -70,6 +70,8 @@ mod integrations;
 mod kernel_faults;
 /// Trial processes that something else starts: Slurm, ssh, Kubernetes.
 mod launchers;
+/// Studies with a stand-in for the trial process; no tests of its own.
+mod mocked;
 /// Language models inside of multimodal checkpoints.
 mod multimodal;
 /// Optimizers, schedules and clipping against their reference implementations.

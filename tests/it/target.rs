@@ -1,8 +1,9 @@
 //! Studies for another tool's stack, and exports that fit its device.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use crate::mocked::{errors_of, folder_with, peft_tune};
 use peft_tune::report::bytes;
 use serde_json::Value;
 
@@ -17,38 +18,10 @@ const LLAMA_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermed
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}"#;
 
-/// The program with a stand-in for the trial process.
-fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_MOCK", "0.01");
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn errors_of(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 fn succeeded(folder: &Path, arguments: &[&str]) -> String {
     let output = peft_tune(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// A folder with the quickstart's model and data, and a study file.
-fn folder_with(space: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    std::fs::create_dir(folder.path().join("base")).unwrap();
-    for entry in std::fs::read_dir(quickstart.join("base")).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), folder.path().join("base").join(entry.file_name())).unwrap();
-    }
-    for name in ["train.jsonl", "held_out.jsonl"] {
-        std::fs::copy(quickstart.join(name), folder.path().join(name)).unwrap();
-    }
-    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
-    folder
 }
 
 #[test]
