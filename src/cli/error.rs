@@ -63,6 +63,11 @@ impl CliError {
         Self::BadInput(error.into())
     }
 
+    /// Bad input that a message says all of.
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self::BadInput(anyhow::Error::msg(message.into()))
+    }
+
     /// A failure while running, from any error.
     pub fn failed(error: impl Into<anyhow::Error>) -> Self {
         Self::Failed(error.into())

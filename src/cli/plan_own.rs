@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::CliError;
 use super::plan::base_of;
-use super::plan_stack::{FrontierPoint, StackArgs, StackPlan, bad, lengths_around};
+use super::plan_stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
 use super::study_rows::{lengths_of, study_of};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::PredictError;
@@ -28,12 +28,12 @@ pub(super) fn planned(
     device: Option<StackDevice>,
 ) -> Result<StackPlan, CliError> {
     let Some(file) = file.filter(|_| args.check.is_none()) else {
-        return Err(bad(
+        return Err(CliError::bad(
             "files of other tools are not run here: give a study file with `--stack peft-tune`",
         ));
     };
     if args.offload || args.sharing.is_some_and(|sharing| sharing != Sharing::Copies) {
-        return Err(bad(
+        return Err(CliError::bad(
             "peft-tune has a copy of everything on each device: leave out --sharing and --offload",
         ));
     }

@@ -140,7 +140,11 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Stack>) -> Result<
     let mut asked = match (&args.check, file, stack) {
         (Some(path), ..) => checked(path, args, stack)?,
         (None, Some(file), Some(stack)) => studied(file, args, stack)?,
-        _ => return Err(bad("give a study file with --stack, or a settings file with --check")),
+        _ => {
+            return Err(CliError::bad(
+                "give a study file with --stack, or a settings file with --check",
+            ));
+        }
     };
     if let Some(devices) = args.devices {
         asked.setting.devices = devices;
@@ -167,7 +171,7 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Stack>) -> Result<Asked,
     }
     let model = args.model.clone().or(config.model);
     let model = model.ok_or_else(|| {
-        bad(&format!(
+        CliError::bad(format!(
             "{} names no model; give its folder with --model",
             path.display()
         ))
@@ -302,14 +306,9 @@ fn frontier(
 pub(super) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
     let path = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(&path).map_err(|error| bad(&format!("cannot read {name}: {error}")))?;
-    let config = serde_json::from_str(&text).map_err(|error| bad(&format!("{name} is no JSON: {error}")))?;
+    let text = std::fs::read_to_string(&path).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
+    let config = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
     ModelShape::from_json(&name, &config).map_err(CliError::bad_input)
-}
-
-/// Bad input that this says.
-pub(super) fn bad(message: &str) -> CliError {
-    CliError::bad_input(anyhow::anyhow!(message.to_owned()))
 }
 
 fn parse_sharing(text: &str) -> Result<Sharing, String> {

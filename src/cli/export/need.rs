@@ -28,7 +28,7 @@ impl Need {
     ) -> Result<Option<Self>, CliError> {
         let Some(stack) = format.stack() else {
             return match args.strict {
-                true => Err(bad(format!(
+                true => Err(CliError::bad(format!(
                     "`{}` is no other tool's file: export it without --strict",
                     format.name()
                 ))),
@@ -42,7 +42,7 @@ impl Need {
         let searched_for = chosen.target.filter(|target| target.stack == stack);
         let device = device.or(searched_for.and_then(|target| target.device));
         if args.strict && device.is_none() {
-            return Err(bad(
+            return Err(CliError::bad(
                 "whether a setting fits is a question of the device: name it with --device".to_owned(),
             ));
         }
@@ -50,7 +50,7 @@ impl Need {
             (None, None) => Ok(None),
             // Only the study asked about the device.
             (None, Some(_)) if args.device.is_none() && !args.strict => Ok(None),
-            (None, Some(_)) => Err(bad(format!(
+            (None, Some(_)) => Err(CliError::bad(format!(
                 "the config.json of `{}` is not on this machine, so what it needs is not known; export without --device",
                 recipe.model
             ))),
@@ -86,7 +86,7 @@ impl Need {
         let fitting = made_to_fit(shape, &setting, device).map_err(CliError::bad_input)?;
         let name = device.sheet.name;
         let Some(fitting) = fitting else {
-            return Err(bad(format!(
+            return Err(CliError::bad(format!(
                 "{} cannot train this on {name}, not with one row at a time: lower `sequence_length`, or see the levers of \
                  `peft-tune plan --stack {}`",
                 stack.name(),
@@ -95,7 +95,7 @@ impl Need {
         };
         let is_changed = fitting.micro_batch != setting.micro_batch;
         if is_changed && strict {
-            return Err(bad(format!(
+            return Err(CliError::bad(format!(
                 "{} does not surely fit {name} at a micro-batch of {}; {} would: export without --strict, or choose another trial",
                 stack.name(),
                 setting.micro_batch,
@@ -128,8 +128,4 @@ impl Need {
         ));
         Ok(Self { recipe: written, lines })
     }
-}
-
-fn bad(message: String) -> CliError {
-    CliError::bad_input(anyhow::anyhow!(message))
 }

@@ -73,7 +73,7 @@ fn model(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErr
         model.clone_from(given);
     }
     if model.is_empty() {
-        return Err(bad(format!(
+        return Err(CliError::bad(format!(
             "{} names no model; give its folder or hub id with `--model`",
             from.display()
         )));
@@ -97,7 +97,7 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
             [] => "it names no files of rows".to_owned(),
             notes => notes.join("; "),
         };
-        return Err(bad(format!(
+        return Err(CliError::bad(format!(
             "{}: {why}; give a file of rows with `--data`",
             from.display()
         )));
@@ -130,7 +130,7 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
     };
     let found = recognise(first, &columns).map_err(CliError::bad_input)?;
     let Some(found) = found else {
-        return Err(bad(format!("{} has no rows", first.display())));
+        return Err(CliError::bad(format!("{} has no rows", first.display())));
     };
     if named != DataFormat::Auto && named != found {
         imported.data_notes.push(format!(
@@ -142,8 +142,4 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
     }
     imported.recognised(found);
     Ok(())
-}
-
-fn bad(message: String) -> CliError {
-    CliError::bad_input(anyhow::anyhow!(message))
 }
