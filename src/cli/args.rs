@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
-    gpu_check, import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, quickstart, rank,
-    report, schema, search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
+    gpu_check, help, here, import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query,
+    quickstart, rank, report, schema, search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -18,7 +18,20 @@ use peft_tune_engine::profile::HostMemory;
 #[command(name = "peft-tune", version, about, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+}
+
+impl Arguments {
+    /// The command line as help and completions show it.
+    fn arranged() -> clap::Command {
+        help::arranged(Self::command())
+    }
+
+    /// What was asked for; help and mistakes end the program.
+    fn read() -> Self {
+        let matches = Self::arranged().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -101,8 +114,7 @@ pub fn main() -> ExitCode {
     keep_messages_short();
     forget_empty(KERNELS_VARIABLE);
     try_kernels::set_up();
-    let arguments = Arguments::parse();
-    match make_threads(&arguments.command).and_then(|()| run(arguments.command)) {
+    match answer(Arguments::read()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error may be a terminal that was closed.
@@ -112,12 +124,22 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn answer(arguments: Arguments) -> Result<(), CliError> {
+    let Some(command) = arguments.command else {
+        return here::run();
+    };
+    make_threads(&command)?;
+    run(command)
+}
+
 fn run(command: Command) -> Result<(), CliError> {
     if !matches!(command, Command::Search(_) | Command::Quickstart(_)) {
         logging::begin_plainly();
     }
     match command {
-        Command::Quickstart(args) => run(Arguments::parse_from(quickstart::arguments(args)?).command),
+        Command::Quickstart(args) => Arguments::parse_from(quickstart::arguments(args)?)
+            .command
+            .map_or(Ok(()), run),
         Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
         Command::Attach(args) => attach::run(args),
@@ -144,11 +166,49 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::InferBench(args) => infer_bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
-        Command::Completions(args) => completions::run(args, Arguments::command()),
+        Command::Completions(args) => completions::run(args, &Arguments::arranged()),
         Command::GpuCheck(args) => gpu_check::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Rank(args) => rank::run(args),
         Command::TryKernels(args) => try_kernels::run(args),
         Command::Worker(args) => worker::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command line's words; double quotes keep blanks.
+    fn words(line: &str) -> Vec<String> {
+        let parts = line.split('"').enumerate();
+        let words = parts.flat_map(|(number, part)| match number % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn every_command_that_shows_is_in_one_group_and_has_examples() {
+        let command = Arguments::command();
+        let shown = command.get_subcommands().filter(|one| !one.is_hide_set());
+        let mut shown: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        let mut grouped = help::tests::grouped();
+        shown.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(shown, grouped);
+    }
+
+    #[test]
+    fn examples_are_command_lines_that_the_program_takes() {
+        let wrong: Vec<String> = help::tests::examples()
+            .filter_map(|line| {
+                let line = line.split(" > ").next().unwrap_or(line);
+                let error = Arguments::try_parse_from(words(line)).err()?;
+                Some(format!("{line}: {error}"))
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }

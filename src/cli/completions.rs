@@ -17,9 +17,28 @@ pub(super) struct Args {
     shell: Shell,
 }
 
+/// What the script of bash is made for: it finds no command below a program with a hyphen in its name, so the line that says for
+/// which program it is gets the right one afterwards.
+const BASH_NAME: &str = "peft_tune";
+
 /// Prints the script for `command`, which is the whole program.
-pub(super) fn run(args: Args, mut command: Command) -> Result<(), CliError> {
+pub(super) fn run(args: Args, command: &Command) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, "peft-tune", &mut script);
-    write_result(&String::from_utf8_lossy(&script))
+    let name = if args.shell == Shell::Bash {
+        BASH_NAME
+    } else {
+        "peft-tune"
+    };
+    clap_complete::generate(args.shell, &mut shown(command), name, &mut script);
+    let script = String::from_utf8_lossy(&script);
+    write_result(&script.replace(&format!(" {BASH_NAME}\n"), " peft-tune\n"))
+}
+
+/// The program without its hidden commands, which the scripts would offer.
+pub(super) fn shown(command: &Command) -> Command {
+    let commands = command.get_subcommands().filter(|one| !one.is_hide_set()).cloned();
+    Command::new("peft-tune")
+        .about(command.get_about().cloned().unwrap_or_default())
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(commands)
 }

@@ -10,7 +10,7 @@ use crate::store::{Store, StoreError};
 const USUAL: &str = "peft-tune.db";
 
 /// The results database that a command works on.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct DatabaseArgs {
     /// Results database [env: PEFT_TUNE_DB] [default: peft-tune.db]
     // Not clap's own `env`: a variable that is set to nothing counts as not set.

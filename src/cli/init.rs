@@ -156,6 +156,16 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     })
 }
 
+/// Models of this machine, those of this folder first.
+pub(super) fn models_here() -> Vec<String> {
+    find::models()
+}
+
+/// Data files of this folder.
+pub(super) fn data_files_here() -> Vec<String> {
+    find::data_files(Path::new("."))
+}
+
 /// Rows of a file whose rows are lines, about.
 pub(super) fn about_rows(path: &Path) -> Option<u64> {
     find::row_lengths(path).map(|lengths| lengths.rows)

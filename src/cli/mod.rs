@@ -28,6 +28,8 @@ mod forecast;
 mod generate;
 mod gpu_check;
 mod held_out_error;
+mod help;
+mod here;
 mod import;
 mod infer_bench;
 mod init;

@@ -14,7 +14,7 @@ mod write;
 
 pub use error::ExportError;
 pub use formats::ExportFormat;
-pub use input::{ExportInput, Exported, Known, Warning};
+pub use input::{AnswerMarks, ExportInput, Exported, Known, Warning};
 pub use mlflow::{MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
 pub use step_counts::TrainedRows;
 pub use write::write;

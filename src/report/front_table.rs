@@ -31,7 +31,8 @@ pub(super) struct FrontNotes<'a> {
 }
 
 /// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
-/// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it. Where some
+/// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it, where there is
+/// room. Where some
 /// trials were repeated, or are variants of a training, a column says of which the values are `confirmed`, of which `measured`
 /// once, and whose loss a variant has.
 pub(super) fn front_table(
@@ -40,10 +41,11 @@ pub(super) fn front_table(
     notes: FrontNotes<'_>,
     width: Option<usize>,
 ) -> String {
-    let columns = FrontColumns::of(objectives, rows, notes);
-    let mut table = TextTable::new(columns.headings(rows));
-    for row in rows {
-        table.push(columns.cells(row));
+    let mut columns = FrontColumns::of(objectives, rows, notes);
+    let mut table = columns.table(rows);
+    if !table.fits(width) {
+        columns.is_predicted.fill(false);
+        table = columns.table(rows);
     }
     let mut text = table.to_text(width);
     if let (Some(first), false) = (rows.first(), columns.same.is_empty()) {
@@ -101,6 +103,14 @@ impl<'a> FrontColumns<'a> {
             varying,
             same,
         }
+    }
+
+    fn table(&self, rows: &[FrontRow]) -> TextTable {
+        let mut table = TextTable::new(self.headings(rows));
+        for row in rows {
+            table.push(self.cells(row));
+        }
+        table
     }
 
     fn headings(&self, rows: &[FrontRow]) -> Vec<(String, Align)> {

@@ -25,6 +25,17 @@ pub struct TextTable {
 /// Narrowest that a column of text is cut to.
 const NARROWEST: usize = 10;
 
+/// Widths that a column may have, in columns of characters.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Nothing is cut, and the heading is one line.
+    natural: usize,
+    /// No cell is cut, and the heading has as many lines as it can.
+    wrapped: usize,
+    /// Text is cut as well.
+    narrowest: usize,
+}
+
 impl TextTable {
     /// A table with these columns and no rows.
     pub fn new(columns: impl IntoIterator<Item = (String, Align)>) -> Self {
@@ -54,58 +65,112 @@ impl TextTable {
         self.rows.is_empty()
     }
 
-    /// The table in at most `width` columns of characters, as wide as it needs where `None`. Columns of text are cut
-    /// first; where that is not enough, each row becomes a block of lines.
+    /// The table in at most `width` columns of characters, as wide as it needs where `None`. Headings take several lines first,
+    /// then columns of text are cut. Where that is not enough, the columns are told in several tables that begin with the first
+    /// column, or each row becomes a block of lines, whichever takes fewer lines.
     pub fn to_text(&self, width: Option<usize>) -> String {
-        let natural: Vec<usize> = (0..self.headings.len())
-            .map(|column| self.column_width(column))
-            .collect();
-        let Some(width) = width.filter(|width| *width < line_width(&natural)) else {
-            return self.to_grid(&natural);
+        let sizes: Vec<Size> = (0..self.headings.len()).map(|column| self.size(column)).collect();
+        let all: Vec<usize> = (0..sizes.len()).collect();
+        let Some(width) = width else {
+            let widths: Vec<usize> = sizes.iter().map(|size| size.natural).collect();
+            return self.to_grid(&all, &widths);
         };
-        match self.shrunk(&natural, width) {
-            Some(widths) => self.to_grid(&widths),
-            None => self.to_blocks(width),
+        if let Some(widths) = fitted(&all, &sizes, width) {
+            return self.to_grid(&all, &widths);
+        }
+        let blocks = self.to_blocks(width);
+        match self.to_parts(&sizes, width) {
+            Some(parts) if parts.lines().count() < blocks.lines().count() => parts,
+            _ => blocks,
         }
     }
 
-    fn column_width(&self, column: usize) -> usize {
-        let cells = self.rows.iter().map(|row| &row[column]).chain([&self.headings[column]]);
-        cells.map(|cell| columns_of(cell)).max().unwrap_or(0)
+    /// Whether the table goes into `width` columns of characters as one.
+    pub fn fits(&self, width: Option<usize>) -> bool {
+        let sizes: Vec<Size> = (0..self.headings.len()).map(|column| self.size(column)).collect();
+        let all: Vec<usize> = (0..sizes.len()).collect();
+        width.is_none_or(|width| fitted(&all, &sizes, width).is_some())
     }
 
-    /// Widths that fit into `width`, taken from the widest columns of text; `None` where they cannot give enough.
-    fn shrunk(&self, natural: &[usize], width: usize) -> Option<Vec<usize>> {
-        let mut widths = natural.to_vec();
-        while line_width(&widths) > width {
-            let widest = (0..widths.len())
-                .filter(|column| self.aligns[*column] == Align::Left && widths[*column] > NARROWEST)
-                .max_by_key(|column| widths[*column])?;
-            widths[widest] -= 1;
+    fn size(&self, column: usize) -> Size {
+        let heading = &self.headings[column];
+        let cells = self.rows.iter().map(|row| columns_of(&row[column])).max().unwrap_or(0);
+        let wrapped = pieces(heading).map(columns_of).max().unwrap_or(0);
+        let cut = match self.aligns[column] {
+            Align::Left => cells.min(NARROWEST),
+            Align::Right => cells,
+        };
+        Size {
+            natural: cells.max(columns_of(heading)),
+            wrapped: cells.max(wrapped),
+            narrowest: cut.max(wrapped),
         }
-        Some(widths)
     }
 
-    fn to_grid(&self, widths: &[usize]) -> String {
+    /// The columns in several tables, each of which begins with the first column; `None` where one beside it is too wide.
+    fn to_parts(&self, sizes: &[Size], width: usize) -> Option<String> {
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        for column in 1..sizes.len() {
+            let longer = |part: &Vec<usize>| [part.as_slice(), &[column]].concat();
+            let fits = |part: &Vec<usize>| fitted(part, sizes, width).is_some();
+            match parts.last_mut().map(|part| (longer(part), part)) {
+                Some((longer, part)) if fits(&longer) => *part = longer,
+                _ => parts.push(vec![0, column]),
+            }
+        }
+        let grids = parts
+            .iter()
+            .map(|part| Some(self.to_grid(part, &fitted(part, sizes, width)?)));
+        Some(grids.collect::<Option<Vec<String>>>()?.join("\n\n"))
+    }
+
+    fn to_grid(&self, columns: &[usize], widths: &[usize]) -> String {
         let mut text = String::with_capacity((self.rows.len() + 2) * (line_width(widths) + 1));
-        self.push_line(&mut text, &self.headings, widths);
+        for line in self.heading_lines(columns, widths) {
+            self.push_line(&mut text, columns, &line, widths);
+            text += "\n";
+        }
         let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
-        text += "\n";
         text += &rule.join("+");
         for row in &self.rows {
+            let cells: Vec<&str> = columns.iter().map(|column| row[*column].as_str()).collect();
             text += "\n";
-            self.push_line(&mut text, row, widths);
+            self.push_line(&mut text, columns, &cells, widths);
         }
         text
     }
 
+    /// The headings' lines: what does not go into a column's width goes on below, and the last line of each stands above the rule.
+    fn heading_lines(&self, columns: &[usize], widths: &[usize]) -> Vec<Vec<String>> {
+        let each: Vec<Vec<String>> = columns
+            .iter()
+            .zip(widths)
+            .map(|(column, width)| wrapped(&self.headings[*column], *width))
+            .collect();
+        let height = each.iter().map(Vec::len).max().unwrap_or(0);
+        let line = |number: usize| {
+            let cell = |lines: &Vec<String>| {
+                let above = height - lines.len();
+                number
+                    .checked_sub(above)
+                    .map_or_else(String::new, |number| lines[number].clone())
+            };
+            each.iter().map(cell).collect()
+        };
+        (0..height).map(line).collect()
+    }
+
     /// A line of the grid, without blanks at its end.
-    fn push_line(&self, text: &mut String, cells: &[String], widths: &[usize]) {
-        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            text.push_str(if column == 0 { " " } else { " | " });
-            let cell = cut(cell, *width);
+    fn push_line(&self, text: &mut String, columns: &[usize], cells: &[impl AsRef<str>], widths: &[usize]) {
+        for (place, ((column, cell), width)) in columns.iter().zip(cells).zip(widths).enumerate() {
+            text.push_str(if place == 0 { " " } else { " | " });
+            let cell = cut(cell.as_ref(), *width);
             let blanks = width - columns_of(&cell).min(*width);
-            let before = if self.aligns[column] == Align::Right { blanks } else { 0 };
+            let before = if self.aligns[*column] == Align::Right {
+                blanks
+            } else {
+                0
+            };
             text.extend(std::iter::repeat_n(' ', before));
             text.push_str(&cell);
             text.extend(std::iter::repeat_n(' ', blanks - before));
@@ -150,6 +215,46 @@ pub fn printable(text: &str) -> String {
             };
             shown
         })
+        .collect()
+}
+
+/// Widths of these columns that go into `width` together: headings give first, then text, the widest first; `None` where there is
+/// not enough to give.
+fn fitted(columns: &[usize], sizes: &[Size], width: usize) -> Option<Vec<usize>> {
+    let mut widths: Vec<usize> = columns.iter().map(|column| sizes[*column].natural).collect();
+    let floors: [fn(&Size) -> usize; 2] = [|size| size.wrapped, |size| size.narrowest];
+    for floor in floors {
+        while line_width(&widths) > width {
+            let gives = (0..columns.len()).filter(|place| widths[*place] > floor(&sizes[columns[*place]]));
+            let Some(widest) = gives.max_by_key(|place| widths[*place]) else {
+                break;
+            };
+            widths[widest] -= 1;
+        }
+    }
+    (line_width(&widths) <= width).then_some(widths)
+}
+
+/// The parts of a heading that may stand on a line of their own: words, and what ends in an underscore.
+fn pieces(heading: &str) -> impl Iterator<Item = &str> {
+    heading.split_inclusive([' ', '_']).map(str::trim_end)
+}
+
+/// A heading in lines of at most `width` columns of characters; a part that is longer is cut.
+fn wrapped(heading: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for piece in heading.split_inclusive([' ', '_']) {
+        let line = lines.last().map_or(0, |line| columns_of(line));
+        if line > 0 && line + columns_of(piece.trim_end()) > width {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            *line += piece;
+        }
+    }
+    lines
+        .iter()
+        .map(|line| cut(line.trim_end(), width).into_owned())
         .collect()
 }
 
@@ -222,6 +327,38 @@ mod tests {
         trial    12
         modules  日本語
         ");
+    }
+
+    #[test]
+    fn headings_take_lines_before_text_is_cut() {
+        let columns = ["trial", "peak_memory", "gradient_checkpointing"];
+        let mut table = TextTable::new(columns.map(|name| (name.to_owned(), Align::Right)));
+        table.push(["3", "1.5 GiB", "full"].map(str::to_owned));
+        insta::assert_snapshot!(table.to_text(Some(33)), @r"
+               |   peak_ |     gradient_
+         trial |  memory | checkpointing
+        -------+---------+---------------
+             3 | 1.5 GiB |          full
+        ");
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_go_into_tables_of_their_own() {
+        let columns = ["trial", "throughput", "memory", "loss"];
+        let mut table = TextTable::new(columns.map(|name| (name.to_owned(), Align::Right)));
+        for trial in 0..4 {
+            table.push([
+                trial.to_string(),
+                "35456".to_owned(),
+                "31.5 MiB".to_owned(),
+                "1.96".to_owned(),
+            ]);
+        }
+        let text = table.to_text(Some(30));
+        assert!(text.lines().all(|line| columns_of(line) <= 30), "{text}");
+        assert_eq!(text.matches("trial").count(), 2, "{text}");
+        assert_eq!(text.matches("31.5 MiB").count(), 4, "{text}");
+        assert!(!table.fits(Some(30)) && table.fits(Some(60)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use peft_tune::export::{ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
+use peft_tune::export::{AnswerMarks, ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
 use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
@@ -318,6 +318,39 @@ fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
     }
     // Its recipe never tells an optimizer that it evaluates.
     assert!(export(&recipe, ExportFormat::Torchtune, &folder.path().join("torchtune")).is_err());
+}
+
+#[test]
+fn trl_gets_a_chat_template_with_marks_where_the_models_own_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = lora();
+    let export = |name: &str, marks| {
+        let known = Known {
+            marks,
+            ..Known::default()
+        };
+        let directory = folder.path().join(name);
+        let exported = export_over(&recipe, ExportFormat::Trl, &directory, known, false).unwrap();
+        let text = std::fs::read_to_string(directory.join("trl_sft.yaml")).unwrap();
+        let is_warned = exported.warnings.iter().any(|warning| warning.field == "data.loss_on");
+        (directory.join("chat_template.jinja"), text, is_warned)
+    };
+    let (template, text, is_warned) = export("written", AnswerMarks::Written("{% generation %}"));
+    assert_eq!(std::fs::read_to_string(&template).unwrap(), "{% generation %}");
+    assert!(
+        text.contains(&format!("chat_template_path: {}", template.display())) && !is_warned,
+        "{text}"
+    );
+    let (template, text, is_warned) = export("own", AnswerMarks::Own);
+    assert!(
+        !template.exists() && !text.contains("chat_template_path") && !is_warned,
+        "{text}"
+    );
+    let (template, text, is_warned) = export("unknown", AnswerMarks::Unknown);
+    assert!(
+        !template.exists() && !text.contains("chat_template_path") && is_warned,
+        "{text}"
+    );
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn what_is_found_becomes_a_study_file_that_a_search_reads() {
     let path = folder.path().join("space.yaml");
     let study = StudyFile::read_with(&path, ReadOptions { check_files: true }).unwrap();
     assert_eq!(study.memory_limit_bytes, Some(2 << 30));
+    assert_eq!(study.name, "base-train");
     assert!(study.base.unwrap().model.ends_with("base"));
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(

@@ -412,5 +412,38 @@ fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = workspace.shown(&["completions", shell]);
         assert!(script.contains("peft-tune") && script.contains("export"), "{shell}");
+        assert!(!script.contains("try-kernels"), "{shell} offers a hidden command");
     }
+}
+
+/// What bash offers for the last of these words, by the script that the program prints.
+fn offered(script: &std::path::Path, words: &[&str]) -> String {
+    const ASK: &str = r#"
+        source "$1"; shift
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"
+        $(complete -p peft-tune | sed 's/.*-F \([^ ]*\).*/\1/') peft-tune "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+        echo "${COMPREPLY[*]}""#;
+    let output = std::process::Command::new("bash")
+        .args(["--norc", "-c", ASK, "bash"])
+        .arg(script)
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn bash_completes_commands_their_options_and_values() {
+    let workspace = Workspace::new();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("peft-tune.bash");
+    std::fs::write(&script, workspace.shown(&["completions", "bash"])).unwrap();
+    assert_eq!(offered(&script, &["peft-tune", "exp"]), "explain export\n");
+    assert_eq!(
+        offered(&script, &["peft-tune", "export", "--format", "t"]),
+        "trl torchtune tensorboard\n"
+    );
+    assert_eq!(offered(&script, &["peft-tune", "infer-bench", "--ada"]), "--adapter\n");
+    assert!(!offered(&script, &["peft-tune", ""]).contains("worker"));
 }

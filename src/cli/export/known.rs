@@ -7,6 +7,9 @@ use peft_tune_core::predict::stack::ModelShape;
 use peft_tune_core::recipe::{DataFormat, Recipe};
 use peft_tune_engine::data::recognise;
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
+use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
+
+use crate::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
 pub(super) struct KnownFacts {
@@ -15,6 +18,42 @@ pub(super) struct KnownFacts {
     pub shape: Option<ModelShape>,
     pub model_folder: Option<PathBuf>,
     pub data_format: Option<DataFormat>,
+}
+
+/// What was found out of the marks in a chat template.
+pub(super) enum Marks {
+    Unknown,
+    Own,
+    Written(String),
+}
+
+impl Marks {
+    /// Looks at the chat template that the recipe trains with.
+    pub(super) fn of(recipe: &Recipe, model_folder: Option<&Path>) -> Self {
+        let template = || {
+            let files =
+                ModelFiles::resolve_with(&model_folder?.to_string_lossy(), &HubSettings::from_env().ok()?).ok()?;
+            let tokenizer = Tokenizer::open(&files.tokenizer).ok()?;
+            let tokenizer = match &recipe.data.chat_template {
+                Some(path) => tokenizer.with_chat_template(path).ok()?,
+                None => tokenizer,
+            };
+            tokenizer.chat_template().cloned()
+        };
+        match template() {
+            Some(template) if template.marks_answers() => Self::Own,
+            Some(template) => marked_template(&template).map_or(Self::Unknown, Self::Written),
+            None => Self::Unknown,
+        }
+    }
+
+    pub(super) fn as_known(&self) -> AnswerMarks<'_> {
+        match self {
+            Self::Unknown => AnswerMarks::Unknown,
+            Self::Own => AnswerMarks::Own,
+            Self::Written(text) => AnswerMarks::Written(text),
+        }
+    }
 }
 
 impl KnownFacts {

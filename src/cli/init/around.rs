@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::find::Machine;
-use super::text::{near, one_line, quoted};
+use super::text::{near, one_line, quoted, study_name};
 use crate::report::bytes;
 use crate::stacks::Imported;
 use peft_tune_core::recipe::settings::settings;
@@ -49,10 +49,8 @@ struct Searched {
 /// The whole file.
 pub(super) fn study_file(around: &Around<'_>) -> String {
     let recipe = &around.imported.recipe;
-    let name = around
-        .output
-        .file_stem()
-        .map_or("study".into(), |stem| stem.to_string_lossy().into_owned());
+    let data_file = recipe.data.train.first().map_or(Path::new("data"), PathBuf::as_path);
+    let name = study_name(around.output, &recipe.model, data_file);
     let limit = around.memory_bytes >> 20;
     let searched = searched(recipe);
     [

@@ -9,9 +9,7 @@ use peft_tune_core::recipe::{DataFormat, Precision};
 
 /// The whole file.
 pub(super) fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {
-    let name = output
-        .file_stem()
-        .map_or("study".into(), |stem| stem.to_string_lossy().into_owned());
+    let name = study_name(output, &answers.model, &answers.data);
     let limit = answers.memory_bytes;
     [
         heading(answers, plan),
@@ -26,6 +24,22 @@ pub(super) fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, out
         trial(plan, limit, answers.machine.is_gpu),
     ]
     .concat()
+}
+
+/// The study's name: the file's where it has one of its own, else the model's and the data's, so that studies can be told apart.
+pub(super) fn study_name(output: &Path, model: &str, data: &Path) -> String {
+    let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    match stem(output) {
+        Some(name) if name != "space" => name,
+        _ => {
+            // A hub id or a folder may have dots in its name: `Qwen2.5-0.5B`.
+            let model = Path::new(model)
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            let parts: Vec<String> = [model, stem(data)].into_iter().flatten().collect();
+            parts.join("-")
+        }
+    }
 }
 
 fn heading(answers: &Answers, plan: &Plan) -> String {

@@ -1,15 +1,18 @@
 //! `trl_sft.yaml`: the file that `trl sft --config` (TRL 1.16, transformers 5.23) reads.
 //!
 //! TRL refuses unknown keys and has defaults of its own (gradient checkpointing is on, for one), so everything that the
-//! recipe decides is written out, and nothing else but the output folder.
+//! recipe decides is written out, and nothing else but the output folder. Its `assistant_only_loss` asks for a chat template that
+//! marks answers: where the model's own does not, one that does is written beside the file.
+
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::{target_modules, whole_if_possible};
-use crate::export::ExportFormat;
 use crate::export::draft::{Advice, Draft, builder_of};
 use crate::export::hf_trainer::TrainerWords;
+use crate::export::{AnswerMarks, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe};
 
@@ -19,7 +22,7 @@ pub(super) const FORMAT: Format = Format {
     file_name: "trl_sft.yaml",
     title: "TRL",
     tool: Some(Tool::Trl),
-    render: |input, _| {
+    render: |input, directory| {
         let recipe = input.recipe;
         let mut draft = Draft::new(ExportFormat::Trl, input);
         model(&mut draft, recipe);
@@ -27,7 +30,7 @@ pub(super) const FORMAT: Format = Format {
         if let Some(adapter) = &recipe.adapter {
             self::adapter(&mut draft, adapter);
         }
-        data(&mut draft, &recipe.data);
+        data(&mut draft, &recipe.data, directory);
         batch(&mut draft, recipe);
         let words = draft.optimizer_words();
         draft.keys(words);
@@ -36,9 +39,15 @@ pub(super) const FORMAT: Format = Format {
         evaluation(&mut draft, recipe);
         draft.say_seed("seed");
         draft.key("output_dir", input.output_folder());
-        Ok(draft.finish("trl sft --config", ADVICE, ""))
+        let mut rendered = draft.finish("trl sft --config", ADVICE, "");
+        let template = marked_template(input).map(|text| (CHAT_TEMPLATE, text.to_owned()));
+        rendered.files.extend(template);
+        Ok(rendered)
     },
 };
+
+/// The chat template with marks around answers, where the model's own has none.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 const WORDS: TrainerWords = TrainerWords {
     epochs: "num_train_epochs",
@@ -85,7 +94,17 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     }
 }
 
-fn data(draft: &mut Draft<'_>, data: &DataSettings) {
+/// The chat template that has to be written for TRL to learn answers only.
+fn marked_template<'a>(input: &ExportInput<'a>) -> Option<&'a str> {
+    let data = &input.recipe.data;
+    let needs_marks = input.data_format() == DataFormat::Messages && data.loss_on == LossOn::Completions;
+    match input.known.marks {
+        AnswerMarks::Written(text) if needs_marks => Some(text),
+        _ => None,
+    }
+}
+
+fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) {
     draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
     let builder = data.train.first().map_or("json", |path| builder_of(path));
     let item = vec![
@@ -112,7 +131,9 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings) {
             "TRL takes each line of a text file for a row; write JSONL rows of `text`",
         );
     }
-    if let Some(template) = &data.chat_template {
+    let written = marked_template(draft.input).map(|_| directory.join(CHAT_TEMPLATE));
+    let written = written.map(|path| std::path::absolute(&path).unwrap_or(path));
+    if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
         draft.key("chat_template_path", template.to_string_lossy().into_owned());
     }
     if !data.columns.is_empty() {
@@ -137,10 +158,13 @@ fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
         ),
         (DataFormat::Messages, LossOn::Completions) => {
             draft.key("assistant_only_loss", true);
-            draft.warn(
-                "data.loss_on",
-                "the chat template must mark answers with {% generation %}",
-            );
+            if matches!(draft.input.known.marks, AnswerMarks::Unknown) {
+                draft.warn(
+                    "data.loss_on",
+                    "the chat template must mark answers with {% generation %}, and TRL stops where it does not: name one that \
+                     does in data.chat_template",
+                );
+            }
         }
         (DataFormat::PromptCompletion, loss_on) => {
             draft.key("completion_only_loss", loss_on == LossOn::Completions);

@@ -204,7 +204,16 @@ pub struct CommandEntry {
     pub folder: Option<PathBuf>,
     /// Environment variables that are set for it.
     #[serde(default)]
+    #[schemars(schema_with = "env_schema")]
     pub env: BTreeMap<String, String>,
+}
+
+/// Values as YAML has them: numbers and truth values are passed on as they are written.
+fn env_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    })
 }
 
 /// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the

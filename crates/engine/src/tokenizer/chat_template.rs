@@ -84,6 +84,11 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether the template of chats marks what the model generates.
+    pub fn marks_answers(&self) -> bool {
+        self.marked.iter().any(|marked| marked == DEFAULT)
+    }
+
     /// A chat to render, whole or in part. Messages are objects as the template expects them, usually with `role`
     /// and `content`; `tools` is a list of function schemas.
     ///

@@ -5,6 +5,7 @@ mod chat_template;
 mod error;
 mod generation;
 mod jinja;
+mod marked_template;
 mod python_json;
 mod python_methods;
 mod special_tokens;
@@ -14,5 +15,6 @@ mod tokenizer;
 
 pub use chat_template::{ChatTemplate, Conversation, GenerationPrompt, Rendered};
 pub use error::TokenizerError;
+pub use marked_template::marked_template;
 pub use special_tokens::{SpecialToken, SpecialTokens};
 pub use tokenizer::{Encoded, Specials, Tokenizer};
