@@ -8,7 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
-    gpu_check, help, here, import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query,
+    gpu_check, help, here, import, infer_bench, init, logging, man, merge, pareto, plan, prepare, profile, query,
     quickstart, rank, report, schema, search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
@@ -64,6 +64,7 @@ enum Command {
     Doctor(doctor::Args),
     Schema(schema::Args),
     Completions(completions::Args),
+    Man(man::Args),
     #[command(hide = true)]
     GpuCheck(gpu_check::Args),
     #[command(hide = true)]
@@ -167,6 +168,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, &Arguments::arranged()),
+        Command::Man(args) => man::run(&args, &Arguments::arranged()),
         Command::GpuCheck(args) => gpu_check::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Rank(args) => rank::run(args),

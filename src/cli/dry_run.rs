@@ -8,6 +8,7 @@ use serde_json::json;
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::output::write_result;
+use super::study_rows::StudyRows;
 use super::workers::WorkerArgs;
 use crate::report::duration;
 use crate::space::{Backend, Study, WarmStart};
@@ -42,6 +43,10 @@ pub(super) fn run(
     (workers, as_json): (&WorkerArgs, bool),
 ) -> Result<(), CliError> {
     let found = found(database, study)?;
+    // As the search would: data that it refuses are refused here.
+    if let Some(base) = &study.base {
+        StudyRows::of(base)?;
+    }
     let slots = workers.slots(study)?;
     let (repeated, next) = next_settings(study, sampler.as_mut(), &found);
     let finished = found.trials.iter().filter(|trial| trial.state.is_finished()).count();
@@ -137,7 +142,10 @@ fn phases(study: &Study) -> String {
 }
 
 fn slot_text(slot: &Placement) -> String {
-    let device = slot.device.as_deref().unwrap_or("the first GPU, else the CPU");
+    let device = slot
+        .device
+        .as_deref()
+        .unwrap_or("the first GPU of the machine, or its processor where it has none");
     let threads = slot
         .threads
         .map_or_else(|| "all threads".to_owned(), |threads| format!("{threads} threads"));

@@ -19,11 +19,11 @@ const GROUPS: [(&str, &[&str]); 6] = [
         &["train", "profile", "infer-bench", "merge", "generate", "adopt"],
     ),
     ("Keep results", &["studies", "import", "delete", "vacuum"]),
-    ("This machine", &["doctor", "schema", "completions"]),
+    ("This machine", &["doctor", "schema", "completions", "man"]),
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 27] = [
+const EXAMPLES: [(&str, &[&str]); 29] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -120,6 +120,11 @@ const EXAMPLES: [(&str, &[&str]); 27] = [
     ("vacuum", &["peft-tune vacuum"]),
     ("doctor", &["peft-tune doctor", "peft-tune doctor --json"]),
     ("schema", &["peft-tune schema space > space.schema.json"]),
+    (
+        "completions",
+        &["peft-tune completions bash > ~/.local/share/bash-completion/completions/peft-tune"],
+    ),
+    ("man", &["peft-tune man ~/.local/share/man/man1"]),
 ];
 
 /// The program's command line with its commands in groups, and an example or more of each.

@@ -8,6 +8,7 @@ mod needs;
 mod plan;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ use ask::Asker;
 use find::Machine;
 use needs::Needs;
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::DataFormat;
 use peft_tune_engine::data::recognise;
 use plan::Plan;
 
@@ -40,6 +42,9 @@ pub(super) struct Args {
     /// Training data: JSONL, JSON, CSV, Parquet or text
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
+    /// Which of the data's columns are what, such as `prompt=question,completion=answer`; found by their names where absent
+    #[arg(long, value_name = "NAME=COLUMN,..", value_parser = parse_columns, requires = "data")]
+    columns: Option<Renames>,
     /// Device memory that trials may use, such as 16GiB
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
@@ -58,10 +63,28 @@ pub(super) struct Args {
     force: bool,
 }
 
+/// A format's names of columns, and the data's own.
+type Renames = BTreeMap<String, String>;
+
+/// Names that columns of questions and answers often have, for `prompt` and `completion`.
+const USUAL_COLUMNS: [(&str, &str); 9] = [
+    ("question", "answer"),
+    ("question", "response"),
+    ("prompt", "response"),
+    ("prompt", "answer"),
+    ("query", "response"),
+    ("query", "answer"),
+    ("instruction", "response"),
+    ("input", "output"),
+    ("problem", "solution"),
+];
+
 /// What the file is written from.
 struct Answers {
     model: String,
     data: PathBuf,
+    format: DataFormat,
+    columns: Renames,
     memory_bytes: u64,
     machine: Machine,
 }
@@ -72,16 +95,9 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     }
     let answers = answers(&args)?;
     let architecture = architecture(&answers.model)?;
-    let format = recognise(&answers.data, &Default::default()).map_err(CliError::bad_input)?;
-    let Some(format) = format else {
-        return Err(CliError::bad_input(anyhow::anyhow!(
-            "{} has no rows",
-            answers.data.display()
-        )));
-    };
     let rows = find::row_lengths(&answers.data);
     let plan = Plan::new(architecture.as_ref(), rows, &answers).map_err(CliError::bad_input)?;
-    let text = text::study_file(&answers, &plan, format, &args.output);
+    let text = text::study_file(&answers, &plan, &args.output);
     // Checked as a search will read it, before anything is written.
     let options = ReadOptions { check_files: true };
     let study = StudyFile::parse(&args.output, &text, options).map_err(|error| {
@@ -136,11 +152,16 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
         Some(data) => data.clone(),
         None => {
             let files = find::data_files(Path::new("."));
-            let check = |path: &str| check_data(Path::new(path));
+            let check = |path: &str| format_of(Path::new(path), None).map(drop);
             PathBuf::from(asker.choose(("Training data", "--data"), &files, check)?)
         }
     };
-    check_data(&data)?;
+    let (format, columns) = format_of(&data, args.columns.as_ref())?;
+    for (name, column) in &columns {
+        tell(format_args!(
+            "the column `{column}` is taken as `{name}`; --columns says otherwise"
+        ));
+    }
     let memory_bytes = match args.memory {
         Some(memory) => memory.0,
         None => {
@@ -151,6 +172,8 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     Ok(Answers {
         model,
         data,
+        format,
+        columns,
         memory_bytes,
         machine,
     })
@@ -169,6 +192,45 @@ pub(super) fn data_files_here() -> Vec<String> {
 /// Rows of a file whose rows are lines, about.
 pub(super) fn about_rows(path: &Path) -> Option<u64> {
     find::row_lengths(path).map(|lengths| lengths.rows)
+}
+
+/// What the rows of a file are, with the columns that have other names than the format's.
+fn format_of(data: &Path, given: Option<&Renames>) -> Result<(DataFormat, Renames), CliError> {
+    check_data(data)?;
+    let as_named = given.cloned().unwrap_or_default();
+    let error = match recognise(data, &as_named) {
+        Ok(Some(format)) => return Ok((format, as_named)),
+        Ok(None) => return Err(CliError::bad(format!("{} has no rows", data.display()))),
+        Err(error) => error,
+    };
+    let usual = USUAL_COLUMNS
+        .into_iter()
+        .filter(|_| given.is_none())
+        .find_map(|(prompt, completion)| {
+            let columns = [("prompt", prompt), ("completion", completion)].into_iter();
+            let columns: Renames = columns
+                .filter(|(name, column)| name != column)
+                .map(|(name, column)| (name.to_owned(), column.to_owned()))
+                .collect();
+            let format = recognise(data, &columns).ok().flatten()?;
+            Some((format, columns))
+        });
+    usual.ok_or_else(|| {
+        CliError::bad_input(anyhow::Error::new(error).context(
+            "the data's columns have no names that are known: say which is what, such as \
+             `--data FILE --columns prompt=question,completion=answer`",
+        ))
+    })
+}
+
+fn parse_columns(text: &str) -> Result<Renames, String> {
+    let pair = |part: &str| match part.split_once('=') {
+        Some((name, column)) if !name.trim().is_empty() && !column.trim().is_empty() => {
+            Ok((name.trim().to_owned(), column.trim().to_owned()))
+        }
+        _ => Err(format!("`{part}` is no NAME=COLUMN, such as prompt=question")),
+    };
+    text.split(',').map(pair).collect()
 }
 
 fn check_data(path: &Path) -> Result<(), CliError> {

@@ -38,6 +38,7 @@ mod learning_rate;
 mod logging;
 mod machine;
 mod machine_ceilings;
+mod man;
 mod merge;
 mod model;
 mod output;

@@ -126,7 +126,10 @@ pub(super) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
 /// where that is more than once.
 fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Option<Lengths>)>, CliError> {
     let base = base_of(study)?;
-    let Some(rows) = has_data.then(|| StudyRows::of(base)).flatten() else {
+    if !has_data {
+        return Ok(None);
+    }
+    let Some(rows) = StudyRows::of(base)? else {
         return Ok(None);
     };
     let looked_at = (|| {
@@ -139,6 +142,7 @@ fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Opti
     })();
     match looked_at {
         Ok(looked_at) => Ok(Some(looked_at)),
+        Err(error) if error.exit_code() == 2 => Err(error),
         Err::<_, CliError>(error) => {
             tell(format_args!("warning: every row is assumed to be full: {error}"));
             Ok(None)

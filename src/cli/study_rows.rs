@@ -68,25 +68,32 @@ pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
 /// # Errors
 /// Bad input: nothing is left of them at some length.
 pub(super) fn lengths_of(study: &Study, base: &Recipe, has_data: bool) -> Result<Option<Lengths>, CliError> {
-    let rows = has_data.then(|| StudyRows::of(base)).flatten();
+    let rows = match has_data {
+        true => StudyRows::of(base)?,
+        false => None,
+    };
     rows.map(|rows| rows.lengths(study, base)).transpose()
 }
 
 impl StudyRows {
-    /// Reads and tokenises them; `None`, which is told, where the model's tokenizer is not here or the data cannot be used.
-    pub(super) fn of(base: &Recipe) -> Option<Self> {
+    /// Reads and tokenises them; `None`, which is told, where the model's tokenizer is not here or the reading fails.
+    ///
+    /// # Errors
+    /// Bad input: data that a search would refuse.
+    pub(super) fn of(base: &Recipe) -> Result<Option<Self>, CliError> {
         let Some(files) = files_of(&base.model) else {
             tell(format_args!(
                 "warning: every row is assumed to be full: the model's tokenizer is not here"
             ));
-            return None;
+            return Ok(None);
         };
         let (recipe, sample) = quick(base);
         match prepared(&recipe, &files) {
-            Ok(data) => Some(Self { data, sample }),
+            Ok(data) => Ok(Some(Self { data, sample })),
+            Err(error) if error.exit_code() == 2 => Err(error),
             Err(error) => {
                 tell(format_args!("warning: every row is assumed to be full: {error}"));
-                None
+                Ok(None)
             }
         }
     }

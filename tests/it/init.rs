@@ -238,3 +238,47 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
         assert!(told.contains(part), "{part}: {told}");
     }
 }
+
+#[test]
+fn columns_of_questions_and_answers_are_found_or_named() {
+    let folder = place();
+    let path = folder.path();
+    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let init = |data: &str, more: &[&str]| {
+        let arguments = [&["--yes", "--force", "--memory", "2GiB", "--data", data], more].concat();
+        run(path, &arguments)
+    };
+    std::fs::write(
+        path.join("usual.csv"),
+        "question,answer\nWhat?,That.\n".to_owned() + &"Who?,Me.\n".repeat(20),
+    )
+    .unwrap();
+    let output = init("usual.csv", &[]);
+    assert!(
+        output.status.success() && told(&output).contains("`question` is taken as `prompt`"),
+        "{output:?}"
+    );
+    let study = StudyFile::read_with(&path.join("space.yaml"), ReadOptions { check_files: true }).unwrap();
+    let columns = study.base.unwrap().data.columns;
+    assert_eq!(columns.get("completion").map(String::as_str), Some("answer"));
+
+    std::fs::write(
+        path.join("own.csv"),
+        "frage,antwort\nWas?,Das.\n".to_owned() + &"Wer?,Ich.\n".repeat(20),
+    )
+    .unwrap();
+    let refused = init("own.csv", &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        told(&refused).contains("--columns prompt=question") && told(&refused).contains("`frage`"),
+        "{refused:?}"
+    );
+    let output = init("own.csv", &["--columns", "prompt=frage,completion=antwort"]);
+    assert!(output.status.success(), "{output:?}");
+    let study = StudyFile::read_with(&path.join("space.yaml"), ReadOptions { check_files: true }).unwrap();
+    assert_eq!(
+        study.base.unwrap().data.columns.get("prompt").map(String::as_str),
+        Some("frage")
+    );
+    assert_eq!(init("own.csv", &["--columns", "prompt"]).status.code(), Some(2));
+}

@@ -397,14 +397,20 @@ fn a_plan_without_the_data_goes_on_and_says_so() {
         assert!(told.contains("no data at") && told.contains("gone.jsonl"), "{told}");
         assert!(told.contains("assumed to be full"), "{told}");
     }
-    // A file that is none of rows is told as everywhere, with its row.
+    // A file that is none of rows is refused as everywhere, with its row, by dry runs as well.
     let broken = study_of_quickstart("broken.jsonl", "trial: {sequence_length: 128}\n");
     std::fs::write(
         broken.path().join("broken.jsonl"),
         "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": 3\n",
     )
     .unwrap();
-    let (plan, told) = planned_rows(broken.path(), &[]);
-    assert!(plan["data"].is_null());
-    assert!(told.contains("broken.jsonl:2") || told.contains("line 2"), "{told}");
+    for words in [["plan", "space.yaml", "--json"], ["search", "space.yaml", "--dry-run"]] {
+        let output = called(broken.path(), &words);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(
+            told.contains("broken.jsonl line 2") && output.stdout.is_empty(),
+            "{told}"
+        );
+    }
 }

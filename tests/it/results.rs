@@ -416,6 +416,22 @@ fn every_shell_gets_its_completions() {
     }
 }
 
+#[test]
+fn every_command_has_a_manual_page() {
+    let workspace = Workspace::new();
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    workspace.shown(&["man", pages.to_str().unwrap()]);
+    let text = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(text("peft-tune.1").contains("Pareto"));
+    let search = text("peft-tune-search.1");
+    assert!(
+        search.contains("dry") && search.contains("peft\\-tune search space.yaml"),
+        "{search}"
+    );
+    assert!(!pages.join("peft-tune-worker.1").exists());
+}
+
 /// What bash offers for the last of these words, by the script that the program prints.
 fn offered(script: &std::path::Path, words: &[&str]) -> String {
     const ASK: &str = r#"

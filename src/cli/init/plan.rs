@@ -182,6 +182,8 @@ mod tests {
     fn answers(memory_bytes: u64) -> Answers {
         Answers {
             model: "m".into(),
+            format: peft_tune_core::recipe::DataFormat::Text,
+            columns: Default::default(),
             data: "d".into(),
             memory_bytes,
             machine: Machine {

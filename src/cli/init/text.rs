@@ -8,14 +8,14 @@ use crate::report::bytes;
 use peft_tune_core::recipe::{DataFormat, Precision};
 
 /// The whole file.
-pub(super) fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {
+pub(super) fn study_file(answers: &Answers, plan: &Plan, output: &Path) -> String {
     let name = study_name(output, &answers.model, &answers.data);
     let limit = answers.memory_bytes;
     [
         heading(answers, plan),
         format!("study: {}\n\n", quoted(&name)),
         format!("model: {}\n", quoted(&near(&answers.model, output))),
-        data(answers, format, output),
+        data(answers, output),
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {} MiB\"\n\n",
             limit >> 20
@@ -65,8 +65,8 @@ fn heading(answers: &Answers, plan: &Plan) -> String {
     text
 }
 
-fn data(answers: &Answers, format: DataFormat, output: &Path) -> String {
-    let name = match format {
+fn data(answers: &Answers, output: &Path) -> String {
+    let name = match answers.format {
         DataFormat::Alpaca => "alpaca",
         DataFormat::Sharegpt => "sharegpt",
         DataFormat::Messages => "messages",
@@ -78,8 +78,21 @@ fn data(answers: &Answers, format: DataFormat, output: &Path) -> String {
     let train = quoted(&near(&answers.data.to_string_lossy(), output));
     format!(
         "data:\n  train: {train}\n  held_out: 0.1             # a tenth of the rows measures the loss; or a file of its own\n  \
-         format: {name}\n  loss_on: completions      # or all: train on the questions too\n\n"
+         format: {name}\n{}  loss_on: completions      # or all: train on the questions too\n\n",
+        columns(answers)
     )
+}
+
+/// The columns that have other names than the format's.
+fn columns(answers: &Answers) -> String {
+    let columns = answers.columns.iter();
+    let columns: Vec<String> = columns
+        .map(|(name, column)| format!("{name}: {}", quoted(column)))
+        .collect();
+    match columns.is_empty() {
+        true => String::new(),
+        false => format!("  columns: {{{}}}\n", columns.join(", ")),
+    }
 }
 
 fn space(plan: &Plan) -> String {
