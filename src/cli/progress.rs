@@ -4,26 +4,34 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::tell;
+use super::database::DatabaseArgs;
+use super::explain_failures::message;
+use super::output::{keep_below, tell};
 use crate::report::{bytes, duration, significant};
 use crate::tune::{KernelFault, Progress, Repeat, TuneObserver};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT, measured_of};
-use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber};
+use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 
 /// Positions of the bar: the budget may be one of trials or of time, so it counts thousandths.
 const TICKS: u64 = 1000;
 
+/// Characters of a failed trial's cause that its line shows.
+const REASON: usize = 160;
+
 /// Draws where a search stands.
 pub(super) struct SearchProgress {
     bar: ProgressBar,
     trial: String,
+    /// The study's name and database, for the command that looks closer.
+    study: (String, DatabaseArgs),
 }
 
 impl SearchProgress {
-    /// A bar on standard error; hidden where that is not a terminal, or where `quiet` asks for silence.
-    pub(super) fn new(quiet: bool) -> Self {
+    /// A bar on standard error for a study of this name and database; hidden where that is not a terminal, or where `quiet` asks for
+    /// silence.
+    pub(super) fn new((study, database): (&str, &DatabaseArgs), quiet: bool) -> Self {
         let target = if quiet {
             ProgressDrawTarget::hidden()
         } else {
@@ -34,14 +42,17 @@ impl SearchProgress {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
+        keep_below(Some(bar.clone()));
         Self {
             bar,
             trial: String::new(),
+            study: (study.to_owned(), database.clone()),
         }
     }
 
     /// Takes the bar off the screen.
     pub(super) fn finish(&self) {
+        keep_below(None);
         self.bar.finish_and_clear();
     }
 
@@ -96,18 +107,27 @@ impl TuneObserver for SearchProgress {
     }
 
     fn kernels_changed(&mut self, fault: &KernelFault, kernels: Kernels) {
-        self.bar.suspend(|| {
-            tell(format_args!(
-                "warning: a kernel of `--kernels {}` failed ({}); with `--kernels {kernels}` the trial works, and the rest of the search \
-                 stays with that; please report it",
-                fault.kernels.flag(),
-                fault.message,
-                kernels = kernels.flag()
-            ));
-        });
+        tell(format_args!(
+            "warning: a kernel of `--kernels {}` failed ({}); with `--kernels {kernels}` the trial works, and the rest of the search \
+             stays with that; please report it",
+            fault.kernels.flag(),
+            fault.message,
+            kernels = kernels.flag()
+        ));
     }
 
-    fn trial_ended(&mut self, _trial: &Trial, progress: &Progress) {
+    fn trial_ended(&mut self, trial: &Trial, progress: &Progress) {
+        if let TrialState::Failed { reason, .. } = &trial.state {
+            let why = message(&trial.state).unwrap_or_default();
+            let why: String = why.trim().chars().take(REASON).collect();
+            let (study, database) = &self.study;
+            let closer = database.command(&["show", "--trial", &trial.number.to_string()], Some(study));
+            tell(format_args!(
+                "trial {} failed: {}, {why}; look closer: `{closer}`",
+                trial.number,
+                reason.name().replace('_', " ")
+            ));
+        }
         self.show(progress);
     }
 }
@@ -122,7 +142,8 @@ fn standing(progress: &Progress) -> String {
         text += &format!(" and {} variants", progress.variants);
     }
     text += &format!(", {}", duration(progress.spent_s));
-    if let Some(left) = progress.left_s() {
+    // Repeats for the recommendation come after the budget.
+    if let Some(left) = progress.left_s().filter(|left| *left >= 1.0) {
         text += &format!(", about {} left", duration(left));
     }
     let best: Vec<_> = progress

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::CliError;
@@ -14,7 +15,7 @@ use super::dry_run;
 use super::explain_text;
 use super::forecast;
 use super::held_out_error;
-use super::interrupt;
+use super::interrupt::{self, First, Reaction};
 use super::learning_rate;
 use super::logging::LogArgs;
 use super::machine::machine;
@@ -141,7 +142,37 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     runtime.block_on(search(&args, &study))
 }
 
+/// What a search says when it is asked to end.
+struct Ended {
+    /// Whether trials run.
+    began: Arc<AtomicBool>,
+    /// Starts the search again.
+    command: String,
+}
+
+impl Reaction for Ended {
+    fn first(&self) -> First {
+        match self.began.load(Relaxed) {
+            true => {
+                let message =
+                    "finishing the trials under way; Ctrl-C again stops at once, and they are run again later";
+                First::GoesOn(message.to_owned())
+            }
+            false => First::Ends(format!(
+                "stopped before the first trial of this search, and nothing is lost; `{}` begins again",
+                self.command
+            )),
+        }
+    }
+}
+
 async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
+    let began = Arc::new(AtomicBool::new(false));
+    let reaction = Ended {
+        began: began.clone(),
+        command: same_again(&[], &args.database.words_of_environment()),
+    };
+    let signals = interrupt::listen(reaction, IN_ORDER).map_err(CliError::failed)?;
     let problem = study.problem();
     // Before anything is read: a mistake in the file is told at once.
     sampler_of(study, &problem, Knowledge::default())?;
@@ -168,9 +199,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         earlier,
     };
     let sampler = sampler_of(study, &problem, knowledge)?;
-    let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
-        .map_err(CliError::failed)?;
-    let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
+    let is_quiet = args.json || !std::io::stderr().is_terminal();
+    let mut progress = SearchProgress::new((&study.name, &args.database), is_quiet);
     let parts = TunerParts {
         study,
         store: &store,
@@ -180,6 +210,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         observer: &mut progress,
         interrupt: signals.interrupt.clone(),
     };
+    began.store(true, Relaxed);
     let ran = tune(args, &opened, parts, (forecast, target)).await;
     progress.finish();
     let (ending, spent_s) = ran?;

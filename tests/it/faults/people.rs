@@ -42,6 +42,61 @@ fn ctrl_c_once_finishes_the_trials_under_way() {
 }
 
 #[test]
+fn ctrl_c_before_the_first_trial_ends_the_search_and_says_so() {
+    use std::io::{BufRead, BufReader, Read};
+
+    let folder = tempfile::tempdir().unwrap();
+    let space = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart.yaml");
+    let mut command = crate::program();
+    command
+        .args(["search", space, "--db", "a.db"])
+        .current_dir(folder.path())
+        // Nothing is known of the machine there, so it is measured first.
+        .env("PEFT_TUNE_CACHE", folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    crate::signals::heeds_signals(&mut command);
+    let mut search = command.spawn().unwrap();
+    let mut told = BufReader::new(search.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("measuring this machine") {
+        line.clear();
+        assert!(told.read_line(&mut line).unwrap() > 0, "the search ended unasked");
+    }
+    signal(search.id(), libc::SIGINT);
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(search.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(
+        rest.contains("stopped before the first trial") && rest.contains("--db a.db` begins again"),
+        "{rest}"
+    );
+}
+
+#[test]
+fn a_failed_trial_is_a_line_with_the_command_that_looks_closer() {
+    let folder = tempfile::tempdir().unwrap();
+    let space = "study: failing\nbackend: {command: [sh, -c, 'echo no such flag >&2; exit 3']}\nobjectives: [loss]\n\
+                 space: {x: {low: 1, high: 9, affects: [loss]}}\nbudget: {trials: 2}\n";
+    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+    let output = crate::program()
+        .args(["search", "space.yaml", "--db", "a.db", "--keep-going"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let told = messages(&output);
+    let line = told
+        .lines()
+        .find(|line| line.starts_with("trial 0 failed: "))
+        .unwrap_or(&told);
+    assert!(line.contains("no such flag"), "{told}");
+    assert!(
+        line.ends_with("look closer: `peft-tune show --trial 0 failing --db a.db`"),
+        "{told}"
+    );
+}
+
+#[test]
 fn ctrl_c_twice_hands_the_trials_under_way_back_at_once() {
     let bench = Bench::new();
     let search = Bench::start(bench.search("60", &["--workers", "2"]));
