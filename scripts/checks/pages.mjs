@@ -2,12 +2,12 @@
 // without the network, brushing selects, the table sorts and filters, phone and print fit, and the live page follows a
 // search and can pause it.
 //
-//   node scripts/checks/pages.mjs REPORT.html [DASHBOARD_URL_WITH_TOKEN] [--pictures DIR]
+//   node scripts/checks/pages.mjs REPORT.html [DASHBOARD_URL_WITH_TOKEN] [--pictures DIR] [--axe axe.min.js]
 //
 // `cargo test browser` runs it with a study of its own where Node and Chromium are installed. CHROMIUM names the browser
 // where it is not found. Talks to the browser over a pipe (Chrome DevTools Protocol), so it needs no package.
 import { spawn } from "node:child_process";
-import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { accessSync, constants, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -117,8 +117,9 @@ class Page {
 
 const failures = [];
 const check = (holds, what) => { if (!holds) failures.push(what); console.log(`${holds ? "ok  " : "FAIL"} ${what}`); };
-const arguments_ = process.argv.slice(2), at = arguments_.indexOf("--pictures");
-const pictures = at < 0 ? null : resolve(arguments_.splice(at, 2)[1]);
+const arguments_ = process.argv.slice(2);
+const option = (name) => { const at = arguments_.indexOf(name); return at < 0 ? null : resolve(arguments_.splice(at, 2)[1]); };
+const pictures = option("--pictures"), axe = option("--axe");
 if (pictures) mkdirSync(pictures, { recursive: true });
 const [report, dashboard] = arguments_;
 
@@ -126,6 +127,25 @@ const middle = (selector) => `(() => { const box = document.querySelector(${JSON
 const fits = async (page, what) => {
   const [wide, room] = await page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]");
   check(wide <= room + 1, `${what} does not scroll sideways (${wide} in ${room})`);
+};
+
+// What axe-core calls serious or critical, where its file is given. It runs outside the page's policy, as the browser's own tools do.
+const accessible = async (page, what) => {
+  if (!axe) return;
+  await page.run(`${readFileSync(axe, "utf8")}; 0`);
+  const found = await page.run("axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.length}, ${one.nodes.slice(0, 3).map((node) => node.target.join(' ')).join(' | ')}`))");
+  check(found.length === 0, `axe finds nothing serious on ${what} ${found.join("; ")}`);
+};
+
+// Widths and themes at which both pages must be readable.
+const checkSizes = async (browser, url, what) => {
+  for (const width of [400, 1000, 1600]) for (const theme of ["light", "dark"]) {
+    const page = await browser.open(url, { width, media: [{ name: "prefers-color-scheme", value: theme }] });
+    await fits(page, `${what}, ${width} wide, ${theme}`);
+    await accessible(page, `${what}, ${width} wide, ${theme}`);
+    if (pictures) await page.picture(join(pictures, `${what.replaceAll(" ", "-")}-${width}-${theme}.png`));
+    await page.close();
+  }
 };
 
 const checkReport = async (browser) => {
@@ -161,12 +181,26 @@ const checkReport = async (browser) => {
   await page.run("(() => { const input = PT.at('filter'); input.value = ''; input.dispatchEvent(new Event('input')); })()");
   await page.run("[...document.querySelectorAll('#rows th button')].find((one) => one.textContent.startsWith('loss')).click()");
   check(await page.run("(() => { const cells = [...document.querySelectorAll('#rows tbody tr')].map((row) => parseFloat(row.children[4].textContent)).filter((one) => one >= 0); return cells.every((one, index) => !index || cells[index - 1] <= one); })()"), "the table sorts by loss");
+  const dots = () => page.run("document.querySelectorAll('#pairs .dot').length"), every = await dots();
+  await page.run("PT.at('beaten').click()");
+  check(await dots() < every && await dots() > 0, `what others beat can be left out (${await dots()} of ${every} marks)`);
+  await page.run("PT.at('beaten').click()");
+  const [first, second] = await page.run("PT.view.trials.filter((one) => one.state === 'complete').map((one) => one.number).slice(-2)");
+  await page.run(`PT.pick(${first}); PT.pick(${second})`);
+  const heads = await page.run("[...document.querySelectorAll('#compare thead th')].map((one) => one.textContent).join()");
+  check(heads.includes(`trial ${first}`) && heads.includes(`trial ${second}`), `two picked trials stand side by side (${heads})`);
+  await page.run("document.querySelector('#pairs').scrollIntoView({ block: 'center' })");
+  const [number, markX, markY] = await page.run("(() => { const svg = document.querySelector('#pairs svg'), box = svg.querySelector('.dot.best').getBoundingClientRect(); return [PT.best(), box.left + box.width / 2, box.top + box.height / 2]; })()");
+  await page.drag([markX, markY], [markX, markY]);
+  check(await page.run(`PT.picked.includes(${number})`), "a click on a mark picks its trial");
+  check(await page.run("document.querySelectorAll('#history .line').length") === 1, "the best so far is drawn");
   const started = Date.now();
   await page.run("PT.redraw()");
   check(Date.now() - started < 1500, `everything is drawn again in ${Date.now() - started} ms`);
   check(page.errors.length === 0, `the report has no error ${page.errors.join("; ")}`);
   await page.close();
 
+  await checkSizes(browser, url, "report");
   const phone = await browser.open(url, { width: 390, height: 844, scale: 2 });
   await fits(phone, "the report on a phone");
   if (pictures) await phone.picture(join(pictures, "phone.png"));
@@ -213,6 +247,7 @@ const checkDashboard = async (browser) => {
   await page.run("PT.redraw()");
   await fits(page, "the live page on a phone");
   await page.close();
+  await checkSizes(browser, `${origin}/`, "live page");
   const looking = await browser.open(`${origin}/`);
   // The token stays with the tab that was opened with it.
   check(await looking.run("PT.at('control').hidden"), "without the token there are no controls");

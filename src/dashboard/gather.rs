@@ -7,7 +7,7 @@ use crate::report::html::{
     Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes, Prediction,
     Timing, TrialCurves,
 };
-use crate::report::{Recommendation, against_baseline};
+use crate::report::{Recommendation, against_baseline, gains};
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
@@ -45,6 +45,8 @@ impl Gatherer {
             Some(chosen) => store.trial(study.id, chosen.trial).await?.recipe,
             None => None,
         };
+        let baseline = store.baseline(study.id).await?;
+        let pair = pair(&trials, recommendation.as_ref(), baseline);
         let commands = recommendation.as_ref().filter(|_| recipe.is_some());
         Ok(PageInput {
             study: study.name.clone(),
@@ -70,12 +72,11 @@ impl Gatherer {
                 .map(|chosen| commands_of(store, study, chosen.trial))
                 .unwrap_or_default(),
             recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
-            against_baseline: against(
-                study,
-                &trials,
-                (&recommendation, store.baseline(study.id).await?),
-                &confirmed,
-            ),
+            against_baseline: pair.map(|pair| against_baseline(&study.objectives, pair, &confirmed)),
+            gains: pair
+                .map(|pair| gains(&study.objectives, pair, &confirmed))
+                .unwrap_or_default(),
+            baseline,
             recommendation,
             importance: self.importance(store, study, &trials).await?,
             // A page that is made again and again answers what is cheap to answer.
@@ -84,6 +85,7 @@ impl Gatherer {
             memory: memory(store, study.id).await?,
             findings: store.findings(study.id).await?.into_iter().map(finding).collect(),
             trials,
+            confirmed,
         })
     }
 
@@ -244,16 +246,14 @@ fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNum
     }
 }
 
-/// What the recommended trial wins against the study's baseline.
-fn against(
-    study: &StudyOverview,
-    trials: &[Trial],
-    (recommendation, baseline): (&Option<Recommendation>, Option<TrialNumber>),
-    confirmed: &Confirmations,
-) -> Option<String> {
+/// The recommended trial and the study's baseline.
+fn pair<'a>(
+    trials: &'a [Trial],
+    recommendation: Option<&Recommendation>,
+    baseline: Option<TrialNumber>,
+) -> Option<(&'a Trial, &'a Trial)> {
     let of = |number: TrialNumber| trials.iter().find(|trial| trial.number == number);
-    let pair = (of(recommendation.as_ref()?.trial)?, of(baseline?)?);
-    Some(against_baseline(&study.objectives, pair, confirmed))
+    Some((of(recommendation?.trial)?, of(baseline?)?))
 }
 
 fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {

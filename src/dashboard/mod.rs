@@ -4,6 +4,7 @@
 //! try a setting; requests go through the database, so that the search may be another process and needs no open port.
 
 mod commands;
+mod copy;
 mod error;
 mod gather;
 mod guard;

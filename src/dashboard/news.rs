@@ -36,6 +36,7 @@ pub(super) struct Head<'a> {
     pub importance: &'a [ImportanceView],
     pub predictions: &'a [PredictionView],
     pub recommendation: &'a Option<RecommendationView>,
+    pub baseline: Option<u64>,
     pub findings: &'a [Finding],
 }
 
@@ -101,6 +102,7 @@ impl<'a> Head<'a> {
             importance: &view.importance,
             predictions: &view.predictions,
             recommendation: &view.recommendation,
+            baseline: view.baseline,
             findings: &view.findings,
         }
     }

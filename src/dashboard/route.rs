@@ -15,16 +15,19 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 
 use super::DashboardError;
+use super::copy::CopyRequest;
 use super::guard::{Hosts, guard};
 use super::server::Shared;
 use super::stream::events;
-use crate::report::html::{asset, live_document};
-use crate::store::StoreError;
-use peft_tune_core::space::SearchSpace;
+use crate::report::html::{ICON, asset, live_document};
+use crate::store::{StoreError, StudyId};
 use peft_tune_core::study::StudyRequest;
 
 /// Largest request body, in bytes: a setting is a few hundred.
 const LARGEST_BODY: usize = 64 * 1024;
+
+/// Kind of a request for a copy of a trial with changes.
+const COPY: &str = "clone";
 
 const JSON: &str = "application/json";
 
@@ -52,6 +55,7 @@ pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, listeners: usize) -> Rou
     Router::new()
         .route("/", get(page))
         .route("/assets/{name}", get(asset_file))
+        .route("/favicon.ico", get(|| asset_file(Path(ICON.name.to_owned()))))
         .route("/api/view", get(view))
         .route("/api/space", get(space))
         .route("/api/events", get(listen))
@@ -118,23 +122,8 @@ async fn request(State(served): State<Served>, Query(which): Query<Which>, heade
     if !is_json {
         return Err(Refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send JSON\n".to_owned()));
     }
-    let asked: StudyRequest = serde_json::from_slice(&body).map_err(|error| {
-        Refusal(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            format!("this is not a request: {error}\n"),
-        )
-    })?;
     let study = served.shared.study(which.study.as_deref()).await?;
-    let asked = match asked {
-        StudyRequest::Enqueue(params) => {
-            let space: SearchSpace = served.shared.space(study.id).await?;
-            let setting = space
-                .setting(&params)
-                .map_err(|error| Refusal(StatusCode::UNPROCESSABLE_ENTITY, format!("{error}\n")))?;
-            StudyRequest::Enqueue(setting)
-        }
-        other => other,
-    };
+    let asked = asked(&served.shared, study.id, &body).await?;
     let id = served
         .shared
         .store
@@ -145,6 +134,32 @@ async fn request(State(served): State<Served>, Query(which): Query<Which>, heade
     let mut answer = json(&serde_json::json!({"request": id.0}))?;
     *answer.status_mut() = StatusCode::ACCEPTED;
     Ok(answer)
+}
+
+/// The request in a body, its setting as the study's space writes it.
+async fn asked(shared: &Shared, study: StudyId, body: &[u8]) -> Result<StudyRequest, Refusal> {
+    let unreadable = |error: serde_json::Error| refused(format!("this is not a request: {error}"));
+    let body: serde_json::Value = serde_json::from_slice(body).map_err(unreadable)?;
+    let setting = if body["kind"] == COPY {
+        let copy: CopyRequest = serde_json::from_value(body).map_err(unreadable)?;
+        let trials = shared.store.trials(study).await.map_err(DashboardError::from)?;
+        let Some(trial) = trials.iter().find(|trial| trial.number.0 == copy.trial) else {
+            return Err(refused(format!("the study has no trial {}", copy.trial)));
+        };
+        copy.setting(&trial.params, &shared.space(study).await?)
+    } else {
+        match serde_json::from_value(body).map_err(unreadable)? {
+            StudyRequest::Enqueue(params) => shared.space(study).await?.setting(&params),
+            other => return Ok(other),
+        }
+    };
+    setting
+        .map(StudyRequest::Enqueue)
+        .map_err(|error| refused(error.to_string()))
+}
+
+fn refused(why: String) -> Refusal {
+    Refusal(StatusCode::UNPROCESSABLE_ENTITY, why + "\n")
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Answer {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
+use peft_tune_core::objective::{Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState};
 
 /// Share below which two values are called the same.
@@ -10,6 +10,63 @@ const SAME: f64 = 0.0005;
 
 /// What repeats say, by trial and metric.
 type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
+
+/// An objective of a recommended trial beside the baseline's.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Gain {
+    pub metric: String,
+    /// The change in words: `1.80 times as fast ±3.0%`.
+    pub text: String,
+    /// Whether it is better; `None` where the change lies within what repeats leave open.
+    pub better: Option<bool>,
+    pub recommended: f64,
+    pub baseline: f64,
+    /// Half widths of the 95% intervals as shares of the values; `None` for what was measured once.
+    pub recommended_interval: Option<f64>,
+    pub baseline_interval: Option<f64>,
+}
+
+/// Each objective of `recommended` beside that of `baseline`; nothing where they are one trial or the baseline is not complete.
+pub fn gains(
+    objectives: &[Objective],
+    (recommended, baseline): (&Trial, &Trial),
+    confirmed: &Confirmations,
+) -> Vec<Gain> {
+    let (TrialState::Complete { metrics: before }, Some(after)) = (&baseline.state, recommended.state.metrics()) else {
+        return Vec::new();
+    };
+    if recommended.number == baseline.number {
+        return Vec::new();
+    }
+    let interval = |trial: &Trial, metric: &str| -> Option<f64> {
+        let known = confirmed.get(&trial.number)?.get(metric)?;
+        (known.repeats > 1).then_some(known.interval)
+    };
+    let gain = |objective: &Objective| -> Option<Gain> {
+        let metric = objective.metric.as_str();
+        let (now, then) = (after.value(metric)?, before.value(metric)?);
+        let ratio = now / then;
+        let intervals = [interval(recommended, metric), interval(baseline, metric)];
+        let open = intervals
+            .iter()
+            .flatten()
+            .map(|share| share.powi(2))
+            .sum::<f64>()
+            .sqrt();
+        let sure = (open > 0.0).then(|| format!(" ±{:.1}%", 100.0 * open));
+        let is_better = (ratio > 1.0) == (objective.direction == Direction::Maximize);
+        ratio.is_finite().then(|| Gain {
+            metric: metric.to_owned(),
+            text: words(metric, ratio) + &sure.unwrap_or_default(),
+            better: ((ratio - 1.0).abs() > open.max(SAME)).then_some(is_better),
+            recommended: now,
+            baseline: then,
+            recommended_interval: intervals[0],
+            baseline_interval: intervals[1],
+        })
+    };
+    objectives.iter().filter_map(gain).collect()
+}
 
 /// What `recommended` wins against `baseline`: `against the baseline (trial 0): 1.80 times as fast ±3%, 41.0% less memory,
 /// loss 0.3% lower`. Intervals are those of repeats of both.
@@ -22,30 +79,18 @@ pub fn against_baseline(
     if recommended.number == number {
         return format!("it is the baseline: no setting that was tried is better for this wish than trial {number}");
     }
-    let TrialState::Complete { metrics: before } = &baseline.state else {
+    let TrialState::Complete { .. } = &baseline.state else {
         let how = match &baseline.state {
             TrialState::Failed { reason, .. } => format!("failed ({})", reason.name()),
             other => format!("is {}", other.name()),
         };
         return format!("the baseline (trial {number}) {how}: there is nothing to compare with");
     };
-    let Some(after) = recommended.state.metrics() else {
+    if recommended.state.metrics().is_none() {
         return String::new();
-    };
-    let interval = |metric: &str| -> Option<f64> {
-        let of = |trial: &Trial| confirmed.get(&trial.number)?.get(metric).filter(|one| one.repeats > 1);
-        let squares = [of(recommended), of(baseline)].map(|one| one.map_or(0.0, |one| one.interval.powi(2)));
-        let sum = squares.iter().sum::<f64>().sqrt();
-        (sum > 0.0).then_some(sum)
-    };
-    let parts = objectives.iter().filter_map(|objective| {
-        let metric = objective.metric.as_str();
-        let ratio = after.value(metric)? / before.value(metric)?;
-        let text = words(metric, ratio);
-        let sure = interval(metric).map(|share| format!(" ±{:.1}%", 100.0 * share));
-        ratio.is_finite().then(|| text + &sure.unwrap_or_default())
-    });
-    let parts: Vec<String> = parts.collect();
+    }
+    let gains = gains(objectives, (recommended, baseline), confirmed);
+    let parts: Vec<String> = gains.into_iter().map(|gain| gain.text).collect();
     format!("against the baseline (trial {number}): {}", parts.join(", "))
 }
 

@@ -15,7 +15,7 @@ mod summary;
 mod table;
 mod target;
 
-pub use baseline::against_baseline;
+pub use baseline::{Gain, against_baseline, gains};
 pub use basis::{basis, confirmation_text, disturbance_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;

@@ -8,7 +8,7 @@ use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{Store, StudyRecord};
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
-use peft_tune_core::study::{Metrics, ParamValue, TrialState};
+use peft_tune_core::study::{Metrics, ParamValue, Trial, TrialState};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -224,6 +224,13 @@ async fn every_answer_is_guarded() {
         "the page must not tell the token"
     );
     assert_eq!(served.get("/?study=none").await.status, 404);
+    let icon = served.get("/favicon.ico").await;
+    assert_eq!(
+        (icon.status, icon.body.starts_with("<svg")),
+        (200, true),
+        "{}",
+        icon.body
+    );
 }
 
 #[tokio::test]
@@ -319,6 +326,28 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
         let wanted = json!({"kind": "enqueue", "params": {"rank": 8, "learning_rate": 0.00125}});
         assert_eq!(served.ask(&wanted, token).await.status, 202);
         while events.next("now").await["queue"] == json!([]) {}
+        // A page has params rounded: of a copy it sends what changes, and the rest is the trial's to the last digit.
+        let copy = json!({"kind": "clone", "trial": 2, "changes": {"rank": 16}});
+        assert_eq!(served.ask(&copy, token).await.status, 202);
+        for (request, why) in [
+            (
+                json!({"kind": "clone", "trial": 2, "changes": {"rank": 5}}),
+                "give it one of 4, 8, 16",
+            ),
+            (
+                json!({"kind": "clone", "trial": 999_999}),
+                "the study has no trial 999999",
+            ),
+            (json!({"kind": "clone"}), "missing field `trial`"),
+        ] {
+            let refused = served.ask(&request, token).await;
+            assert_eq!(
+                (refused.status, refused.body.contains(why)),
+                (422, true),
+                "{}",
+                refused.body
+            );
+        }
         assert_eq!(served.ask(&json!({"kind": "resume"}), token).await.status, 202);
         while events.next("now").await["queue"] != json!([]) {}
         assert_eq!(served.ask(&json!({"kind": "stop"}), token).await.status, 202);
@@ -332,6 +361,10 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
         .iter()
         .find(|trial| trial.params["learning_rate"] == ParamValue::Float(0.00125));
     assert_eq!(ran.expect("the setting ran").params["rank"], ParamValue::Int(8));
+    let copied = |trial: &&Trial| trial.params["learning_rate"] == trials[2].params["learning_rate"];
+    let copies: Vec<&Trial> = trials.iter().filter(copied).collect();
+    let last = copies.last().expect("trial 2 itself is one");
+    assert_eq!((copies.len() > 1, &last.params["rank"]), (true, &ParamValue::Int(16)));
     assert!(trials.len() < 100_000, "the search stopped before its budget was spent");
 }
 

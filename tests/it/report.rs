@@ -11,9 +11,10 @@ use peft_tune::report::html::{
 };
 use peft_tune::store::{EvaluationRecord, StepRecord, Store, StudyRecord};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::study::{FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
+use peft_tune_core::study::{Confirmed, FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde_json::json;
 
 use crate::store::{recipe, study_record};
 
@@ -240,6 +241,64 @@ async fn report_names_what_it_wrote_and_commands_that_use_it() {
         std::fs::read(&database).unwrap(),
         before,
         "a report leaves the database as it was"
+    );
+}
+
+#[tokio::test]
+async fn the_finding_comes_first_with_the_intervals_of_repeats() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("a.db");
+    synthetic(&database, "found", 40, 3).await;
+    let best = view_of(&database).await.recommendation.unwrap().trial;
+    let baseline = TrialNumber(if best == 0 { 1 } else { 0 });
+    let store = Store::open(&database).await.unwrap();
+    let study = store.study(None).await.unwrap();
+    store.record_baseline(study.id, baseline).await.unwrap();
+    let trials = store.trials(study.id).await.unwrap();
+    for number in [TrialNumber(best), baseline] {
+        let metrics = trials[number.0 as usize].state.metrics().unwrap();
+        let value = metrics.value(THROUGHPUT).unwrap();
+        let confirmed = Confirmed {
+            value,
+            interval: 0.03,
+            repeats: 3,
+        };
+        let all = [(number, [(THROUGHPUT.to_owned(), confirmed)].into())].into();
+        let one = [(THROUGHPUT, value)].into();
+        store.record_repeat(study.id, number, 3, &one, &all).await.unwrap();
+    }
+    drop(study);
+    store.close().await.unwrap();
+    let output = folder.path().join("found.html");
+    command(&database, &["report", "--output", output.to_str().unwrap()]).success();
+    let page = std::fs::read_to_string(output).unwrap();
+    let view = embedded(&page);
+    assert_eq!(view["baseline"], baseline.0);
+    let gains = view["recommendation"]["gains"].as_array().unwrap();
+    let speed = gains.iter().find(|gain| gain["metric"] == THROUGHPUT).unwrap();
+    assert_eq!(
+        (&speed["recommended_interval"], &speed["baseline_interval"]),
+        (&json!(0.03), &json!(0.03))
+    );
+    let text = speed["text"].as_str().unwrap();
+    assert!(text.contains("fast ±4.2%"), "{text}");
+    let (finding, answers) = (page.find(text).unwrap(), page.find("id=\"front\"").unwrap());
+    assert!(finding < answers, "the finding stands as text before the charts");
+    let trial = &view["trials"][best as usize];
+    let (index, low, high) = (
+        &trial["intervals"][0][0],
+        &trial["intervals"][0][1],
+        &trial["intervals"][0][2],
+    );
+    let middle = (low.as_f64().unwrap() + high.as_f64().unwrap()) / 2.0;
+    let value = trial["metrics"][index.as_u64().unwrap() as usize].as_f64().unwrap();
+    assert!(
+        (middle / value - 1.0).abs() < 1e-5 && low.as_f64() < high.as_f64(),
+        "{trial}"
+    );
+    assert_eq!(
+        view["trials"][baseline.0 as usize + 2]["intervals"],
+        serde_json::Value::Null
     );
 }
 

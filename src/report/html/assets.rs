@@ -27,8 +27,15 @@ pub const STYLE: Asset = Asset {
     text: include_str!("assets/page.css"),
 };
 
+/// The picture beside a page's title.
+pub const ICON: Asset = Asset {
+    name: "icon.svg",
+    content_type: "image/svg+xml",
+    text: include_str!("assets/icon.svg"),
+};
+
 /// The scripts of every page, in the order in which they run.
-pub const PAGE_SCRIPTS: [Asset; 9] = [
+pub const PAGE_SCRIPTS: [Asset; 10] = [
     script!("base.js"),
     script!("axes.js"),
     script!("scatter.js"),
@@ -36,19 +43,20 @@ pub const PAGE_SCRIPTS: [Asset; 9] = [
     script!("parallel.js"),
     script!("lines.js"),
     script!("bars.js"),
+    script!("compare.js"),
     script!("table.js"),
     script!("page.js"),
 ];
 
-/// What a live page has beside them; it runs last.
-pub const LIVE_ASSETS: [Asset; 1] = [script!("live.js")];
+/// What a live page has beside them; they run last.
+pub const LIVE_ASSETS: [Asset; 2] = [script!("control.js"), script!("live.js")];
 
 /// The asset of this name.
 pub fn asset(name: &str) -> Option<Asset> {
     PAGE_SCRIPTS
         .into_iter()
         .chain(LIVE_ASSETS)
-        .chain([STYLE])
+        .chain([STYLE, ICON])
         .find(|asset| asset.name == name)
 }
 
@@ -58,7 +66,7 @@ mod tests {
 
     #[test]
     fn no_asset_reaches_into_the_network_or_breaks_its_element() {
-        for asset in PAGE_SCRIPTS.into_iter().chain(LIVE_ASSETS).chain([STYLE]) {
+        for asset in PAGE_SCRIPTS.into_iter().chain(LIVE_ASSETS).chain([STYLE, ICON]) {
             // The name of a namespace is no address.
             let text = asset.text.replace("http://www.w3.org/", "");
             for word in [

@@ -59,6 +59,7 @@ impl StudyView {
             importance: input.importance.clone(),
             predictions: predictions(input),
             recommendation: recommendation(input),
+            baseline: input.baseline.map(|number| number.0),
             findings: input.findings.clone(),
         }
     }
@@ -155,6 +156,7 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
             detail,
             params: names.iter().map(|name| trial.params.get(name).map(shown)).collect(),
             metrics: metrics.iter().map(|name| measured.value(name).map(rounded)).collect(),
+            intervals: intervals(input, trial.number, metrics),
             front: front.contains(&trial.number),
             feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),
             wall_s: wall.get(&trial.number.0).copied().map_or(0.0, rounded),
@@ -163,6 +165,19 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
     };
     let mut view = view;
     input.trials.iter().map(&mut view).collect()
+}
+
+/// The 95% intervals of what was measured more than once.
+fn intervals(input: &PageInput, number: TrialNumber, metrics: &[String]) -> Vec<(usize, f64, f64)> {
+    let Some(confirmed) = input.confirmed.get(&number) else {
+        return Vec::new();
+    };
+    let interval = |(index, name): (usize, &String)| {
+        let one = confirmed.get(name).filter(|one| one.repeats > 1)?;
+        let half = one.value.abs() * one.interval;
+        Some((index, rounded(one.value - half), rounded(one.value + half)))
+    };
+    metrics.iter().enumerate().filter_map(interval).collect()
 }
 
 /// Trials that took their loss over, each with the training that measured it.
@@ -367,6 +382,7 @@ fn recommendation(input: &PageInput) -> Option<RecommendationView> {
         trial: chosen.trial.0,
         reason: chosen.reason.clone(),
         against_baseline: input.against_baseline.clone(),
+        gains: input.gains.clone(),
         settings: trial.params.clone(),
         recipe: input.recipe.clone(),
         commands: input.commands.clone(),

@@ -5,8 +5,8 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 
-use super::assets::{PAGE_SCRIPTS, STYLE};
-use super::embed::{csp_hash, json_for_script};
+use super::assets::{ICON, PAGE_SCRIPTS, STYLE};
+use super::embed::{csp_hash, data_address, json_for_script};
 use super::view::{AnswerView, AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView, TrialView};
 use crate::report::{duration, metric_value, param_value};
 use peft_tune_core::objective::measured_of;
@@ -122,6 +122,7 @@ fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, Do
             view => Serde(shown),
             live => page == Page::Live,
             policy,
+            icon => data_address(&ICON),
             style => STYLE.text,
             script,
             json => json_for_script(view)?,

@@ -5,6 +5,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::assets::Asset;
+
 /// A value as JSON for the inside of a `<script type="application/json">` element.
 ///
 /// A browser ends the element at `</script` and changes how it reads on at `<!--`, whatever the JSON means by it; so every
@@ -33,6 +35,15 @@ pub(super) fn json_for_script<T: Serialize>(value: &T) -> Result<String, serde_j
 /// (Content Security Policy Level 3, section 2.3.1).
 pub(super) fn csp_hash(text: &str) -> String {
     format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
+}
+
+/// A file as an address that holds it whole (RFC 2397).
+pub(super) fn data_address(asset: &Asset) -> String {
+    format!(
+        "data:{};base64,{}",
+        asset.content_type,
+        BASE64_STANDARD.encode(asset.text)
+    )
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! What a page is made from: plain values that the caller read from the database.
 
-use crate::report::Recommendation;
+use std::collections::BTreeMap;
+
 use crate::report::answers::Answers;
+use crate::report::{Gain, Recommendation};
 use crate::space::Target;
 use peft_tune_core::objective::{Constraint, Objective};
-use peft_tune_core::study::{Phase, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmed, Phase, Trial, TrialNumber};
 
 use super::view::ImportanceView;
 
@@ -40,6 +42,12 @@ pub struct PageInput {
     pub recommendation: Option<Recommendation>,
     /// What the recommended trial wins against the baseline, in words.
     pub against_baseline: Option<String>,
+    /// The same by objective.
+    pub gains: Vec<Gain>,
+    /// The trial that others are compared with.
+    pub baseline: Option<TrialNumber>,
+    /// What repeats say, by trial and metric.
+    pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
     /// What people ask of the search; `None` where nobody asked.

@@ -12,7 +12,7 @@ mod input;
 mod thin;
 mod view;
 
-pub use assets::{Asset, LIVE_ASSETS, PAGE_SCRIPTS, STYLE, asset};
+pub use assets::{Asset, ICON, LIVE_ASSETS, PAGE_SCRIPTS, STYLE, asset};
 pub use document::{DocumentError, Page, document, live_document};
 pub use input::{
     Command, Confirmation, Finding, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing, TrialCurves,

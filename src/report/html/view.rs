@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::input::{Command, Confirmation, Finding};
-use crate::report::Counts;
+use crate::report::{Counts, Gain};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// A study as a page shows it.
@@ -28,6 +28,8 @@ pub struct StudyView {
     pub importance: Vec<ImportanceView>,
     pub predictions: Vec<PredictionView>,
     pub recommendation: Option<RecommendationView>,
+    /// The trial that others are compared with.
+    pub baseline: Option<u64>,
     /// What people ask of the search, in words and a picture each: the template writes them.
     #[serde(skip)]
     pub answers: Vec<AnswerView>,
@@ -98,6 +100,9 @@ pub struct TrialView {
     pub params: Vec<Option<ParamValue>>,
     /// One a metric of the study; null where it was not measured.
     pub metrics: Vec<Option<f64>>,
+    /// Place among the metrics, low and high end of the 95% interval, of what repeats measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<(usize, f64, f64)>,
     pub front: bool,
     /// Whether it is complete and keeps every bound.
     pub feasible: bool,
@@ -187,6 +192,8 @@ pub struct RecommendationView {
     pub reason: String,
     /// What it wins against the baseline, in words.
     pub against_baseline: Option<String>,
+    /// The same by objective.
+    pub gains: Vec<Gain>,
     /// Its params.
     pub settings: Params,
     /// Complete recipe, as YAML.

@@ -61,6 +61,16 @@
     return scale;
   };
 
+  // The values that decide where an objective's axis ends. On the bad side it ends at Tukey's fence, 1.5 times the middle half
+  // beyond it: what lies there did not learn, and would squash all others. `PT.held` draws it on the edge.
+  PT.reach = (values, maximize) => {
+    const sorted = values.filter((value) => Number.isFinite(value)).sort((a, b) => a - b);
+    const at = (share) => sorted[Math.round(share * (sorted.length - 1))], room = 1.5 * (at(0.75) - at(0.25));
+    if (sorted.length < 8 || !(room > 0)) return values;
+    return sorted.filter((value) => (maximize ? value >= at(0.25) - room : value <= at(0.75) + room));
+  };
+  PT.held = (place, a, b) => Math.min(Math.max(place, Math.min(a, b)), Math.max(a, b));
+
   // Grid, tick labels and names of both axes inside a box.
   PT.frame = (svg, box, x, y, names) => {
     const group = s("g", {});

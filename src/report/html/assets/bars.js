@@ -99,6 +99,9 @@
     return { host, draw };
   };
 
-  PT.phases = (host) => stacked(host, "Time of a step", () => PT.view.phases.map((one) => ({ trial: one.trial, parts: one.parts, whole: one.parts.reduce((sum, part) => sum + part[1], 0) })).filter((row) => row.whole > 0), PT.seconds);
-  PT.memory = (host) => stacked(host, "Peak memory", () => PT.view.memory.map((one) => ({ trial: one.trial, parts: one.parts.length ? one.parts : [["in use", one.peak]], whole: one.peak })).filter((row) => row.whole > 0), PT.bytes);
+  // Rows of one part each show nothing that the table does not: trials of a user's own program are such.
+  const divided = (rows) => (rows.some((row) => row.parts.filter((part) => part[1] > 0).length > 1) ? rows : []);
+
+  PT.phases = (host) => stacked(host, "Time of a step", () => divided(PT.view.phases.map((one) => ({ trial: one.trial, parts: one.parts, whole: one.parts.reduce((sum, part) => sum + part[1], 0) })).filter((row) => row.whole > 0)), PT.seconds);
+  PT.memory = (host) => stacked(host, "Peak memory", () => divided(PT.view.memory.map((one) => ({ trial: one.trial, parts: one.parts.length ? one.parts : [["in use", one.peak]], whole: one.peak })).filter((row) => row.whole > 0)), PT.bytes);
 })();

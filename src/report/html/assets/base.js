@@ -1,6 +1,6 @@
 "use strict";
 // What every part of the page shares: elements, numbers, the study and what is selected of it.
-const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot: null };
+const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot: null, picked: [null, null], beaten: true };
 
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -77,6 +77,12 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
   PT.gpuMetrics = (view) => [...(view.study.target ? PT.measuredHere : []), ...PT.ofGpu]
     .map((one) => ({ ...one, index: view.metrics.indexOf(one.name) }))
     .filter((one) => one.index >= view.objectives.length);
+  // The 95% interval that repeats gave a metric of a trial.
+  PT.interval = (trial, index) => { const one = (trial.intervals || []).find((known) => known[0] === index); return one ? one.slice(1) : null; };
+  PT.metricWithInterval = (trial, index) => {
+    const value = trial.metrics[index], known = PT.interval(trial, index), text = PT.metric(PT.view.metrics[index], value);
+    return known ? `${text} ±${((50 * (known[1] - known[0])) / Math.abs(value)).toFixed(1)}%` : text;
+  };
   PT.param = (value) => {
     if (value === null || value === undefined) return "–";
     return typeof value === "number" ? PT.number(value) : Array.isArray(value) ? value.join(",") : String(value);
@@ -95,6 +101,9 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
   PT.kept = (trial) => PT.inside(trial) && PT.filter(trial);
   PT.best = () => (PT.view.recommendation ? PT.view.recommendation.trial : null);
   PT.kind = (trial) => (trial.number === PT.best() ? "best" : trial.front ? "front" : trial.feasible ? "" : trial.state === "pruned" ? "stopped" : "broken");
+
+  // Whether charts draw it: those that others beat can be left out.
+  PT.drawn = (trial) => PT.beaten || trial.front || trial.number === PT.best() || trial.number === PT.view.baseline;
 
   let waiting = false;
   PT.changed = () => {
@@ -137,10 +146,10 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
   PT.noTip = () => { PT.at("tip").hidden = true; PT.point(null); };
   PT.trialTip = (event, trial) => {
     const view = PT.view;
-    const metrics = view.objectives.map((one, index) => [one.label, PT.metric(one.metric, trial.metrics[index])]);
+    const metrics = view.objectives.map((one, index) => [one.label, PT.metricWithInterval(trial, index)]);
     const ofGpu = PT.gpuMetrics(view).map((one) => [one.label, PT.metric(one.name, trial.metrics[one.index])]).filter((pair) => pair[1] !== "–");
     const params = view.params.map((one, index) => [one.name, PT.param(trial.params[index])]).filter((pair) => pair[1] !== "–");
-    const kind = trial.number === PT.best() ? ", recommended" : trial.front ? ", on the front" : trial.state === "complete" && !trial.feasible ? ", breaks a bound" : trial.state === "pruned" ? ", stopped early: where it stood" : "";
+    const kind = trial.number === PT.best() ? ", recommended" : trial.number === view.baseline ? ", baseline" : trial.front ? ", on the front" : trial.state === "complete" && !trial.feasible ? ", breaks a bound" : trial.state === "pruned" ? ", stopped early: where it stood" : "";
     const took = trial.inherited.map(([part, source]) => `${part} taken over from trial ${source}`);
     PT.point(trial.number);
     PT.tip(event, PT.h("b", {}, `Trial ${trial.number}${kind}`), trial.state === "complete" ? "" : PT.h("div", { class: "note" }, trial.outcome),

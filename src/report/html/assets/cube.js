@@ -12,7 +12,7 @@
       const width = PT.width(host, 300), height = Math.round(Math.min(width * 0.76, 400)), size = Math.min(width * 0.26, height * 0.36);
       // Each axis runs from its worst to its best value, so that the best corner is far, right and up.
       const scales = axes.map((one, index) => {
-        const scale = PT.scale(trials.map((trial) => trial.metrics[index]), one.maximize ? -1 : 1, one.maximize ? 1 : -1, { name: one.metric, ticks: 4 });
+        const scale = PT.scale(PT.reach(trials.map((trial) => trial.metrics[index]), one.maximize), one.maximize ? -1 : 1, one.maximize ? 1 : -1, { name: one.metric, ticks: 4 });
         return scale;
       });
       const [ct, st, ci, si] = [Math.cos(turn), Math.sin(turn), Math.cos(tilt), Math.sin(tilt)];
@@ -46,7 +46,7 @@
         const half = one.label.length * 3.7, free = { start: [4, width - 2 * half], end: [2 * half, width - 4], middle: [half, width - half] }[anchor];
         svg.append(s("text", { class: "name", x: Math.min(Math.max(x, free[0]), free[1]), y, "text-anchor": anchor }, one.label));
       });
-      const placed = trials.map((trial) => { const at = axes.map((_, index) => scales[index](trial.metrics[index])); return { trial, at, on: project(at) }; });
+      const placed = trials.map((trial) => { const at = axes.map((_, index) => PT.held(scales[index](trial.metrics[index]), -1, 1)); return { trial, at, on: project(at) }; });
       const last = (one) => (PT.kind(one.trial) === "best" ? 1 : 0);
       placed.sort((a, b) => last(a) - last(b) || b.on[2] - a.on[2]);
       marks = new Map();

@@ -39,6 +39,46 @@
     return { host, draw };
   };
 
+  // An objective trial by trial, and the best so far among those that keep every bound.
+  PT.history = (host) => {
+    const which = h("select", { "aria-label": "Objective" });
+    const stage = PT.card(host, "Trial by trial, and the best so far", which);
+    let marks = new Map();
+    const draw = () => {
+      const view = PT.view, wanted = Math.min(+which.value || 0, view.objectives.length - 1), one = view.objectives[wanted];
+      const trials = view.trials.filter((trial) => trial.state === "complete" && trial.metrics[wanted] !== null);
+      host.hidden = !one || trials.length < 2;
+      if (host.hidden) return;
+      which.replaceChildren(...view.objectives.map((other, index) => h("option", { value: index, selected: index === wanted }, other.label)));
+      const width = PT.width(stage), svg = PT.chart(width, HEIGHT, `${one.label} of ${trials.length} trials and the best so far`);
+      const y = PT.scale(PT.reach(trials.map((trial) => trial.metrics[wanted]), one.maximize), HEIGHT - 42, 26, { name: one.metric });
+      const box = { left: 14 + Math.max(...y.ticks.map((tick) => y.text(tick).length)) * 6.6, right: width - 12, top: 26, bottom: HEIGHT - 42 };
+      const x = PT.scale([0, ...trials.map((trial) => trial.number)], box.left, box.right, { pad: 0.01, zero: true });
+      PT.frame(svg, box, x, y, { x: "trial", y: `${one.label} ${one.maximize ? "↑" : "↓"} better` });
+      const at = (trial) => [x(trial.number), PT.held(y(trial.metrics[wanted]), box.top, box.bottom)], steps = [];
+      let best = null;
+      for (const trial of trials.filter((other) => other.feasible)) {
+        const value = trial.metrics[wanted];
+        if (best !== null && (one.maximize ? value <= best : value >= best)) continue;
+        if (best !== null) steps.push([x(trial.number), PT.held(y(best), box.top, box.bottom)]);
+        steps.push(at(trial));
+        best = value;
+      }
+      if (steps.length) steps.push([box.right, steps[steps.length - 1][1]]);
+      marks = new Map(trials.filter(PT.drawn).map((trial) => [trial.number, { mark: PT.mark(PT.kind(trial), ...at(trial)), place: at(trial), trial }]));
+      svg.append(...[...marks.values()].map((known) => known.mark), s("path", { class: "line", d: PT.path(steps) }));
+      svg.addEventListener("pointermove", (event) => {
+        const [px, py] = PT.place(svg, event), near = [...marks.values()].map((known) => [Math.hypot(known.place[0] - px, known.place[1] - py), known.trial]).reduce((a, b) => (b[0] < a[0] ? b : a), [16, null]);
+        if (near[1]) PT.trialTip(event, near[1]); else PT.noTip();
+      });
+      svg.addEventListener("pointerleave", PT.noTip);
+      stage.replaceChildren(svg);
+    };
+    which.addEventListener("change", () => { draw(); PT.changed(); });
+    const each = (name, holds) => { for (const [number, known] of marks) known.mark.classList.toggle(name, holds(number)); };
+    return { host, draw, select: (kept) => each("out", (number) => !kept.has(number)), point: (number) => each("hot", (other) => other === number) };
+  };
+
   PT.curves = (host) => {
     const which = h("select", { "aria-label": "Which curves" });
     const stage = PT.card(host, "How trials learned", which);

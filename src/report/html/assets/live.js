@@ -4,15 +4,7 @@
   const { h, s, at } = PT;
   const SAMPLES = 180;
   const name = PT.view.study.name, of = `study=${encodeURIComponent(name)}`;
-  let token = sessionStorage.getItem("peft-tune-token"), samples = [], redrawing = false, now = null;
-
-  // The token comes behind the `#`, which browsers never send anywhere, and leaves the address at once.
-  const given = /^#token=([A-Za-z0-9_-]+)$/.exec(location.hash);
-  if (given) {
-    token = given[1];
-    sessionStorage.setItem("peft-tune-token", token);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
+  let samples = [], redrawing = false, now = null;
 
   const link = (state, text) => { const pill = at("link"); pill.dataset.state = state; pill.textContent = text; };
 
@@ -39,11 +31,12 @@
   const recommendation = (view) => {
     const one = view.recommendation, section = at("recommendation");
     section.hidden = !one;
-    if (!one || section.dataset.trial === `${one.trial} ${one.reason}`) return;
-    section.dataset.trial = `${one.trial} ${one.reason}`;
+    const known = JSON.stringify([one && one.trial, one && one.reason, one && one.against_baseline]);
+    if (!one || section.dataset.known === known) return;
+    section.dataset.known = known;
     const chips = Object.entries(one.settings).map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))));
     const commands = one.commands.map((command) => h("div", { class: "command" }, h("p", {}, command.purpose), h("pre", { tabindex: "0" }, h("code", {}, PT.flags(command.line)))));
-    section.replaceChildren(h("h2", {}, "Recommended so far"), h("div", { class: "card hero" }, h("p", { class: "reason" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), `${one.reason}.`), h("ul", { class: "chips" }, chips), commands.length ? h("h3", {}, "Use it") : null, commands));
+    section.replaceChildren(h("h2", {}, "Recommended so far"), h("div", { class: "card hero" }, h("p", { class: "reason" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), `${one.reason}.`), one.gains.length ? h("div", { class: "gains", id: "gains" }) : one.against_baseline ? h("p", { class: "against" }, `${one.against_baseline}.`) : null, h("ul", { class: "chips" }, chips), commands.length ? h("h3", {}, "Use it") : null, commands));
     PT.copyButtons();
   };
 
@@ -90,43 +83,6 @@
     host.replaceChildren(...parts, lines);
   };
 
-  // Controls appear only with a token; the server checks it again.
-  const ask = async (request, button, note) => {
-    button.disabled = true;
-    try {
-      const answer = await fetch(`/api/request?${of}`, { method: "POST", headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` }, body: JSON.stringify(request) });
-      const text = await answer.text();
-      note.textContent = answer.ok ? "" : text;
-      if (answer.status === 401) { sessionStorage.removeItem("peft-tune-token"); token = null; control(); }
-    } catch { note.textContent = "The dashboard does not answer."; }
-    button.disabled = false;
-  };
-
-  const control = async () => {
-    const host = at("control");
-    host.hidden = !token;
-    if (!token) return;
-    const space = await (await fetch(`/api/space?${of}`)).json();
-    const note = h("p", { class: "note", role: "alert" });
-    const button = (text, request, main) => { const one = h("button", { type: "button", class: main ? "main" : null }, text); one.addEventListener("click", () => ask(typeof request === "function" ? request() : request, one, note)); return one; };
-    const fields = space.parameters.map((parameter) => [parameter, field(parameter)]);
-    const params = () => Object.fromEntries(fields.filter(([, [, read]]) => read() !== undefined).map(([parameter, [, read]]) => [parameter.name, read()]));
-    host.replaceChildren(h("h3", {}, "Control the search"),
-      h("div", { class: "row" }, button("Pause", { kind: "pause" }), button("Resume", { kind: "resume" }), button("Stop after this trial", { kind: "stop" })),
-      fields.length ? h("details", {}, h("summary", {}, "Try a setting next"), h("div", { class: "fields" }, fields.map(([parameter, [input]]) => h("label", {}, parameter.name, input))), button("Enqueue", () => ({ kind: "enqueue", params: params() }), true)) : "", note);
-  };
-
-  // An input for one parameter, and how to read its value.
-  const field = ({ distribution, condition }) => {
-    if (distribution.kind === "categorical") {
-      const choices = distribution.choices, input = h("select", {}, condition ? h("option", { value: "" }, "–") : null, choices.map((choice, index) => h("option", { value: index }, PT.param(choice))));
-      return [input, () => (input.value === "" ? undefined : choices[+input.value])];
-    }
-    const { low, high, step, kind } = distribution, input = h("input", { type: "number", min: low, max: high, step: kind === "int" ? step : step || "any", placeholder: `${PT.number(low)} to ${PT.number(high)}` });
-    if (!condition) input.value = kind === "int" ? low : +(distribution.scale === "log" ? Math.sqrt(low * high) : (low + high) / 2).toPrecision(3);
-    return [input, () => (input.value === "" ? undefined : Number(input.value))];
-  };
-
   const listen = () => {
     const source = new EventSource(`/api/events?${of}`);
     source.addEventListener("open", () => link("live", "live"));
@@ -144,6 +100,6 @@
   };
 
   recommendation(PT.view);
-  control().catch(() => {});
+  PT.control().catch(() => {});
   listen();
 })();

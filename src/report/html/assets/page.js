@@ -55,22 +55,24 @@
       pairs.append(host);
       PT.charts.push(PT.cube(host));
     }
+    at("beaten").addEventListener("change", () => { PT.beaten = at("beaten").checked; PT.redraw(); });
     const colour = at("colour");
     colour.replaceChildren(...view.objectives.map((one, index) => h("option", { value: index, selected: index === view.objectives.length - 1 }, one.label)));
     const parallel = PT.parallel(at("axes"), colour);
     colour.addEventListener("change", () => { parallel.draw(); PT.changed(); });
-    PT.charts.push(parallel, PT.growth(at("growth")), PT.curves(at("curves")), PT.importance(at("shares")), PT.predicted(at("predicted")), PT.phases(at("phases")), PT.memory(at("memory")), PT.findings(at("found")), PT.table(at("rows"), at("filter"), at("shown")));
+    PT.charts.push(PT.compare(at("compare")), parallel, PT.history(at("history")), PT.growth(at("growth")), PT.curves(at("curves")), PT.importance(at("shares")), PT.predicted(at("predicted")), PT.phases(at("phases")), PT.memory(at("memory")), PT.findings(at("found")), PT.table(at("rows"), at("filter"), at("shown")));
   };
 
   PT.redraw = () => {
     const view = PT.view, some = view.trials.length > 0, known = view.trials.some((trial) => trial.state === "complete");
     tiles();
+    PT.gains();
     at("legend").replaceChildren(...PT.legend());
     at("front").hidden = !known || view.objectives.length < 2;
     at("parallel").hidden = at("table").hidden = !some;
     at("course").hidden = !view.curves.length && !view.growth;
-    at("costs").hidden = !view.phases.length && !view.memory.length;
     for (const chart of PT.charts) chart.draw();
+    at("costs").hidden = at("phases").hidden && at("memory").hidden;
     PT.changed();
   };
 

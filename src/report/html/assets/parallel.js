@@ -11,7 +11,7 @@
       const gap = values.some((value) => value === null);
       return {
         key, name, scale, number: true,
-        place: (value) => (value === null ? bottom + 22 : scale(value)),
+        place: (value) => (value === null ? bottom + 22 : PT.held(scale(value), top, bottom)),
         labels: [...scale.ticks.filter((tick) => scale(tick) >= top - 1 && scale(tick) <= bottom + 1).map((tick) => [scale(tick), scale.text(tick)]), ...(gap ? [[bottom + 22, NONE]] : [])],
       };
     }
@@ -31,7 +31,7 @@
       const width = Math.max(host.clientWidth || 600, count * 96), step = (width - 120) / Math.max(1, count - 1);
       const axes = [
         ...varying.map(([one, index]) => axisOf(`p${index}`, one.name, view.trials.map((trial) => trial.params[index]), one.number, one.log, top, bottom)),
-        ...view.objectives.map((one, index) => axisOf(`m${index}`, one.metric, view.trials.map((trial) => trial.metrics[index]).filter((value) => value !== null), true, false, top, bottom)),
+        ...view.objectives.map((one, index) => axisOf(`m${index}`, one.metric, PT.reach(view.trials.map((trial) => trial.metrics[index]).filter((value) => value !== null), one.maximize), true, false, top, bottom)),
       ].map((axis, index) => Object.assign(axis, { x: 60 + index * step }));
       svg = PT.chart(width, height, `Parallel coordinates of ${view.trials.length} trials over ${count} axes`);
       svg.style.width = `${width}px`;
@@ -43,13 +43,15 @@
     const drawLines = (axes) => {
       const view = PT.view, by = +colour.value || 0, objective = view.objectives[by];
       const known = view.trials.map((trial) => trial.metrics[by]).filter((value) => value !== null).sort((a, b) => a - b);
+      // The first place of each value: looked up, as a search for each line is quadratic.
+      const rank = new Map(known.map((value, index) => [value, index]).reverse());
       const share = (value) => {
-        const place = known.length < 2 ? 1 : known.findIndex((other) => other >= value) / (known.length - 1);
+        const place = known.length < 2 ? 1 : rank.get(value) / (known.length - 1);
         return objective && objective.maximize ? place : 1 - place;
       };
       lines = new Map();
       const order = { stopped: 0, broken: 0, "": 1, front: 2, best: 3 };
-      const places = view.trials.map((trial) => [trial, axes.map((axis) => { const value = PT.value(trial, axis.key); return axis.key[0] === "m" && value === null ? null : [axis.x, axis.place(value)]; }).filter((one) => one)]);
+      const places = view.trials.filter(PT.drawn).map((trial) => [trial, axes.map((axis) => { const value = PT.value(trial, axis.key); return axis.key[0] === "m" && value === null ? null : [axis.x, axis.place(value)]; }).filter((one) => one)]);
       places.sort(([a], [b]) => order[PT.kind(a)] - order[PT.kind(b)]);
       for (const [trial, points] of places) {
         const value = trial.metrics[by], line = s("path", { class: `trial ${PT.kind(trial)}${value === null || value === undefined ? " none" : ""}`, d: PT.path(points) });
@@ -116,6 +118,9 @@
       PT.changed();
     };
 
+    // A click near a line picks its trial.
+    const pick = (event) => { const found = svg && event.target.classList.contains("track") ? null : nearest(PT.place(svg, event)); if (found) PT.pick(found.trial.number); };
+    host.addEventListener("click", pick);
     const select = (kept) => { for (const [number, one] of lines) one.line.classList.toggle("out", !kept.has(number)); };
     const point = (number) => { for (const [other, one] of lines) one.line.classList.toggle("hot", other === number); };
     return { host, draw, select, point };

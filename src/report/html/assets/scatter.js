@@ -17,6 +17,8 @@
     if (kind === "stopped") return s("path", { class: "dot stopped", d: `M${x - 3} ${y - 3}L${x + 3} ${y + 3}M${x - 3} ${y + 3}L${x + 3} ${y - 3}` });
     return s("circle", { class: `dot ${kind}`, cx: x.toFixed(1), cy: y.toFixed(1), r: (kind === "front" ? 5 : 3.2) * (PT.view.trials.length > 300 ? 0.78 : 1) });
   };
+  // Around the mark of the baseline.
+  PT.square = (x, y) => s("rect", { class: "base", x: x - 7, y: y - 7, width: 14, height: 14 });
   PT.legend = () => {
     const one = (kind, text) => PT.h("span", {}, fill(kind), text);
     const fill = (kind) => {
@@ -27,6 +29,8 @@
     const view = PT.view, parts = [];
     if (view.recommendation) parts.push(one("best", "recommended"));
     parts.push(one("front", "on the front"), one("", "beaten by another"));
+    if (view.trials.some((trial) => trial.number === view.baseline)) parts.push(PT.h("span", {}, (() => { const svg = s("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true" }); svg.append(PT.square(8, 8)); return svg; })(), "baseline"));
+    if (view.trials.some((trial) => trial.intervals)) parts.push(PT.h("span", {}, "bars: 95% intervals of repeats"));
     if (view.trials.some((trial) => trial.state === "complete" && !trial.feasible)) parts.push(one("broken", "breaks a bound"));
     if (view.trials.some((trial) => trial.state === "pruned")) parts.push(one("stopped", "stopped early, where it stood; on the edge where that lies beyond"));
     return parts;
@@ -52,29 +56,32 @@
     const keys = [`m${xi}`, `m${yi}`];
 
     const draw = () => {
-      const view = PT.view, trials = view.trials.filter((trial) => trial.metrics[xi] !== null && trial.metrics[yi] !== null && trial.state === "complete");
+      const view = PT.view, trials = view.trials.filter((trial) => trial.metrics[xi] !== null && trial.metrics[yi] !== null && trial.state === "complete" && PT.drawn(trial));
       // What was stopped early may stand anywhere: it does not decide the axes.
-      const stopped = view.trials.filter((trial) => trial.metrics[xi] !== null && trial.metrics[yi] !== null && trial.state === "pruned");
+      const stopped = view.trials.filter((trial) => trial.metrics[xi] !== null && trial.metrics[yi] !== null && trial.state === "pruned" && PT.drawn(trial));
       const [xo, yo] = [view.objectives[xi], view.objectives[yi]];
       const width = PT.width(host), height = Math.round(Math.min(width * 0.78, 400));
       svg = PT.chart(width, height, `${yo.label} against ${xo.label}, ${trials.length} trials`);
-      const y0 = PT.scale(trials.map((trial) => trial.metrics[yi]), height - 44, 30, { name: yo.metric });
+      const values = (index) => PT.reach(trials.map((trial) => trial.metrics[index]), view.objectives[index].maximize);
+      const y0 = PT.scale(values(yi), height - 44, 30, { name: yo.metric });
       const margin = 14 + Math.max(...y0.ticks.map((tick) => y0.text(tick).length), 2) * 6.6;
       const box = { left: margin, right: width - 10, top: 30, bottom: height - 44 };
-      const x = PT.scale(trials.map((trial) => trial.metrics[xi]), box.left, box.right, { name: xo.metric, ticks: width < 420 ? 4 : 6 }), y = y0;
+      const x = PT.scale(values(xi), box.left, box.right, { name: xo.metric, ticks: width < 420 ? 4 : 6 }), y = y0;
       PT.frame(svg, box, x, y, { x: `${xo.label} ${xo.maximize ? "→" : "←"} better`, y: `${yo.label} ${yo.maximize ? "↑" : "↓"} better` });
       const feasible = trials.filter((trial) => trial.feasible).map((trial) => [trial.metrics[xi], trial.metrics[yi]]);
-      svg.append(s("path", { class: "stairs", d: PT.path(stairs(feasible, x, y, xo.maximize, yo.maximize)) }));
+      const beyond = trials.length - trials.filter((trial) => [[x, xi, box.left, box.right], [y, yi, box.top, box.bottom]].every(([scale, index, a, b]) => PT.held(scale(trial.metrics[index]), a, b) === scale(trial.metrics[index]))).length;
+      if (beyond) svg.append(s("text", { x: box.right, y: 12, "text-anchor": "end" }, `${beyond} beyond, on the edge`));
+      svg.append(s("path", { class: "stairs", d: PT.path(stairs(feasible, x, y, xo.maximize, yo.maximize).map(([px, py]) => [PT.held(px, box.left, box.right), PT.held(py, box.top, box.bottom)])) }));
       const field = s("rect", { class: "field", x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top });
       svg.append(field);
       marks = new Map();
       const order = { stopped: -1, broken: 0, "": 1, front: 2, best: 3 };
       for (const trial of [...stopped, ...trials].sort((a, b) => order[PT.kind(a)] - order[PT.kind(b)])) {
-        const held = (value, a, b) => Math.min(Math.max(value, Math.min(a, b)), Math.max(a, b));
-        const [px, py] = [held(x(trial.metrics[xi]), box.left, box.right), held(y(trial.metrics[yi]), box.top, box.bottom)], mark = PT.mark(PT.kind(trial), px, py);
+        const [px, py] = [PT.held(x(trial.metrics[xi]), box.left, box.right), PT.held(y(trial.metrics[yi]), box.top, box.bottom)], mark = PT.mark(PT.kind(trial), px, py);
         mark.style.pointerEvents = "none";
         marks.set(trial.number, { mark, px, py, trial });
-        svg.append(mark);
+        svg.append(whiskers(trial, x, y, box, px, py), mark);
+        if (trial.number === view.baseline) svg.append(PT.square(px, py));
       }
       const brush = PT.brushes.get(keys[0]);
       if (brush && brush.range && PT.brushes.get(keys[1])?.range) {
@@ -84,6 +91,13 @@
       }
       watch(x, y, box);
       host.replaceChildren(svg);
+    };
+
+    // The intervals of what repeats measured.
+    const whiskers = (trial, x, y, box, px, py) => {
+      const along = (index, scale, a, b, path) => { const known = PT.interval(trial, index); return known ? path(...known.map((value) => PT.held(scale(value), a, b))) : ""; };
+      const d = along(xi, x, box.left, box.right, (a, b) => `M${a} ${py}H${b}`) + along(yi, y, box.top, box.bottom, (a, b) => `M${px} ${a}V${b}`);
+      return d ? s("path", { class: `whisker ${PT.kind(trial)}`, d }) : "";
     };
 
     const nearest = (event, within) => {
@@ -116,10 +130,12 @@
         for (const [name, value] of Object.entries({ x: Math.min(started[0], now[0]), y: Math.min(started[1], now[1]), width: Math.abs(now[0] - started[0]), height: Math.abs(now[1] - started[1]) })) shape.setAttribute(name, value);
       });
       svg.addEventListener("pointerup", (event) => {
-        if (!started) { const found = nearest(event, 30); if (found) PT.trialTip(event, found.trial); return; }
+        if (!started) { const found = nearest(event, 30); if (found) { PT.trialTip(event, found.trial); PT.pick(found.trial.number); } return; }
         const from = started, now = clamp(PT.place(svg, event));
         started = shape = null;
         if (Math.abs(now[0] - from[0]) < 5 || Math.abs(now[1] - from[1]) < 5) {
+          const found = nearest(event, 14);
+          if (found) { PT.pick(found.trial.number); return; }
           for (const key of keys) PT.brushes.delete(key);
         } else {
           const range = (scale, a, b) => [scale.invert(a), scale.invert(b)].sort((p, q) => p - q);
@@ -131,7 +147,7 @@
       svg.addEventListener("pointerleave", () => { if (!started) PT.noTip(); });
     };
 
-    const select = (kept) => { for (const [number, one] of marks) one.mark.classList.toggle("out", !kept.has(number)); };
+    const select = (kept) => { for (const [number, one] of marks) { one.mark.classList.toggle("out", !kept.has(number)); one.mark.classList.toggle("picked", PT.picked.includes(number)); } };
     const point = (number) => { for (const [other, one] of marks) one.mark.classList.toggle("hot", other === number); };
     return { host, draw, select, point };
   };

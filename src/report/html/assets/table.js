@@ -29,10 +29,11 @@
 
   const columnsOf = (view) => {
     const number = (label, name, value, text) => ({ label, name, value, text, number: true });
+    const size = (trial, index) => PT.metricWithInterval(trial, index);
     return [
       number("trial", "trial", (trial) => trial.number, (trial) => (trial.number === PT.best() ? `★ ${trial.number}` : String(trial.number))),
       { label: "outcome", name: "state", value: (trial) => trial.outcome, text: (trial) => trial.outcome, state: true },
-      ...view.objectives.map((one, index) => number(one.label, one.metric, (trial) => trial.metrics[index], (trial) => PT.metric(one.metric, trial.metrics[index]))),
+      ...view.objectives.map((one, index) => number(one.label, one.metric, (trial) => trial.metrics[index], (trial) => size(trial, index))),
       ...view.params.map((one, index) => ({ label: one.name, name: one.name, number: one.number, value: (trial) => trial.params[index], text: (trial) => PT.param(trial.params[index]) })),
       ...PT.gpuMetrics(view).map((one) => number(one.label, one.name, (trial) => trial.metrics[one.index], (trial) => PT.metric(one.name, trial.metrics[one.index]))),
       number("time", "wall_s", (trial) => trial.wall_s, (trial) => (trial.wall_s ? PT.seconds(trial.wall_s) : "–")),
@@ -62,7 +63,7 @@
       rows = new Map();
       const body = some.map((trial) => {
         const cells = columns.map((one) => h("td", { class: one.state ? `state ${trial.state}` : one.number ? "n" : null, title: one.state ? trial.detail : null }, one.text(trial)));
-        const row = h("tr", { class: trial.number === PT.best() ? "best" : trial.front ? "front" : null, onpointerenter: () => PT.point(trial.number), onpointerleave: () => PT.point(null) }, cells);
+        const row = h("tr", { class: trial.number === PT.best() ? "best" : trial.front ? "front" : null, onclick: () => PT.pick(trial.number), onpointerenter: () => PT.point(trial.number), onpointerleave: () => PT.point(null) }, cells);
         rows.set(trial.number, row);
         return row;
       });
