@@ -159,7 +159,7 @@ const checkReport = async (browser) => {
   const all = await page.run("PT.view.trials.length"), kept = () => page.run("PT.view.trials.filter(PT.kept).length");
   await page.run("document.querySelector('#axes').scrollIntoView({ block: 'center' })");
   const [left, top, width, height] = await page.run(middle("#axes [data-axis] .track"));
-  await page.drag([left + width / 2, top + 10], [left + width / 2, top + height * 0.45]);
+  await page.drag([left + width / 2, top + 2], [left + width / 2, top + height * 0.45]);
   const some = await kept();
   check(some > 0 && some < all, `brushing an axis selects (${some} of ${all})`);
   await page.until(`document.querySelectorAll('#axes .trial.out').length === ${all - some}`, "lines outside the brush fade");

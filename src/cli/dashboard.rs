@@ -33,9 +33,9 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             control: writable && !args.read_only,
         };
         let dashboard = Dashboard::bind(store, settings).await?;
-        tell(format_args!("to look:       {}", dashboard.url()));
+        tell(format_args!("to watch:             {}", dashboard.url()));
         if let Some(url) = dashboard.control_url() {
-            tell(format_args!("to look and ask: {url}"));
+            tell(format_args!("to watch and control: {url}"));
         }
         tell(format_args!("Ctrl-C ends the dashboard; a search continues without it"));
         let end = async {
