@@ -25,8 +25,8 @@
 //! | F32; BF16 and F16 widened | AVX-512 | blocked, F32 |
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
 
-#[cfg(target_arch = "x86_64")]
 mod adapter_gradients;
+#[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
