@@ -77,6 +77,13 @@ enum Command {
     Worker(worker::Args),
 }
 
+/// What the program would say is wrong with the words of a command line, of which the first is its name. Nothing is run.
+pub fn command_line_error(words: &[String]) -> Option<String> {
+    let error = Arguments::arranged().try_get_matches_from(words).err()?;
+    // Asking for help is no mistake.
+    error.use_stderr().then(|| error.to_string())
+}
+
 /// Keeps backtraces out of the messages of errors; panics have theirs where `RUST_BACKTRACE` asks for them.
 fn keep_messages_short() {
     let name = "RUST_LIB_BACKTRACE";
@@ -207,8 +214,7 @@ mod tests {
         let wrong: Vec<String> = help::tests::examples()
             .filter_map(|line| {
                 let line = line.split(" > ").next().unwrap_or(line);
-                let error = Arguments::try_parse_from(words(line)).err()?;
-                Some(format!("{line}: {error}"))
+                Some(format!("{line}: {}", command_line_error(&words(line))?))
             })
             .collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));

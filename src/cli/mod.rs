@@ -83,5 +83,5 @@ mod warm_start;
 mod worker;
 mod workers;
 
-pub use args::main;
+pub use args::{command_line_error, main};
 pub use error::CliError;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use peft_tune::cli::command_line_error;
 
 /// Columns of a line of prose.
 const LINE: usize = 110;
@@ -171,6 +172,92 @@ fn commands_in_the_documents_exist() {
             .assert()
             .success();
     }
+}
+
+/// The lines of code, fenced or indented by four, with the number that each begins at; a line that ends in `\\` goes on.
+fn code(text: &str) -> Vec<(usize, String)> {
+    let (mut fenced, mut goes_on, mut lines) = (false, false, Vec::<(usize, String)>::new());
+    for (number, line) in text.lines().enumerate() {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        if fence || !(fenced || line.starts_with("    ")) {
+            goes_on = false;
+            continue;
+        }
+        let (part, more) = match line.trim().strip_suffix('\\') {
+            Some(part) => (part, true),
+            None => (line.trim(), false),
+        };
+        match lines.last_mut() {
+            Some((_, start)) if goes_on => start.push_str(part),
+            _ => lines.push((number + 1, part.to_owned())),
+        }
+        goes_on = more;
+    }
+    lines
+}
+
+/// The words of the program's command line that a line of a shell is: up to a comment, a pipe, a redirection or a `&`.
+fn program_words(line: &str) -> Option<Vec<String>> {
+    let line = line.trim_start_matches("$ ");
+    let arguments = line.strip_prefix("peft-tune ").or_else(|| {
+        let (options, arguments) = line.strip_prefix("cargo run ")?.split_once("-- ")?;
+        (!options.contains("--example")).then_some(arguments)
+    })?;
+    let (mut words, mut word, mut quote) = (vec!["peft-tune".to_owned()], None::<String>, None);
+    for letter in arguments.chars() {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, '|' | '>' | '&' | ';') => break,
+            (None, '#') if word.is_none() => break,
+            (None, ' ') => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+#[test]
+fn command_lines_in_the_documents_are_ones_that_the_program_takes() {
+    let (mut count, mut wrong) = (0, Vec::new());
+    for path in documents() {
+        for (number, line) in code(&read(&path)) {
+            let Some(words) = program_words(&line) else { continue };
+            count += 1;
+            if let Some(error) = command_line_error(&words) {
+                wrong.push(format!("{}:{number}: {line}\n{error}", path.display()));
+            }
+        }
+    }
+    assert!(count > 40, "only {count} command lines were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_command_line_with_an_unknown_option_or_value_is_not_taken() {
+    let error = |line| command_line_error(&program_words(line).unwrap());
+    assert!(
+        error("peft-tune search space.yaml --trial 4")
+            .unwrap()
+            .contains("--trial")
+    );
+    assert!(
+        error("$ peft-tune export --format toml --output run")
+            .unwrap()
+            .contains("toml")
+    );
+    assert!(
+        error("cargo run --release -- serch space.yaml")
+            .unwrap()
+            .contains("serch")
+    );
+    assert_eq!(error("peft-tune query \"select 1 | 2\" > rows.csv # --nothing"), None);
+    assert_eq!(error("peft-tune search --help"), None);
 }
 
 #[test]
