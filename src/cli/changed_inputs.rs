@@ -13,6 +13,7 @@ use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
 use crate::worker::Placement;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{StudyRequest, TrialState};
+use peft_tune_engine::data::content_digest;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::device::first_gpu;
 
@@ -94,14 +95,7 @@ fn fingerprint(path: &Path, sampled: bool) -> io::Result<String> {
     let mut hash = Sha256::new();
     let bytes = file.metadata()?.len();
     if !sampled || bytes <= WHOLE {
-        let mut block = vec![0; HEAD];
-        loop {
-            match file.read(&mut block)? {
-                0 => break,
-                read => hash.update(&block[..read]),
-            }
-        }
-        return Ok(hex(&hash.finalize()));
+        return content_digest(path).map(|digest| hex(&digest));
     }
     hash.update(bytes.to_le_bytes());
     let mut block = vec![0; HEAD];

@@ -15,8 +15,12 @@ use peft_tune_engine::hub::ModelFiles;
 const ROW_S: f64 = 60.0;
 /// Memory that reading data may take whatever their size.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// Memory for each byte of a data file: rows are held while they are tokenised, and Parquet packs them.
+/// Memory for each byte of what is held: a tokenizer, or a data file that is read whole. Parquet packs its rows.
 const FOR_A_BYTE: u64 = 40;
+/// Bytes of rows that are read at once from files of lines, the longest line among them.
+const LINE_BYTES: u64 = 32 << 20;
+/// Bytes of a group of rows of a Parquet file.
+const GROUP_BYTES: u64 = 256 << 20;
 /// Share of the machine's memory that reading data may take at most.
 const MOST_MEMORY: f64 = 0.8;
 
@@ -86,9 +90,21 @@ fn memory_limit_bytes(files: &ModelFiles, data_bytes: u64) -> u64 {
     wanted.min(there)
 }
 
+/// Bytes of the data that a reader may hold at once.
 fn data_bytes(data: &DataSettings) -> u64 {
     let files = data.train.iter().chain(data.held_out.files());
-    files.map(|path| size_of(path)).sum()
+    files.map(|path| held_bytes(path)).sum()
+}
+
+/// Bytes of a file that its reader holds: rows of JSONL, CSV and Parquet are read one after the other, Parquet's by groups.
+fn held_bytes(path: &std::path::Path) -> u64 {
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    let most = match ending.as_deref() {
+        Some("jsonl" | "ndjson" | "csv" | "tsv") => LINE_BYTES,
+        Some("parquet" | "pq") => GROUP_BYTES,
+        _ => u64::MAX,
+    };
+    size_of(path).min(most)
 }
 
 fn size_of(path: &std::path::Path) -> u64 {

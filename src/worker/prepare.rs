@@ -247,7 +247,7 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
 fn prepare(request: &PrepareRequest) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
     match &request.work {
         Preparation::Data(recipe) => {
-            PreparedData::of_recipe(recipe, &request.files)?;
+            PreparedData::make(recipe, &request.files)?;
             Ok(Vec::new())
         }
         Preparation::Text(text) => Ok(Tokenizer::open(&request.files.tokenizer)?.encode_open(text)?.ids),

@@ -2,33 +2,53 @@
 //!
 //! The key is a hash of everything that decides the tokens, so a file is never out of date, and the sequence length is
 //! no part of it: rows are kept uncut. A file is written under another name and then renamed, so that two processes
-//! may prepare the same data at once; it carries a checksum, and one that does not match is written again.
+//! may prepare the same data at once. Each part carries a checksum, and a file that does not match is written again.
 //!
 //! | 64-bit words | meaning |
 //! |---|---|
 //! | 1 | [`MAGIC`], in the machine's byte order |
 //! | 4 | key |
-//! | 2 x 4 | rows, tokens, rows read, empty rows of the training and the held-out table |
-//! | 1 | checksum of the above and of the tables |
-//! | rest | the tables (see `tokens.rs`) |
+//! | 1 | bytes of a token id |
+//! | 2 x 6 | rows, runs, words, highest id, rows read, empty rows of the training and the held-out table |
+//! | 2 x 3 | checksums of words, rows and runs of either |
+//! | 1 | checksum of the above |
+//! | rest | the parts of the training table, then those of the held-out one, each filled up to a whole word |
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 
-use super::tokens::{Extent, RowCounts, TableBuilder, Tables, Words};
+use super::cache_limit;
+use super::checksum::Checksum;
+use super::progress;
+use super::token_writer::{Part, Sink, TableWriter, TokenWriter};
+use super::tokens::{Bytes, Extent, RowCounts, Tables, TokenTable, Width, part_bytes};
 
 /// Hash of everything that decides the tokens.
 pub(super) type Key = [u8; 32];
 
 /// "PFTTOK" and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x01");
-const HEADER_WORDS: usize = 14;
+const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x02");
+const HEADER_WORDS: usize = 25;
 const HEADER_BYTES: usize = 8 * HEADER_WORDS;
+/// Bytes of words up to which every reader looks them over.
+const SMALL: usize = 256 << 20;
+/// Bytes that are looked over before their memory is given back.
+const BLOCK: usize = 8 << 20;
+
+/// How much of a file is compared with its checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// All of it.
+    Whole,
+    /// All but the words of a large file: who made the data ready looked at them a moment ago.
+    Entries,
+}
 
 /// A folder of cache files.
 #[derive(Clone, Copy, Debug)]
@@ -36,35 +56,55 @@ pub(super) struct TokenCache<'a> {
     pub folder: &'a Path,
 }
 
+/// A cache file as it grows.
+pub(super) struct CacheWriter {
+    path: PathBuf,
+    unfinished: PathBuf,
+    key: Key,
+    pub tokens: TokenWriter,
+}
+
 impl TokenCache<'_> {
     /// The tables under `key`; `None` where there are none or the file is damaged.
-    pub(super) fn read(&self, key: &Key) -> Option<Tables> {
+    pub(super) fn read(&self, key: &Key, check: Check) -> Option<Tables> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
+        // Files that were not used for long make room for others. Who may not write keeps them no younger.
+        let _ = file.set_modified(std::time::SystemTime::now());
         // SAFETY: cache files are written under another name, renamed when complete, and never changed afterwards, so
         // the mapped bytes stay as they are for as long as the map lives. A file that someone else truncates is
         // outside of what can be guarded against, as for every mapped file.
         let map = unsafe { Mmap::map(&file) }.ok()?;
-        let tables = parse(map, key);
+        let tables = parse(map, key, check);
         if tables.is_none() {
             tracing::warn!(path = %path.display(), "the tokenised cache is damaged and will be written anew");
         }
         tables
     }
 
-    /// Writes the tables under `key`.
-    pub(super) fn write(&self, key: &Key, train: &TableBuilder, held_out: &TableBuilder) -> io::Result<()> {
+    /// Begins the file under `key`.
+    pub(super) fn create(&self, key: &Key, width: Width) -> io::Result<CacheWriter> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(self.folder)?;
+        cache_limit::remove_unfinished(self.folder);
         let path = self.path(key);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let unfinished = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-        let result = write_file(&unfinished, key, train, held_out).and_then(|()| std::fs::rename(&unfinished, &path));
-        if result.is_err() {
-            // Nothing more can be done about a file that cannot even be removed.
-            let _ = std::fs::remove_file(&unfinished);
-        }
-        result
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&[0; HEADER_BYTES])?;
+        let beside = || Ok::<_, io::Error>(Sink::file(tempfile::tempfile_in(self.folder)?));
+        let train = [Sink::file(file), beside()?, beside()?];
+        let held_out = [beside()?, beside()?, beside()?];
+        Ok(CacheWriter {
+            path,
+            unfinished,
+            key: *key,
+            tokens: TokenWriter {
+                width,
+                train: TableWriter::new(width, train),
+                held_out: TableWriter::new(width, held_out),
+            },
+        })
     }
 
     fn path(&self, key: &Key) -> PathBuf {
@@ -73,116 +113,207 @@ impl TokenCache<'_> {
     }
 }
 
-fn write_file(path: &Path, key: &Key, train: &TableBuilder, held_out: &TableBuilder) -> io::Result<()> {
-    let parts = [train.parts(), held_out.parts()].concat();
+impl CacheWriter {
+    /// Puts the file under its name.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        let header = header(&self.key, &self.tokens);
+        let tables = [&mut self.tokens.train, &mut self.tokens.held_out];
+        let mut parts = tables.into_iter().flat_map(|table| &mut table.parts);
+        let first = parts.next().expect("a table has three parts");
+        let mut file = BufWriter::with_capacity(1 << 20, into_file(first)?);
+        fill_up(&mut file, first.bytes)?;
+        for part in parts {
+            let mut beside = into_file(part)?;
+            beside.seek(SeekFrom::Start(0))?;
+            copy(&mut beside, &mut file)?;
+            fill_up(&mut file, part.bytes)?;
+        }
+        let mut file = file.into_inner()?;
+        file.seek(SeekFrom::Start(0))?;
+        for word in header {
+            file.write_all(&word.to_ne_bytes())?;
+        }
+        file.sync_all()?;
+        std::fs::rename(&self.unfinished, &self.path)?;
+        if let Some(folder) = self.path.parent() {
+            cache_limit::make_room(folder, &self.path);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CacheWriter {
+    fn drop(&mut self) {
+        // It is not there any more where it was finished. Nothing can be done about one that cannot even be removed.
+        let _ = std::fs::remove_file(&self.unfinished);
+    }
+}
+
+fn into_file(part: &mut Part) -> io::Result<File> {
+    match std::mem::take(&mut part.sink) {
+        Sink::File(file) => Ok(file.into_inner()?),
+        Sink::Memory(_) => Err(io::Error::other("a part of a cache file is not a file")),
+    }
+}
+
+fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
+    let mut block = vec![0; 1 << 20];
+    loop {
+        match from.read(&mut block)? {
+            0 => return Ok(()),
+            read => to.write_all(&block[..read])?,
+        }
+        progress::count();
+    }
+}
+
+/// Zeros up to a whole word behind a part of so many bytes.
+fn fill_up(file: &mut impl Write, bytes: u64) -> io::Result<()> {
+    file.write_all(&[0; 8][..(bytes.wrapping_neg() % 8) as usize])
+}
+
+fn header(key: &Key, tokens: &TokenWriter) -> [u64; HEADER_WORDS] {
     let mut header = [0_u64; HEADER_WORDS];
     header[0] = MAGIC;
     for (word, bytes) in header[1..5].iter_mut().zip(key.chunks_exact(8)) {
         *word = bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
     }
-    for (words, extent) in header[5..13]
-        .chunks_exact_mut(4)
-        .zip([train.extent(), held_out.extent()])
-    {
-        let counts = extent.counts;
-        words.copy_from_slice(&[extent.rows as u64, extent.tokens as u64, counts.read, counts.empty]);
-    }
-    let mut checksum = Checksum::new(&header[..13]);
-    parts.iter().for_each(|part| checksum.add(part));
-    header[13] = checksum.0;
-
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    for word in header {
-        file.write_all(&word.to_ne_bytes())?;
-    }
-    for part in parts {
-        for word in part {
-            file.write_all(&word.to_ne_bytes())?;
+    header[5] = tokens.width.bytes() as u64;
+    for (at, table) in [(0, &tokens.train), (1, &tokens.held_out)] {
+        let Extent {
+            rows,
+            runs,
+            words,
+            highest,
+            counts: RowCounts { read, empty },
+        } = table.extent;
+        header[6 + 6 * at..12 + 6 * at].copy_from_slice(&[rows, runs, words, highest, read, empty]);
+        for (sum, part) in header[18 + 3 * at..].iter_mut().zip(&table.parts) {
+            *sum = part.checksum.value();
         }
     }
-    file.into_inner()?.sync_all()
+    header[24] = checksum_of(&header[..24]);
+    header
 }
 
-fn parse(map: Mmap, key: &Key) -> Option<Tables> {
+fn checksum_of(words: &[u64]) -> u64 {
+    Checksum::of(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
+}
+
+fn parse(map: Mmap, key: &Key, check: Check) -> Option<Tables> {
     let mut header = [0_u64; HEADER_WORDS];
     for (word, bytes) in header.iter_mut().zip(map.get(..HEADER_BYTES)?.chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().ok()?);
     }
     let stored_key: Vec<u8> = header[1..5].iter().flat_map(|word| word.to_be_bytes()).collect();
-    if header[0] != MAGIC || stored_key != key {
+    if header[0] != MAGIC || stored_key != key || checksum_of(&header[..24]) != header[24] {
         return None;
     }
-    let extent = |words: &[u64]| {
-        Some(Extent {
-            rows: usize::try_from(words[0]).ok()?,
-            tokens: usize::try_from(words[1]).ok()?,
-            counts: RowCounts {
-                read: words[2],
-                empty: words[3],
-            },
-        })
+    let width = match header[5] {
+        2 => Width::Two,
+        4 => Width::Four,
+        _ => return None,
     };
-    let (train, held_out) = (extent(&header[5..9])?, extent(&header[9..13])?);
-    let words = MappedWords(map);
-    if words.as_slice().len() != train.words()?.checked_add(held_out.words()?)? {
+    let bytes = MappedBytes(map);
+    let mut ranges = Vec::new();
+    let mut extents = Vec::new();
+    let mut at = HEADER_BYTES;
+    for words in header[6..18].chunks_exact(6) {
+        let extent = Extent {
+            rows: words[0],
+            runs: words[1],
+            words: words[2],
+            highest: words[3],
+            counts: RowCounts {
+                read: words[4],
+                empty: words[5],
+            },
+        };
+        for length in part_bytes(width, &extent)? {
+            let end = at.checked_add(length)?;
+            ranges.push(at..end);
+            at = end.checked_next_multiple_of(8)?;
+            if bytes.as_slice().get(end..at)?.iter().any(|byte| *byte != 0) {
+                return None;
+            }
+        }
+        extents.push(extent);
+    }
+    if bytes.as_slice().len() != at {
         return None;
     }
-    let mut checksum = Checksum::new(&header[..13]);
-    checksum.add(words.as_slice());
-    if checksum.0 != header[13] {
-        return None;
+    for ((number, range), sum) in ranges.iter().enumerate().zip(&header[18..24]) {
+        let is_words = number % 3 == 0;
+        if (check == Check::Whole || !is_words || range.len() <= SMALL) && bytes.sum(range) != *sum {
+            return None;
+        }
     }
-    Tables::new(Arc::new(words), train, held_out)
+    let bytes: Arc<dyn Bytes> = Arc::new(bytes);
+    let table = |at: usize| {
+        let first = [0, 1, 2].map(|part| ranges[3 * at + part].start);
+        let table = TokenTable::new(Arc::clone(&bytes), width, extents[at], first)?;
+        table.is_sound().then_some(table)
+    };
+    Some(Tables {
+        train: table(0)?,
+        held_out: table(1)?,
+    })
 }
 
-/// The words of a mapped cache file, behind its header.
-struct MappedWords(Mmap);
+/// The bytes of a mapped cache file.
+struct MappedBytes(Mmap);
 
-impl Words for MappedWords {
-    fn as_slice(&self) -> &[u32] {
-        // SAFETY: every bit pattern is a valid `u32`. The map begins on a page and the header is a multiple of four
-        // bytes, so nothing is left over in front.
-        let (before, words, _) = unsafe { self.0[HEADER_BYTES..].align_to::<u32>() };
-        debug_assert!(before.is_empty());
-        words
+impl MappedBytes {
+    fn sum(&self, range: &Range<usize>) -> u64 {
+        let mut checksum = Checksum::default();
+        for start in range.clone().step_by(BLOCK) {
+            let block = start..range.end.min(start + BLOCK);
+            checksum.add(&self.0[block.clone()]);
+            progress::count();
+            self.release(block);
+        }
+        checksum.value()
     }
 }
 
-/// A fast sum that damage does not survive; no protection against ill will, which needs none here.
-struct Checksum(u64);
-
-impl Checksum {
-    fn new(header: &[u64]) -> Self {
-        let mut checksum = Self(0);
-        header.iter().for_each(|word| checksum.mix(*word));
-        checksum
+impl Bytes for MappedBytes {
+    fn as_slice(&self) -> &[u8] {
+        &self.0
     }
 
-    fn add(&mut self, words: &[u32]) {
-        words.iter().for_each(|word| self.mix(u64::from(*word)));
-    }
-
-    fn mix(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    fn release(&self, range: Range<usize>) {
+        if range.len() < 1 << 16 {
+            return;
+        }
+        // SAFETY: the map is of a file and never written to, so that bytes whose memory was given back are read from
+        // the file again, where they are the same. A refusal changes nothing.
+        let _ = unsafe {
+            self.0
+                .unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len())
+        };
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::token_writer::Set;
     use super::super::tokens::{RowKind, TokenRow};
     use super::*;
 
-    fn table(rows: &[&[u32]]) -> TableBuilder {
-        let mut builder = TableBuilder::default();
-        for row in rows {
-            builder.push(Some(TokenRow {
-                ids: row.to_vec(),
-                labels: row.iter().map(|id| id + 1).collect(),
-                kind: RowKind::Running,
-            }));
+    fn write(cache: &TokenCache, key: &Key, train: &[&[u32]], held_out: &[&[u32]]) {
+        let mut writer = cache.create(key, Width::Two).unwrap();
+        for (set, rows) in [(Set::Train, train), (Set::HeldOut, held_out)] {
+            for row in rows {
+                let row = TokenRow {
+                    ids: row.to_vec(),
+                    labels: row.iter().map(|id| id + 1).collect(),
+                    kind: RowKind::Running,
+                };
+                writer.tokens.push(set, Some(row)).unwrap();
+            }
+            writer.tokens.push(set, None).unwrap();
         }
-        builder.push(None);
-        builder
+        writer.finish().unwrap();
     }
 
     #[test]
@@ -191,14 +322,21 @@ mod tests {
         let cache = TokenCache {
             folder: &folder.path().join("new"),
         };
-        let (train, held_out) = (table(&[&[1, 2, 3], &[4]]), table(&[&[5, 6]]));
-        assert!(cache.read(&[7; 32]).is_none());
-        cache.write(&[7; 32], &train, &held_out).unwrap();
-        let tables = cache.read(&[7; 32]).unwrap();
-        assert_eq!(tables.train.ids(0..4), [1, 2, 3, 4]);
-        assert_eq!(tables.train.labels(3..4), [5]);
-        assert_eq!(tables.held_out.ids(0..2), [5, 6]);
-        assert_eq!(tables.held_out.extent(), held_out.extent());
+        assert!(cache.read(&[7; 32], Check::Whole).is_none());
+        write(&cache, &[7; 32], &[&[1, 2, 3], &[4]], &[&[5, 6]]);
+        let tables = cache.read(&[7; 32], Check::Whole).unwrap();
+        let (first, second) = (tables.train.row(0), tables.train.row(1));
+        assert_eq!(tables.train.ids(&first, 0..3), [1, 2, 3]);
+        assert_eq!(tables.train.labels(&second, 0..1), [5]);
+        assert_eq!(tables.held_out.ids(&tables.held_out.row(0), 0..2), [5, 6]);
+        let counts = RowCounts { read: 3, empty: 1 };
+        assert_eq!(
+            (tables.train.extent().counts, tables.train.extent().highest),
+            (counts, 5)
+        );
+        assert_eq!(std::fs::read_dir(cache.folder).unwrap().count(), 1);
+        // One that is given up leaves nothing.
+        drop(cache.create(&[8; 32], Width::Four).unwrap());
         assert_eq!(std::fs::read_dir(cache.folder).unwrap().count(), 1);
     }
 
@@ -207,24 +345,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = TokenCache { folder: folder.path() };
         let key = [9; 32];
-        cache.write(&key, &table(&[&[1, 2, 3]]), &table(&[&[5]])).unwrap();
+        write(&cache, &key, &[&[1, 2, 3]], &[&[5]]);
         let path = cache.path(&key);
         let whole = std::fs::read(&path).unwrap();
         for position in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[position] ^= 0x40;
             std::fs::write(&path, damaged).unwrap();
-            assert!(cache.read(&key).is_none(), "byte {position}");
+            assert!(cache.read(&key, Check::Whole).is_none(), "byte {position}");
         }
         for length in [0, 1, HEADER_BYTES, whole.len() - 4] {
             std::fs::write(&path, &whole[..length]).unwrap();
-            assert!(cache.read(&key).is_none(), "length {length}");
+            assert!(cache.read(&key, Check::Whole).is_none(), "length {length}");
         }
         std::fs::write(&path, whole).unwrap();
-        assert!(cache.read(&key).is_some());
+        assert!(cache.read(&key, Check::Whole).is_some());
         let mut other = key;
         other[31] ^= 1;
         // Another key whose file has the same name: the name holds half the key only.
-        assert!(cache.read(&other).is_none());
+        assert!(cache.read(&other, Check::Whole).is_none());
     }
 }

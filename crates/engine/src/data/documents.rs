@@ -1,18 +1,22 @@
 //! Documents: tokenised rows, cut to the sequence length.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Document;
-use super::tokens::{NO_TARGET, RowKind, TokenTable};
+use super::tokens::{NO_TARGET, Row, RowKind, TokenTable};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
 /// The documents of one set, none longer than the sequence length and each with something to learn. Cheap to clone
-/// in tokens: these stay where they are, in memory or in the mapped cache file.
+/// in tokens: these stay where they are, in memory or in the mapped cache file, and are read document by document.
 #[derive(Clone, Debug)]
 pub struct DocumentSet {
     table: TokenTable,
     spans: Vec<Span>,
+    /// Most tokens of a document.
+    length: usize,
     /// Longest stretch of a document, in tokens, that is scored at once.
     window: usize,
     statistics: Statistics,
@@ -39,46 +43,46 @@ pub struct Statistics {
     pub longest: u64,
 }
 
-/// Where a document lies in the table.
+/// Where a document lies in the table. There is one for each document, so it holds nothing that the table tells.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    start: usize,
-    tokens: u32,
-    targets: u32,
+    row: u32,
+    /// Tokens of the row before it.
+    offset: u32,
 }
 
-/// One document of a set, borrowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DocumentView<'a> {
-    pub input_ids: &'a [u32],
-    labels: &'a [u32],
+/// One document of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentView {
+    pub input_ids: Vec<u32>,
+    labels: Vec<u32>,
 }
 
-impl DocumentView<'_> {
+impl DocumentView {
     /// The label of each token, not shifted: the token itself where it is a target, else [`IGNORE`].
     pub fn labels(&self) -> impl Iterator<Item = i64> + '_ {
         self.labels.iter().map(|label| as_label(*label))
     }
 
-    /// A copy that owns its tokens.
+    /// The same as a document.
     pub fn to_document(&self) -> Document {
         Document {
-            input_ids: self.input_ids.to_vec(),
+            input_ids: self.input_ids.clone(),
             labels: self.labels().collect(),
         }
     }
 }
 
-/// A stretch of a document that is scored at once, borrowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowView<'a> {
-    pub input_ids: &'a [u32],
-    labels: &'a [u32],
+/// A stretch of a document that is scored at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowView {
+    pub input_ids: Vec<u32>,
+    labels: Vec<u32>,
     /// The first token that counts; those before it are context.
     first_scored: usize,
 }
 
-impl WindowView<'_> {
+impl WindowView {
     /// The label of each token, not shifted: the token itself where it is a target of this window, else [`IGNORE`].
     pub fn labels(&self) -> impl Iterator<Item = i64> + '_ {
         let of_token = |(at, label): (usize, &u32)| match at < self.first_scored {
@@ -95,6 +99,9 @@ impl WindowView<'_> {
     }
 }
 
+/// Documents after which a reader of all gives their memory back to the system.
+const RELEASE_AFTER: usize = 1 << 14;
+
 /// A document needs a token to predict and one to predict it from.
 pub(super) const SHORTEST: usize = 2;
 
@@ -104,7 +111,8 @@ impl DocumentSet {
         let counts = table.extent().counts;
         let mut set = Self {
             table: table.clone(),
-            spans: Vec::with_capacity(table.extent().rows),
+            spans: Vec::with_capacity(table.extent().rows as usize),
+            length: sequence_length,
             window: sequence_length,
             statistics: Statistics {
                 rows: counts.read,
@@ -112,24 +120,21 @@ impl DocumentSet {
                 ..Statistics::default()
             },
         };
-        let mut start = 0;
-        for (length, kind) in table.rows() {
+        for (index, row) in table.rows().enumerate() {
             let kept = set.spans.len();
-            match kind {
-                RowKind::Whole => set.push(start, length.min(sequence_length)),
+            match row.kind {
+                RowKind::Whole => set.push(index, &row, 0),
                 RowKind::Running => {
-                    for offset in (0..length).step_by(sequence_length) {
-                        set.push(start + offset, (length - offset).min(sequence_length));
-                    }
+                    let offsets = (0..row.tokens).step_by(sequence_length);
+                    offsets.for_each(|offset| set.push(index, &row, offset));
                 }
             }
             if set.spans.len() == kept {
                 set.statistics.dropped_rows += 1;
-            } else if kind == RowKind::Whole && length > sequence_length {
+            } else if row.kind == RowKind::Whole && row.tokens > sequence_length {
                 set.statistics.cut_rows += 1;
-                set.statistics.cut_tokens += (length - sequence_length) as u64;
+                set.statistics.cut_tokens += (row.tokens - sequence_length) as u64;
             }
-            start += length;
         }
         set
     }
@@ -140,17 +145,16 @@ impl DocumentSet {
         self
     }
 
-    /// Adds a document if it has a target: a token after the first that counts.
-    fn push(&mut self, start: usize, tokens: usize) {
-        let labels = self.table.labels(start..start + tokens);
-        let targets = labels.iter().skip(1).filter(|label| **label != NO_TARGET).count();
+    /// Adds the document that begins at `offset` of a row, if it has a target: a token after the first that counts.
+    fn push(&mut self, index: usize, row: &Row, offset: usize) {
+        let tokens = (row.tokens - offset).min(self.length);
+        let targets = self.table.count_targets(row, offset + 1..offset + tokens);
         if targets == 0 {
             return;
         }
         self.spans.push(Span {
-            start,
-            tokens: tokens as u32,
-            targets: targets as u32,
+            row: index as u32,
+            offset: offset as u32,
         });
         let statistics = &mut self.statistics;
         statistics.documents += 1;
@@ -171,22 +175,31 @@ impl DocumentSet {
 
     /// Tokens of document `index`.
     pub fn tokens(&self, index: usize) -> usize {
-        self.spans[index].tokens as usize
+        self.located(index).1.len()
     }
 
     /// Tokens of document `index` that count in the loss.
     pub fn target_tokens(&self, index: usize) -> usize {
-        self.spans[index].targets as usize
+        let (row, range) = self.located(index);
+        self.table.count_targets(&row, range.start + 1..range.end)
     }
 
     /// Document `index`.
-    pub fn document(&self, index: usize) -> DocumentView<'_> {
-        let span = self.spans[index];
-        let range = span.start..span.start + span.tokens as usize;
+    pub fn document(&self, index: usize) -> DocumentView {
+        let (row, range) = self.located(index);
         DocumentView {
-            input_ids: self.table.ids(range.clone()),
-            labels: self.table.labels(range),
+            input_ids: self.table.ids(&row, range.clone()),
+            labels: self.table.labels(&row, range),
         }
+    }
+
+    /// The row that a document is of, and its tokens there.
+    fn located(&self, index: usize) -> (Row, Range<usize>) {
+        let span = self.spans[index];
+        let row = self.table.row(span.row as usize);
+        let offset = span.offset as usize;
+        let end = row.tokens.min(offset + self.length);
+        (row, offset..end)
     }
 
     /// The windows in which document `index` is scored: together they hold each of its targets once. The document itself
@@ -195,9 +208,9 @@ impl DocumentSet {
     /// Windows begin half a window apart, and each scores what the one before it did not reach, so that a target has at
     /// least half a window of context, or all there is. Windows that lie end to end would cost half as much, but give
     /// the tokens at their beginning next to no context; a stride of one token would cost as many passes as tokens.
-    pub fn windows(&self, index: usize) -> impl Iterator<Item = WindowView<'_>> {
-        let span = self.spans[index];
-        let (tokens, window) = (span.tokens as usize, self.window.max(SHORTEST));
+    pub fn windows(&self, index: usize) -> impl Iterator<Item = WindowView> + '_ {
+        let (row, document) = self.located(index);
+        let (tokens, window) = (document.len(), self.window.max(SHORTEST));
         let mut scored = 1;
         std::iter::from_fn(move || {
             if scored >= tokens {
@@ -206,10 +219,10 @@ impl DocumentSet {
             let start = if scored == 1 { 0 } else { scored - window.div_ceil(2) };
             let end = (start + window).min(tokens);
             let first_scored = std::mem::replace(&mut scored, end) - start;
-            let range = span.start + start..span.start + end;
+            let range = document.start + start..document.start + end;
             Some(WindowView {
-                input_ids: self.table.ids(range.clone()),
-                labels: self.table.labels(range),
+                input_ids: self.table.ids(&row, range.clone()),
+                labels: self.table.labels(&row, range),
                 first_scored,
             })
         })
@@ -220,25 +233,38 @@ impl DocumentSet {
     pub(super) fn hash_into(&self, hash: &mut Sha256) {
         hash.update((self.len() as u64).to_le_bytes());
         let mut bytes = Vec::new();
-        for span in &self.spans {
-            let range = span.start..span.start + span.tokens as usize;
-            let (ids, labels) = (self.table.ids(range.clone()), self.table.labels(range));
+        self.each(|document| {
             bytes.clear();
-            bytes.extend_from_slice(&span.tokens.to_le_bytes());
-            bytes.extend(ids.iter().chain(labels).flat_map(|word| word.to_le_bytes()));
+            bytes.extend_from_slice(&(document.input_ids.len() as u32).to_le_bytes());
+            let words = document.input_ids.iter().chain(&document.labels);
+            bytes.extend(words.flat_map(|word| word.to_le_bytes()));
             hash.update(&bytes);
-        }
+        });
     }
 
-    /// The highest token id of all documents, targets included; `None` where there are no tokens.
-    pub(super) fn highest_token(&self) -> Option<u32> {
-        let of_span = |span: &Span| {
-            let range = span.start..span.start + span.tokens as usize;
-            let targets = self.table.labels(range.clone()).iter();
-            let targets = targets.filter(|label| **label != NO_TARGET);
-            self.table.ids(range).iter().chain(targets).max().copied()
-        };
-        self.spans.iter().filter_map(of_span).max()
+    /// The highest token id of all documents, targets included; 0 where there are no tokens.
+    pub(super) fn highest_token(&self) -> u32 {
+        let mut highest = 0;
+        self.each(|document| {
+            let targets = document.labels.iter().filter(|label| **label != NO_TARGET);
+            highest = document.input_ids.iter().chain(targets).fold(highest, |a, b| a.max(*b));
+        });
+        highest
+    }
+
+    /// Whether all token ids are below `vocabulary`, those of what was cut away included. Looks at no row.
+    pub(super) fn is_surely_below(&self, vocabulary: usize) -> bool {
+        self.table.extent().highest < vocabulary as u64
+    }
+
+    /// Looks at all documents, in order. Their tokens do not stay in memory.
+    fn each(&self, mut look: impl FnMut(&DocumentView)) {
+        for index in 0..self.len() {
+            look(&self.document(index));
+            if index % RELEASE_AFTER == RELEASE_AFTER - 1 || index + 1 == self.len() {
+                self.table.release_words(&self.located(index).0);
+            }
+        }
     }
 
     /// What is known of the set.
@@ -253,24 +279,26 @@ fn as_label(label: u32) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tokens::{TableBuilder, Tables, TokenRow};
+    use super::super::token_writer::{Set, TokenWriter};
+    use super::super::tokens::{TokenRow, Width};
     use super::*;
 
     fn set(rows: &[(usize, usize, RowKind)], sequence_length: usize) -> DocumentSet {
-        let mut builder = TableBuilder::default();
+        let mut writer = TokenWriter::in_memory(Width::Two);
         for (tokens, prompt, kind) in rows {
             let ids: Vec<u32> = (0..*tokens as u32).collect();
             let labels = ids
                 .iter()
                 .map(|id| if (*id as usize) < *prompt { NO_TARGET } else { *id });
-            builder.push(Some(TokenRow {
+            let row = TokenRow {
                 labels: labels.collect(),
                 ids: ids.clone(),
                 kind: *kind,
-            }));
+            };
+            writer.push(Set::Train, Some(row)).unwrap();
         }
-        builder.push(None);
-        let tables = Tables::in_memory(&builder, &TableBuilder::default()).unwrap();
+        writer.push(Set::Train, None).unwrap();
+        let tables = writer.into_tables().unwrap();
         DocumentSet::cut(&tables.train, sequence_length)
     }
 

@@ -165,6 +165,18 @@ pub enum DataError {
         value: usize,
         least: usize,
     },
+    #[error(
+        "the files hold {found} rows where {expected} were counted a moment ago: they changed, or say wrongly how many \
+         rows they have; run it again, or write them anew"
+    )]
+    OtherCount { expected: usize, found: usize },
+    #[error(
+        "cannot write the tokens into {folder}: {source}; free some space, or name a folder on another disk as \
+         PEFT_TUNE_CACHE"
+    )]
+    CacheNotWritten { folder: PathBuf, source: std::io::Error },
+    #[error("the rows cannot become a table of tokens: {source}; split the data into smaller sets")]
+    Unwritten { source: std::io::Error },
     #[error("cannot start the thread that prepares batches: {source}")]
     Thread { source: std::io::Error },
 }

@@ -11,13 +11,12 @@ impl PreparedData {
     /// [`DataError::TokenBeyondModel`], [`DataError::DocumentTooLong`].
     pub fn check_fits(&self, architecture: &Architecture) -> Result<(), DataError> {
         for (set, documents) in [("training", self.train()), ("held-out", self.held_out())] {
-            let highest = documents.highest_token().unwrap_or(0) as usize;
-            if highest >= architecture.vocabulary {
-                return Err(DataError::TokenBeyondModel {
-                    set,
-                    token: highest,
-                    vocabulary: architecture.vocabulary,
-                });
+            let vocabulary = architecture.vocabulary;
+            if !documents.is_surely_below(vocabulary) {
+                let token = documents.highest_token() as usize;
+                if token >= vocabulary {
+                    return Err(DataError::TokenBeyondModel { set, token, vocabulary });
+                }
             }
             // Held-out documents are scored in windows of the sequence length.
             let longest = longest_pass(documents, self.sequence_length());

@@ -1,21 +1,25 @@
 //! The cache key: a hash of everything that decides the tokens.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use super::cache::Key;
-use super::{DataError, Vocabulary, progress};
+use super::digest::digest_of;
+use super::{DataError, Vocabulary};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
 /// Raised whenever the same input gives other tokens than before.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Hashes the files' contents, the settings that matter, the tokenizer and, where it splits, the seed. Where the
-/// files lie does not matter.
-pub(super) fn cache_key(settings: &DataSettings, vocabulary: &Vocabulary, seed: u64) -> Result<Key, DataError> {
+/// files lie does not matter. `folder` remembers the hashes of large ones.
+pub(super) fn cache_key(
+    settings: &DataSettings,
+    vocabulary: &Vocabulary,
+    seed: u64,
+    folder: &Path,
+) -> Result<Key, DataError> {
     let mut hash = Sha256::new();
     hash.update(VERSION.to_le_bytes());
     hash.update(vocabulary.fingerprint());
@@ -33,31 +37,19 @@ pub(super) fn cache_key(settings: &DataSettings, vocabulary: &Vocabulary, seed: 
     );
     hash.update(format!("{plain:?}"));
     for path in settings.train.iter().chain(settings.held_out.files()) {
-        hash_file(&mut hash, path)?;
+        hash_file(&mut hash, path, folder)?;
     }
     Ok(hash.finalize().into())
 }
 
-/// Adds a file's ending, which decides how it is read, its content and its length.
-fn hash_file(hash: &mut Sha256, path: &Path) -> Result<(), DataError> {
-    let read_error = |source| DataError::Read {
-        path: path.to_owned(),
-        source,
-    };
+/// Adds a file's ending, which decides how it is read, and its content.
+fn hash_file(hash: &mut Sha256, path: &Path, folder: &Path) -> Result<(), DataError> {
     hash.update(path.extension().unwrap_or_default().as_encoded_bytes());
     hash.update([0]);
-    let mut file = File::open(path).map_err(read_error)?;
-    let mut buffer = vec![0; 1 << 20];
-    let mut length = 0_u64;
-    loop {
-        let count = file.read(&mut buffer).map_err(read_error)?;
-        if count == 0 {
-            break;
-        }
-        length += count as u64;
-        progress::count();
-        hash.update(&buffer[..count]);
-    }
-    hash.update(length.to_le_bytes());
+    let digest = digest_of(path, Some(folder)).map_err(|source| DataError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    hash.update(digest);
     Ok(())
 }

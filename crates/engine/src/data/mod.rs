@@ -5,15 +5,19 @@
 //! | file to rows | `readers` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
 //! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
-//! | tokens at rest | `tokens`, `cache`, `key` |
-//! | documents of a sequence length | `split`, `documents`, `prepared`, `fits` |
+//! | rows at a time, some of them held out | `tokenize`, `split` |
+//! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_limit`, `key`, `digest` |
+//! | documents of a sequence length | `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `source`, `prefetch`, `batch` |
 
 mod answers;
 mod batch;
 mod cache;
 mod cache_folder;
+mod cache_limit;
+mod checksum;
 mod columns;
+mod digest;
 mod documents;
 mod encode;
 mod error;
@@ -32,11 +36,14 @@ mod readers;
 mod row_location;
 mod source;
 mod split;
+mod token_writer;
+mod tokenize;
 mod tokens;
 mod vocabulary;
 mod warning;
 
 pub use batch::{Document, MicroBatch};
+pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::recognise;

@@ -1,19 +1,18 @@
 //! Data made ready for training: read, split, tokenised and cut.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::cache::TokenCache;
+use super::cache::{Check, TokenCache};
 use super::cache_folder::cache_folder;
 use super::documents::SHORTEST;
-use super::encode::encode;
 use super::key::cache_key;
-use super::split::{Located, hold_out, join_pieces, read_examples};
-use super::tokens::{TableBuilder, Tables};
-use super::{DataError, DataWarning, DocumentSet, Vocabulary, progress};
+use super::token_writer::TokenWriter;
+use super::tokenize::{Failure, tokenize};
+use super::tokens::{Tables, Width};
+use super::{DataError, DataWarning, DocumentSet, Vocabulary};
 use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
 use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
@@ -35,8 +34,8 @@ impl PreparedData {
     /// Reads and tokenises the data of `settings`, or takes it from the cache in `cache_dir`, and cuts it to
     /// `sequence_length` tokens; held-out documents to `held_out_length`, where `settings` have one. `seed` decides which rows a held-out fraction takes.
     ///
-    /// The rows are held in memory while they are tokenised: about the size of the files. Afterwards the tokens are
-    /// mapped from the cache, or, without one, take 8 bytes each.
+    /// Rows are read, tokenised and written a few at a time; JSON lists and plain text are held whole while they are read.
+    /// Afterwards the tokens are mapped from the cache, or, without one, are held in memory.
     ///
     /// # Errors
     /// See [`DataError`]. A cache that cannot be read or written is a warning.
@@ -48,18 +47,34 @@ impl PreparedData {
         cache_dir: Option<&Path>,
     ) -> Result<Self, DataError> {
         let vocabulary = Vocabulary::Tokenizer(tokenizer.clone());
-        Self::prepare_with(settings, &vocabulary, sequence_length, seed, cache_dir)
+        let cache = cache_dir.map(|folder| (folder, Check::Whole));
+        Self::prepare_with(settings, &vocabulary, sequence_length, seed, cache)
     }
 
     /// [`PreparedData::prepare`] for the model in `files` and the settings of `recipe`, through the cache of this user.
-    /// The model needs a tokenizer only where the data is text.
+    /// The model needs a tokenizer only where the data is text. Of a large cache file only the entries are looked over.
     ///
     /// # Errors
     /// See [`DataError`].
     pub fn of_recipe(recipe: &Recipe, files: &ModelFiles) -> Result<Self, DataError> {
+        Self::checked(recipe, files, Check::Entries)
+    }
+
+    /// [`PreparedData::of_recipe`] for who makes the data ready that others read: a damaged cache file is made anew,
+    /// wherever the damage is.
+    ///
+    /// # Errors
+    /// See [`DataError`].
+    pub fn make(recipe: &Recipe, files: &ModelFiles) -> Result<Self, DataError> {
+        Self::checked(recipe, files, Check::Whole)
+    }
+
+    fn checked(recipe: &Recipe, files: &ModelFiles, check: Check) -> Result<Self, DataError> {
         let vocabulary = Vocabulary::open(files)?;
         let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
-        Self::prepare_with(&recipe.data, &vocabulary, length, seed, cache_folder().as_deref())
+        let folder = cache_folder();
+        let cache = folder.as_deref().map(|folder| (folder, check));
+        Self::prepare_with(&recipe.data, &vocabulary, length, seed, cache)
     }
 
     fn prepare_with(
@@ -67,7 +82,7 @@ impl PreparedData {
         vocabulary: &Vocabulary,
         sequence_length: usize,
         seed: u64,
-        cache_dir: Option<&Path>,
+        cache: Option<(&Path, Check)>,
     ) -> Result<Self, DataError> {
         check(settings)?;
         let vocabulary = match (vocabulary, &settings.chat_template) {
@@ -87,12 +102,9 @@ impl PreparedData {
         let both = settings.held_out.files().iter().filter(trained);
         general.extend(both.map(|path| DataWarning::HeldOutIsTrained { path: path.clone() }));
 
-        let tables = match cache_dir {
-            None => {
-                let (train, held_out) = tokenize(settings, &vocabulary, seed)?;
-                in_memory(&train, &held_out)
-            }
-            Some(folder) => cached(settings, &vocabulary, seed, folder, &mut general)?,
+        let tables = match cache {
+            None => in_memory(settings, &vocabulary, seed)?,
+            Some(cache) => cached(settings, &vocabulary, seed, cache, &mut general)?,
         };
         Self::cut(tables, (sequence_length, settings.held_out_length), general)
     }
@@ -197,86 +209,68 @@ fn check(settings: &DataSettings) -> Result<(), DataError> {
     Ok(())
 }
 
+/// Bytes of files whose tokens may be held in memory where the cache cannot be written.
+const HELD_BYTES: u64 = 256 << 20;
+
 /// The tables from the cache, which is filled first where need be.
 fn cached(
     settings: &DataSettings,
     vocabulary: &Vocabulary,
     seed: u64,
-    folder: &Path,
+    (folder, check): (&Path, Check),
     warnings: &mut Vec<DataWarning>,
 ) -> Result<Tables, DataError> {
     let cache = TokenCache { folder };
-    let key = cache_key(settings, vocabulary, seed)?;
-    if let Some(tables) = cache.read(&key) {
+    let key = cache_key(settings, vocabulary, seed, folder)?;
+    if let Some(tables) = cache.read(&key, check) {
         return Ok(tables);
     }
-    let (train, held_out) = tokenize(settings, vocabulary, seed)?;
-    if let Err(error) = cache.write(&key, &train, &held_out) {
-        warnings.push(DataWarning::CacheNotWritten {
+    let written = cache.create(&key, Width::of(vocabulary.size())).map_err(Failure::Write);
+    let written = written.and_then(|mut writer| {
+        tokenize(settings, vocabulary, seed, &mut writer.tokens)?;
+        writer.finish().map_err(Failure::Write)
+    });
+    let error = match written {
+        Ok(()) => match cache.read(&key, Check::Entries) {
+            // Mapped from the file, the tokens do not count as memory of the training.
+            Some(tables) => return Ok(tables),
+            None => io::Error::other("what was written is not what is read"),
+        },
+        Err(Failure::Data(error)) => return Err(error),
+        Err(Failure::Write(error)) => error,
+    };
+    let bytes = settings.train.iter().chain(settings.held_out.files());
+    let bytes: u64 = bytes
+        .map(|path| path.metadata().map_or(0, |metadata| metadata.len()))
+        .sum();
+    if is_full(&error) || bytes > HELD_BYTES {
+        return Err(DataError::CacheNotWritten {
             folder: folder.to_owned(),
-            reason: error.to_string(),
+            source: error,
         });
     }
-    // Mapped from the file, the tokens do not count as memory of the training.
-    Ok(cache.read(&key).unwrap_or_else(|| in_memory(&train, &held_out)))
+    warnings.push(DataWarning::CacheNotWritten {
+        folder: folder.to_owned(),
+        reason: error.to_string(),
+    });
+    in_memory(settings, vocabulary, seed)
 }
 
-fn in_memory(train: &TableBuilder, held_out: &TableBuilder) -> Tables {
-    Tables::in_memory(train, held_out).expect("the builders hold as many tokens as their rows say")
+/// Whether a disk, a quota or the limit of a file is what ended the writing.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-fn tokenize(
-    settings: &DataSettings,
-    vocabulary: &Vocabulary,
-    seed: u64,
-) -> Result<(TableBuilder, TableBuilder), DataError> {
-    let has_template = vocabulary
-        .tokenizer()
-        .is_some_and(|tokenizer| tokenizer.chat_template().is_some());
-    let examples = read_examples(&settings.train, settings, has_template, settings.max_rows)?;
-    let (train, held_out) = match &settings.held_out {
-        HeldOut::Fraction(fraction) => hold_out(examples, *fraction, seed)?,
-        files => (examples, read_examples(files.files(), settings, has_template, None)?),
-    };
-    let tokenize = |examples| tokenize_set(examples, settings, vocabulary);
-    Ok((tokenize(train)?, tokenize(held_out)?))
-}
-
-/// Tokenises in parallel; rows stay in order, and the first row at fault is the one that is told.
-fn tokenize_set(
-    examples: Vec<Located>,
-    settings: &DataSettings,
-    vocabulary: &Vocabulary,
-) -> Result<TableBuilder, DataError> {
-    const AT_ONCE: usize = 2048;
-    let mut table = TableBuilder::default();
-    let mut examples = join_pieces(examples).into_iter();
-    loop {
-        let some: Vec<Located> = examples.by_ref().take(AT_ONCE).collect();
-        if some.is_empty() {
-            return Ok(table);
-        }
-        // Rows behind one at fault need not be looked at; those before it may hold the one that is told.
-        let at_fault = AtomicUsize::new(usize::MAX);
-        let rows: Vec<_> = some
-            .par_iter()
-            .enumerate()
-            .map(|(index, (location, example))| {
-                if index > at_fault.load(Relaxed) {
-                    return Ok(None);
-                }
-                let row = encode(location, example, vocabulary, settings.loss_on);
-                if row.is_err() {
-                    at_fault.fetch_min(index, Relaxed);
-                }
-                progress::count();
-                row
-            })
-            .collect();
-        for row in rows {
-            table.push(row?);
-        }
-    }
+fn in_memory(settings: &DataSettings, vocabulary: &Vocabulary, seed: u64) -> Result<Tables, DataError> {
+    let mut writer = TokenWriter::in_memory(Width::of(vocabulary.size()));
+    tokenize(settings, vocabulary, seed, &mut writer).map_err(|failure| match failure {
+        Failure::Data(error) => error,
+        Failure::Write(source) => DataError::Unwritten { source },
+    })?;
+    Ok(writer
+        .into_tables()
+        .expect("all parts are in memory and as long as they were written"))
 }
 
 fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize) -> Vec<DataWarning> {

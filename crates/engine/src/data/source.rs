@@ -13,6 +13,9 @@
 //! here, and attention stays within documents, so a step costs what its tokens cost in any order; but the loss depends
 //! on the order, and stacks that pad do group.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::grouping::LengthGroups;
 use super::order::Permutation;
 use super::packing::best_fit_decreasing;
@@ -40,11 +43,20 @@ pub struct BatchSource {
 
 /// Documents of each row.
 #[derive(Clone, Debug)]
-struct Rows {
-    documents: Vec<u32>,
-    /// Where each row ends in `documents`.
-    ends: Vec<u32>,
+enum Rows {
+    /// Row i is document i of so many.
+    OneEach(usize),
+    Packed {
+        documents: Vec<u32>,
+        /// Where each row ends in `documents`.
+        ends: Vec<u32>,
+    },
 }
+
+/// Rows that are described one by one: of more, an even sample is.
+const DESCRIBED: usize = 1 << 18;
+/// Rows with the most tokens that are described in any case: no micro-batch takes more memory than these.
+const LONGEST: usize = 256;
 
 impl BatchSource {
     /// Deals `documents` out as `batch` says. The documents must have been cut to its sequence length.
@@ -64,7 +76,7 @@ impl BatchSource {
             let lengths: Vec<usize> = (0..documents.len()).map(|index| documents.tokens(index)).collect();
             Rows::packed(&best_fit_decreasing(&lengths, batch.sequence_length))
         } else {
-            Rows::one_each(documents.len())
+            Rows::OneEach(documents.len())
         };
         let groups = batch.group_by_length.then(|| LengthGroups::new(batch.global_batch()));
         Ok(Self {
@@ -78,7 +90,7 @@ impl BatchSource {
 
     /// Rows in an epoch.
     pub fn rows(&self) -> usize {
-        self.rows.ends.len()
+        self.rows.len()
     }
 
     /// Tokens in an epoch.
@@ -131,8 +143,7 @@ impl BatchSource {
 
     /// The micro-batch that needs the most memory: of the rows with the most tokens.
     pub fn longest_micro_batch(&self) -> MicroBatch {
-        let mut rows: Vec<usize> = (0..self.rows()).collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(self.row_tokens(*row)));
+        let rows = self.longest_rows(self.batch.micro_batch);
         let mut batch = MicroBatch::new();
         // Data with fewer rows than a micro-batch is repeated within it.
         for row in rows.iter().cycle().take(self.batch.micro_batch) {
@@ -141,14 +152,29 @@ impl BatchSource {
         batch
     }
 
-    /// (tokens, target tokens) of the documents of every row: what a step costs follows from them.
+    /// The `count` rows with the most tokens, these first; of equal ones those that come first.
+    fn longest_rows(&self, count: usize) -> Vec<usize> {
+        let mut found = BinaryHeap::new();
+        for row in 0..self.rows() {
+            found.push((Reverse(self.row_tokens(row)), row));
+            if found.len() > count {
+                found.pop();
+            }
+        }
+        found.into_sorted_vec().into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// (tokens, target tokens) of the documents of every row: what a step costs follows from them. Of more than 262,144
+    /// rows, those of an even sample of so many, and of the 256 rows with the most tokens.
     pub fn row_documents(&self) -> Vec<Vec<(usize, usize)>> {
-        let of_document = |index: &u32| {
-            let index = *index as usize;
-            (self.documents.tokens(index), self.documents.target_tokens(index))
-        };
-        let rows = (0..self.rows()).map(|row| self.rows.documents(row).iter().map(of_document).collect());
-        rows.collect()
+        let of_document = |index: usize| (self.documents.tokens(index), self.documents.target_tokens(index));
+        let of_row = |row: usize| self.rows.documents(row).map(of_document).collect();
+        let rows = self.rows();
+        if rows <= DESCRIBED {
+            return (0..rows).map(of_row).collect();
+        }
+        let sample = (0..DESCRIBED).map(|index| (index as u128 * rows as u128 / DESCRIBED as u128) as usize);
+        sample.chain(self.longest_rows(LONGEST)).map(of_row).collect()
     }
 
     /// The row at `position` of the endless sequence of epochs.
@@ -165,14 +191,13 @@ impl BatchSource {
     }
 
     fn row_tokens(&self, row: usize) -> usize {
-        let documents = self.rows.documents(row).iter();
-        documents.map(|index| self.documents.tokens(*index as usize)).sum()
+        self.rows.documents(row).map(|index| self.documents.tokens(index)).sum()
     }
 
     fn append(&self, row: usize, batch: &mut MicroBatch) {
         for index in self.rows.documents(row) {
-            let document = self.documents.document(*index as usize);
-            batch.push(document.input_ids, document.labels());
+            let document = self.documents.document(index);
+            batch.push(&document.input_ids, document.labels());
         }
     }
 
@@ -190,27 +215,33 @@ impl BatchSource {
 }
 
 impl Rows {
-    fn one_each(count: usize) -> Self {
-        Self {
-            documents: (0..count as u32).collect(),
-            ends: (1..=count as u32).collect(),
-        }
-    }
-
     fn packed(rows: &[Vec<u32>]) -> Self {
         let ends = rows.iter().scan(0, |end, row| {
             *end += row.len() as u32;
             Some(*end)
         });
-        Self {
+        Self::Packed {
             documents: rows.concat(),
             ends: ends.collect(),
         }
     }
 
-    fn documents(&self, row: usize) -> &[u32] {
-        let start = if row == 0 { 0 } else { self.ends[row - 1] };
-        &self.documents[start as usize..self.ends[row] as usize]
+    fn len(&self) -> usize {
+        match self {
+            Self::OneEach(count) => *count,
+            Self::Packed { ends, .. } => ends.len(),
+        }
+    }
+
+    fn documents(&self, row: usize) -> impl Iterator<Item = usize> + '_ {
+        let (one, several) = match self {
+            Self::OneEach(_) => (Some(row), &[][..]),
+            Self::Packed { documents, ends } => {
+                let start = if row == 0 { 0 } else { ends[row - 1] };
+                (None, &documents[start as usize..ends[row] as usize])
+            }
+        };
+        one.into_iter().chain(several.iter().map(|index| *index as usize))
     }
 }
 
@@ -226,7 +257,7 @@ pub fn evaluation_batches(
     std::iter::from_fn(move || {
         let mut batch = MicroBatch::new();
         for window in windows.by_ref().take(rows.max(1)) {
-            batch.push(window.input_ids, window.labels());
+            batch.push(&window.input_ids, window.labels());
         }
         (batch.tokens() > 0).then_some(batch)
     })
@@ -236,24 +267,23 @@ pub fn evaluation_batches(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tokens::{RowKind, TableBuilder, Tables, TokenRow};
+    use super::super::token_writer::{Set, TokenWriter};
+    use super::super::tokens::{RowKind, TokenRow, Width};
     use super::*;
 
     /// Documents of the given lengths; every token of document i is i.
     fn documents(lengths: &[usize]) -> DocumentSet {
-        let mut builder = TableBuilder::default();
+        let mut writer = TokenWriter::in_memory(Width::Two);
         for (index, length) in lengths.iter().enumerate() {
             let ids = vec![index as u32; *length];
-            builder.push(Some(TokenRow {
+            let row = TokenRow {
                 labels: ids.clone(),
                 ids,
                 kind: RowKind::Whole,
-            }));
+            };
+            writer.push(Set::Train, Some(row)).unwrap();
         }
-        DocumentSet::cut(
-            &Tables::in_memory(&builder, &TableBuilder::default()).unwrap().train,
-            16,
-        )
+        DocumentSet::cut(&writer.into_tables().unwrap().train, 16)
     }
 
     fn source(lengths: &[usize], micro_batch: usize, gradient_accumulation: usize, packing: bool) -> BatchSource {

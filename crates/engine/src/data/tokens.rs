@@ -1,19 +1,32 @@
 //! Tokenised rows, uncut: what the cache holds, whatever the sequence length.
 //!
-//! All tables are one array of 32-bit words, in memory or mapped from the cache file, so that reading a cache costs
-//! nothing but a look over it. A table of n rows and t tokens is laid out as
+//! A table is three runs of bytes, in memory or mapped from the cache file, so that rows are read one by one and none has
+//! to be held. A table of n rows is laid out as
 //!
-//! | words | meaning |
-//! |---|---|
-//! | 2 n | length and kind of each row |
-//! | t | token ids |
-//! | t | labels: the target token, or [`NO_TARGET`] |
+//! | part | entry | meaning |
+//! |---|---|---|
+//! | words | 2 or 4 bytes | token ids of all rows, end to end; behind those of a row with labels of its own, its labels |
+//! | rows | 16 bytes | first word and [`RUNNING`], [`OWN_LABELS`]; tokens; first run |
+//! | runs | 8 bytes | tokens that are not targets, and targets behind them |
+//!
+//! Token ids take 2 bytes where the vocabulary allows it. A row without runs is learnt whole.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Label of a token that is not a target.
 pub(super) const NO_TARGET: u32 = u32::MAX;
+
+/// Set in a row's first word: it is running text.
+pub(super) const RUNNING: u64 = 1 << 63;
+/// Set in a row's first word: its targets are not its own tokens, and stand behind them.
+pub(super) const OWN_LABELS: u64 = 1 << 62;
+/// Bytes of a row's entry.
+pub(super) const ROW_BYTES: usize = 16;
+/// Bytes of a run's entry.
+pub(super) const RUN_BYTES: usize = 8;
+/// Entries after which a reader of all rows gives their memory back to the system.
+const RELEASE_AFTER: usize = 1 << 17;
 
 /// What becomes of a row that is longer than the sequence length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,66 +54,52 @@ pub(super) struct RowCounts {
     pub empty: u64,
 }
 
-/// Collects rows.
-#[derive(Default)]
-pub(super) struct TableBuilder {
-    rows: Vec<u32>,
-    ids: Vec<u32>,
-    labels: Vec<u32>,
-    pub counts: RowCounts,
+/// Bytes of a token id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    Two,
+    Four,
 }
 
-impl TableBuilder {
-    /// Adds a row; `None` counts an empty one.
-    pub(super) fn push(&mut self, row: Option<TokenRow>) {
-        self.counts.read += 1;
-        let Some(row) = row else {
-            self.counts.empty += 1;
-            return;
-        };
-        self.rows
-            .extend([row.ids.len() as u32, u32::from(row.kind == RowKind::Running)]);
-        self.ids.extend_from_slice(&row.ids);
-        self.labels.extend_from_slice(&row.labels);
-    }
-
-    /// The table's size.
-    pub(super) fn extent(&self) -> Extent {
-        Extent {
-            rows: self.rows.len() / 2,
-            tokens: self.ids.len(),
-            counts: self.counts,
+impl Width {
+    /// The width for ids below `vocabulary`.
+    pub(super) fn of(vocabulary: u32) -> Self {
+        match vocabulary <= 1 << 16 {
+            true => Self::Two,
+            false => Self::Four,
         }
     }
 
-    /// The table's words, part by part.
-    pub(super) fn parts(&self) -> [&[u32]; 3] {
-        [&self.rows, &self.ids, &self.labels]
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::Two => 2,
+            Self::Four => 4,
+        }
     }
 }
 
 /// Size of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extent {
-    pub rows: usize,
-    pub tokens: usize,
+    pub rows: u64,
+    pub runs: u64,
+    /// Token ids, and labels that stand behind them.
+    pub words: u64,
+    /// Highest token id, labels included.
+    pub highest: u64,
     pub counts: RowCounts,
 }
 
-impl Extent {
-    /// Words that the table takes; `None` where that is beyond counting (a damaged file).
-    pub(super) fn words(&self) -> Option<usize> {
-        self.rows.checked_mul(2)?.checked_add(self.tokens.checked_mul(2)?)
-    }
+/// Bytes in memory or in a file.
+pub(super) trait Bytes: Send + Sync {
+    fn as_slice(&self) -> &[u8];
+
+    /// Says that the bytes of a range are not needed soon: those of a file need not stay in memory.
+    fn release(&self, _range: Range<usize>) {}
 }
 
-/// Words in memory or in a file.
-pub(super) trait Words: Send + Sync {
-    fn as_slice(&self) -> &[u32];
-}
-
-impl Words for Vec<u32> {
-    fn as_slice(&self) -> &[u32] {
+impl Bytes for Vec<u8> {
+    fn as_slice(&self) -> &[u8] {
         self
     }
 }
@@ -108,48 +107,174 @@ impl Words for Vec<u32> {
 /// One table. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct TokenTable {
-    words: Arc<dyn Words>,
-    /// Where the table begins.
-    first: usize,
+    bytes: Arc<dyn Bytes>,
+    width: Width,
     extent: Extent,
+    /// Where words, rows and runs begin.
+    first: [usize; 3],
+}
+
+/// One row of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Its first word.
+    start: usize,
+    pub tokens: usize,
+    pub kind: RowKind,
+    has_labels: bool,
+    runs: Range<usize>,
 }
 
 impl TokenTable {
-    /// The table of `extent` that begins at word `first`; `None` where the words do not hold one.
-    pub(super) fn new(words: Arc<dyn Words>, first: usize, extent: Extent) -> Option<Self> {
-        let end = first.checked_add(extent.words()?)?;
-        if end > words.as_slice().len() {
-            return None;
-        }
-        let table = Self { words, first, extent };
-        let tokens: u64 = table.rows().map(|(length, _)| length as u64).sum();
-        (tokens == extent.tokens as u64).then_some(table)
+    /// The table of `extent` whose parts begin at `first`; `None` where the bytes do not hold one.
+    pub(super) fn new(bytes: Arc<dyn Bytes>, width: Width, extent: Extent, first: [usize; 3]) -> Option<Self> {
+        let lengths = part_bytes(width, &extent)?;
+        let size = bytes.as_slice().len();
+        let fits = |(first, length): (&usize, usize)| first.checked_add(length).is_some_and(|end| end <= size);
+        first.iter().zip(lengths).all(fits).then_some(Self {
+            bytes,
+            width,
+            extent,
+            first,
+        })
     }
 
     pub(super) fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Length and kind of each row, in order.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, RowKind)> + '_ {
-        let words = &self.words.as_slice()[self.first..self.first + 2 * self.extent.rows];
-        words.chunks_exact(2).map(|pair| {
-            let kind = if pair[1] == 1 { RowKind::Running } else { RowKind::Whole };
-            (pair[0] as usize, kind)
+    /// Whether each row's words and runs are those behind the row before it, so that no reading leads elsewhere.
+    pub(super) fn is_sound(&self) -> bool {
+        let (mut words, mut runs) = (0, 0);
+        for row in self.rows() {
+            let length = if row.has_labels { 2 * row.tokens } else { row.tokens };
+            if row.start != words || row.runs.start != runs || row.runs.end < runs {
+                return false;
+            }
+            (words, runs) = (words.saturating_add(length), row.runs.end);
+        }
+        (words as u64, runs as u64) == (self.extent.words, self.extent.runs)
+    }
+
+    /// Row `index`.
+    pub(super) fn row(&self, index: usize) -> Row {
+        let entry = self.entry(index);
+        let word = u64::from_ne_bytes(array(&entry[..8]));
+        let run = |entry: &[u8]| u32::from_ne_bytes(array(&entry[12..])) as usize;
+        let next = match index + 1 < self.extent.rows as usize {
+            true => run(self.entry(index + 1)),
+            false => self.extent.runs as usize,
+        };
+        Row {
+            start: (word & !(RUNNING | OWN_LABELS)) as usize,
+            tokens: u32::from_ne_bytes(array(&entry[8..12])) as usize,
+            kind: if word & RUNNING == 0 {
+                RowKind::Whole
+            } else {
+                RowKind::Running
+            },
+            has_labels: word & OWN_LABELS != 0,
+            runs: run(entry)..next,
+        }
+    }
+
+    /// All rows, in order. Their entries do not stay in memory.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row> + '_ {
+        (0..self.extent.rows as usize).map(|index| {
+            let row = self.row(index);
+            if index % RELEASE_AFTER == RELEASE_AFTER - 1 || index + 1 == self.extent.rows as usize {
+                let first = self.first[1];
+                self.bytes.release(first..first + (index + 1) * ROW_BYTES);
+                let first = self.first[2];
+                self.bytes.release(first..first + row.runs.start * RUN_BYTES);
+            }
+            row
         })
     }
 
-    /// Token ids of a range of the table.
-    pub(super) fn ids(&self, range: Range<usize>) -> &[u32] {
-        let start = self.first + 2 * self.extent.rows;
-        &self.words.as_slice()[start + range.start..start + range.end]
+    /// Token ids of a range of a row.
+    pub(super) fn ids(&self, row: &Row, range: Range<usize>) -> Vec<u32> {
+        self.words(row.start + range.start..row.start + range.end)
     }
 
-    /// Labels of a range of the table.
-    pub(super) fn labels(&self, range: Range<usize>) -> &[u32] {
-        let start = self.first + 2 * self.extent.rows + self.extent.tokens;
-        &self.words.as_slice()[start + range.start..start + range.end]
+    /// Labels of a range of a row: the target token, or [`NO_TARGET`].
+    pub(super) fn labels(&self, row: &Row, range: Range<usize>) -> Vec<u32> {
+        let first = row.start + if row.has_labels { row.tokens } else { 0 };
+        let mut labels = self.words(first + range.start..first + range.end);
+        let mut at = 0;
+        for targets in self.targets(row) {
+            let end = targets.start.clamp(range.start, range.end) - range.start;
+            labels[at.min(end)..end].fill(NO_TARGET);
+            at = targets.end.clamp(range.start, range.end) - range.start;
+        }
+        labels[at..].fill(NO_TARGET);
+        labels
     }
+
+    /// Targets in a range of a row.
+    pub(super) fn count_targets(&self, row: &Row, range: Range<usize>) -> usize {
+        let within = |targets: Range<usize>| {
+            targets
+                .end
+                .min(range.end)
+                .saturating_sub(targets.start.max(range.start))
+        };
+        self.targets(row).map(within).sum()
+    }
+
+    /// Gives the memory of the words back to the system, as far as it is a file's.
+    pub(super) fn release_words(&self, upto: &Row) {
+        let first = self.first[0];
+        self.bytes.release(first..first + upto.start * self.width.bytes());
+    }
+
+    /// The stretches of a row that are targets.
+    fn targets(&self, row: &Row) -> impl Iterator<Item = Range<usize>> + '_ {
+        let whole = row.runs.is_empty().then_some(0..row.tokens);
+        let mut at = 0;
+        let runs = row.runs.clone().map(move |index| {
+            let first = self.first[2] + index * RUN_BYTES;
+            let entry = &self.bytes.as_slice()[first..first + RUN_BYTES];
+            let start = at + u32::from_ne_bytes(array(&entry[..4])) as usize;
+            at = start + u32::from_ne_bytes(array(&entry[4..])) as usize;
+            start..at
+        });
+        whole.into_iter().chain(runs)
+    }
+
+    fn entry(&self, index: usize) -> &[u8] {
+        let first = self.first[1] + index * ROW_BYTES;
+        &self.bytes.as_slice()[first..first + ROW_BYTES]
+    }
+
+    fn words(&self, range: Range<usize>) -> Vec<u32> {
+        let width = self.width.bytes();
+        let bytes = &self.bytes.as_slice()[self.first[0] + range.start * width..self.first[0] + range.end * width];
+        match self.width {
+            Width::Two => {
+                let words = bytes.chunks_exact(2);
+                words.map(|word| u32::from(u16::from_ne_bytes(array(word)))).collect()
+            }
+            Width::Four => bytes
+                .chunks_exact(4)
+                .map(|word| u32::from_ne_bytes(array(word)))
+                .collect(),
+        }
+    }
+}
+
+/// Bytes of a table's words, rows and runs; `None` where that is beyond counting (a damaged file).
+pub(super) fn part_bytes(width: Width, extent: &Extent) -> Option<[usize; 3]> {
+    let bytes = |count: u64, each: usize| usize::try_from(count).ok()?.checked_mul(each);
+    Some([
+        bytes(extent.words, width.bytes())?,
+        bytes(extent.rows, ROW_BYTES)?,
+        bytes(extent.runs, RUN_BYTES)?,
+    ])
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().expect("the slice was cut to this length")
 }
 
 impl std::fmt::Debug for TokenTable {
@@ -165,21 +290,4 @@ impl std::fmt::Debug for TokenTable {
 pub(super) struct Tables {
     pub train: TokenTable,
     pub held_out: TokenTable,
-}
-
-impl Tables {
-    /// Puts two tables into memory.
-    pub(super) fn in_memory(train: &TableBuilder, held_out: &TableBuilder) -> Option<Self> {
-        let words: Vec<u32> = [train.parts(), held_out.parts()].concat().concat();
-        Self::new(Arc::new(words), train.extent(), held_out.extent())
-    }
-
-    /// The two tables that follow one another in `words`.
-    pub(super) fn new(words: Arc<dyn Words>, train: Extent, held_out: Extent) -> Option<Self> {
-        let second = train.words()?;
-        Some(Self {
-            train: TokenTable::new(Arc::clone(&words), 0, train)?,
-            held_out: TokenTable::new(words, second, held_out)?,
-        })
-    }
 }

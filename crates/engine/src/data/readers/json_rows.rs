@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +16,25 @@ const LINE_BYTES: u64 = 32 << 20;
 
 /// Reads one object per line. Blank lines are skipped.
 pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
+    each_line(path, &mut |number, bytes| {
+        let location = RowLocation::new(path, Unit::Line, number);
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            let hint = utf8_hint(bytes);
+            return Err(DataError::NotUtf8 { location, hint });
+        };
+        let row = serde_json::from_str(text).map_err(|error| DataError::BadJson {
+            location: location.clone(),
+            reason: without_line(&error),
+        })?;
+        match visit_row(location, row, visit)? {
+            true => Ok(ControlFlow::Break(())),
+            false => Ok(ControlFlow::Continue(())),
+        }
+    })
+}
+
+/// Goes through the lines of a file that are not blank, each with its number from 1.
+pub(super) fn each_line(path: &Arc<Path>, look: &mut LineVisitor) -> Result<(), DataError> {
     let read_error = |source| DataError::Read {
         path: path.to_path_buf(),
         source,
@@ -23,13 +43,8 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        if reader
-            .by_ref()
-            .take(LINE_BYTES + 1)
-            .read_until(b'\n', &mut line)
-            .map_err(read_error)?
-            == 0
-        {
+        let mut limited = reader.by_ref().take(LINE_BYTES + 1);
+        if limited.read_until(b'\n', &mut line).map_err(read_error)? == 0 {
             break;
         }
         if line.len() as u64 > LINE_BYTES {
@@ -43,24 +58,15 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
             Some(rest) if number == 1 => rest,
             _ => &line,
         };
-        if bytes.trim_ascii().is_empty() {
-            continue;
-        }
-        let location = RowLocation::new(path, Unit::Line, number);
-        let Ok(text) = std::str::from_utf8(bytes) else {
-            let hint = utf8_hint(bytes);
-            return Err(DataError::NotUtf8 { location, hint });
-        };
-        let row = serde_json::from_str(text).map_err(|error| DataError::BadJson {
-            location: location.clone(),
-            reason: without_line(&error),
-        })?;
-        if visit_row(location, row, visit)? {
+        if !bytes.trim_ascii().is_empty() && look(number, bytes)?.is_break() {
             break;
         }
     }
     Ok(())
 }
+
+/// Takes lines by their number and says whether it wants more.
+pub(super) type LineVisitor<'a> = dyn FnMut(u64, &[u8]) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// Reads a list of objects, or the only list of objects that an object holds. Rows are counted, not lines.
 pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {

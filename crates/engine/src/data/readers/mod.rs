@@ -7,7 +7,7 @@ mod parquet_rows;
 mod text_pieces;
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -47,6 +47,40 @@ pub(super) fn read_rows(path: &Path, visit: &mut Visitor) -> Result<(), DataErro
         FileKind::Separated(separator) => csv_rows::read(&shared, separator, visit),
         FileKind::Parquet => parquet_rows::read(&shared, visit),
         FileKind::PlainText => text_pieces::read(&shared, visit),
+    }
+}
+
+/// Rows of `files`, at most `limit`; those up to the first one that cannot be read. Columns are not looked at.
+pub(super) fn count_rows(files: &[PathBuf], limit: usize) -> usize {
+    let mut count = 0;
+    for path in files {
+        if count >= limit {
+            break;
+        }
+        // What cannot be read is told by who reads it.
+        let _ = count_file(path, &mut |rows| {
+            count = limit.min(count.saturating_add(rows));
+            super::progress::count();
+            match count < limit {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+    }
+    count
+}
+
+/// Tells `seen` of the rows of a file.
+fn count_file(path: &Path, seen: &mut dyn FnMut(usize) -> ControlFlow<()>) -> Result<(), DataError> {
+    let shared: Arc<Path> = path.into();
+    match FileKind::of(path)? {
+        FileKind::JsonLines => json_rows::each_line(&shared, &mut |_, _| Ok(seen(1))),
+        FileKind::Separated(separator) => csv_rows::each_record(&shared, separator, &mut |_, _, _| Ok(seen(1))),
+        FileKind::Parquet => {
+            let _ = seen(parquet_rows::count(&shared)?);
+            Ok(())
+        }
+        FileKind::Json | FileKind::PlainText => read_rows(path, &mut |_, _| Ok(seen(1))),
     }
 }
 

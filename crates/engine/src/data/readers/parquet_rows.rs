@@ -37,6 +37,19 @@ pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataErro
     Ok(())
 }
 
+/// Rows that a file says it has.
+pub(super) fn count(path: &Arc<Path>) -> Result<usize, DataError> {
+    let file = File::open(path).map_err(|source| DataError::Read {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let reader = guarded(|| SerializedFileReader::new(file)).map_err(|reason| DataError::BadParquet {
+        path: path.to_path_buf(),
+        reason,
+    })?;
+    Ok(usize::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0))
+}
+
 fn columns_of(row: Row) -> Result<Map<String, Value>, String> {
     row.into_columns()
         .into_iter()

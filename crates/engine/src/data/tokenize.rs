@@ -1,0 +1,201 @@
+//! From files to tables, a stretch of rows at a time: no more of a file is held than its reader holds.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use rayon::prelude::*;
+
+use super::encode::encode;
+use super::example::Example;
+use super::format::RowParser;
+use super::readers::{count_rows, read_rows};
+use super::split::{HeldOutRows, Located, PieceJoiner};
+use super::token_writer::{Set, TokenWriter};
+use super::{DataError, Vocabulary, progress};
+use peft_tune_core::recipe::{DataSettings, HeldOut};
+
+/// Rows that are tokenised at once ...
+const ROWS_AT_ONCE: usize = 2048;
+/// ... or bytes of their text.
+const BYTES_AT_ONCE: usize = 4 << 20;
+
+/// Why there are no tables.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Data(DataError),
+    /// They cannot be written.
+    Write(io::Error),
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        Self::Data(error)
+    }
+}
+
+/// Reads and tokenises the rows of `settings` into `writer`. Both sets keep the order of the files.
+pub(super) fn tokenize(
+    settings: &DataSettings,
+    vocabulary: &Vocabulary,
+    seed: u64,
+    writer: &mut TokenWriter,
+) -> Result<(), Failure> {
+    let mut work = Tokenizing {
+        settings,
+        vocabulary,
+        writer,
+        joiners: Default::default(),
+        waiting: Vec::new(),
+        waiting_bytes: 0,
+    };
+    let limit = settings.max_rows.unwrap_or(usize::MAX);
+    let (fraction, files) = match &settings.held_out {
+        HeldOut::Fraction(fraction) => (*fraction, &[][..]),
+        files => (0.0, files.files()),
+    };
+    let (expected, chosen) = match fraction > 0.0 {
+        true => {
+            let expected = count_rows(&settings.train, limit);
+            (expected, HeldOutRows::new(expected, fraction, seed))
+        }
+        false => (0, HeldOutRows::default()),
+    };
+    let found = work.read(&settings.train, limit, &chosen, Set::Train)?;
+    if fraction > 0.0 {
+        if found < 2 {
+            return Err(DataError::TooFewRows { rows: found }.into());
+        }
+        // Which rows are held out depends on how many there are.
+        if found != expected {
+            return Err(DataError::OtherCount { expected, found }.into());
+        }
+    }
+    work.read(files, usize::MAX, &HeldOutRows::default(), Set::HeldOut)?;
+    Ok(())
+}
+
+/// Rows on their way.
+struct Tokenizing<'a> {
+    settings: &'a DataSettings,
+    vocabulary: &'a Vocabulary,
+    writer: &'a mut TokenWriter,
+    /// Of the training and of the held-out rows.
+    joiners: [PieceJoiner; 2],
+    /// Rows that are tokenised next, in order.
+    waiting: Vec<(Set, Located)>,
+    waiting_bytes: usize,
+}
+
+impl Tokenizing<'_> {
+    /// Takes at most `limit` rows of `files`: the chosen ones to the held-out set, the others to `set`. Returns how many.
+    fn read(&mut self, files: &[PathBuf], limit: usize, chosen: &HeldOutRows, set: Set) -> Result<usize, Failure> {
+        let tokenizer = self.vocabulary.tokenizer();
+        let has_template = tokenizer.is_some_and(|tokenizer| tokenizer.chat_template().is_some());
+        let (mut count, mut unwritten) = (0, None);
+        for path in files {
+            let before = count;
+            if before >= limit {
+                break;
+            }
+            let mut parser = RowParser::new(self.settings.format, &self.settings.columns, has_template);
+            let read = read_rows(path, &mut |location, record| {
+                let example = parser.parse(&location, record)?;
+                progress::count();
+                let set = if chosen.contain(count) { Set::HeldOut } else { set };
+                count += 1;
+                match self.take(set, (location, example)) {
+                    Ok(()) if count < limit => Ok(ControlFlow::Continue(())),
+                    Ok(()) => Ok(ControlFlow::Break(())),
+                    Err(Failure::Data(error)) => Err(error),
+                    Err(Failure::Write(error)) => {
+                        unwritten = Some(error);
+                        Ok(ControlFlow::Break(()))
+                    }
+                }
+            });
+            if let Some(error) = unwritten {
+                return Err(Failure::Write(error));
+            }
+            if let Err(error) = read {
+                // A row before it may be at fault, too, and the first one is told.
+                self.flush()?;
+                return Err(error.into());
+            }
+            if count == before {
+                return Err(DataError::NoRows { path: path.clone() }.into());
+            }
+        }
+        self.flush()?;
+        Ok(count)
+    }
+
+    fn take(&mut self, set: Set, located: Located) -> Result<(), Failure> {
+        match self.joiners[set as usize].push(located) {
+            Some(located) => self.wait(set, located),
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, set: Set, located: Located) -> Result<(), Failure> {
+        self.waiting_bytes += located.1.bytes();
+        self.waiting.push((set, located));
+        match self.waiting.len() >= ROWS_AT_ONCE || self.waiting_bytes >= BYTES_AT_ONCE {
+            true => self.encode(),
+            false => Ok(()),
+        }
+    }
+
+    /// Tokenises what was taken so far.
+    fn flush(&mut self) -> Result<(), Failure> {
+        for set in [Set::Train, Set::HeldOut] {
+            if let Some(located) = self.joiners[set as usize].rest() {
+                self.wait(set, located)?;
+            }
+        }
+        self.encode()
+    }
+
+    /// Tokenises the waiting rows in parallel; they stay in order, and the first row at fault is the one that is told.
+    fn encode(&mut self) -> Result<(), Failure> {
+        self.waiting_bytes = 0;
+        let waiting = std::mem::take(&mut self.waiting);
+        // Rows behind one at fault need not be looked at; those before it may hold the one that is told.
+        let at_fault = AtomicUsize::new(usize::MAX);
+        let rows: Vec<_> = waiting
+            .par_iter()
+            .enumerate()
+            .map(|(index, (_, (location, example)))| {
+                if index > at_fault.load(Relaxed) {
+                    return Ok(None);
+                }
+                let row = encode(location, example, self.vocabulary, self.settings.loss_on);
+                if row.is_err() {
+                    at_fault.fetch_min(index, Relaxed);
+                }
+                progress::count();
+                row
+            })
+            .collect();
+        for ((set, _), row) in waiting.iter().zip(rows) {
+            self.writer.push(*set, row?).map_err(Failure::Write)?;
+        }
+        Ok(())
+    }
+}
+
+impl Example {
+    /// About how many bytes it takes.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.text.len(),
+            Self::Completion { prompt, completion } => prompt.len() + completion.len(),
+            Self::Chat(chat) => {
+                let content = |message: &serde_json::Value| message["content"].as_str().map_or(64, str::len);
+                chat.messages.iter().map(content).sum()
+            }
+            Self::Tokenized { ids, .. } => 16 * ids.len(),
+        }
+    }
+}
