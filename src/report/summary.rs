@@ -378,8 +378,8 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_gets_one_block_a_trial() {
-        insta::assert_snapshot!(summary().to_text(Some(40)), @"
+    fn a_very_narrow_terminal_gets_one_block_a_trial() {
+        insta::assert_snapshot!(summary().to_text(Some(15)), @"
         study quickstart: 3 trials: 2 complete, 1 failed (invalid), 2m 41s
 
         Pareto front of throughput (max), peak memory (min), loss (min): 2 trials
