@@ -35,7 +35,9 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         let dashboard = Dashboard::bind(store, settings).await?;
         tell(format_args!("to look:       {}", dashboard.url()));
         if let Some(url) = dashboard.control_url() {
-            tell(format_args!("to look and ask: {url}"));
+            tell(format_args!(
+                "open in a browser, also to pause or stop the search: {url}"
+            ));
         }
         tell(format_args!("Ctrl-C ends the dashboard; a search continues without it"));
         let end = async {

@@ -78,7 +78,8 @@ pub(super) fn failure_lines(trials: &[Trial]) -> Vec<String> {
     failures(trials).into_iter().map(line).collect()
 }
 
-fn message(state: &TrialState) -> Option<String> {
+/// What a trial without a result said, where it said something.
+pub(super) fn message(state: &TrialState) -> Option<String> {
     match state {
         TrialState::Failed { reason, .. } => match reason {
             FailReason::OutOfMemory { phase, .. } => Some(format!("in the {} phase", phase.name())),

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Only this folder prints, and only through `output`.
 
 mod adopt;
+mod announce;
 mod answers;
 mod args;
 mod attach;
@@ -25,6 +26,7 @@ mod explain_failures;
 mod explain_text;
 mod export;
 mod forecast;
+mod found;
 mod generate;
 mod gpu_check;
 mod held_out_error;
@@ -53,10 +55,12 @@ mod profile_record;
 mod profile_source;
 mod profile_stored;
 mod progress;
+mod progress_line;
 mod query;
 mod quickstart;
 mod rank;
 mod report;
+mod resume;
 mod rows;
 mod same_again;
 mod schema;

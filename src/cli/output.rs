@@ -4,9 +4,43 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use indicatif::ProgressBar;
 
 use super::CliError;
 use crate::report::printable;
+
+/// The bar that the terminal shows, if any. The terminal is one, whoever writes to it: what is written while the bar is drawn would be
+/// drawn over.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Writes all messages above this bar from now on, or where they are without one.
+pub(super) fn keep_below(bar: Option<ProgressBar>) {
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Writes while no bar is drawn.
+fn above<T>(write: impl FnOnce() -> T) -> T {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
+/// Standard error for a log: its lines stand above the bar.
+pub(super) struct Messages;
+
+impl Write for Messages {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        above(|| io::stderr().write(text))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
 
 /// Writes a result to stdout. A reader that has seen enough (`| head`) is not an error.
 pub(super) fn write_result(text: &str) -> Result<(), CliError> {
@@ -18,12 +52,14 @@ pub(super) fn write_result(text: &str) -> Result<(), CliError> {
 /// Writes a message to standard error as a line. Who closed it or let it run full wants no messages.
 pub(super) fn tell(message: impl fmt::Display) {
     let message = message.to_string();
-    let _ = writeln!(io::stderr(), "{}", clean(&message));
+    let message = format!("{}\n", clean(&message));
+    // At once, so that no two threads' lines mix.
+    let _ = above(|| io::stderr().write_all(message.as_bytes()));
 }
 
 /// Writes a message to standard error as it is.
 pub(super) fn tell_part(message: impl fmt::Display) {
-    let _ = write!(io::stderr(), "{message}");
+    let _ = above(|| write!(io::stderr(), "{message}"));
 }
 
 /// A line on standard output of a command that goes on whoever reads it.

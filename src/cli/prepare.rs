@@ -86,7 +86,8 @@ fn memory_limit_bytes(files: &ModelFiles, data_bytes: u64) -> u64 {
     wanted.min(there)
 }
 
-fn data_bytes(data: &DataSettings) -> u64 {
+/// Bytes of the files that a recipe reads its data from.
+pub(super) fn data_bytes(data: &DataSettings) -> u64 {
     let files = data.train.iter().chain(data.held_out.files());
     files.map(|path| size_of(path)).sum()
 }
