@@ -86,6 +86,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("axum", &["dashboard"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
+    ("rmcp", &["cli"]),
     ("anyhow", &["cli"]),
     ("miette", &["cli", "space"]),
 ];
