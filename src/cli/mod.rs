@@ -39,7 +39,6 @@ mod logging;
 mod machine;
 mod machine_ceilings;
 mod man;
-mod mcp;
 mod merge;
 mod model;
 mod output;

@@ -86,7 +86,6 @@ const DOORS: &[(&str, &[&str])] = &[
     ("axum", &["dashboard"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
-    ("rmcp", &["cli"]),
     ("anyhow", &["cli"]),
     ("miette", &["cli", "space"]),
 ];
