@@ -11,6 +11,7 @@ use super::output::tell;
 use crate::space::Study;
 use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
 use crate::worker::Placement;
+use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{StudyRequest, TrialState};
 use peft_tune_engine::data::content_digest;
@@ -86,7 +87,7 @@ pub(super) fn fingerprint_of(inputs: &[InputRecord], roles: &[&str]) -> String {
         hash.update(&input.role);
         hash.update(&input.fingerprint);
     }
-    hex(&hash.finalize())
+    hexadecimal(&hash.finalize())
 }
 
 /// SHA-256 of a file's content; of a large file, where `sampled`, that of its length, its start and blocks of the rest.
@@ -95,7 +96,7 @@ fn fingerprint(path: &Path, sampled: bool) -> io::Result<String> {
     let mut hash = Sha256::new();
     let bytes = file.metadata()?.len();
     if !sampled || bytes <= WHOLE {
-        return content_digest(path).map(|digest| hex(&digest));
+        return content_digest(path).map(|digest| hexadecimal(&digest));
     }
     hash.update(bytes.to_le_bytes());
     let mut block = vec![0; HEAD];
@@ -110,11 +111,7 @@ fn fingerprint(path: &Path, sampled: bool) -> io::Result<String> {
         file.read_exact(&mut block)?;
         hash.update(&block);
     }
-    Ok(hex(&hash.finalize()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(hexadecimal(&hash.finalize()))
 }
 
 /// How a study of the database stands to what its files hold now.

@@ -19,7 +19,7 @@ use super::output::{tell, write_result};
 use crate::export;
 use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::{Bytes, Target};
-use known::{KnownFacts, Marks};
+use known::{KnownFacts, answer_marks};
 pub(super) use known::{model_folder, shape_in};
 use need::Need;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
@@ -185,8 +185,8 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
     let need = Need::of(chosen, format, &facts, args)?;
     let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
     let marks = match format {
-        ExportFormat::Trl => Marks::of(recipe, facts.model_folder.as_deref()),
-        _ => Marks::Unknown,
+        ExportFormat::Trl => answer_marks(recipe, facts.model_folder.as_deref()),
+        _ => None,
     };
     let input = ExportInput {
         recipe,
@@ -199,7 +199,7 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
             model_folder: facts.model_folder.as_deref(),
             data_format: facts.data_format,
             trained: chosen.trained,
-            marks: marks.as_known(),
+            marks: marks.as_ref(),
         },
     };
     let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {

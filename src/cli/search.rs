@@ -15,7 +15,7 @@ use super::dry_run;
 use super::explain_text;
 use super::forecast;
 use super::held_out_error;
-use super::interrupt::{self, First, Reaction};
+use super::interrupt::{self, First};
 use super::learning_rate;
 use super::logging::LogArgs;
 use super::machine::machine;
@@ -142,37 +142,22 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     runtime.block_on(search(&args, &study))
 }
 
-/// What a search says when it is asked to end.
-struct Ended {
-    /// Whether trials run.
-    began: Arc<AtomicBool>,
-    /// Starts the search again.
-    command: String,
-}
-
-impl Reaction for Ended {
-    fn first(&self) -> First {
-        match self.began.load(Relaxed) {
-            true => {
-                let message =
-                    "finishing the trials under way; Ctrl-C again stops at once, and they are run again later";
-                First::GoesOn(message.to_owned())
-            }
-            false => First::Ends(format!(
-                "stopped before the first trial of this search, and nothing is lost; `{}` begins again",
-                self.command
-            )),
+/// What a search says when it is first asked to end, and does: `began` says whether trials run.
+fn first_signal(began: &AtomicBool, command: &str) -> First {
+    match began.load(Relaxed) {
+        true => {
+            First::GoesOn("finishing the trials under way; Ctrl-C again stops at once, and they are run again later")
         }
+        false => First::Ends(format!(
+            "stopped before the first trial of this search, and nothing is lost; `{command}` begins again"
+        )),
     }
 }
 
 async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let began = Arc::new(AtomicBool::new(false));
-    let reaction = Ended {
-        began: began.clone(),
-        command: same_again(&[], &args.database.words_of_environment()),
-    };
-    let signals = interrupt::listen(reaction, IN_ORDER).map_err(CliError::failed)?;
+    let (shared, command) = (began.clone(), same_again(&[], &args.database.words_of_environment()));
+    let signals = interrupt::listen(move || first_signal(&shared, &command), IN_ORDER).map_err(CliError::failed)?;
     let problem = study.problem();
     // Before anything is read: a mistake in the file is told at once.
     sampler_of(study, &problem, Knowledge::default())?;

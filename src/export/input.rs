@@ -32,20 +32,17 @@ pub struct Known<'a> {
     pub data_format: Option<DataFormat>,
     /// Rows that are trained on, which turn epochs into steps.
     pub trained: Option<TrainedRows>,
-    /// How the chat template tells what is learnt.
-    pub marks: AnswerMarks<'a>,
+    /// How the chat template tells what is learnt; `None` where nobody looked, or it does not and cannot be made to.
+    pub marks: Option<&'a AnswerMarks>,
 }
 
 /// The marks of answers (`{% generation %}`) in a chat template, without which some tools learn no answers alone.
-#[derive(Clone, Copy, Debug, Default)]
-pub enum AnswerMarks<'a> {
-    /// Nobody looked, or the template has none and none can be put in.
-    #[default]
-    Unknown,
+#[derive(Clone, Debug)]
+pub enum AnswerMarks {
     /// The template has them.
     Own,
     /// A template with marks that renders chats as the model's own does.
-    Written(&'a str),
+    Written(String),
 }
 
 /// What an export wrote.

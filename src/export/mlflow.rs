@@ -12,6 +12,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::ExportError;
+use peft_tune_core::hexadecimal;
 use peft_tune_core::study::TrialNumber;
 
 /// A study as MLflow has it.
@@ -114,7 +115,7 @@ impl MlflowExperiment<'_> {
 
     fn write_run(&self, experiment: &Path, id: &str, run: &MlflowRun) -> Result<(), ExportError> {
         let hash = Sha256::digest(format!("{}\0{}\0{}", self.name, self.created_at, run.number));
-        let run_id: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let run_id = hexadecimal(&hash[..16]);
         let folder = experiment.join(&run_id);
         let name = format!("trial {}", run.number);
         let meta = [

@@ -69,8 +69,7 @@ impl TextTable {
     /// then columns of text are cut. Where that is not enough, the columns are told in several tables that begin with the first
     /// column, or each row becomes a block of lines, whichever takes fewer lines.
     pub fn to_text(&self, width: Option<usize>) -> String {
-        let sizes: Vec<Size> = (0..self.headings.len()).map(|column| self.size(column)).collect();
-        let all: Vec<usize> = (0..sizes.len()).collect();
+        let (all, sizes) = self.columns();
         let Some(width) = width else {
             let widths: Vec<usize> = sizes.iter().map(|size| size.natural).collect();
             return self.to_grid(&all, &widths);
@@ -87,9 +86,15 @@ impl TextTable {
 
     /// Whether the table goes into `width` columns of characters as one.
     pub fn fits(&self, width: Option<usize>) -> bool {
-        let sizes: Vec<Size> = (0..self.headings.len()).map(|column| self.size(column)).collect();
-        let all: Vec<usize> = (0..sizes.len()).collect();
+        let (all, sizes) = self.columns();
         width.is_none_or(|width| fitted(&all, &sizes, width).is_some())
+    }
+
+    /// All columns by number, with their sizes.
+    fn columns(&self) -> (Vec<usize>, Vec<Size>) {
+        (0..self.headings.len())
+            .map(|column| (column, self.size(column)))
+            .unzip()
     }
 
     fn size(&self, column: usize) -> Size {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
+use peft_tune_core::hexadecimal;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::study::Phase;
 
@@ -119,7 +120,7 @@ impl StudyRecord {
 /// SHA-256 of a JSON value in hexadecimal, the same for every order of its keys.
 pub(super) fn json_hash(value: &serde_json::Value) -> String {
     let digest = Sha256::digest(sorted(value).to_string().as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(&digest)
 }
 
 /// Paths of at most `most` places in which two JSON values differ, such as `settings.space.rank.high`. Elements of a list

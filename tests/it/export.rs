@@ -324,6 +324,7 @@ fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
 fn trl_gets_a_chat_template_with_marks_where_the_models_own_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = lora();
+    let written = AnswerMarks::Written("{% generation %}".to_owned());
     let export = |name: &str, marks| {
         let known = Known {
             marks,
@@ -335,18 +336,18 @@ fn trl_gets_a_chat_template_with_marks_where_the_models_own_has_none() {
         let is_warned = exported.warnings.iter().any(|warning| warning.field == "data.loss_on");
         (directory.join("chat_template.jinja"), text, is_warned)
     };
-    let (template, text, is_warned) = export("written", AnswerMarks::Written("{% generation %}"));
+    let (template, text, is_warned) = export("written", Some(&written));
     assert_eq!(std::fs::read_to_string(&template).unwrap(), "{% generation %}");
     assert!(
         text.contains(&format!("chat_template_path: {}", template.display())) && !is_warned,
         "{text}"
     );
-    let (template, text, is_warned) = export("own", AnswerMarks::Own);
+    let (template, text, is_warned) = export("own", Some(&AnswerMarks::Own));
     assert!(
         !template.exists() && !text.contains("chat_template_path") && !is_warned,
         "{text}"
     );
-    let (template, text, is_warned) = export("unknown", AnswerMarks::Unknown);
+    let (template, text, is_warned) = export("unknown", None);
     assert!(
         !template.exists() && !text.contains("chat_template_path") && is_warned,
         "{text}"

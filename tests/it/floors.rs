@@ -10,6 +10,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "crates/core/src",
         &[
             "bounded",
+            "hexadecimal",
             "objective",
             "panic",
             "architecture",

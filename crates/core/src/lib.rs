@@ -9,10 +9,11 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`objective`], [`mod@panic`], [`recipe`] |
+//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`recipe`] |
 
 pub mod architecture;
 pub mod bounded;
+mod hexadecimal;
 pub mod objective;
 pub mod panic;
 pub mod plan;
@@ -20,3 +21,5 @@ pub mod predict;
 pub mod recipe;
 pub mod space;
 pub mod study;
+
+pub use hexadecimal::hexadecimal;

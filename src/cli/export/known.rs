@@ -20,39 +20,18 @@ pub(super) struct KnownFacts {
     pub data_format: Option<DataFormat>,
 }
 
-/// What was found out of the marks in a chat template.
-pub(super) enum Marks {
-    Unknown,
-    Own,
-    Written(String),
-}
-
-impl Marks {
-    /// Looks at the chat template that the recipe trains with.
-    pub(super) fn of(recipe: &Recipe, model_folder: Option<&Path>) -> Self {
-        let template = || {
-            let files =
-                ModelFiles::resolve_with(&model_folder?.to_string_lossy(), &HubSettings::from_env().ok()?).ok()?;
-            let tokenizer = Tokenizer::open(&files.tokenizer).ok()?;
-            let tokenizer = match &recipe.data.chat_template {
-                Some(path) => tokenizer.with_chat_template(path).ok()?,
-                None => tokenizer,
-            };
-            tokenizer.chat_template().cloned()
-        };
-        match template() {
-            Some(template) if template.marks_answers() => Self::Own,
-            Some(template) => marked_template(&template).map_or(Self::Unknown, Self::Written),
-            None => Self::Unknown,
-        }
-    }
-
-    pub(super) fn as_known(&self) -> AnswerMarks<'_> {
-        match self {
-            Self::Unknown => AnswerMarks::Unknown,
-            Self::Own => AnswerMarks::Own,
-            Self::Written(text) => AnswerMarks::Written(text),
-        }
+/// The marks of answers in the chat template that the recipe trains with; `None` where it has none and none can be put in.
+pub(super) fn answer_marks(recipe: &Recipe, model_folder: Option<&Path>) -> Option<AnswerMarks> {
+    let files = ModelFiles::resolve_with(&model_folder?.to_string_lossy(), &HubSettings::from_env().ok()?).ok()?;
+    let tokenizer = Tokenizer::open(&files.tokenizer).ok()?;
+    let tokenizer = match &recipe.data.chat_template {
+        Some(path) => tokenizer.with_chat_template(path).ok()?,
+        None => tokenizer,
+    };
+    let template = tokenizer.chat_template()?;
+    match template.marks_answers() {
+        true => Some(AnswerMarks::Own),
+        false => marked_template(template).map(AnswerMarks::Written),
     }
 }
 

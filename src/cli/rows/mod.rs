@@ -17,6 +17,7 @@ pub(super) use table_rows::TableRows;
 use super::CliError;
 use crate::files::is_no_file;
 use crate::store::{RowSink, SqlValue};
+use peft_tune_core::hexadecimal;
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -119,10 +120,6 @@ fn text<'a>(value: &'a SqlValue<'_>) -> Cow<'a, str> {
         SqlValue::Text(value) => Cow::Borrowed(value),
         SqlValue::Blob(bytes) => Cow::Owned(hexadecimal(bytes)),
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ fn marked_template<'a>(input: &ExportInput<'a>) -> Option<&'a str> {
     let data = &input.recipe.data;
     let needs_marks = input.data_format() == DataFormat::Messages && data.loss_on == LossOn::Completions;
     match input.known.marks {
-        AnswerMarks::Written(text) if needs_marks => Some(text),
+        Some(AnswerMarks::Written(text)) if needs_marks => Some(text),
         _ => None,
     }
 }
@@ -158,7 +158,7 @@ fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
         ),
         (DataFormat::Messages, LossOn::Completions) => {
             draft.key("assistant_only_loss", true);
-            if matches!(draft.input.known.marks, AnswerMarks::Unknown) {
+            if draft.input.known.marks.is_none() {
                 draft.warn(
                     "data.loss_on",
                     "the chat template must mark answers with {% generation %}, and TRL stops where it does not: name one that \

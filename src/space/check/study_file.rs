@@ -11,6 +11,7 @@ use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::recipe_for::apply;
 use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
 use crate::space::yaml::Document;
+use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_core::space::Distribution;
@@ -297,15 +298,6 @@ fn longest_sequence(base: &Recipe, parameters: &Parameters) -> Option<usize> {
     // Where the parameter has a condition, other trials have the base's length.
     let of_others = searched.condition.is_some().then_some(base.batch.sequence_length);
     lengths.chain(of_others).max()
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Whether ssh takes a word for a machine, and for one only.

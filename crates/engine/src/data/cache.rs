@@ -14,6 +14,7 @@
 //! | 1 | checksum of the above |
 //! | rest | the parts of the training table, then those of the held-out one, each filled up to a whole word |
 
+use peft_tune_core::hexadecimal;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -26,7 +27,7 @@ use memmap2::{Mmap, UncheckedAdvice};
 use super::cache_limit;
 use super::checksum::Checksum;
 use super::progress;
-use super::token_writer::{Part, Sink, TableWriter, TokenWriter};
+use super::token_writer::{Sink, TablePart, TableWriter, TokenWriter};
 use super::tokens::{Bytes, Extent, RowCounts, Tables, TokenTable, Width, part_bytes};
 
 /// Hash of everything that decides the tokens.
@@ -108,7 +109,7 @@ impl TokenCache<'_> {
     }
 
     fn path(&self, key: &Key) -> PathBuf {
-        let name: String = key.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let name = hexadecimal(&key[..16]);
         self.folder.join(format!("{name}.tokens"))
     }
 }
@@ -149,7 +150,7 @@ impl Drop for CacheWriter {
     }
 }
 
-fn into_file(part: &mut Part) -> io::Result<File> {
+fn into_file(part: &mut TablePart) -> io::Result<File> {
     match std::mem::take(&mut part.sink) {
         Sink::File(file) => Ok(file.into_inner()?),
         Sink::Memory(_) => Err(io::Error::other("a part of a cache file is not a file")),

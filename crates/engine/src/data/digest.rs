@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache_folder::cache_folder;
 use super::progress;
+use peft_tune_core::hexadecimal;
 
 /// Bytes from which on a file's hash is remembered.
 const LARGE: u64 = 64 << 20;
@@ -34,7 +35,7 @@ pub(super) fn digest_of(path: &Path, folder: Option<&Path>) -> io::Result<[u8; 3
         return Ok(digest);
     }
     let digest = read(file)?;
-    let text = format!("{state} {}\n", hex(&digest));
+    let text = format!("{state} {}\n", hexadecimal(&digest));
     // A file that was changed while it was read has another state now, and one that cannot be remembered is read again.
     let is_same = std::fs::metadata(path).ok().and_then(|now| state_of(&now)) == Some(state);
     if is_same && std::fs::create_dir_all(folder).is_ok() {
@@ -66,7 +67,7 @@ fn remembered(note: &Path, state: &str) -> Option<[u8; 32]> {
 fn note_of(folder: &Path, path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let name = Sha256::digest(whole.as_os_str().as_encoded_bytes());
-    folder.join(format!("{}.digest", hex(&name[..16])))
+    folder.join(format!("{}.digest", hexadecimal(&name[..16])))
 }
 
 /// What changes when somebody writes to a file; `None` where the system does not say.
@@ -84,10 +85,6 @@ fn state_of(metadata: &Metadata) -> Option<String> {
 #[cfg(not(unix))]
 fn state_of(_: &Metadata) -> Option<String> {
     None
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(all(test, unix))]
@@ -109,7 +106,7 @@ mod tests {
         );
         // What was noted is believed while the file is the same ...
         let noted = std::fs::read_to_string(&note).unwrap();
-        let other = noted.replace(&hex(&first), &hex(&[7; 32]));
+        let other = noted.replace(&hexadecimal(&first), &hexadecimal(&[7; 32]));
         std::fs::write(&note, other).unwrap();
         assert_eq!(digest_of(&path, Some(&cache)).unwrap(), [7; 32]);
         // ... and not after a change of the same length, nor where the note is damaged.

@@ -38,13 +38,13 @@ impl Default for Sink {
 
 /// A part with what was written to it.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct TablePart {
     pub sink: Sink,
     pub bytes: u64,
     pub checksum: Checksum,
 }
 
-impl Part {
+impl TablePart {
     pub(super) fn new(sink: Sink) -> Self {
         Self {
             sink,
@@ -70,7 +70,7 @@ impl Part {
 pub(super) struct TableWriter {
     width: Width,
     /// Words, rows, runs.
-    pub parts: [Part; 3],
+    pub parts: [TablePart; 3],
     pub extent: Extent,
 }
 
@@ -78,7 +78,7 @@ impl TableWriter {
     pub(super) fn new(width: Width, sinks: [Sink; 3]) -> Self {
         Self {
             width,
-            parts: sinks.map(Part::new),
+            parts: sinks.map(TablePart::new),
             extent: Extent::default(),
         }
     }
@@ -176,7 +176,7 @@ impl TokenWriter {
     }
 }
 
-fn put_words(part: &mut Part, width: Width, words: &[u32]) -> io::Result<()> {
+fn put_words(part: &mut TablePart, width: Width, words: &[u32]) -> io::Result<()> {
     let bytes: Vec<u8> = match width {
         Width::Four => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
         Width::Two => {

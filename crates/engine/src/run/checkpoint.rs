@@ -27,6 +27,7 @@ use crate::checkpoint::Checkpoint;
 use crate::whole_file::{put_in_place, start_folder, write_whole};
 use crate::{ModelDirectory, TrainError, Trainer, WeightsError, WrittenDtype};
 use peft_tune_core::architecture::Dtype;
+use peft_tune_core::hexadecimal;
 
 const STATE: &str = "state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -152,7 +153,7 @@ fn hash(path: &Path) -> std::io::Result<String> {
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            0 => return Ok(hexadecimal(&hash.finalize())),
             count => hash.update(&buffer[..count]),
         }
     }

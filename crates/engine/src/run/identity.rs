@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::RunError;
 use crate::data::PreparedData;
+use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::Recipe;
 
 /// Layout of the output folder that this version writes.
@@ -27,7 +28,7 @@ impl Identity {
         Self {
             version: VERSION,
             recipe: recipe.clone(),
-            data: data.fingerprint().iter().map(|byte| format!("{byte:02x}")).collect(),
+            data: hexadecimal(&data.fingerprint()),
             total_steps,
         }
     }

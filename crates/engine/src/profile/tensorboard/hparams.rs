@@ -89,16 +89,13 @@ fn double(message: &mut Vec<u8>, field: u64, value: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
+    use peft_tune_core::hexadecimal;
 
     #[test]
     fn messages_have_protobufs_bytes() {
         // Encoded by tensorboard 2.21's own `hparams_config_pb`, in an Event at 1.5 s. Its `Experiment` also has the
         // time (field 3), which says nothing more than the event's.
-        let whole = hex(&columns(1.5, &["lr", "opt"], &["objective/loss"]));
+        let whole = hexadecimal(&columns(1.5, &["lr", "opt"], &["objective/loss"]));
         assert!(
             whole.ends_with("22040a026c7222050a036f70742a120a10120e6f626a6563746976652f6c6f7373"),
             "{whole}"
@@ -108,12 +105,12 @@ mod tests {
             "{whole}"
         );
         // Encoded by `hparams_pb`, whose map has no fixed order: one entry here.
-        let whole = hex(&session_start(1.5, "g", &[("opt", HparamValue::Text("adam".into()))]));
+        let whole = hexadecimal(&session_start(1.5, "g", &[("opt", HparamValue::Text("adam".into()))]));
         assert!(
             whole.ends_with("0a0d0a036f707412061a046164616d22016729000000000000f83f"),
             "{whole}"
         );
-        let number = hex(&session_start(1.5, "g", &[("lr", HparamValue::Number(1e-3))]));
+        let number = hexadecimal(&session_start(1.5, "g", &[("lr", HparamValue::Number(1e-3))]));
         assert!(number.contains("0a0f0a026c72120911fca9f1d24d62503f"), "{number}");
     }
 }
