@@ -173,6 +173,11 @@ exports *args="tests/golden/exports/*":
 studies *args:
     scripts/peers/studies_with_tools.py --binary {{binary}} {{args}}
 
+# A client of the Model Context Protocol searches the quickstart by `peft-tune mcp` (`pip install mcp`)
+[group('peers')]
+mcp *args:
+    scripts/peers/mcp_client.py --binary {{binary}} {{args}}
+
 # A merged model in GGUF form, opened by gguf-py and transformers: `just in-gguf PACKED PLAIN`
 [group('peers')]
 in-gguf *args:

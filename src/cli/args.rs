@@ -8,7 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
-    gpu_check, help, here, import, infer_bench, init, logging, man, merge, pareto, plan, prepare, profile, query,
+    gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
     quickstart, rank, report, schema, search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
@@ -61,6 +61,7 @@ enum Command {
     Generate(generate::Args),
     Profile(profile::Args),
     InferBench(infer_bench::Args),
+    Mcp(mcp::Args),
     Doctor(doctor::Args),
     Schema(schema::Args),
     Completions(completions::Args),
@@ -172,6 +173,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Generate(args) => generate::run(args),
         Command::Profile(args) => profile::run(args),
         Command::InferBench(args) => infer_bench::run(args),
+        Command::Mcp(args) => mcp::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, &Arguments::arranged()),

@@ -19,6 +19,11 @@ pub(super) struct DatabaseArgs {
 }
 
 impl DatabaseArgs {
+    /// The database in this file, whatever the environment says.
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { db: Some(path) }
+    }
+
     /// The flag, else the environment's, else the default in the current folder.
     pub(super) fn path(&self) -> PathBuf {
         let environment = || std::env::var_os("PEFT_TUNE_DB").filter(|path| !path.is_empty());

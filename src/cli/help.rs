@@ -19,11 +19,14 @@ const GROUPS: [(&str, &[&str]); 6] = [
         &["train", "profile", "infer-bench", "merge", "generate", "adopt"],
     ),
     ("Keep results", &["studies", "import", "delete", "vacuum"]),
-    ("This machine", &["doctor", "schema", "completions", "man"]),
+    (
+        "This machine and its tools",
+        &["doctor", "schema", "completions", "man", "mcp"],
+    ),
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 29] = [
+const EXAMPLES: [(&str, &[&str]); 30] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -119,6 +122,13 @@ const EXAMPLES: [(&str, &[&str]); 29] = [
     ("delete", &["peft-tune delete my-study"]),
     ("vacuum", &["peft-tune vacuum"]),
     ("doctor", &["peft-tune doctor", "peft-tune doctor --json"]),
+    (
+        "mcp",
+        &[
+            "peft-tune mcp --root runs",
+            "peft-tune mcp --root runs --also-read models",
+        ],
+    ),
     ("schema", &["peft-tune schema space > space.schema.json"]),
     (
         "completions",

@@ -39,6 +39,7 @@ mod logging;
 mod machine;
 mod machine_ceilings;
 mod man;
+mod mcp;
 mod merge;
 mod model;
 mod output;

@@ -87,6 +87,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("axum", &["dashboard"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
+    ("rmcp", &["cli"]),
     ("anyhow", &["cli"]),
     ("miette", &["cli", "space"]),
 ];

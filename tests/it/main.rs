@@ -70,6 +70,8 @@ mod integrations;
 mod kernel_faults;
 /// Trial processes that something else starts: Slurm, ssh, Kubernetes.
 mod launchers;
+/// Tools for agents, driven as a client does.
+mod mcp;
 /// Studies with a stand-in for the trial process; no tests of its own.
 mod mocked;
 /// Language models inside of multimodal checkpoints.

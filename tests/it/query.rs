@@ -9,12 +9,12 @@ use peft_tune_core::study::{Params, TrialNumber};
 use super::store::{add_trial, complete, out_of_memory, recipe, study_record};
 
 /// A folder with a database of one study: two trials on the front, one beaten, one out of memory, one running.
-struct Results {
-    folder: tempfile::TempDir,
+pub(super) struct Results {
+    pub(super) folder: tempfile::TempDir,
 }
 
 impl Results {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("peft-tune.db");
         tokio::runtime::Runtime::new().unwrap().block_on(fill(&path));
@@ -35,7 +35,7 @@ impl Results {
     }
 
     /// Standard output of a command that succeeds.
-    fn shown(&self, arguments: &[&str]) -> String {
+    pub(super) fn shown(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");

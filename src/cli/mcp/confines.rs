@@ -1,0 +1,188 @@
+//! What an agent may reach: files below one directory, and what its studies may read and start.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::cli::CliError;
+use crate::space::{Backend, Study};
+use peft_tune_core::recipe::Recipe;
+
+/// Paths in it are absolute, with symbolic links followed.
+#[derive(Debug)]
+pub(super) struct Confines {
+    pub root: PathBuf,
+    /// The results database, below the root.
+    pub database: PathBuf,
+    also_read: Vec<PathBuf>,
+    allow_commands: bool,
+}
+
+impl Confines {
+    /// A relative `database` lies below `root`.
+    ///
+    /// # Errors
+    /// Bad input: a directory that is not there, a database outside of the root.
+    pub(super) fn new(
+        root: &Path,
+        also_read: &[PathBuf],
+        allow_commands: bool,
+        database: &Path,
+    ) -> Result<Self, CliError> {
+        let directory = |path: &Path| match path.canonicalize() {
+            Ok(path) if path.is_dir() => Ok(path),
+            Ok(_) => Err(CliError::bad(format!("{} is no directory", path.display()))),
+            Err(error) => Err(CliError::bad(format!("{}: {error}", path.display()))),
+        };
+        let mut confines = Self {
+            root: directory(root)?,
+            database: PathBuf::new(),
+            also_read: also_read.iter().map(|path| directory(path)).collect::<Result<_, _>>()?,
+            allow_commands,
+        };
+        confines.database = confines.path(database)?;
+        Ok(confines)
+    }
+
+    /// A path that an agent gave, of something that is there or could be.
+    ///
+    /// # Errors
+    /// Bad input: it leads out of the root.
+    pub(super) fn path(&self, path: &Path) -> Result<PathBuf, CliError> {
+        let whole = followed(&self.root.join(path)).map_err(|error| bad_path(path, &error))?;
+        match whole.starts_with(&self.root) {
+            true => Ok(whole),
+            false => Err(CliError::bad(format!(
+                "{} lies outside of {}, the directory that this server was started with: give a path below it",
+                path.display(),
+                self.root.display()
+            ))),
+        }
+    }
+
+    /// # Errors
+    /// Bad input: the study runs programs that it names, or reads files from elsewhere.
+    pub(super) fn check_study(&self, study: &Study) -> Result<(), CliError> {
+        let is_own = study.backend == Backend::Native && study.launcher.is_local();
+        if !is_own && !self.allow_commands {
+            return Err(CliError::bad(format!(
+                "study {} runs programs that its file names (`backend` or `launcher`): a person has to start this server with \
+                 --allow-commands for that",
+                study.name
+            )));
+        }
+        study.base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
+    }
+
+    /// # Errors
+    /// Bad input: its model or data lie elsewhere. A model of the hub lies nowhere.
+    pub(super) fn check_recipe(&self, recipe: &Recipe) -> Result<(), CliError> {
+        let data = &recipe.data;
+        let model = Path::new(&recipe.model);
+        let files = data
+            .train
+            .iter()
+            .chain(data.held_out.files())
+            .chain(&data.chat_template);
+        let model = model.exists().then_some(model);
+        files
+            .map(PathBuf::as_path)
+            .chain(model)
+            .try_for_each(|path| self.check_read(path))
+    }
+
+    fn check_read(&self, path: &Path) -> Result<(), CliError> {
+        let whole = followed(&self.root.join(path)).map_err(|error| bad_path(path, &error))?;
+        let mut folders = std::iter::once(&self.root).chain(&self.also_read);
+        match folders.any(|folder| whole.starts_with(folder)) {
+            true => Ok(()),
+            false => Err(CliError::bad(format!(
+                "{} lies outside of {}: a person has to start this server with --also-read for the directory that it lies in",
+                path.display(),
+                self.root.display()
+            ))),
+        }
+    }
+}
+
+fn bad_path(path: &Path, error: &io::Error) -> CliError {
+    CliError::bad(format!("{}: {error}", path.display()))
+}
+
+/// A path without symbolic links and `..`. What is not there yet keeps its name, below a folder that is followed.
+///
+/// # Errors
+/// A link that leads nowhere; `..` behind something that is not there.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    if path.symlink_metadata().is_ok() {
+        return path.canonicalize();
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) => Ok(followed(folder)?.join(name)),
+        _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn confines(root: &Path) -> Confines {
+        Confines::new(root, &[], false, Path::new("peft-tune.db")).unwrap()
+    }
+
+    #[test]
+    fn paths_that_leave_the_root_are_refused_however_they_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        std::fs::create_dir_all(root.join("inside")).unwrap();
+        std::fs::create_dir(folder.path().join("root-beside")).unwrap();
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, root.join(name)).unwrap();
+        link(folder.path(), "out");
+        link(&folder.path().join("missing"), "nowhere");
+        link(&root.join("inside"), "in");
+        let confines = confines(&root);
+        for wrong in [
+            "..",
+            "../x",
+            "inside/../../x",
+            "missing/../../x",
+            "out",
+            "out/x",
+            "nowhere",
+            "/etc/passwd",
+            "../root-beside",
+        ] {
+            assert!(confines.path(Path::new(wrong)).is_err(), "{wrong}");
+        }
+        let root = root.canonicalize().unwrap();
+        for (right, whole) in [
+            ("a/b", "a/b"),
+            ("in/new", "inside/new"),
+            ("inside/../x", "x"),
+            ("./x", "x"),
+        ] {
+            assert_eq!(confines.path(Path::new(right)).unwrap(), root.join(whole), "{right}");
+        }
+    }
+
+    #[test]
+    fn models_and_data_of_elsewhere_need_a_persons_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, data) = (folder.path().join("root"), folder.path().join("data"));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::create_dir(&data).unwrap();
+        let recipe = |model: &str| Recipe::new(model, Default::default());
+        let here = confines(&root);
+        assert!(here.check_recipe(&recipe("Qwen/Qwen2.5-0.5B")).is_ok());
+        let elsewhere = recipe(data.to_str().unwrap());
+        assert!(
+            here.check_recipe(&elsewhere)
+                .unwrap_err()
+                .to_string()
+                .contains("--also-read")
+        );
+        let allowed = Confines::new(&root, std::slice::from_ref(&data), false, Path::new("peft-tune.db")).unwrap();
+        assert!(allowed.check_recipe(&elsewhere).is_ok());
+        assert!(Confines::new(&root, &[], false, &data.join("peft-tune.db")).is_err());
+    }
+}
