@@ -61,6 +61,11 @@ pages:
 page *args:
     node scripts/checks/pages.mjs {{args}}
 
+# The documentation as a site, in target/book (`cargo install --locked mdbook@0.5.4`); `just book serve` shows it while you write
+[group('check')]
+book action="build":
+    mdbook {{action}} docs
+
 # Shipped search spaces against the printed JSON schemas (`pip install jsonschema ruamel.yaml`)
 [group('check')]
 schemas program="target/debug/peft-tune":

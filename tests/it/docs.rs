@@ -24,14 +24,22 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The Markdown files of `folder` and of those in it.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = entries.filter(|path| path.is_dir()).flat_map(|path| pages(&path));
+    below.chain(markdown(folder)).collect()
+}
+
 /// Every document of the repository.
 fn documents() -> Vec<PathBuf> {
     let crates = std::fs::read_dir(root().join("crates")).into_iter().flatten();
-    let mut paths: Vec<PathBuf> = ["", "docs", "search_spaces/quickstart", "tests/golden"]
+    let mut paths: Vec<PathBuf> = ["", "search_spaces/quickstart", "tests/golden"]
         .map(|folder| root().join(folder))
         .into_iter()
         .chain(crates.map(|entry| entry.unwrap().path()))
         .flat_map(|folder| markdown(&folder))
+        .chain(pages(&root().join("docs")))
         .collect();
     paths.sort();
     assert!(paths.len() > 15, "{paths:?}");
@@ -115,6 +123,39 @@ fn links_lead_to_files_and_headings_that_exist() {
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn the_table_of_contents_has_every_page_once() {
+    let docs = root().join("docs");
+    let summary = docs.join("SUMMARY.md");
+    let text = read(&summary);
+    let mut named: Vec<PathBuf> = links(&text).into_iter().map(|link| docs.join(link)).collect();
+    let mut there = pages(&docs);
+    there.retain(|page| *page != summary);
+    named.sort();
+    there.sort();
+    assert_eq!(named, there, "docs/SUMMARY.md, and the pages below docs");
+}
+
+/// The site has the files below `docs` alone.
+#[test]
+fn links_of_the_site_stay_in_it() {
+    let docs = root().join("docs");
+    let mut outside = Vec::new();
+    for path in pages(&docs) {
+        let depth = path.strip_prefix(&docs).unwrap().components().count() - 1;
+        let text = read(&path);
+        let ups = |link: &&str| link.split('/').take_while(|part| *part == "..").count() > depth;
+        for link in links(&text).into_iter().filter(ups) {
+            outside.push(format!("{}: {link}", path.display()));
+        }
+    }
+    assert!(
+        outside.is_empty(),
+        "name these as code instead:\n{}",
+        outside.join("\n")
+    );
 }
 
 #[test]
