@@ -9,6 +9,7 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
 use super::profile_stored::stored_profile;
+use crate::report::change as share_text;
 use crate::report::{Align, TextTable, comparison_text, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
 use peft_tune_core::objective::Direction;
@@ -259,7 +260,7 @@ fn difference(study: &StudyOverview, name: &str, from: Option<f64>, to: Option<f
         Some(_) if change != 0.0 => " worse",
         _ => "",
     };
-    format!("{change:+.1}%{verdict}")
+    format!("{}{verdict}", share_text(change / 100.0))
 }
 
 fn to_json(compared: &[Compared]) -> Value {

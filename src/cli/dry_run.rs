@@ -10,13 +10,14 @@ use super::database::{DatabaseArgs, block_on};
 use super::output::write_result;
 use super::study_rows::StudyRows;
 use super::workers::WorkerArgs;
-use crate::report::duration;
+use crate::report::{duration, param_value};
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
 use crate::tune::baseline;
-use crate::worker::Placement;
+use crate::worker::{Placement, usable_cpus};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
+use peft_tune_kernels::device::first_gpu;
 use peft_tune_search::Sampler;
 
 /// Settings that are shown.
@@ -60,7 +61,7 @@ pub(super) fn run(
             "budget": {"trials": study.budget.trials, "time_s": study.budget.time_s},
             "sampler": study.sampler.kind.name(),
             "phases": phases(study),
-            "workers": slots.iter().map(slot_text).collect::<Vec<_>>(),
+            "workers": slots.iter().map(|slot| slot_text(study, slot)).collect::<Vec<_>>(),
             "repeated": repeated,
             "next": next,
         });
@@ -126,7 +127,7 @@ fn first_setting(study: &Study) -> Option<Params> {
 }
 
 /// What a whole trial runs.
-fn phases(study: &Study) -> String {
+pub(super) fn phases(study: &Study) -> String {
     match &study.backend {
         Backend::Command(command) => format!("the command {}", command.command.join(" ")),
         Backend::Native => {
@@ -141,14 +142,14 @@ fn phases(study: &Study) -> String {
     }
 }
 
-fn slot_text(slot: &Placement) -> String {
-    let device = slot
-        .device
-        .as_deref()
-        .unwrap_or("the first GPU of the machine, or its processor where it has none");
-    let threads = slot
-        .threads
-        .map_or_else(|| "all threads".to_owned(), |threads| format!("{threads} threads"));
+pub(super) fn slot_text(study: &Study, slot: &Placement) -> String {
+    let device = device_text(study, slot.device.as_deref());
+    let threads = match slot.threads {
+        Some(1) => "1 thread".to_owned(),
+        Some(threads) => format!("{threads} threads"),
+        None if study.launcher.is_elsewhere() => "all of its threads".to_owned(),
+        None => format!("all {} threads", usable_cpus().len().max(1)),
+    };
     let cpus: Vec<String> = slot.cpus.iter().map(usize::to_string).collect();
     let pinned = if cpus.is_empty() {
         String::new()
@@ -156,6 +157,20 @@ fn slot_text(slot: &Placement) -> String {
         format!(" on processors {}", cpus.join(","))
     };
     format!("worker {}: {device}, {threads}{pinned}", slot.number)
+}
+
+/// What a worker computes on.
+fn device_text(study: &Study, device: Option<&str>) -> String {
+    match device {
+        Some("cpu") => "the CPU".to_owned(),
+        Some(device) => device.to_owned(),
+        None if study.launcher.is_elsewhere() => "a GPU where its machine has one, else the CPU".to_owned(),
+        None if study.backend != Backend::Native => "what the command takes".to_owned(),
+        None => match first_gpu() {
+            Some(gpu) => gpu.name,
+            None => "the CPU (no GPU was found)".to_owned(),
+        },
+    }
 }
 
 fn to_text(
@@ -191,7 +206,7 @@ fn to_text(
     add("sampler", format!("{}, seed {}", study.sampler.kind.name(), study.seed));
     add("a trial", phases(study));
     for slot in slots {
-        add("", slot_text(slot));
+        add("", slot_text(study, slot));
     }
     if !repeated.is_empty() {
         let numbers: Vec<String> = repeated.iter().map(u64::to_string).collect();
@@ -201,7 +216,10 @@ fn to_text(
         );
     }
     for (index, params) in next.iter().enumerate() {
-        let values: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let values: Vec<String> = params
+            .iter()
+            .map(|(name, value)| format!("{name} {}", param_value(value)))
+            .collect();
         add(if index == 0 { "next" } else { "" }, values.join(", "));
     }
     if !next.is_empty() && (study.base.is_some() || study.warm_start != WarmStart::Off) {

@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::studies::minute;
 use crate::report::{
-    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable, target_text,
+    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, param_value, printable,
+    target_text,
 };
 use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
@@ -91,7 +92,7 @@ fn times_text(detail: &TrialDetail) -> String {
 /// The tables of what is known, with their titles.
 fn sections(detail: &TrialDetail, width: Option<usize>) -> impl Iterator<Item = (&'static str, String)> {
     let params = detail.trial.params.iter();
-    let params: Vec<(String, String)> = params.map(|(name, value)| (name.clone(), value.to_string())).collect();
+    let params: Vec<(String, String)> = params.map(|(name, value)| (name.clone(), param_value(value))).collect();
     let metrics = detail.trial.state.metrics().into_iter();
     let metrics: Vec<(String, String)> = metrics
         .flat_map(|metrics| metrics.iter())

@@ -8,6 +8,9 @@ use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{DataFormat, Recipe};
 use peft_tune_core::study::{Metrics, TrialNumber};
 
+/// Bytes of a GiB.
+const GIB: f64 = (1u64 << 30) as f64;
+
 /// A recipe with what is known about it; all but the recipe ends up in comments.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportInput<'a> {
@@ -124,13 +127,20 @@ impl ExportInput<'_> {
             self.trial
         )];
         let measured: Vec<_> = [
-            ("throughput", 1.0, " tokens/s", 0),
-            ("peak_memory", (1u64 << 30) as f64, " GiB", 2),
-            ("loss", 1.0, " nats per token", 4),
+            ("throughput", " tokens/s", 0),
+            ("peak_memory", " GiB", 2),
+            ("loss", " nats per token", 4),
         ]
         .into_iter()
-        .filter_map(|(name, unit, suffix, decimals)| {
-            let value = self.metrics.value(name)? / unit;
+        .filter_map(|(name, suffix, decimals)| {
+            let value = self.metrics.value(name)?;
+            if name == "peak_memory" {
+                let (unit, size) = match value >= GIB {
+                    true => ("GiB", GIB),
+                    false => ("MiB", GIB / 1024.0),
+                };
+                return Some(format!("peak memory {:.2} {unit}", value / size));
+            }
             Some(format!("{} {value:.decimals$}{suffix}", name.replace('_', " ")))
         })
         .collect();

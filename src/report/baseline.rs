@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use super::number::times;
 use peft_tune_core::objective::{Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState};
 
 /// Share below which two values are called the same.
 const SAME: f64 = 0.0005;
+/// Ratio from which a percentage would be hard to read.
+const LARGE: f64 = 3.0;
 
 /// What repeats say, by trial and metric.
 type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
@@ -105,6 +108,7 @@ fn words(metric: &str, ratio: f64) -> String {
         THROUGHPUT if is_same => "as fast".to_owned(),
         THROUGHPUT => format!("{ratio:.2} times as fast"),
         PEAK_MEMORY if is_same => "the same memory".to_owned(),
+        PEAK_MEMORY if ratio >= LARGE => format!("{} the memory", times(ratio)),
         PEAK_MEMORY => format!("{percent} {} memory", if ratio < 1.0 { "less" } else { "more" }),
         _ => {
             let name = if metric == LOSS {
@@ -114,6 +118,7 @@ fn words(metric: &str, ratio: f64) -> String {
             };
             match is_same {
                 true => format!("the same {name}"),
+                false if ratio >= LARGE => format!("{} the {name}", times(ratio)),
                 false => format!("{name} {percent} {}", if ratio < 1.0 { "lower" } else { "higher" }),
             }
         }

@@ -20,7 +20,7 @@ pub use basis::{basis, confirmation_text, disturbance_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf};
-pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
+pub use number::{about_duration, bytes, change, duration, metric_heading, metric_value, param_value, significant};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
 };

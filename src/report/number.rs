@@ -22,13 +22,18 @@ pub fn bytes(value: f64) -> String {
     format!("{value:.0} B")
 }
 
-/// Seconds: `0.42 s`, `12.3 s`, `2m 41s`, `3h 07m`, `2d 04h`.
+/// Seconds: `420 ms`, `12.3 s`, `2m 41s`, `3h 07m`, `2d 04h`.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round();
     if !seconds.is_finite() || seconds < 0.0 {
         "-".to_owned()
-    } else if seconds < 1.0 {
-        format!("{seconds:.2} s")
+    } else if seconds == 0.0 {
+        "0 s".to_owned()
+    } else if seconds < 0.9995 {
+        match 1e3 * seconds {
+            ms if ms < 10.0 => format!("{ms:.1} ms"),
+            ms => format!("{ms:.0} ms"),
+        }
     } else if whole < 60.0 {
         format!("{seconds:.1} s")
     } else {
@@ -39,6 +44,15 @@ pub fn duration(seconds: f64) -> String {
             (0, hours, minutes) => format!("{hours}h {:02}m", minutes % 60),
             (days, hours, _) => format!("{days}d {:02}h", hours % 24),
         }
+    }
+}
+
+/// A time that is only about so long: `40 s`, `3 min`, `2 h`, `3 days`.
+pub fn about_duration(seconds: f64) -> String {
+    let units = [(1.0, "s", 90.0), (60.0, "min", 5400.0), (3600.0, "h", 172_800.0)];
+    match units.iter().find(|(_, _, below)| seconds < *below) {
+        Some((size, unit, _)) => format!("{:.0} {unit}", (seconds / size).max(1.0)),
+        None => format!("{:.0} days", seconds / 86_400.0),
     }
 }
 
@@ -58,6 +72,22 @@ pub fn metric_value(name: &str, value: f64) -> String {
         _ if name.ends_with("tokens_per_s") => grouped(value),
         _ if name.ends_with("_s") && !name.ends_with("_per_s") => duration(value),
         _ => significant(value),
+    }
+}
+
+/// A change in words: `+12.3%`, and where a percentage would be hard to read, `12 times`. `share` is 0.123 for 12.3% more.
+pub fn change(share: f64) -> String {
+    match share {
+        share if share < 2.0 => format!("{:+.1}%", 100.0 * share),
+        share => times(1.0 + share),
+    }
+}
+
+/// How many times as much, to three digits at most: `3.2 times`, `12 times`.
+pub(super) fn times(ratio: f64) -> String {
+    match ratio {
+        ratio if ratio < 9.95 => format!("{ratio:.1} times"),
+        ratio => format!("{ratio:.0} times"),
     }
 }
 
@@ -128,7 +158,13 @@ mod tests {
     #[test]
     fn durations_have_two_parts_at_most() {
         let shown = [0.123, 59.4, 59.96, 161.0, 3600.0 * 3.0 + 425.0, 187_200.0, f64::NAN].map(duration);
-        assert_eq!(shown, ["0.12 s", "59.4 s", "1m 00s", "2m 41s", "3h 07m", "2d 04h", "-"]);
+        assert_eq!(shown, ["123 ms", "59.4 s", "1m 00s", "2m 41s", "3h 07m", "2d 04h", "-"]);
+    }
+
+    #[test]
+    fn a_rough_time_has_one_part() {
+        let shown = [0.2, 41.0, 170.0, 5000.0, 9000.0, 260_000.0].map(about_duration);
+        assert_eq!(shown, ["1 s", "41 s", "3 min", "83 min", "2 h", "3 days"]);
     }
 
     #[test]
@@ -138,7 +174,7 @@ mod tests {
         assert_eq!(metric_value(THROUGHPUT, 999.6), "1,000");
         assert_eq!(metric_value(PEAK_MEMORY, 1073741824.0), "1.00 GiB");
         assert_eq!(metric_value(LOSS, 2.0), "2.0000");
-        assert_eq!(metric_value("forward_s", 0.5), "0.50 s");
+        assert_eq!(metric_value("forward_s", 0.5), "500 ms");
         assert_eq!(metric_value("rss_bytes", 2048.0), "2.0 KiB");
     }
 
@@ -154,6 +190,12 @@ mod tests {
         ];
         let shown = shown.map(|(name, value)| metric_value(name, value));
         assert_eq!(shown, ["45.6%", "98.0%", "651 W", "71 °C", "1755 MHz", "0.051235 J"]);
+    }
+
+    #[test]
+    fn large_changes_are_factors() {
+        let shown = [0.123, -0.5, 1.248, 2.2, 11.344].map(change);
+        assert_eq!(shown, ["+12.3%", "-50.0%", "+124.8%", "3.2 times", "12 times"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::coverage::{Coverage, FEW};
 use super::input::Answers;
 use super::more_time::MoreTime;
 use super::neighbours::{Comparison, Neighbour, NeighbourBasis, NeighbourMetric};
+use crate::report::change as share_text;
 use crate::report::{duration, metric_heading, metric_value, param_value};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::study::ParamValue;
@@ -147,7 +148,7 @@ fn worth_line(metric: &str, effects: &[Effect]) -> Option<String> {
         .take(MOST_NAMED)
         .map(|one| {
             let (best, worst) = (param_value(&rounded(&one.best)), param_value(&rounded(&one.worst)));
-            format!("{} {best} against {worst} {:+.1}%", one.parameter, 100.0 * change(one))
+            format!("{} {best} against {worst} {}", one.parameter, share_text(change(one)))
         })
         .collect();
     let untold = |one: &&&Effect| !one.tells && spread(one) >= LEAST_NAMED;
