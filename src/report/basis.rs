@@ -68,13 +68,14 @@ pub fn confirmation_text(confirmed: Option<&BTreeMap<String, Confirmed>>) -> Opt
     Some(text)
 }
 
-/// What is said of a disturbed measurement: `disturbed: something else slowed the measurement down; in peace throughput may be up
-/// to 9,100`; `None` where it was quiet.
+/// What is said of a disturbed measurement: `disturbed: something else slowed the measurement down, by how much is not known; undisturbed,
+/// throughput is at most 9,100 (an upper bound, no estimate)`; `None` where it was quiet.
 pub fn disturbance_text(metrics: &Metrics) -> Option<String> {
     disturbed(metrics)?;
     let best = in_peace(metrics.clone()).value(THROUGHPUT)?;
     Some(format!(
-        "disturbed: something else slowed the measurement down; in peace throughput may be up to {}",
+        "disturbed: something else slowed the measurement down, by how much is not known; undisturbed, throughput is at most {} \
+         (an upper bound, no estimate)",
         super::metric_value(THROUGHPUT, best)
     ))
 }
@@ -105,7 +106,10 @@ mod tests {
         assert_eq!(disturbance_text(&metrics), None);
         peft_tune_core::study::mark_disturbed(&mut metrics, 0.5);
         let text = disturbance_text(&metrics).unwrap();
-        assert!(text.ends_with("may be up to 10,240"), "{text}");
+        assert!(
+            text.ends_with("is at most 10,240 (an upper bound, no estimate)"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -181,19 +181,24 @@ fn may_not_fit(row: &FrontRow) -> bool {
     row.metrics.value(TARGET_SHORTFALL).is_some()
 }
 
-/// A line on what something else slowed down, with what may be reached in peace.
+/// A line on what something else slowed down, with the most that it may have been undisturbed.
 fn disturbed_text(rows: &[FrontRow]) -> String {
     let slowed = rows.iter().filter(|row| is_disturbed(row));
     let each: Vec<String> = slowed
         .filter_map(|row| {
             let best = in_peace(row.metrics.clone()).value(THROUGHPUT)?;
-            Some(format!("trial {} up to {}", row.trial, metric_value(THROUGHPUT, best)))
+            Some(format!(
+                "trial {} at most {}",
+                row.trial,
+                metric_value(THROUGHPUT, best)
+            ))
         })
         .collect();
     match each.is_empty() {
         true => String::new(),
         false => format!(
-            "\n\ndisturbed: something else slowed these measurements down; throughput in peace: {}",
+            "\n\ndisturbed: something else slowed these measurements down, by how much is not known; undisturbed, throughput is: {} (upper \
+             bounds, no estimates)",
             each.join(", ")
         ),
     }
