@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{tell_part, write_result};
+use super::resume::resume_command_of;
 use super::standing::Standing;
 use crate::report::{duration, metric_value};
 use peft_tune_core::study::{Trial, TrialState};
@@ -61,11 +62,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         if !standing.running {
             say("", is_terminal);
             let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
-            write_result(&standing.to_text(begun))?;
+            let resume = resume_command_of(&study, &args.database);
+            write_result(&standing.to_text(begun, &resume))?;
             return match standing.ending {
                 Some(_) => Ok(()),
                 None => Err(CliError::failed(anyhow::anyhow!(
-                    "the search of study {} was lost with its process: start it again, and it continues",
+                    "the search of study {} was lost with its process; `{resume}` continues it",
                     study.name
                 ))),
             };
@@ -78,7 +80,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
                 .collect();
             let spent = duration(standing.trial_s);
             tell_part(format_args!(
-                "\r\x1b[K{} finished, {spent}; under way: {}",
+                "\r\x1b[K{}{} finished, {spent}; under way: {}",
+                if standing.paused { "paused, " } else { "" },
                 standing.finished,
                 under_way.join(", ")
             ));

@@ -31,13 +31,18 @@ impl DatabaseArgs {
         given.unwrap_or_else(|| PathBuf::from(USUAL))
     }
 
-    /// The words that name the database where the environment did; none where a flag did, or where it is the usual one.
-    pub(super) fn words_of_environment(&self) -> Vec<String> {
+    /// The words that name the database, wherever that was said; none where it is the usual one.
+    pub(super) fn words(&self) -> Vec<String> {
         let path = self.path();
-        match self.db.is_none() && path.as_os_str() != USUAL {
+        match path.as_os_str() != USUAL {
             true => vec!["--db".to_owned(), path.to_string_lossy().into_owned()],
             false => Vec::new(),
         }
+    }
+
+    /// The words that name the database where the environment did; none where a flag did, or where it is the usual one.
+    pub(super) fn words_of_environment(&self) -> Vec<String> {
+        if self.db.is_some() { Vec::new() } else { self.words() }
     }
 
     /// A command on this database as a shell takes it: `peft-tune`, these words, and the study's name.

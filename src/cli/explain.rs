@@ -97,7 +97,7 @@ fn read(args: &Args) -> Result<Stored, CliError> {
             Err(_) => Vec::new(),
         };
         Ok(Stored {
-            ending: store.ending(study.id).await?,
+            ending: store.ending_of_last_search(study.id).await?,
             expected: expected.collect(),
             baseline: store.baseline(study.id).await?,
             predictions,

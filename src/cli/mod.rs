@@ -61,6 +61,7 @@ mod query;
 mod quickstart;
 mod rank;
 mod report;
+mod resume;
 mod rows;
 mod same_again;
 mod schema;

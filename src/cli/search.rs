@@ -22,7 +22,7 @@ use super::machine::machine;
 use super::output::{tell, terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
-use super::same_again::same_again;
+use super::resume::resume_command;
 use super::target;
 use super::warm_start;
 use super::workers::WorkerArgs;
@@ -156,7 +156,7 @@ fn first_signal(began: &AtomicBool, command: &str) -> First {
 
 async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let began = Arc::new(AtomicBool::new(false));
-    let (shared, command) = (began.clone(), same_again(&[], &args.database.words_of_environment()));
+    let (shared, command) = (began.clone(), resume_command(&args.database));
     let signals = interrupt::listen(move || first_signal(&shared, &command), IN_ORDER).map_err(CliError::failed)?;
     let problem = study.problem();
     // Before anything is read: a mistake in the file is told at once.
@@ -223,7 +223,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
-            command: same_again(&[], &args.database.words_of_environment()),
+            command: resume_command(&args.database),
             code: signals.exit_code(),
         }),
         Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed.and(succeeded),

@@ -67,7 +67,7 @@ fn show_study(args: &Args) -> Result<String, CliError> {
     let (study, trials, variants, ending) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let trials = store.confirmed_trials(study.id).await?.0;
-        let ending = store.ending(study.id).await?;
+        let ending = store.ending_of_last_search(study.id).await?;
         let variants = store.variants(study.id).await?;
         Ok((study, trials, variants, ending))
     })?;

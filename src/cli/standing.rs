@@ -6,6 +6,9 @@ use super::studies::minute;
 use crate::report::duration;
 use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 
+/// Kind of the ending of a search that somebody ended.
+const INTERRUPTED: &str = "interrupted";
+
 /// Where a study stands.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Standing {
@@ -79,7 +82,8 @@ impl Standing {
     }
 
     /// The standing for people, a few lines.
-    pub(super) fn to_text(&self, resumed_at: &str) -> String {
+    /// `resume` is the command that continues it.
+    pub(super) fn to_text(&self, resumed_at: &str, resume: &str) -> String {
         let mut text = format!("study {}: ", self.study);
         text += &match (self.process, self.paused, &self.ending) {
             (Some(process), true, _) => format!("paused, in process {process}"),
@@ -97,6 +101,13 @@ impl Standing {
             duration(self.trial_s),
             minute(resumed_at)
         );
+        let is_done = self.ending.as_ref().is_some_and(|ending| ending.kind != INTERRUPTED);
+        if !self.running && !is_done {
+            text += &format!("  `{resume}` continues it\n");
+        }
+        if self.paused {
+            text += "  `peft-tune dashboard` lets it go on\n";
+        }
         if self.lost_attempts > 0 {
             text += &format!("  {} attempts were lost with their process\n", self.lost_attempts);
         }

@@ -3,6 +3,7 @@
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::write_result;
+use super::resume::resume_command_of;
 use super::standing::Standing;
 
 /// Show the state of a study: who runs it, what is under way, how it ended
@@ -26,6 +27,6 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
     write_result(&match args.json {
         true => serde_json::to_string_pretty(&standing).map_err(CliError::failed)? + "\n",
-        false => standing.to_text(begun),
+        false => standing.to_text(begun, &resume_command_of(&study, &args.database)),
     })
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::write_result;
+use super::resume::resume_command_of;
 use peft_tune_core::study::StudyRequest;
 
 /// How often the search is looked at.
@@ -50,8 +51,10 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if !args.wait {
         let what = if args.now { "now" } else { "after the trials under way" };
         return write_result(&format!(
-            "study {} ends {what} (process {})\n",
-            study.name, runner.process
+            "study {} ends {what} (process {}); `{}` continues it\n",
+            study.name,
+            runner.process,
+            resume_command_of(&study, &args.database)
         ));
     }
     loop {

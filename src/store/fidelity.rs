@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// Why the latest run of a study ended; `None` where it never did.
-    pub async fn ending(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
+    async fn ending(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
         sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
             .bind(study.0)
             .fetch_optional(&self.pool)

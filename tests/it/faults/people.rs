@@ -286,3 +286,29 @@ fn a_log_has_an_object_a_line_for_every_start_and_end() {
     let output = bench.search("0", &["--log-level", "loud!"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
 }
+
+#[test]
+fn a_study_that_runs_again_has_not_ended_and_hints_name_its_database() {
+    let bench = Bench::new();
+    let search = Bench::start(bench.search("0.4", &["--trials", "30"]));
+    bench.wait_for("select count(*) as n from trial where state = 'complete'");
+    let stopped = Bench::succeed(bench.command(&["stop"]));
+    let resume = "peft-tune search space.yaml --as faults --db ";
+    assert!(stopped.contains(resume), "{stopped}");
+    search.wait_with_output().unwrap();
+    let status = Bench::succeed(bench.command(&["status"]));
+    assert!(
+        status.contains(resume) && status.contains("it was asked to stop"),
+        "{status}"
+    );
+    assert!(Bench::succeed(bench.command(&["show"])).contains("it was asked to stop"));
+    let before = bench.count("select count(*) as n from trial");
+    let search = Bench::start(bench.search("0.4", &["--trials", "30"]));
+    bench.wait_for(&format!("select count(*) > {before} as n from trial"));
+    for command in ["show", "explain"] {
+        let text = Bench::succeed(bench.command(&[command]));
+        assert!(!text.contains("it was asked to stop"), "{command}: {text}");
+    }
+    signal(search.id(), libc::SIGTERM);
+    search.wait_with_output().unwrap();
+}
