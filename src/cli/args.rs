@@ -146,9 +146,12 @@ fn run(command: Command) -> Result<(), CliError> {
         logging::begin_plainly();
     }
     match command {
-        Command::Quickstart(args) => Arguments::parse_from(quickstart::arguments(args)?)
-            .command
-            .map_or(Ok(()), run),
+        Command::Quickstart(args) => {
+            // Before anything is written: a mistyped option ends the program here.
+            let search = Arguments::parse_from(quickstart::search_arguments(&args));
+            quickstart::write_files(&args)?;
+            search.command.map_or(Ok(()), run)
+        }
         Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
         Command::Attach(args) => attach::run(args),

@@ -39,11 +39,18 @@ pub(super) struct Args {
     search: Vec<OsString>,
 }
 
-/// Writes the files and returns the arguments of the search.
+/// The arguments of the search that follows.
+pub(super) fn search_arguments(args: &Args) -> Vec<OsString> {
+    let space = args.output.join(SPACE).into_os_string();
+    let command = ["peft-tune".into(), "search".into(), space];
+    command.into_iter().chain(args.search.iter().cloned()).collect()
+}
+
+/// Writes the files.
 ///
 /// # Errors
 /// A folder that cannot be written to, or that has other files of these names.
-pub(super) fn arguments(args: Args) -> Result<Vec<OsString>, CliError> {
+pub(super) fn write_files(args: &Args) -> Result<(), CliError> {
     for (name, content) in FILES {
         write(&args.output.join(name), content)?;
     }
@@ -52,8 +59,7 @@ pub(super) fn arguments(args: Args) -> Result<Vec<OsString>, CliError> {
         "{} and the files beside it are written; a search of your own begins with a copy of it",
         space.display()
     ));
-    let command = ["peft-tune".into(), "search".into(), space.into_os_string()];
-    Ok(command.into_iter().chain(args.search).collect())
+    Ok(())
 }
 
 /// Leaves a file alone that has this content already.

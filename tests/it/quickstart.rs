@@ -99,6 +99,16 @@ fn the_program_has_the_quickstart_in_itself() {
 }
 
 #[test]
+fn a_mistyped_option_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = started(folder.path(), &["--no-such-flag"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--no-such-flag"), "{told}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn the_assets_are_small() {
     let files = [
         "base/model.safetensors",
