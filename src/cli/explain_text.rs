@@ -233,8 +233,8 @@ fn progress(one: &Explanation) -> String {
     );
     lines.push(match &one.done {
         _ if one.next.is_empty() => "  there is nothing left to propose".to_owned(),
-        Some(reason) => format!("  the stopping rule holds: {}", printable(reason)),
-        None => "  the stopping rule does not hold: further trials may still raise it".to_owned(),
+        Some(reason) => format!("  it is done by the usual rule: {}", printable(reason)),
+        None => "  it is not done by the usual rule: further trials may still find something better".to_owned(),
     });
     section("How far it came", lines)
 }

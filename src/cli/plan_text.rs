@@ -50,7 +50,10 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     line("machine", (*machine).to_owned());
     line(
         "settings",
-        format!("{size}{looked_at}, {} of different cost", survey.settings.len()),
+        format!(
+            "{size}{looked_at}; {} of them differ in speed or memory",
+            survey.settings.len()
+        ),
     );
     let share = 100.0 * survey.fitting as f64 / survey.looked_at.max(1) as f64;
     let perhaps = match survey.perhaps_fitting {

@@ -4,6 +4,9 @@ use super::Problem;
 use super::history::Evaluated;
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
 
+/// Percent above the best from which a factor is easier to read.
+const LARGE: f64 = 200.0;
+
 /// A limit with its unit: `at most 11.25 GiB`.
 pub(super) fn bound_text(constraint: &Constraint) -> String {
     match constraint.bound {
@@ -41,7 +44,9 @@ pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen
             Direction::Minimize => "above",
             Direction::Maximize => "below",
         };
-        if share.is_finite() {
+        if share >= LARGE {
+            format!("{text} ({:.1} times the best)", 1.0 + share / 100.0)
+        } else if share.is_finite() {
             format!("{text} ({share:.1}% {side} the best)")
         } else {
             text

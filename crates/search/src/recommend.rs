@@ -193,9 +193,11 @@ fn knee_name(points: usize, learned: bool) -> String {
     match (points, learned) {
         (1, false) => "better than or equal to every other in every objective".to_owned(),
         (_, false) => format!("the knee of a front of {points}"),
-        (1, true) => format!("the only one on the front that learns {share:.0}% of what the best one learns"),
+        (1, true) => format!("the only one on the front whose loss fell at least {share:.0}% as far as the best one's"),
         (_, true) => {
-            format!("the knee of the {points} on the front that learn {share:.0}% of what the best one learns")
+            format!(
+                "the best compromise of the {points} on the front whose loss fell at least {share:.0}% as far as the best one's"
+            )
         }
     }
 }
@@ -512,7 +514,7 @@ mod tests {
         assert_eq!(alone.trial.number.0, 3);
         assert!(
             alone.reason.starts_with(
-                "trial 3 is the only one on the front that learns 95% of what the best one learns: throughput 2000"
+                "trial 3 is the only one on the front whose loss fell at least 95% as far as the best one's: throughput 2000"
             ),
             "{}",
             alone.reason
@@ -526,7 +528,9 @@ mod tests {
         let within = recommend(&problem, &history, &preference).unwrap();
         assert_eq!(within.trial.number.0, 1);
         assert!(
-            within.reason.contains("learns with peak_memory at most 12.00 GiB:"),
+            within
+                .reason
+                .contains("as far as the best one's with peak_memory at most 12.00 GiB:"),
             "{}",
             within.reason
         );
