@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lets a client of the Model Context Protocol plan, search, watch, query and export the quickstart by `peft-tune mcp`.
+"""Lets a client of the Model Context Protocol use every tool of `peft-tune mcp` on the quickstart.
 
     pip install mcp
     scripts/peers/mcp_client.py --binary target/release/peft-tune [--trials 4]
@@ -41,6 +41,30 @@ async def ended(client):
         await asyncio.sleep(1)
 
 
+async def refused(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    if not result.is_error:
+        raise Failed(f"{tool} {arguments}: it was not refused")
+    print(f"{tool}: refused, {result.content[0].text.splitlines()[0]}")
+
+
+async def stop_and_resume(client):
+    """A search of more trials than anybody waits for is stopped at once, seen as ended, and resumed to one more."""
+    status = await call(client, "search", file="quickstart.yaml", name="long", trials=500, time="1h")
+    if not status["running"]:
+        raise Failed(f"search: {status}")
+    await refused(client, "search", file="quickstart.yaml", name="long")
+    while not (await call(client, "status", study="long"))["finished"]:
+        await asyncio.sleep(0.5)
+    await call(client, "stop", study="long", now=True)
+    stopped = await ended(client)
+    await call(client, "resume", study="long", trials=stopped["finished"] + 1, time="1h")
+    resumed = await ended(client)
+    if resumed["finished"] <= stopped["finished"]:
+        raise Failed(f"resume: {resumed}")
+    print(f"stop, resume: {stopped['finished']} trials finished, then {resumed['finished']}")
+
+
 async def work(client, root, trials):
     tools = [tool.name for tool in (await client.list_tools()).tools]
     print(f"tools: {', '.join(tools)}")
@@ -59,11 +83,20 @@ async def work(client, root, trials):
     files = (await call(client, "export", format="peft", output="adapter"))["files"]
     rank = json.loads(pathlib.Path(files[0]).read_text())["r"]
     print(f"export: {len(files)} files, rank {rank}")
-    again = await client.call_tool("export", {"format": "peft", "output": "adapter"})
-    outside = await client.call_tool("export", {"format": "peft", "output": str(root.parent / "elsewhere")})
-    if not (again.is_error and outside.is_error):
-        raise Failed("export: it wrote over a file, or outside of its root")
-    print("export: a second time, and outside of the root: refused")
+    profile = await call(client, "profile", trial=rows[0]["trial"], budget="2s")
+    print(f"profile: {len(profile['profile']['ops'])} ops, {len(profile['diagnosis'])} findings")
+    await stop_and_resume(client)
+    await refused(client, "export", format="peft", output="adapter")
+    await refused(client, "export", format="peft", output=str(root.parent / "elsewhere"))
+    await refused(client, "query", sql="delete from trial")
+
+
+def shorten(study):
+    """Trials that are over soon."""
+    text = study.read_text()
+    short = text.replace("training_tokens: 60k", "training_tokens: 2k")
+    assert short != text
+    study.write_text(short + "\nconfirm: none\n")
 
 
 async def run(options, root):
@@ -87,6 +120,7 @@ def main():
         root = pathlib.Path(folder).resolve() / "root"
         command = [options.binary, "quickstart", "--output", str(root), "--dry-run"]
         subprocess.run(command, check=True, capture_output=True, cwd=folder)
+        shorten(root / "quickstart.yaml")
         failures = []
         try:
             asyncio.run(run(options, root))

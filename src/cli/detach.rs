@@ -1,5 +1,6 @@
 //! `search --detach`: the search continues in a session of its own, whatever becomes of the terminal.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -82,13 +83,10 @@ pub(super) fn detach(database: &DatabaseArgs, study: &Study, log: &Path, own_log
 }
 
 fn start(log: &Path, file: &File, own_log: bool) -> std::io::Result<Child> {
-    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(arguments);
-    if own_log {
-        command.arg("--log-file").arg(log);
-    }
+    let log = own_log.then_some(log);
     command
+        .args(arguments_of_search(std::env::args_os().skip(1), log))
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file.try_clone()?);
@@ -102,6 +100,17 @@ fn start(log: &Path, file: &File, own_log: bool) -> std::io::Result<Child> {
     // SAFETY: the closure allocates nothing and takes no lock.
     unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, leave) };
     command.spawn()
+}
+
+/// The arguments without `--detach`, and with the log. What stands behind `--` is no flag.
+fn arguments_of_search(given: impl Iterator<Item = OsString>, log: Option<&Path>) -> Vec<OsString> {
+    let given: Vec<OsString> = given.collect();
+    let flags = given.iter().take_while(|argument| *argument != "--").count();
+    let (flags, behind) = given.split_at(flags);
+    let flags = flags.iter().filter(|flag| *flag != "--detach");
+    let log = log.map(|log| ["--log-file".into(), log.as_os_str().to_owned()]);
+    let log = log.into_iter().flatten();
+    flags.cloned().chain(log).chain(behind.iter().cloned()).collect()
 }
 
 /// Whether the process runs the study by now.
@@ -122,4 +131,24 @@ fn read_from(file: &mut File, from: u64) -> std::io::Result<String> {
     let mut said = Vec::new();
     file.read_to_end(&mut said)?;
     Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_behind_two_dashes_stays_there() {
+        let of = |line: &str, log: Option<&str>| {
+            let given = line.split(' ').map(OsString::from);
+            let words = arguments_of_search(given, log.map(Path::new));
+            words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+        };
+        assert_eq!(of("search --detach a.yaml", None), "search a.yaml");
+        assert_eq!(of("search a.yaml --detach", Some("x")), "search a.yaml --log-file x");
+        assert_eq!(
+            of("search --detach -- --detach", Some("x")),
+            "search --log-file x -- --detach"
+        );
+    }
 }

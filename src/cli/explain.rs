@@ -2,11 +2,10 @@
 //! matter and what each is worth, where the search did not look, how sure the loss is, what failed and why, whether it is
 //! done, and what more time would bring.
 
-use serde_json::{Value, json};
-
 use super::CliError;
 use super::answers::{Asked, PROPOSALS};
 use super::database::DatabaseArgs;
+use super::explain_json::Explained;
 use super::explain_text;
 use super::output::{terminal_width, write_result};
 use crate::report::against_baseline;
@@ -76,7 +75,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let stored = read(&args)?;
     let explanation = explain(stored, args.next);
     let text = match args.json {
-        true => serde_json::to_string_pretty(&to_json(&explanation)).map_err(CliError::failed)? + "\n",
+        true => serde_json::to_string_pretty(&Explained::new(&explanation)).map_err(CliError::failed)? + "\n",
         false => explain_text::text(&explanation, terminal_width()),
     };
     write_result(&text)
@@ -169,39 +168,4 @@ fn worth_a_look(importance: &[Importance]) -> Vec<String> {
         }
     }
     names
-}
-
-fn to_json(explanation: &Explanation) -> Value {
-    let recommendation = match &explanation.recommendation {
-        Ok((trial, reason)) => {
-            let found = explanation.trials.iter().find(|one| one.number == *trial);
-            json!({
-                "trial": trial,
-                "reason": reason,
-                "params": found.map(|one| &one.params),
-                "metrics": found.and_then(|one| one.state.metrics()),
-                "predicted": explanation.predictions,
-                "confirmed": explanation.confirmed.get(trial),
-                "against_baseline": explanation.against_baseline,
-            })
-        }
-        Err(reason) => json!({"trial": null, "reason": reason}),
-    };
-    let answers = &explanation.answers;
-    json!({
-        "study": explanation.study.name,
-        "target": explanation.study.target,
-        "recommendation": recommendation,
-        "importance": explanation.importance,
-        "neighbours": answers.neighbours,
-        "effects": answers.worth,
-        "coverage": answers.coverage,
-        "loss": answers.loss,
-        "more_time": answers.more_time,
-        "failures": explain_text::failures(&explanation.trials),
-        "hypervolume": explanation.volumes,
-        "ending": explanation.ending,
-        "done": explanation.done,
-        "next": explanation.next,
-    })
 }

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use super::explain::Explanation;
 use super::explain_failures::failure_lines;
-pub(super) use super::explain_failures::failures;
 use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,

@@ -22,6 +22,7 @@ mod epochs;
 mod error;
 mod explain;
 mod explain_failures;
+mod explain_json;
 mod explain_text;
 mod export;
 mod forecast;

@@ -24,6 +24,12 @@ pub(super) struct SourceArgs {
     study: Option<String>,
 }
 
+impl SourceArgs {
+    pub(super) fn new(recipe: Option<PathBuf>, trial: Option<u64>, study: Option<String>) -> Self {
+        Self { recipe, trial, study }
+    }
+}
+
 /// A recipe with what is known of its surroundings.
 #[derive(Clone, Debug)]
 pub(super) struct ProfileSource {

@@ -1,5 +1,6 @@
 //! Where a study stands, as `status` and `attach` tell it.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::studies::minute;
@@ -10,14 +11,16 @@ use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 const INTERRUPTED: &str = "interrupted";
 
 /// Where a study stands.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct Standing {
     pub study: String,
     /// Whether a process runs it.
     pub running: bool,
+    /// The number of that process.
     pub process: Option<u32>,
     /// Whether its search was asked to start no further trial.
     pub paused: bool,
+    /// Trials that ended, however they did.
     pub finished: u64,
     /// Trials that took their loss over from another.
     pub variants: u64,
@@ -33,10 +36,12 @@ pub(super) struct Standing {
 }
 
 /// A trial under way.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct UnderWay {
     pub trial: u64,
+    /// 1 for the first time that it is run.
     pub attempt: u64,
+    /// What it does; none until it says so.
     pub phase: Option<String>,
     /// Seconds since it began, by this machine's clock.
     pub since_s: f64,

@@ -7,7 +7,7 @@ use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Curve, Metrics, Stop, TrialNumber};
 
 /// Why one run of a study ended.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema, sqlx::FromRow)]
 pub struct EndingRecord {
     /// `trials_done`, `time_spent`, `exhausted`, `interrupted` or `stopped`.
     pub kind: String,

@@ -79,7 +79,7 @@ impl Session {
         answer.get("result").unwrap_or_else(|| panic!("{answer}")).clone()
     }
 
-    /// The result of a tool: the same as text and as an object.
+    /// The result of a tool: the same as text and as an object, which has the keys that its schema demands.
     fn done(&mut self, tool: &str, arguments: &Value) -> Value {
         let result = self.call(tool, arguments);
         assert_eq!(result["isError"], false, "{tool}: {result}");
@@ -133,6 +133,7 @@ fn quickstart() -> (tempfile::TempDir, &'static str) {
     let text = std::fs::read_to_string(&path).unwrap();
     let short = text.replace("training_tokens: 60k", "training_tokens: 2k");
     assert_ne!(short, text);
+    let short = short + "\nconfirm: none\n";
     std::fs::write(path, short).unwrap();
     (folder, "quickstart.yaml")
 }
@@ -154,7 +155,9 @@ fn tools_are_listed_with_their_schemas() {
         let schema = &tool["inputSchema"];
         assert_eq!(schema["type"], "object", "{tool}");
         assert!(tool["description"].as_str().unwrap().len() > 40, "{tool}");
+        assert!(!tool["description"].as_str().unwrap().contains('\n'), "{tool}");
         assert_eq!(tool["annotations"]["destructiveHint"], false, "{tool}");
+        assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
         for (name, property) in schema["properties"].as_object().unwrap() {
             assert!(property["description"].is_string(), "{name} of {tool}");
             assert_ne!(name, "force");
@@ -203,6 +206,43 @@ fn a_plan_and_rows_are_those_of_the_commands() {
 }
 
 #[test]
+fn rubbish_and_several_calls_at_once_are_answered() {
+    let results = Results::new();
+    let mut session = Session::start(results.folder.path(), &[]);
+    for rubbish in [
+        "rubbish",
+        "[]",
+        r#"{"a": 1}"#,
+        r#"{"jsonrpc": "2.0", "method": "no/notification"}"#,
+    ] {
+        writeln!(session.input.as_mut().unwrap(), "{rubbish}").unwrap();
+    }
+    let many =
+        "with recursive n(x) as (select 1 union all select x + 1 from n where x < 100000) select x, 'long' from n";
+    let statements = ["select 1 as a", many, "select 3 as a", "select 4 as"];
+    for (id, sql) in statements.iter().enumerate() {
+        let params = json!({"name": "query", "arguments": {"sql": sql}});
+        session.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
+    }
+    let mut results = vec![Value::Null; statements.len()];
+    while results.iter().any(Value::is_null) {
+        let mut line = String::new();
+        assert_ne!(session.output.read_line(&mut line).unwrap(), 0, "{results:?}");
+        let message: Value = serde_json::from_str(&line).unwrap();
+        match message["id"].as_u64() {
+            Some(id) => results[usize::try_from(id).unwrap()] = message["result"].clone(),
+            None => assert!(message["error"]["code"].is_i64(), "{message}"),
+        }
+    }
+    assert_eq!(results[0]["structuredContent"], json!({"rows": [{"a": 1}]}));
+    let told = results[1]["content"][0]["text"].as_str().unwrap();
+    assert!(results[1]["isError"] == true && told.contains("`limit`"), "{told}");
+    assert_eq!(results[2]["structuredContent"], json!({"rows": [{"a": 3}]}));
+    assert_eq!(results[3]["isError"], true, "{}", results[3]);
+    session.close();
+}
+
+#[test]
 fn what_leads_out_of_the_root_or_writes_is_refused() {
     let (outside, file) = quickstart();
     let results = Results::new();
@@ -246,7 +286,17 @@ fn what_leads_out_of_the_root_or_writes_is_refused() {
         ("resume", json!({"study": "other"}), "no study `other`"),
         ("query", json!({"sql": "delete from trial"}), "is not allowed"),
         ("query", json!({"sql": "--output=x"}), ""),
-        ("plan", json!({"file": 7}), "file"),
+        ("plan", json!({"file": 7}), "argument `file`: invalid type: integer"),
+        (
+            "search",
+            json!({"file": file, "trials": "many"}),
+            "argument `trials`: invalid type: string",
+        ),
+        ("search", json!({"file": file, "budget": 3}), "unknown field `budget`"),
+        ("resume", json!({"budget": 3}), "unknown field `budget`"),
+        ("plan", json!({}), "missing field `file`"),
+        ("profile", json!({}), "--trial"),
+        ("profile", json!({"trial": 99}), "99"),
     ] {
         let message = session.refused(tool, &arguments);
         assert!(
@@ -281,10 +331,13 @@ fn a_search_runs_on_its_own_and_is_stopped_resumed_and_exported() {
         (&json!("quickstart"), &json!(true)),
         "{status}"
     );
-    session.close();
-
-    // It goes on without the server that started it.
+    // It goes on without the server that started it, however that ended.
+    session.child.kill().unwrap();
+    session.child.wait().unwrap();
     let mut session = Session::start(root, &[]);
+    assert_eq!(session.done("status", &json!({}))["running"], true);
+    let again = session.refused("search", &json!({"file": file}));
+    assert!(again.contains("quickstart"), "{again}");
     let count = "select count(*) as n from trial where state = 'complete'";
     let began = Instant::now();
     while session.done("query", &json!({ "sql": count }))[0]["n"] == 0 {

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::process::Stdio;
 
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
@@ -33,6 +35,21 @@ pub(super) enum Output {
     Files,
 }
 
+/// A list, as an object.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Rows {
+    /// Each an object with the columns that were asked for.
+    #[schemars(with = "Vec<JsonObject>")]
+    rows: Vec<Value>,
+}
+
+/// What an export answers.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Files {
+    /// Paths of the files that it wrote.
+    files: Vec<String>,
+}
+
 /// What a tool answers.
 pub(super) struct Answer {
     result: Value,
@@ -50,7 +67,7 @@ impl Answer {
         let mut result = CallToolResult::success(content);
         // Clients of older versions of the protocol take objects alone.
         result.structured_content = Some(match self.result {
-            Value::Array(rows) => json!({ "rows": rows }),
+            Value::Array(rows) => json!(Rows { rows }),
             other => other,
         });
         result
@@ -71,7 +88,9 @@ pub(super) async fn answer(work: Work, confines: &Confines) -> Result<Answer, Cl
     let result = match work.output {
         Output::Json => serde_json::from_str(&said.output)
             .map_err(|error| CliError::failed(anyhow::anyhow!("the command printed no JSON: {error}")))?,
-        Output::Files => json!({ "files": said.output.lines().collect::<Vec<_>>() }),
+        Output::Files => json!(Files {
+            files: said.output.lines().map(str::to_owned).collect()
+        }),
     };
     Ok(Answer {
         result,

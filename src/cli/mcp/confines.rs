@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::space::{Backend, Study};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{DataSettings, Recipe};
 
 /// Paths in it are absolute, with symbolic links followed.
 #[derive(Debug)]
@@ -62,28 +62,57 @@ impl Confines {
     /// # Errors
     /// Bad input: the study runs programs that it names, or reads files from elsewhere.
     pub(super) fn check_study(&self, study: &Study) -> Result<(), CliError> {
-        let is_own = study.backend == Backend::Native && study.launcher.is_local();
+        let Study {
+            name,
+            base,
+            backend,
+            launcher,
+            // Numbers, choices, and names of other studies of the database.
+            fixed: _,
+            space: _,
+            baseline: _,
+            objectives: _,
+            constraints: _,
+            plan: _,
+            budget: _,
+            pruner: _,
+            stop: _,
+            confirm: _,
+            warm_start: _,
+            memory_limit_bytes: _,
+            trial_timeout_s: _,
+            seed: _,
+            sampler: _,
+            target: _,
+            source: _,
+        } = study;
+        let is_own = *backend == Backend::Native && launcher.is_local();
         if !is_own && !self.allow_commands {
             return Err(CliError::bad(format!(
-                "study {} runs programs that its file names (`backend` or `launcher`): a person has to start this server with \
-                 --allow-commands for that",
-                study.name
+                "study {name} runs programs that its file names (`backend` or `launcher`): a person has to start this server \
+                 with --allow-commands for that"
             )));
         }
-        study.base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
+        base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
     }
 
     /// # Errors
     /// Bad input: its model or data lie elsewhere. A model of the hub lies nowhere.
     pub(super) fn check_recipe(&self, recipe: &Recipe) -> Result<(), CliError> {
-        let data = &recipe.data;
+        let DataSettings {
+            train,
+            held_out,
+            chat_template,
+            held_out_length: _,
+            format: _,
+            columns: _,
+            loss_on: _,
+            max_rows: _,
+        } = &recipe.data;
+        let files = train.iter().chain(held_out.files()).chain(chat_template);
         let model = Path::new(&recipe.model);
-        let files = data
-            .train
-            .iter()
-            .chain(data.held_out.files())
-            .chain(&data.chat_template);
-        let model = model.exists().then_some(model);
+        let is_path = model.is_absolute() || self.root.join(model).exists();
+        let model = is_path.then_some(model);
         files
             .map(PathBuf::as_path)
             .chain(model)

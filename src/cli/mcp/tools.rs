@@ -6,22 +6,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use rmcp::handler::server::tool::{parse_json_object, schema_for_type};
+use rmcp::handler::server::tool::{schema_for_output, schema_for_type};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::child::{Output, Work};
+use super::child::{Files, Output, Rows, Work};
 use super::confines::Confines;
 use crate::cli::CliError;
 use crate::cli::database::DatabaseArgs;
+use crate::cli::explain_json::Explained;
 use crate::cli::export::{Format, Preference};
-use crate::space::{ReadOptions, RecipeFile, StudyFile};
+use crate::cli::profile_source::{ProfileSource, SourceArgs};
+use crate::cli::standing::Standing;
+use crate::space::{ReadOptions, StudyFile};
 
 /// All tools, in the order in which they are of use.
 pub(super) const ROWS: [ToolRow; 9] = [
-    ToolRow::of::<Plan>("plan", Effect::Reads),
+    ToolRow::of::<Plan>("plan", Effect::Adds),
     ToolRow::of::<Search>("search", Effect::Adds),
     ToolRow::of::<Status>("status", Effect::Reads),
     ToolRow::of::<Stop>("stop", Effect::Adds),
@@ -39,13 +43,14 @@ pub(super) struct ToolRow {
     pub work: fn(JsonObject, &Confines) -> Result<Work, CliError>,
     effect: Effect,
     schema: fn() -> Arc<JsonObject>,
+    answer_schema: fn() -> Arc<JsonObject>,
 }
 
 /// What a tool does to files and the database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Reads,
-    /// Adds to them; nothing is overwritten or deleted.
+    /// Adds to them, if only what a plan measures of this machine; nothing is overwritten or deleted.
     Adds,
 }
 
@@ -54,11 +59,12 @@ impl ToolRow {
         Self {
             name,
             work: |arguments, confines| {
-                let call: Call = parse_json_object(arguments).map_err(|error| CliError::bad(error.message))?;
+                let call: Call = serde_path_to_error::deserialize(Value::Object(arguments)).map_err(wrong_argument)?;
                 call.work(confines)
             },
             effect,
             schema: schema_for_type::<Call>,
+            answer_schema: schema_for_output::<Call::Answer>,
         }
     }
 
@@ -67,19 +73,37 @@ impl ToolRow {
         let mut schema = (*(self.schema)()).clone();
         schema.remove("title");
         let about = schema.remove("description");
+        // Without the ends of the lines that it has here.
         let about = about
-            .and_then(|about| about.as_str().map(str::to_owned))
-            .unwrap_or_default();
+            .as_ref()
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .replace('\n', " ");
         let annotations = ToolAnnotations::new()
             .read_only(self.effect == Effect::Reads)
             .destructive(false)
-            .open_world(false);
-        Tool::new(self.name, about, schema).with_annotations(annotations)
+            // Models of the hub are downloaded.
+            .open_world(self.effect != Effect::Reads);
+        Tool::new(self.name, about, schema)
+            .with_raw_output_schema((self.answer_schema)())
+            .with_annotations(annotations)
     }
+}
+
+fn wrong_argument(error: serde_path_to_error::Error<serde_json::Error>) -> CliError {
+    let path = error.path().to_string();
+    CliError::bad(match path.as_str() {
+        // One that is missing or unknown, which the error names.
+        "." => error.into_inner().to_string(),
+        path => format!("argument `{path}`: {}", error.into_inner()),
+    })
 }
 
 /// The arguments of a tool. Their text is what agents read.
 trait ToolCall: DeserializeOwned + JsonSchema + Any {
+    /// The object that it answers with.
+    type Answer: JsonSchema + Any;
+
     /// # Errors
     /// Bad input: what leads out of the confines.
     fn work(self, confines: &Confines) -> Result<Work, CliError>;
@@ -100,6 +124,8 @@ struct Plan {
 }
 
 impl ToolCall for Plan {
+    type Answer = JsonObject;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let file = study_file(&self.file, confines)?.0;
         let mut words = Words::new("plan");
@@ -118,13 +144,6 @@ struct Search {
     file: PathBuf,
     /// Runs the file as a study of this name.
     name: Option<String>,
-    #[serde(flatten)]
-    budget: Budget,
-}
-
-/// How much a search may run, instead of what its file says.
-#[derive(Deserialize, JsonSchema)]
-struct Budget {
     /// Trials of the study in all, instead of the file's.
     trials: Option<u64>,
     /// Time that all its trials may take, such as `30m`, instead of the file's.
@@ -133,10 +152,24 @@ struct Budget {
     workers: Option<u32>,
 }
 
+/// How much a search may run, instead of what its file says.
+struct Budget {
+    trials: Option<u64>,
+    time: Option<String>,
+    workers: Option<u32>,
+}
+
 impl ToolCall for Search {
+    type Answer = Standing;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let (file, study) = study_file(&self.file, confines)?;
-        Ok(search(file, self.name.unwrap_or(study), self.budget, confines))
+        let budget = Budget {
+            trials: self.trials,
+            time: self.time,
+            workers: self.workers,
+        };
+        Ok(search(file, self.name.unwrap_or(study), budget, confines))
     }
 }
 
@@ -147,16 +180,27 @@ impl ToolCall for Search {
 struct Resume {
     /// Name of the study; the latest where absent.
     study: Option<String>,
-    #[serde(flatten)]
-    budget: Budget,
+    /// Trials of the study in all, instead of the file's.
+    trials: Option<u64>,
+    /// Time that all its trials may take, such as `30m`, instead of the file's.
+    time: Option<String>,
+    /// Trials to run side by side; 1 where absent.
+    workers: Option<u32>,
 }
 
 impl ToolCall for Resume {
+    type Answer = Standing;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let database = DatabaseArgs::at(confines.database.clone());
         let study = database.read(async |store| store.study(self.study.as_deref()).await)?;
         let (file, _) = study_file(&study.space_path, confines)?;
-        Ok(search(file, study.name, self.budget, confines))
+        let budget = Budget {
+            trials: self.trials,
+            time: self.time,
+            workers: self.workers,
+        };
+        Ok(search(file, study.name, budget, confines))
     }
 }
 
@@ -180,6 +224,8 @@ struct Stop {
 }
 
 impl ToolCall for Stop {
+    type Answer = Standing;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let mut words = Words::new("stop");
         words.flag("--now", self.now);
@@ -196,6 +242,8 @@ struct Status {
 }
 
 impl ToolCall for Status {
+    type Answer = Standing;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         Ok(status(self.study).printing(Output::Json, confines))
     }
@@ -220,6 +268,8 @@ struct Query {
 }
 
 impl ToolCall for Query {
+    type Answer = Rows;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let mut words = Words::new("query");
         words.option("--format", Some("json")).option("--study", self.study);
@@ -239,6 +289,8 @@ struct Explain {
 }
 
 impl ToolCall for Explain {
+    type Answer = Explained<'static>;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let mut words = Words::new("explain");
         words.flag("--json", true).option("--next", self.next);
@@ -262,11 +314,13 @@ struct Profile {
 }
 
 impl ToolCall for Profile {
+    type Answer = JsonObject;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let recipe = self.recipe.map(|path| confines.path(&path)).transpose()?;
-        if let Some(path) = &recipe {
-            confines.check_recipe(&RecipeFile::read_with(path, ReadOptions { check_files: false })?)?;
-        }
+        let source = SourceArgs::new(recipe.clone(), self.trial, self.study.clone());
+        let source = ProfileSource::read(&source, &DatabaseArgs::at(confines.database.clone()))?;
+        confines.check_recipe(&source.recipe)?;
         let mut words = Words::new("profile");
         words.flag("--json", true).option("--trial", self.trial);
         words.option("--study", self.study).option("--budget", self.budget);
@@ -302,6 +356,8 @@ struct Export {
 }
 
 impl ToolCall for Export {
+    type Answer = Files;
+
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let mut words = Words::new("export");
         let output = confines.path(&self.output)?.into_os_string();
@@ -322,7 +378,9 @@ fn formats(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn preferences(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "enum": names::<Preference>()})
+    let names = names::<Preference>().into_iter().map(Value::String);
+    let with_none: Vec<Value> = names.chain([Value::Null]).collect();
+    json_schema!({"type": ["string", "null"], "enum": with_none})
 }
 
 /// The values of an option of the command line.
