@@ -116,6 +116,21 @@ wheel folder='dist':
 wheel-test wheel *packages:
     scripts/package/wheel-test.sh {{wheel}} {{packages}}
 
+# Every crate as a registry gets it, and the program compiled from them; `just crates --install FOLDER` installs it
+[group('package')]
+crates *args='target/crates':
+    scripts/package/crates.sh {{args}}
+
+# One archive with program, manual pages and completions, and its checksum: `just archive PROGRAM FOLDER`
+[group('package')]
+archive *args:
+    scripts/package/archive.sh {{args}}
+
+# Uses an archive as its reader would
+[group('package')]
+archive-test archive:
+    scripts/package/archive-test.sh {{archive}}
+
 # How far each family is from PyTorch and PEFT: the table of docs/benchmarks/parity.csv
 [group('measure')]
 parity:

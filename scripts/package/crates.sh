@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Packs every crate as a registry would get it, and checks that the program builds from what is packed and from nothing beside it.
+#
+#     scripts/package/crates.sh FOLDER             # unpacks the crates there and checks the program
+#     scripts/package/crates.sh --install FOLDER   # builds and installs it into FOLDER/installed, without optimisation
+#
+# Packages of dependencies are those of CARGO_TARGET_DIR, so that after the tests the check has little to do.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+work=check
+if [ "${1:-}" = --install ]; then
+  work=install
+  shift
+fi
+mkdir -p "${1:?a folder}"
+folder=$(realpath "$1")
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+# crates.io takes no more.
+most=$((10 * 1024 * 1024))
+
+packed="$folder/packed"
+# The build is ours, below: cargo's own would compile all dependencies anew. Files of an edited tree count as well.
+cargo package --quiet --workspace --locked --no-verify --allow-dirty --target-dir "$packed" 2> "$folder/package.log" || {
+  cat "$folder/package.log"
+  exit 1
+}
+overrides=()
+for crate in "$packed"/package/*.crate; do
+  tar -xzf "$crate" -C "$folder"
+  unpacked=$(basename "$crate" .crate)
+  bytes=$(stat -c %s "$crate")
+  echo "$unpacked: $bytes bytes packed"
+  if [ "$bytes" -gt $most ]; then
+    echo "error: $unpacked is larger than the $most bytes that a registry takes: leave files out by \`include\` in its Cargo.toml" >&2
+    exit 1
+  fi
+  name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$folder/$unpacked/Cargo.toml" | head -1)
+  if [ "$name" = peft-tune ]; then
+    program="$folder/$unpacked"
+  else
+    # No registry has them yet.
+    overrides+=(--config "patch.crates-io.$name.path=\"$folder/$unpacked\"")
+  fi
+done
+cd "${program:?the program is not among the crates}"
+export CARGO_TARGET_DIR="$target"
+if [ $work = check ]; then
+  cargo check --quiet "${overrides[@]}"
+  echo "the packed program compiles"
+else
+  cargo install --quiet --debug --path . --root "$folder/installed" "${overrides[@]}"
+  "$folder/installed/bin/peft-tune" --version
+fi
