@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::studies::minute;
-use crate::report::duration;
+use crate::report::{Outlook, duration};
 use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 
 /// Kind of the ending of a search that somebody ended.
@@ -28,6 +28,8 @@ pub(super) struct Standing {
     pub states: std::collections::BTreeMap<String, u64>,
     /// Seconds of finished trials.
     pub trial_s: f64,
+    /// What of the budget is spent and how long the rest takes; null for studies whose last search told no budget.
+    pub outlook: Option<Outlook>,
     pub under_way: Vec<UnderWay>,
     /// How its last search ended; `None` while it runs, and where its process was lost.
     pub ending: Option<EndingRecord>,
@@ -55,12 +57,15 @@ impl Standing {
         let running = times
             .iter()
             .filter(|times| times.ended_at.is_none() && runner.is_some());
+        let paused = runner.is_some() && store.is_paused(study.id).await?;
+        let spending = store.spending(study.id).await?;
         let finished = |state: &str| !["waiting", "running"].contains(&state);
         Ok(Self {
             study: study.name.clone(),
             running: runner.is_some(),
             process: runner.map(|runner| runner.process),
-            paused: runner.is_some() && store.is_paused(study.id).await?,
+            paused,
+            outlook: spending.map(|spending| Outlook::new(&spending, runner.is_some(), paused)),
             finished: study
                 .states
                 .iter()
@@ -106,6 +111,13 @@ impl Standing {
             duration(self.trial_s),
             minute(resumed_at)
         );
+        if let Some(outlook) = &self.outlook {
+            let left = match outlook.left.as_str() {
+                "" => String::new(),
+                left => format!("; {left}"),
+            };
+            text += &format!("  budget: {}{left}\n", outlook.spent_text());
+        }
         let is_done = self.ending.as_ref().is_some_and(|ending| ending.kind != INTERRUPTED);
         if !self.running && !is_done {
             text += &format!("  `{resume}` continues it\n");

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::gather::training_curve;
 use super::machine::{Machine, Sample};
+use crate::report::Outlook;
 use crate::store::{StepRecord, Store, StoreError, StudyId, TrialTimes};
 use peft_tune_core::study::{Params, Phase, StudyRequest};
 
@@ -18,6 +19,10 @@ pub(super) struct Now {
     /// Whether a process runs the study.
     pub running: bool,
     pub paused: bool,
+    /// What of the budget is spent and how long the rest takes; null for studies whose last search told no budget.
+    pub outlook: Option<Outlook>,
+    /// What of the budget is spent, for people.
+    pub spent: Option<String>,
     pub trials: Vec<RunningTrial>,
     pub queue: Vec<Waiting>,
     /// Why settings were refused a short time ago.
@@ -53,6 +58,9 @@ impl Now {
         let runner = store.runner(study);
         let sample = machine.sample(runner);
         let running = sample.process_bytes.is_some();
+        let paused = running && store.is_paused(study).await?;
+        let spending = store.spending(study).await?;
+        let outlook = spending.map(|spending| Outlook::new(&spending, running, paused));
         let times = store.trial_times(study).await?;
         let mut trials = Vec::new();
         if running {
@@ -69,7 +77,9 @@ impl Now {
         });
         Ok(Self {
             running,
-            paused: running && store.is_paused(study).await?,
+            paused,
+            spent: outlook.as_ref().map(Outlook::spent_text),
+            outlook,
             trials,
             queue: queue.collect(),
             refused: store.refusals(study, 3).await?,

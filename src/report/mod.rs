@@ -10,6 +10,7 @@ mod counts;
 mod front_table;
 mod lengths;
 mod number;
+mod outlook;
 mod profile;
 mod summary;
 mod table;
@@ -21,6 +22,7 @@ pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf};
 pub use number::{about_duration, bytes, change, duration, metric_heading, metric_value, param_value, significant};
+pub use outlook::{Outlook, TimeLeft};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
 };

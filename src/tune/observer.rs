@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{KernelFault, Repeat};
+use crate::store::SearchBudget;
 use crate::worker::TrialEvent;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
@@ -44,6 +45,15 @@ impl Progress {
                     *best = value;
                 }
             }
+        }
+    }
+
+    /// What the study may spend.
+    pub fn budget(&self) -> SearchBudget {
+        SearchBudget {
+            trials: self.budget_trials,
+            seconds: self.budget_s,
+            workers: self.workers as u64,
         }
     }
 

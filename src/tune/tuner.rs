@@ -21,7 +21,7 @@ use super::retry_policy::RetryPolicy;
 use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
-use crate::store::{Confirmations, Store, StudyId};
+use crate::store::{Confirmations, SearchStage, Store, StudyId};
 use crate::worker::{Evaluator, Task, TrialRequest};
 use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_kernels::Kernels;
@@ -234,6 +234,8 @@ impl<'a> Tuner<'a> {
     /// The database cannot be written, no worker can be kept alive, or a file that trials read was changed. The trials
     /// under way are then handed back.
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
+        let budget = self.progress().budget();
+        self.parts.store.record_search_begin(self.parts.id, budget).await?;
         let ending = match self.run_trials().await {
             Ok(ending) => ending,
             Err(error) => {
@@ -249,10 +251,18 @@ impl<'a> Tuner<'a> {
         self.parts.store.record_ending(self.parts.id, &record).await?;
         tracing::info!(kind = record.kind, trials = finished, "the search ended");
         if ending != Ending::Interrupted {
+            self.now_at(SearchStage::MeasuringAgain).await?;
             self.measure_again_at_end().await?;
+            self.now_at(SearchStage::Confirming).await?;
             self.confirm().await?;
         }
+        self.now_at(SearchStage::Ended).await?;
         Ok(ending)
+    }
+
+    /// Tells whoever looks at the database what the search does from now on.
+    async fn now_at(&self, stage: SearchStage) -> Result<(), TuneError> {
+        Ok(self.parts.store.record_search_stage(self.parts.id, stage).await?)
     }
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {

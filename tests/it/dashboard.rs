@@ -311,6 +311,14 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
         let now = events.next("now").await;
         assert_eq!(now["running"], true, "{now}");
         assert!(now["sample"]["process_bytes"].as_f64().unwrap() > 0.0, "{now}");
+        let outlook = &now["outlook"];
+        assert_eq!(
+            (&outlook["stage"], &outlook["budget_trials"]),
+            (&json!("trials"), &json!(100_000))
+        );
+        assert!(outlook["share"].as_f64().unwrap() > 0.0, "{now}");
+        assert!(outlook["left"].as_str().unwrap().ends_with(" left for trials"), "{now}");
+        assert!(now["spent"].as_str().unwrap().contains(" of 100000 trials, "), "{now}");
 
         assert_eq!(served.ask(&json!({"kind": "pause"}), token).await.status, 202);
         while events.next("now").await["paused"] != true {}

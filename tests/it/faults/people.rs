@@ -167,6 +167,11 @@ fn a_search_in_the_background_is_watched_and_stopped_from_elsewhere() {
     assert_eq!(status["running"], true, "{status}");
     let process = status["process"].as_u64().unwrap();
     assert!(said.contains(&format!("process {process}")), "{said}");
+    let outlook = &status["outlook"];
+    assert_eq!(
+        (&outlook["stage"], &outlook["budget_trials"]),
+        (&"trials".into(), &1000.into())
+    );
     // SAFETY: asking for a session has no precondition.
     let session = unsafe { libc::getsid(libc::pid_t::try_from(process).unwrap()) };
     assert_eq!(u64::try_from(session).unwrap(), process, "a session of its own");
@@ -180,7 +185,7 @@ fn a_search_in_the_background_is_watched_and_stopped_from_elsewhere() {
     assert!(messages(&output).contains("complete"), "{}", messages(&output));
     let text = Bench::succeed(bench.command(&["status"]));
     assert!(
-        text.contains("not running; its last search ended: it was asked to stop"),
+        text.contains("not running; its last search ended: it was asked to stop") && text.contains(" of 1000 trials, "),
         "{text}"
     );
     let log = std::fs::read_to_string(bench.path("study.db-faults.log")).unwrap();

@@ -43,9 +43,11 @@
   // The trials under way.
   const running = () => {
     const state = now.running ? (now.paused ? "paused" : "running") : "ended";
-    const text = { running: "running", paused: "paused", ended: "not running" }[state];
+    const stage = now.outlook ? now.outlook.stage : "trials";
+    const text = { running: { confirming: "confirming", measuring_again: "measuring again" }[stage] || "running", paused: "paused", ended: "not running" }[state];
     const trials = PT.view.trials.filter((trial) => trial.state === "running");
     const parts = [h("div", { class: "head" }, h("h3", {}, "Search"), h("span", { class: "pill", "data-state": state }, text))];
+    if (now.outlook) parts.push(...budget(now.outlook));
     for (const one of now.trials) {
       const trial = trials.find((other) => other.number === one.number);
       const params = trial ? PT.view.params.map((param, index) => [param.name, trial.params[index]]).filter((pair) => pair[1] !== null) : [];
@@ -53,7 +55,7 @@
       parts.push(h("ul", { class: "chips" }, params.map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))))));
       if (one.curve.length > 1) parts.push(spark(one.curve, "training loss", (value) => value.toFixed(4)));
     }
-    if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search resumes." : "Between two trials.") : "No process runs this study. A search on it continues where it stopped."));
+    if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search resumes." : stage === "trials" ? "Between two trials." : "") : "No process runs this study. A search on it continues where it stopped."));
     const waits = now.queue.map((one) => h("li", {}, h("b", {}, one.kind), h("span", {}, one.params ? ` ${Object.entries(one.params).map(([key, value]) => `${key} ${PT.param(value)}`).join(", ")}` : "")));
     if (waits.length) parts.push(h("h3", {}, "Queue"), h("ul", { class: "chips" }, waits));
     for (const why of now.refused) parts.push(h("p", { class: "note" }, `Refused: ${why}`));
@@ -61,6 +63,12 @@
     const allowed = { Pause: state === "running", "Resume": state === "paused", "Stop after this trial": state !== "ended" };
     for (const button of at("control").querySelectorAll(".row button")) button.disabled = !allowed[button.textContent];
   };
+
+  // What of the budget is spent, and how long the rest takes.
+  const budget = (outlook) => [
+    outlook.share === null ? null : h("progress", { max: 1, value: outlook.share, "aria-label": "Share of the budget that is spent" }),
+    h("p", { class: "quiet" }, `${now.spent}${outlook.left ? `; ${outlook.left}` : ""}${outlook.paused && outlook.left_s ? " once it goes on" : ""}`),
+  ];
 
   // A small line without axes; its last value stands beside it.
   const spark = (points, label, text, from) => {

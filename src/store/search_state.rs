@@ -1,0 +1,163 @@
+//! What a search may spend and what it does now: the part of its progress that its trials do not tell.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::row::{to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+use peft_tune_core::study::TrialNumber;
+
+/// What a search does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SearchStage {
+    /// It runs trials within its budget, and variants behind it.
+    Trials,
+    /// The budget is spent; trials that something else disturbed are measured again.
+    MeasuringAgain,
+    /// The recommendation is confirmed by repeats.
+    Confirming,
+    Ended,
+}
+
+impl SearchStage {
+    const ALL: [Self; 4] = [Self::Trials, Self::MeasuringAgain, Self::Confirming, Self::Ended];
+
+    /// As the database has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trials => "trials",
+            Self::MeasuringAgain => "measuring_again",
+            Self::Confirming => "confirming",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// What a search was given to spend.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SearchBudget {
+    /// Trials of the study, variants not counted.
+    pub trials: Option<u64>,
+    /// Seconds of all trials together.
+    pub seconds: Option<f64>,
+    /// Trials that run side by side.
+    pub workers: u64,
+}
+
+/// What a study has spent of its budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spending {
+    pub budget: SearchBudget,
+    /// As the search told it last: a lost process leaves its stage behind.
+    pub stage: SearchStage,
+    /// Wall-clock seconds of the finished trials that the budget counts, in order.
+    pub counted_s: Vec<f64>,
+    /// Seconds of all finished trials, variants included.
+    pub finished_s: f64,
+    /// Seconds of each trial under way so far.
+    pub under_way_s: Vec<f64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct StateRow {
+    budget_trials: Option<i64>,
+    budget_s: Option<f64>,
+    workers: i64,
+    stage: String,
+}
+
+/// What a trial took so far.
+#[derive(sqlx::FromRow)]
+struct CostRow {
+    #[sqlx(try_from = "i64")]
+    number: TrialNumber,
+    state: String,
+    wall_s: f64,
+    since_start_s: f64,
+}
+
+impl Store {
+    /// Notes what a search that begins may spend; it runs trials.
+    pub async fn record_search_begin(&self, study: StudyId, budget: SearchBudget) -> Result<(), StoreError> {
+        sqlx::query(
+            "insert or replace into search_state (study_id, budget_trials, budget_s, workers, stage) values (?, ?, ?, ?, ?)",
+        )
+        .bind(study.0)
+        .bind(budget.trials.map(to_i64).transpose()?)
+        .bind(budget.seconds)
+        .bind(to_i64(budget.workers.max(1))?)
+        .bind(SearchStage::Trials.name())
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    /// Notes what a search does from now on.
+    pub async fn record_search_stage(&self, study: StudyId, stage: SearchStage) -> Result<(), StoreError> {
+        sqlx::query(
+            "update search_state set stage = ?1, stage_since = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+             where study_id = ?2 and stage <> ?1",
+        )
+        .bind(stage.name())
+        .bind(study.0)
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    /// What a study has spent of the budget of its last search; `None` where none told its budget.
+    pub async fn spending(&self, study: StudyId) -> Result<Option<Spending>, StoreError> {
+        let state: Option<StateRow> =
+            sqlx::query_as("select budget_trials, budget_s, workers, stage from search_state where study_id = ?")
+                .bind(study.0)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        let Some(state) = state else {
+            return Ok(None);
+        };
+        let variants = self.variants(study).await?;
+        let mut spending = Spending {
+            budget: SearchBudget {
+                trials: state.budget_trials.map(to_u64),
+                seconds: state.budget_s,
+                workers: to_u64(state.workers),
+            },
+            stage: SearchStage::ALL
+                .into_iter()
+                .find(|stage| stage.name() == state.stage)
+                .unwrap_or(SearchStage::Ended),
+            counted_s: Vec::new(),
+            finished_s: 0.0,
+            under_way_s: Vec::new(),
+        };
+        for row in self.trial_costs(study).await? {
+            match row.state.as_str() {
+                "waiting" => {}
+                "running" => spending.under_way_s.push(row.since_start_s),
+                _ => {
+                    spending.finished_s += row.wall_s;
+                    if !variants.contains_key(&row.number) {
+                        spending.counted_s.push(row.wall_s);
+                    }
+                }
+            }
+        }
+        Ok(Some(spending))
+    }
+
+    async fn trial_costs(&self, study: StudyId) -> Result<Vec<CostRow>, StoreError> {
+        sqlx::query_as(
+            "select number, state, coalesce(wall_s, 0.0) as wall_s,
+                    max(0.0, coalesce((julianday('now') - julianday(started_at)) * 86400.0, 0.0)) as since_start_s
+             from trial where study_id = ? order by number",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))
+    }
+}
