@@ -1,8 +1,11 @@
 //! Files that appear under their name whole or not at all.
 
+use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
+
+use tempfile::NamedTempFile;
 
 /// Writes a file beside `path` and gives it that name once it is on the disk, in a folder that is there. One that is there already is
 /// replaced only with `force`; it is still there, and nothing else, where writing fails. What is no file, such as `/dev/stdout`,
@@ -18,7 +21,7 @@ pub fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut draft = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
+    let mut draft = draft_in(folder)?;
     draft.write_all(bytes)?;
     draft.as_file().sync_all()?;
     let kept = if force {
@@ -29,14 +32,20 @@ pub fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     kept.map(drop).map_err(|error| error.error)
 }
 
+/// A file of a name that is free, readable for all as far as the user's mask lets it be. An error does not name it: nobody knows it.
+fn draft_in(folder: &Path) -> io::Result<NamedTempFile> {
+    let refused = Cell::new(None);
+    let open = |path: &Path| {
+        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        file.inspect_err(|error| refused.set(error.raw_os_error()))
+    };
+    let draft = tempfile::Builder::new().make_in(folder, open);
+    draft.map_err(|error| refused.get().map_or(error, io::Error::from_raw_os_error))
+}
+
 /// Whether a path names something that a file cannot take the place of: a device, a pipe.
 pub fn is_no_file(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
-}
-
-/// What other files get: readable for all, as far as the user's mask lets it be.
-fn readable() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }
 
 #[cfg(test)]
@@ -47,7 +56,8 @@ mod tests {
     fn a_file_that_is_there_is_replaced_only_by_force() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file.txt");
-        assert!(write_whole(&folder.path().join("none/file.txt"), b"one", true).is_err());
+        let nowhere = write_whole(&folder.path().join("none/file.txt"), b"one", true).unwrap_err();
+        assert_eq!(nowhere.to_string(), "No such file or directory (os error 2)");
         write_whole(&path, b"one", false).unwrap();
         let refused = write_whole(&path, b"two", false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);

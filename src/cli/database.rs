@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::CliError;
+use super::output::tell;
 use crate::shell::command_line;
 use crate::store::{Store, StoreError};
 
@@ -71,6 +72,21 @@ impl DatabaseArgs {
             closed?;
             Ok(value)
         })
+    }
+
+    /// Opens the database for what is measured of this machine, which it keeps; none where it cannot be written, which is told: what it
+    /// would keep is measured each time then.
+    pub(super) async fn open_for_ceilings(&self) -> Result<Option<Store>, CliError> {
+        match Store::open(&self.path()).await {
+            Ok(store) => Ok(Some(store)),
+            Err(error @ StoreError::NotWritable { .. }) => {
+                tell(format_args!(
+                    "warning: {error}; what is measured of this machine is not kept"
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Opens the database for writing, works with it and closes it. It has to be there.

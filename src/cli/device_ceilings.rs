@@ -54,11 +54,11 @@ pub(super) async fn stored_or_measured(
 
 /// As [`stored_or_measured`], whatever the database has.
 pub(super) async fn measured_again(
-    store: &Store,
+    store: Option<&Store>,
     gpu: &Device,
     precisions: &[Precision],
 ) -> Result<Option<KnownCeilings>, CliError> {
-    measured_and_kept(Some(store), None, gpu, precisions).await
+    measured_and_kept(store, None, gpu, precisions).await
 }
 
 async fn measured_and_kept(

@@ -118,17 +118,19 @@ const NEEDED: usize = 6;
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
     let (found, gpu) = block_on(async {
-        let store = Store::open(&args.database.path()).await?;
-        let known = match args.measure {
-            true => None,
-            false => machine_ceilings::stored(&store, threads).await?,
+        let store = args.database.open_for_ceilings().await?;
+        let known = match &store {
+            Some(store) if !args.measure => machine_ceilings::stored(store, threads).await?,
+            _ => None,
         };
         let (found, is_new) = complete(known, threads)?;
-        if is_new {
-            machine_ceilings::keep(&store, threads, &found).await?;
+        if let Some(store) = store.as_ref().filter(|_| is_new) {
+            machine_ceilings::keep(store, threads, &found).await?;
         }
-        let gpu = gpu(&store, args.measure).await?;
-        store.close().await?;
+        let gpu = gpu(store.as_ref(), args.measure).await?;
+        if let Some(store) = store {
+            store.close().await?;
+        }
         Ok((found, gpu))
     })?;
     let diagnosis = diagnose(threads, &found, gpu);
@@ -152,7 +154,7 @@ fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(Measured
 }
 
 /// The ceilings of the GPU that would train.
-async fn gpu(store: &Store, again: bool) -> Result<Option<Gpu>, CliError> {
+async fn gpu(store: Option<&Store>, again: bool) -> Result<Option<Gpu>, CliError> {
     // Why one is not used is said elsewhere.
     let Some(device) = device::open("auto").ok().filter(|device| !device.is_cpu()) else {
         return Ok(None);
@@ -160,7 +162,7 @@ async fn gpu(store: &Store, again: bool) -> Result<Option<Gpu>, CliError> {
     let precisions = &Precision::ALL;
     let known = match again {
         true => device_ceilings::measured_again(store, &device, precisions).await?,
-        false => device_ceilings::stored_or_measured(Some(store), &device, precisions).await?,
+        false => device_ceilings::stored_or_measured(store, &device, precisions).await?,
     };
     Ok(known.map(|known| Gpu {
         name: device::facts(&device).map_or_else(String::new, |facts| facts.name),

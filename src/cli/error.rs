@@ -1,6 +1,7 @@
 //! How a command ends when it does not succeed. `docs/exit-codes.md` lists the codes for users.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use crate::report::printable;
 use crate::space::SpaceError;
@@ -68,6 +69,14 @@ impl CliError {
         Self::BadInput(anyhow::Error::msg(message.into()))
     }
 
+    /// A file or folder that cannot be written, which `option` names.
+    pub(super) fn cannot_write(path: &Path, error: &std::io::Error, option: &str) -> Self {
+        let path = path.display();
+        Self::bad(format!(
+            "cannot write {path}: {error}; choose another path with `{option}`"
+        ))
+    }
+
     /// A failure while running, from any error.
     pub fn failed(error: impl Into<anyhow::Error>) -> Self {
         Self::Failed(error.into())
@@ -120,8 +129,6 @@ impl From<TuneError> for CliError {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::space::file::StudyFile;
 

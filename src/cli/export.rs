@@ -206,8 +206,9 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
         ExportError::Exists { .. }
         | ExportError::NoAdapter { .. }
         | ExportError::NoOptimizer { .. }
-        | ExportError::Refused { .. } => CliError::bad_input(error),
-        ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
+        | ExportError::Refused { .. }
+        | ExportError::Write { .. } => CliError::bad_input(error),
+        ExportError::Recipe(_) => CliError::failed(error),
     })?;
     for reason in &chosen.reasons {
         tell(format_args!("{reason}"));

@@ -47,7 +47,13 @@ pub(super) async fn of_search(
     let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let rows = rows_of(study, base, &files)?;
-    let here = Here::find(slot.device.as_deref(), store, slot.threads, &precisions(study, base)).await?;
+    let here = Here::find(
+        slot.device.as_deref(),
+        Some(store),
+        slot.threads,
+        &precisions(study, base),
+    )
+    .await?;
     Ok(Some(Arc::new(
         here.forecast(study, architecture, rows).with_target(target),
     )))
@@ -107,7 +113,7 @@ impl Here {
     /// The first GPU, or where there is none, or `device` says so, the CPU with its ceilings.
     pub(super) async fn find(
         device: Option<&str>,
-        store: &Store,
+        store: Option<&Store>,
         threads: Option<usize>,
         precisions: &[Precision],
     ) -> Result<Self, CliError> {
@@ -115,7 +121,7 @@ impl Here {
             Some(gpu) => Ok(Self::gpu(&gpu)),
             None => Ok(Self {
                 name: "this machine".to_owned(),
-                machine: Machine::Measured(Box::new(stored_or_measured(Some(store), threads, precisions).await?)),
+                machine: Machine::Measured(Box::new(stored_or_measured(store, threads, precisions).await?)),
                 device_bytes: usable_memory_bytes(),
             }),
         }

@@ -14,7 +14,6 @@ use super::plan_text::{StudyPlan, to_json, to_text};
 use super::study_rows::{StudyRows, study_of};
 use crate::report::Lengths;
 use crate::space::Study;
-use crate::store::Store;
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
@@ -105,9 +104,11 @@ fn forecast_of(
     }
     let precisions = forecast::precisions(study, base);
     let here = block_on(async {
-        let store = Store::open(&args.database.path()).await?;
-        let here = forecast::Here::find(None, &store, args.threads, &precisions).await;
-        store.close().await?;
+        let store = args.database.open_for_ceilings().await?;
+        let here = forecast::Here::find(None, store.as_ref(), args.threads, &precisions).await;
+        if let Some(store) = store {
+            store.close().await?;
+        }
         here
     })?;
     let name = here.name.clone();

@@ -74,7 +74,7 @@ fn write(path: &Path, content: &[u8]) -> Result<(), CliError> {
         )));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
-    let failed = |error: std::io::Error| CliError::bad_input(anyhow::anyhow!("{}: {error}", path.display()));
+    let failed = |error: std::io::Error| CliError::cannot_write(path, &error, "--output");
     std::fs::create_dir_all(folder).map_err(failed)?;
     write_whole(path, content, false).map_err(failed)
 }

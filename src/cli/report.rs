@@ -47,7 +47,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     };
     if let Some(output) = output {
         let page = document(&view).map_err(CliError::failed)?;
-        write(&output, page.as_bytes())?;
+        write(&output, page.as_bytes(), "--output")?;
     }
     Ok(())
 }
@@ -66,25 +66,23 @@ fn default_output(input: &PageInput) -> PathBuf {
 }
 
 fn write_charts(folder: &Path, charts: &[Chart]) -> Result<(), CliError> {
-    std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
+    const OPTION: &str = "--charts";
+    std::fs::create_dir_all(folder).map_err(|error| CliError::cannot_write(folder, &error, OPTION))?;
     for chart in charts {
-        write(&folder.join(format!("{}.svg", chart.name)), chart.svg.as_bytes())?;
+        write(
+            &folder.join(format!("{}.svg", chart.name)),
+            chart.svg.as_bytes(),
+            OPTION,
+        )?;
         let picture = png(&chart.svg).map_err(CliError::failed)?;
-        write(&folder.join(format!("{}.png", chart.name)), &picture)?;
+        write(&folder.join(format!("{}.png", chart.name)), &picture, OPTION)?;
     }
     Ok(())
 }
 
-/// Writes a file and names it on the screen.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    write_whole(path, bytes, true).map_err(|error| cannot_write(path, error))?;
+/// Writes a file, which `option` names, and tells it.
+fn write(path: &Path, bytes: &[u8], option: &str) -> Result<(), CliError> {
+    write_whole(path, bytes, true).map_err(|error| CliError::cannot_write(path, &error, option))?;
     tell(format_args!("wrote {}", path.display()));
     Ok(())
-}
-
-fn cannot_write(path: &Path, error: std::io::Error) -> CliError {
-    CliError::bad_input(anyhow::anyhow!(
-        "{}: {error}: choose another path with `--output` or `--charts`",
-        path.display()
-    ))
 }

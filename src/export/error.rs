@@ -11,7 +11,7 @@ use peft_tune_core::recipe::OptimizerKind;
 pub enum ExportError {
     #[error("{} is there already; choose another --output, or overwrite it with --force", path.display())]
     Exists { path: PathBuf },
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {source}; choose another path with `--output`", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error(
         "the recipe has no adapter (it trains every parameter), so there is nothing to say in {format}; use --format recipe or trl"

@@ -15,6 +15,8 @@ mod inputs;
 mod kills;
 /// Ctrl-C, schedulers, closed terminals; searches in the background.
 mod people;
+/// Folders that cannot be written, and no network.
+mod places;
 /// The protocol as a worker speaks it.
 mod protocol;
 /// Faults that are not a setting's.

@@ -60,7 +60,7 @@ pub(super) struct WholeOutput {
 impl WholeOutput {
     /// Begins a file; one that is there already is replaced only with `force`.
     pub(super) fn create(path: &Path, force: bool) -> Result<(Self, Box<dyn Write + Send>), CliError> {
-        let failed = |error: io::Error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", path.display()));
+        let failed = |error: io::Error| CliError::cannot_write(path, &error, "--output");
         if !force && !is_no_file(path) && path.symlink_metadata().is_ok() {
             return Err(CliError::bad_input(anyhow::anyhow!(
                 "{} already exists; choose another --output, or overwrite it with --force",
@@ -84,8 +84,7 @@ impl WholeOutput {
     /// Puts the file into its place.
     pub(super) fn keep(self) -> Result<(), CliError> {
         let Some(draft) = &self.draft else { return Ok(()) };
-        std::fs::rename(draft, &self.path)
-            .map_err(|error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", self.path.display())))
+        std::fs::rename(draft, &self.path).map_err(|error| CliError::cannot_write(&self.path, &error, "--output"))
     }
 }
 
