@@ -17,6 +17,8 @@ const WIDTH: f64 = 640.0;
 const LINE_HEIGHT: f64 = 22.0;
 /// Where the rows' names end.
 const LEFT: f64 = 186.0;
+/// Characters of a name that fit there.
+const NAME: usize = 25;
 const TOP: f64 = 50.0;
 /// Rows of one picture.
 const MOST: usize = 28;
@@ -75,7 +77,7 @@ fn neighbours(study: &str, neighbours: &[Neighbour]) -> Option<String> {
     for (index, row) in rows.iter().enumerate() {
         let y = TOP + LINE_HEIGHT * (index as f64 + 0.5);
         let name = format!("{} {}", row.parameter, param_value(&row.value));
-        svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(&name, 28));
+        svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(&name, NAME));
     }
     for (index, metric) in metrics.iter().enumerate() {
         neighbour_panel(&mut svg, &rows, metric, panel(index, metrics.len()));
@@ -158,7 +160,7 @@ fn worth(study: &str, effects: &[Effect]) -> Option<String> {
     svg.text(14.0, 20.0, Anchor::Start, Weight::Quiet, note);
     for (index, parameter) in parameters.iter().enumerate() {
         let y = TOP + LINE_HEIGHT * (index as f64 + 0.5);
-        svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(parameter, 28));
+        svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(parameter, NAME));
     }
     for (index, metric) in metrics.iter().enumerate() {
         let (left, right) = panel(index, metrics.len());
@@ -254,7 +256,7 @@ fn coverage(study: &str, coverage: &[Coverage]) -> Option<String> {
             y + 14.0,
             Anchor::End,
             Weight::Plain,
-            &short(&row.parameter, 28),
+            &short(&row.parameter, NAME),
         );
         let width = (WIDTH - LEFT - 14.0) / row.cells.len() as f64;
         for (column, cell) in row.cells.iter().enumerate() {

@@ -30,7 +30,10 @@
     const host = PT.at("gains"), gains = PT.view.recommendation ? PT.view.recommendation.gains : [];
     if (!host || !gains.length) return;
     const verdict = (gain) => (gain.better === null ? "same" : gain.better ? "better" : "worse");
-    const note = (gain) => (gain.recommended_interval || gain.baseline_interval ? "± is the 95% interval of repeats" : "measured once: no interval");
+    const note = (gain) => {
+      const known = [gain.recommended_interval, gain.baseline_interval].map((one) => one !== null && one !== undefined);
+      return known.every(Boolean) ? "± is the 95% interval of repeats" : known[0] ? "± is that of repeats; the baseline was measured once" : known[1] ? "± is that of repeats of the baseline" : "measured once: no interval";
+    };
     host.replaceChildren(...gains.map((gain) => h("div", { class: "gain" }, h("div", { class: "quiet" }, PT.label(gain.metric)), h("b", { class: verdict(gain) }, gain.text), bars(gain), h("div", { class: "quiet small" }, note(gain)))));
   };
 

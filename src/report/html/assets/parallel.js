@@ -36,7 +36,7 @@
       svg = PT.chart(width, height, `Parallel coordinates of ${view.trials.length} trials over ${count} axes`);
       svg.style.width = `${width}px`;
       drawLines(axes);
-      for (const axis of axes) svg.append(drawAxis(axis, top, bottom, step));
+      for (const axis of axes) svg.append(drawAxis(axis, top, bottom, Math.min(step, 2 * axis.x, 2 * (width - axis.x))));
       host.replaceChildren(svg);
     };
 
@@ -82,8 +82,8 @@
       return best;
     };
 
-    const drawAxis = (axis, top, bottom, step) => {
-      const group = s("g", { "data-axis": axis.name }), short = Math.max(6, Math.floor(step / 7.8));
+    const drawAxis = (axis, top, bottom, room) => {
+      const group = s("g", { "data-axis": axis.name }), short = Math.max(6, Math.floor(room / 7.8));
       const label = PT.label(axis.name), objective = PT.view.objectives.find((one) => axis.key[0] === "m" && one.metric === axis.name);
       group.append(s("text", { class: "name", x: axis.x, y: 16, "text-anchor": "middle" }, s("title", {}, label), label.length > short ? `${label.slice(0, short - 1)}…` : label));
       if (objective) group.append(s("text", { x: axis.x, y: 31, "text-anchor": "middle" }, objective.maximize ? "↑ better" : "↓ better"));

@@ -105,7 +105,8 @@
       let best = null, least = within * within;
       for (const one of marks.values()) {
         const distance = (one.px - px) ** 2 + (one.py - py) ** 2;
-        if (distance < least) { least = distance; best = one; }
+        // Of marks at one place, the one on top.
+        if (distance <= least) { least = distance; best = one; }
       }
       return best;
     };
