@@ -51,7 +51,7 @@
     for (const one of now.trials) {
       const trial = trials.find((other) => other.number === one.number);
       const params = trial ? PT.view.params.map((param, index) => [param.name, trial.params[index]]).filter((pair) => pair[1] !== null) : [];
-      parts.push(h("div", { class: "row" }, h("span", { class: "big" }, `Trial ${one.number}`), h("span", { class: "quiet" }, `${one.phase || "starting"}, ${one.steps} steps, ${PT.seconds(one.elapsed_s)}`), one.tokens_per_s === null ? null : h("span", {}, `${PT.metric("throughput", one.tokens_per_s)} tokens/s`)));
+      parts.push(h("div", { class: "row" }, h("span", { class: "big" }, `Trial ${one.number}`), h("span", { class: "quiet" }, [one.phase || "starting", one.steps ? `${one.steps} steps` : "", PT.seconds(one.elapsed_s)].filter(Boolean).join(", ")), one.tokens_per_s === null ? null : h("span", {}, `${PT.metric("throughput", one.tokens_per_s)} tokens/s`)));
       parts.push(h("ul", { class: "chips" }, params.map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))))));
       if (one.curve.length > 1) parts.push(spark(one.curve, "training loss", (value) => value.toFixed(4)));
     }
@@ -88,7 +88,7 @@
     line(process, "process_bytes", "memory of the search", PT.bytes);
     line(samples, "machine_cpu", "whole machine, processor", (value) => `${value.toFixed(0)}%`);
     line(samples, "machine_bytes", "whole machine, memory", PT.bytes);
-    host.replaceChildren(...parts, lines);
+    host.replaceChildren(...parts, lines.childElementCount ? lines : h("p", { class: "quiet" }, "waiting for a second look"));
   };
 
   const listen = () => {
