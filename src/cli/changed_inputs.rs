@@ -14,7 +14,7 @@ use crate::worker::Placement;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{StudyRequest, TrialState};
-use peft_tune_engine::data::content_digest;
+use peft_tune_engine::data::{content_digest, on_disk};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::device::first_gpu;
 
@@ -39,6 +39,7 @@ pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<Input
         &tokenizer.special_tokens_map,
         &tokenizer.chat_template,
     ];
+    let data = on_disk(&recipe.data).map_err(CliError::bad_input)?;
     let roles = [
         ("config", vec![&files.config]),
         ("weights", files.weights.iter().collect()),
@@ -50,8 +51,8 @@ pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<Input
                 .collect(),
         ),
         ("chat template", recipe.data.chat_template.iter().collect()),
-        ("training data", recipe.data.train.iter().collect()),
-        ("held-out data", recipe.data.held_out.files().iter().collect()),
+        ("training data", data.train.iter().collect()),
+        ("held-out data", data.held_out.files().iter().collect()),
     ];
     let mut inputs = Vec::new();
     for (role, paths) in roles {

@@ -13,6 +13,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::CliError;
+use super::download::DownloadProgress;
 use super::export::model_folder;
 use super::forecast::Rows;
 use super::output::{tell, write_result};
@@ -25,8 +26,9 @@ use ask::Asker;
 use find::Machine;
 use needs::Needs;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::recipe::DataFormat;
+use peft_tune_core::recipe::{DataFormat, HubDataSet};
 use peft_tune_engine::data::recognise;
+use peft_tune_engine::hub::{cached_data_files, data_files};
 use plan::Plan;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out
@@ -95,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     }
     let answers = answers(&args)?;
     let architecture = architecture(&answers.model)?;
-    let rows = find::row_lengths(&answers.data);
+    let rows = find::row_lengths(&first_file(&answers.data));
     let plan = Plan::new(architecture.as_ref(), rows, &answers).map_err(CliError::bad_input)?;
     let text = text::study_file(&answers, &plan, &args.output);
     // Checked as a search will read it, before anything is written.
@@ -191,12 +193,23 @@ pub(super) fn data_files_here() -> Vec<String> {
 
 /// Rows of a file whose rows are lines, about.
 pub(super) fn about_rows(path: &Path) -> Option<u64> {
-    find::row_lengths(path).map(|lengths| lengths.rows)
+    let files = cached_data_files(path).ok()?;
+    let rows = files
+        .iter()
+        .map(|file| find::row_lengths(file).map(|lengths| lengths.rows));
+    rows.sum()
+}
+
+/// The file itself, or the first one of a data set of the hub.
+fn first_file(data: &Path) -> PathBuf {
+    let files = cached_data_files(data).unwrap_or_default();
+    files.into_iter().next().unwrap_or_else(|| data.to_owned())
 }
 
 /// What the rows of a file are, with the columns that have other names than the format's.
 fn format_of(data: &Path, given: Option<&Renames>) -> Result<(DataFormat, Renames), CliError> {
     check_data(data)?;
+    let data = &*first_file(data);
     let as_named = given.cloned().unwrap_or_default();
     let error = match recognise(data, &as_named) {
         Ok(Some(format)) => return Ok((format, as_named)),
@@ -234,10 +247,14 @@ fn parse_columns(text: &str) -> Result<Renames, String> {
 }
 
 fn check_data(path: &Path) -> Result<(), CliError> {
+    if HubDataSet::is_written(path) {
+        let files = data_files(path, &mut DownloadProgress::default());
+        return files.map(drop).map_err(CliError::bad_input);
+    }
     match path.is_file() {
         true => Ok(()),
         false => Err(CliError::bad_input(anyhow::anyhow!(
-            "no data at {}: name a file of rows with `--data`",
+            "no data at {}: name a file of rows, or hf://datasets/OWNER/NAME, with `--data`",
             path.display()
         ))),
     }

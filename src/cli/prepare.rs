@@ -4,11 +4,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::CliError;
+use super::download::DownloadProgress;
 use super::machine::usable_memory_bytes;
 use super::output::tell;
 use crate::worker::{Preparation, PrepareRequest, Prepared, prepare_apart, serve_prepare};
 use peft_tune_core::recipe::{DataSettings, Recipe};
-use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::data::{PreparedData, bring};
 use peft_tune_engine::hub::ModelFiles;
 
 /// Longest time without a row, in seconds; `PEFT_TUNE_ROW_TIMEOUT_S` says otherwise.
@@ -37,16 +38,17 @@ pub(super) fn run(_: Args) -> Result<(), CliError> {
     serve_prepare(input, std::io::stdout()).map_err(CliError::failed)
 }
 
-/// The data of a recipe. A process of its own reads them first: whatever is in them, in the tokenizer and in the chat template, does
+/// The data of a recipe, downloaded where they are on the hub. A process of its own reads them first: whatever is in them, in the tokenizer and in the chat template, does
 /// not end this one.
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
 pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
+    let here = bring(&recipe.data, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let request = PrepareRequest {
         work: Preparation::Data(Box::new(recipe.clone())),
         files: files.clone(),
-        memory_limit_bytes: memory_limit_bytes(files, data_bytes(&recipe.data)),
+        memory_limit_bytes: memory_limit_bytes(files, data_bytes(&here)),
     };
     let asked = serde_json::to_string(&request).map_err(CliError::failed)?;
     let mut ready = READY.lock().unwrap_or_else(PoisonError::into_inner);

@@ -32,6 +32,7 @@ use crate::store::{Confirmations, KernelsOfTrials, OpenStudy, Store, StudyId, St
 use crate::tune::{Ending, Forecast, Inputs, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
+use peft_tune_engine::data::on_disk;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::{Kernels, device};
@@ -478,7 +479,7 @@ fn inputs_of(study: &Study) -> Inputs {
     let model = ModelFiles::resolve_weights(&base.model, &mut ())
         .ok()
         .map(|files| files.folder);
-    let data = &base.data;
+    let data = on_disk(&base.data).unwrap_or_else(|_| base.data.clone());
     let files = data
         .train
         .iter()

@@ -10,8 +10,8 @@ use super::prepare::prepared;
 use crate::report::{Lengths, RowsAtLength, SampleOf};
 use crate::space::{ReadOptions, SpaceError, Study, StudyFile};
 use peft_tune_core::predict::RowLengths;
-use peft_tune_core::recipe::{BatchSettings, HeldOut, Recipe};
-use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, HubDataSet, Recipe};
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, on_disk};
 use peft_tune_engine::hub::{HubSettings, ModelFiles, TokenizerFiles};
 
 /// Bytes of data that are tokenised for a plan, a few seconds' worth. Parquet packs its rows.
@@ -41,7 +41,7 @@ pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
         return Err(error.into());
     }
     let study = StudyFile::read_with(file, ReadOptions { check_files: false })?;
-    let is_here = |path: &std::path::PathBuf| path.is_file();
+    let is_here = |path: &std::path::PathBuf| path.is_file() || HubDataSet::is_written(path);
     let Some(data) = study.base.as_ref().map(|base| &base.data) else {
         return Err(error.into());
     };
@@ -87,7 +87,14 @@ impl StudyRows {
             ));
             return Ok(None);
         };
-        let (recipe, sample) = quick(base);
+        let here = match on_disk(&base.data) {
+            Ok(here) => here,
+            Err(error) => {
+                tell(format_args!("warning: every row is assumed to be full: {error}"));
+                return Ok(None);
+            }
+        };
+        let (recipe, sample) = quick(base, &here);
         match prepared(&recipe, &files) {
             Ok(data) => Ok(Some(Self { data, sample })),
             Err(error) if error.exit_code() == 2 => Err(error),
@@ -184,8 +191,8 @@ fn files_of(model: &str) -> Option<ModelFiles> {
     })
 }
 
-/// The recipe whose data are quick to read: itself, or the first rows of it.
-fn quick(base: &Recipe) -> (Recipe, Option<SampleOf>) {
+/// The recipe whose data are quick to read: itself, or the first rows of it. `data` are its settings with files of this disk.
+fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Option<SampleOf>) {
     let size = |path: &std::path::PathBuf| {
         let factor = if path.extension().is_some_and(|end| end == "parquet") {
             PARQUET
@@ -194,7 +201,6 @@ fn quick(base: &Recipe) -> (Recipe, Option<SampleOf>) {
         };
         std::fs::metadata(path).map_or(0, |metadata| metadata.len().saturating_mul(factor))
     };
-    let data = &base.data;
     let bytes: u64 = data.train.iter().chain(data.held_out.files()).map(size).sum();
     if bytes <= QUICK_BYTES {
         return (base.clone(), None);
@@ -220,7 +226,6 @@ fn quick(base: &Recipe) -> (Recipe, Option<SampleOf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::recipe::DataSettings;
 
     #[test]
     fn large_data_are_looked_at_as_a_sample_that_says_how_large_it_is() {
@@ -237,8 +242,9 @@ mod tests {
             Recipe::new("m", data)
         };
         let small = recipe(100);
-        assert_eq!(quick(&small), (small.clone(), None));
-        let (first, sample) = quick(&recipe(100_000));
+        assert_eq!(quick(&small, &small.data), (small.clone(), None));
+        let many = recipe(100_000);
+        let (first, sample) = quick(&many, &many.data);
         let sample = sample.unwrap();
         assert_eq!(first.data.max_rows, Some(sample.first_rows as usize));
         assert!(sample.first_rows.abs_diff(25_140) < 30, "{sample:?}");
@@ -246,7 +252,7 @@ mod tests {
         // As many as the study reads are no sample.
         let mut few = recipe(100_000);
         few.data.max_rows = Some(500);
-        let (few, sample) = quick(&few);
+        let (few, sample) = quick(&few, &few.data);
         assert_eq!((few.data.max_rows, sample), (Some(500), None));
     }
 }

@@ -11,7 +11,7 @@ use super::target_yaml::TargetYaml;
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput, Warning};
 use peft_tune_core::recipe::settings::{SettingRow, Tool, setting, settings, unsearched};
-use peft_tune_core::recipe::{DataSettings, ParamValue, Recipe};
+use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, ParamValue, Recipe};
 
 /// A key of a tool's file with its value.
 pub(super) type Word = (&'static str, Value);
@@ -223,6 +223,21 @@ impl<'a> Draft<'a> {
 /// A column of the file, under the name the file has for it.
 pub(super) fn column(data: &DataSettings, name: &str) -> String {
     data.columns.get(name).cloned().unwrap_or_else(|| name.to_owned())
+}
+
+/// What the `datasets` library loads a data set of the hub by: its id, then configuration, file and revision; and its split, of
+/// which only the first `rows` are wanted. `None` for a file of this machine.
+pub(super) fn on_hub(path: &std::path::Path, rows: Option<usize>) -> Option<(Vec<(&'static str, Value)>, String)> {
+    let set = HubDataSet::of(path)?.ok()?;
+    let split = set.split().unwrap_or("train");
+    let split = rows.map_or(split.to_owned(), |rows| format!("{split}[:{rows}]"));
+    let mut words = vec![("path", Value::from(set.id.clone()))];
+    words.extend(set.configuration().map(|name| ("name", name.into())));
+    if let HubPart::File(file) = &set.part {
+        words.push(("data_files", file.clone().into()));
+    }
+    words.extend(set.revision.map(|revision| ("revision", revision.into())));
+    Some((words, split))
 }
 
 /// The `datasets` builder that reads a file.

@@ -110,6 +110,41 @@ fn data_and_length_come_back_as_far_as_a_tool_says_them() {
 }
 
 #[test]
+fn a_data_set_of_the_hub_is_named_and_read_back() {
+    let tools = [
+        (ExportFormat::Trl, "path: owner/rows"),
+        (ExportFormat::Axolotl, "path: owner/rows"),
+        (ExportFormat::LlamaFactory, "dataset: train"),
+        (ExportFormat::Torchtune, "source: owner/rows"),
+    ];
+    for address in ["hf://datasets/owner/rows", "hf://datasets/owner/rows:en/train_sft"] {
+        for (format, part) in tools {
+            let mut recipe = lora();
+            recipe.data.train = vec![address.into()];
+            let (_, imported) = there_and_back(&recipe, format).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let exported = export_again(&recipe, format, folder.path(), false).unwrap();
+            let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+            assert!(text.replace('"', "").contains(part), "{format}: {text}");
+            assert!(!text.contains("hf://"), "{format}: {text}");
+            assert_eq!(imported.recipe.data.train, recipe.data.train, "{format}");
+        }
+    }
+    // A revision that a tool cannot say is told, and a second data set where it loads one only.
+    let mut recipe = lora();
+    recipe.data.train = vec!["hf://datasets/owner/rows@v1".into()];
+    for format in [ExportFormat::Trl, ExportFormat::LlamaFactory] {
+        let (exported, _) = there_and_back(&recipe, format).unwrap();
+        let is_told = exported.warnings.iter().any(|warning| warning.field == "data.train");
+        assert!(is_told, "{format}");
+    }
+    recipe.data.train.push("/data/more.jsonl".into());
+    let folder = tempfile::tempdir().unwrap();
+    let error = export_again(&recipe, ExportFormat::Torchtune, folder.path(), false).unwrap_err();
+    assert!(error.to_string().contains("data.train"), "{error}");
+}
+
+#[test]
 fn every_row_of_the_tables_comes_back() {
     let mut changes: Vec<(&str, Recipe)> = Vec::new();
     let mut change = |field: &'static str, with: &dyn Fn(&mut Recipe)| {

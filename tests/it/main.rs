@@ -123,6 +123,8 @@ mod signals;
 /// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
 mod results;
 
+/// Data sets of the hub: trainings against a stand-in for it, the cache, and what is said where there is nothing.
+mod hub_data;
 /// Files of other tools read as recipes, against what `export` writes.
 mod import;
 /// `init`: the study files it writes, and what it refuses.

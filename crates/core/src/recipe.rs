@@ -6,6 +6,7 @@
 mod adapter;
 mod batch;
 mod data;
+mod hub_data_set;
 mod named;
 mod optimizer;
 mod optimizer_kind;
@@ -25,6 +26,7 @@ pub use adapter::{
 };
 pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
 pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
+pub use hub_data_set::{BadHubDataSet, HubDataSet, HubPart, PARQUET_BRANCH};
 pub use optimizer::OptimizerSettings;
 pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
 pub use precision::{BlockConstants, Precision, PrecisionRow};

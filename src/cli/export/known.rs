@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::ModelShape;
 use peft_tune_core::recipe::{DataFormat, Recipe};
-use peft_tune_engine::data::recognise;
+use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 
@@ -40,7 +40,8 @@ impl KnownFacts {
     pub(super) fn of(recipe: &Recipe) -> Self {
         let model_folder = model_folder(&recipe.model);
         let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
-        let first = recipe.data.train.first();
+        let data = on_disk(&recipe.data).unwrap_or_else(|_| recipe.data.clone());
+        let first = data.train.first();
         Self {
             shape: config.as_deref().and_then(shape_in),
             architecture: config.and_then(|config| Architecture::from_config(&config).ok()),

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::around::{self, Around};
 use super::find::Machine;
-use super::{Args, about_rows, architecture, check_data, survey, write};
+use super::{Args, about_rows, architecture, check_data, first_file, survey, write};
 use crate::cli::CliError;
 use crate::cli::export::model_folder;
 use crate::cli::output::tell;
 use crate::space::{ReadOptions, StudyFile};
 use crate::stacks::{self, Imported};
-use peft_tune_core::recipe::{DataFormat, HeldOut, LossOn};
+use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn};
 use peft_tune_engine::data::recognise;
 
 /// Writes the file.
@@ -103,7 +103,12 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
         )));
     };
     data.train.iter().try_for_each(|path| check_data(path))?;
-    let missing: Vec<&PathBuf> = data.held_out.files().iter().filter(|path| !path.is_file()).collect();
+    let missing: Vec<&PathBuf> = data
+        .held_out
+        .files()
+        .iter()
+        .filter(|path| !path.is_file() && !HubDataSet::is_written(path))
+        .collect();
     let note = match (missing.first(), &data.held_out) {
         (Some(path), _) => Some(format!(
             "no data at {}: a tenth of the training rows is held out; name the file in `data.held_out`",
@@ -128,7 +133,7 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
         DataFormat::Auto => Default::default(),
         _ => imported.recipe.data.columns.clone(),
     };
-    let found = recognise(first, &columns).map_err(CliError::bad_input)?;
+    let found = recognise(&first_file(first), &columns).map_err(CliError::bad_input)?;
     let Some(found) = found else {
         return Err(CliError::bad(format!("{} has no rows", first.display())));
     };

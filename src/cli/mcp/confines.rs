@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::space::{Backend, Study};
-use peft_tune_core::recipe::{DataSettings, Recipe};
+use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
 
 /// Paths in it are absolute, with symbolic links followed.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Confines {
     }
 
     /// # Errors
-    /// Bad input: its model or data lie elsewhere. A model of the hub lies nowhere.
+    /// Bad input: its model or data lie elsewhere. Models and data sets of the hub lie nowhere.
     pub(super) fn check_recipe(&self, recipe: &Recipe) -> Result<(), CliError> {
         let DataSettings {
             train,
@@ -115,6 +115,7 @@ impl Confines {
         let model = is_path.then_some(model);
         files
             .map(PathBuf::as_path)
+            .filter(|path| !HubDataSet::is_written(path))
             .chain(model)
             .try_for_each(|path| self.check_read(path))
     }

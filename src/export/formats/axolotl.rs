@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Format;
 use crate::export::ExportFormat;
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
 use peft_tune_core::recipe::settings::Tool;
@@ -149,19 +149,16 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings) {
     }
 }
 
-/// One file of rows.
+/// One file of rows, or data set of the hub.
 fn item(format: DataFormat, path: &Path, data: &DataSettings, rows: Option<usize>) -> Vec<Word> {
-    let mut item = vec![
-        ("path", json!(path.to_string_lossy())),
-        ("ds_type", json!(builder_of(path))),
-        (
-            "split",
-            match rows {
-                Some(rows) => json!(format!("train[:{rows}]")),
-                None => json!("train"),
-            },
-        ),
-    ];
+    let (mut item, split) = on_hub(path, rows).unwrap_or_else(|| {
+        let file = vec![
+            ("path", json!(path.to_string_lossy())),
+            ("ds_type", json!(builder_of(path))),
+        ];
+        (file, rows.map_or("train".to_owned(), |rows| format!("train[:{rows}]")))
+    });
+    item.push(("split", json!(split)));
     match format {
         DataFormat::Messages => item.extend(chat(data, "messages", "role", "content")),
         DataFormat::Sharegpt => item.extend(chat(data, "conversations", "from", "value")),

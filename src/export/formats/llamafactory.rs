@@ -15,7 +15,8 @@ use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe, TargetModules,
+    TargetPreset,
 };
 
 const DATA_SETS: &str = "dataset_info.json";
@@ -135,6 +136,16 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Value {
         draft.warn("data.columns", "tools must be JSON text there; convert the column");
     }
     let entries = train.iter().chain(&held_out);
+    let sets = entries.clone().filter_map(|(_, path)| HubDataSet::of(path)?.ok());
+    if sets
+        .into_iter()
+        .any(|set| set.revision.is_some() || matches!(set.part, HubPart::File(_)))
+    {
+        draft.warn(
+            "data.train",
+            "LLaMA-Factory loads whole data sets in their newest revision; download the files and name them",
+        );
+    }
     let entries: Map<String, Value> = entries
         .map(|(name, path)| (name.clone(), entry(format, path, data)))
         .collect();
@@ -177,7 +188,18 @@ fn entry(format: DataFormat, path: &Path, data: &DataSettings) -> Value {
             None,
         ),
     };
-    let mut entry = json!({"file_name": file.to_string_lossy(), "formatting": formatting, "columns": columns});
+    let mut entry = match HubDataSet::of(path).and_then(Result::ok) {
+        Some(set) => {
+            let mut entry = json!({"hf_hub_url": set.id, "split": set.split().unwrap_or("train")});
+            if let Some(name) = set.configuration() {
+                entry["subset"] = json!(name);
+            }
+            entry
+        }
+        None => json!({"file_name": file.to_string_lossy()}),
+    };
+    entry["formatting"] = json!(formatting);
+    entry["columns"] = columns;
     if let Some(tags) = tags {
         entry["tags"] = tags;
     }

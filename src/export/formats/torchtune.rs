@@ -11,14 +11,15 @@ use std::path::Path;
 use serde_json::json;
 
 use super::Format;
-use crate::export::draft::{Advice, Draft, ROWS, builder_of, column};
+use crate::export::draft::{Advice, Draft, ROWS, builder_of, column, on_hub};
 use crate::export::rows::{value_of, words};
 use crate::export::step_counts::{StepCounts, Warmup};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe, TrainingLength,
+    DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
+    TrainingLength,
 };
 
 pub(super) const FORMAT: Format = Format {
@@ -82,15 +83,27 @@ fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
         .iter()
         .map(|path| path.to_string_lossy().into_owned())
         .collect();
-    let mut keys = vec![
-        ("_component_", json!(format!("torchtune.datasets.{component}"))),
-        (
-            "source",
-            json!(data.train.first().map_or("json", |path| builder_of(path))),
-        ),
-        ("data_files", json!(files)),
-        ("split", json!(split(data))),
-    ];
+    let mut keys = vec![("_component_", json!(format!("torchtune.datasets.{component}")))];
+    match &data.train[..] {
+        [set] if HubDataSet::is_written(set) => {
+            let (words, name) = on_hub(set, None).unwrap_or_default();
+            let as_source = |(word, value)| (if word == "path" { "source" } else { word }, value);
+            keys.extend(words.into_iter().map(as_source));
+            keys.push(("split", json!(split(data, &name))));
+        }
+        many if many.iter().any(|path| HubDataSet::is_written(path)) => {
+            return Err(refused(
+                "data.train",
+                "it loads one data set of the hub; download the others and name files only",
+            ));
+        }
+        _ => {
+            let builder = data.train.first().map_or("json", |path| builder_of(path));
+            keys.push(("source", json!(builder)));
+            keys.push(("data_files", json!(files)));
+            keys.push(("split", json!(split(data, "train"))));
+        }
+    }
     match format {
         DataFormat::Messages => {
             keys.push(("conversation_column", json!(column(data, "messages"))));
@@ -146,11 +159,11 @@ fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
 }
 
 /// Which of the rows are read: as many as were asked for, without the last ones where a part is held out.
-fn split(data: &DataSettings) -> String {
+fn split(data: &DataSettings, name: &str) -> String {
     match (&data.held_out, data.max_rows) {
-        (_, Some(rows)) => format!("train[:{rows}]"),
-        (HeldOut::Fraction(fraction), None) => format!("train[:{}%]", (100.0 * (1.0 - fraction)).round()),
-        (HeldOut::File(_) | HeldOut::Files(_), None) => "train".to_owned(),
+        (_, Some(rows)) => format!("{name}[:{rows}]"),
+        (HeldOut::Fraction(fraction), None) => format!("{name}[:{}%]", (100.0 * (1.0 - fraction)).round()),
+        (HeldOut::File(_) | HeldOut::Files(_), None) => name.to_owned(),
     }
 }
 

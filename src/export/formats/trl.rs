@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::{target_modules, whole_if_possible};
-use crate::export::draft::{Advice, Draft, builder_of};
+use crate::export::draft::{Advice, Draft, builder_of, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::{AnswerMarks, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
 
 pub(super) const FORMAT: Format = Format {
     name: "trl",
@@ -106,25 +106,41 @@ fn marked_template<'a>(input: &ExportInput<'a>) -> Option<&'a str> {
 
 fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) {
     draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
-    let builder = data.train.first().map_or("json", |path| builder_of(path));
-    let item = vec![
-        ("path", json!(builder)),
-        (
-            "data_files",
-            match &data.train[..] {
-                [one] => json!(one),
-                many => json!(many),
-            },
-        ),
-        (
-            "split",
-            match data.max_rows {
-                Some(rows) => json!(format!("train[:{rows}]")),
-                None => json!("train"),
-            },
-        ),
-    ];
-    draft.yaml.block("datasets", &[item]);
+    let (sets, files): (Vec<_>, Vec<_>) = data.train.iter().partition(|path| HubDataSet::is_written(path));
+    let builder = files.first().map_or("json", |path| builder_of(path));
+    let mut items = Vec::new();
+    if !files.is_empty() {
+        let of_files = match &files[..] {
+            [one] => json!(one),
+            many => json!(many),
+        };
+        let split = data
+            .max_rows
+            .map_or("train".to_owned(), |rows| format!("train[:{rows}]"));
+        items.push(vec![
+            ("path", json!(builder)),
+            ("data_files", of_files),
+            ("split", json!(split)),
+        ]);
+    }
+    for (mut words, split) in sets.iter().filter_map(|path| on_hub(path, data.max_rows)) {
+        if words.iter().any(|(word, _)| *word == "revision") {
+            words.retain(|(word, _)| *word != "revision");
+            draft.warn(
+                "data.train",
+                "TRL loads the newest revision of a data set; download another one and name its files",
+            );
+        }
+        words.push(("split", json!(split)));
+        items.push(words);
+    }
+    draft.yaml.block("datasets", &items);
+    if data.max_rows.is_some() && items.len() > 1 {
+        draft.warn(
+            "data.max_rows",
+            "is applied to each data set by itself; lower it in `split`",
+        );
+    }
     if builder == "text" {
         draft.warn(
             "data.train",

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::whole_if_possible;
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
 use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn};
 
 pub(super) const FORMAT: Format = Format {
     name: "unsloth",
@@ -167,12 +167,36 @@ fn data(draft: &mut Draft<'_>) -> Result<String, ExportError> {
     Ok(text)
 }
 
-fn load(name: &str, files: &[std::path::PathBuf], rows: Option<usize>) -> String {
+fn load(name: &str, paths: &[std::path::PathBuf], rows: Option<usize>) -> String {
+    let (sets, files): (Vec<_>, Vec<_>) = paths.iter().partition(|path| HubDataSet::is_written(path));
+    let mut loads: Vec<String> = Vec::new();
+    if !files.is_empty() {
+        loads.push(load_files(&files, rows));
+    }
+    for (words, split) in sets.iter().filter_map(|path| on_hub(path, rows)) {
+        let words = words.iter().map(|(word, value)| format!("{word}={}", python(value)));
+        let words: Vec<String> = words.collect();
+        loads.push(format!(
+            "load_dataset({}, split={})",
+            words.join(", "),
+            python(&json!(split))
+        ));
+    }
+    match &loads[..] {
+        [one] => format!("{name} = {one}\n"),
+        many => format!(
+            "from datasets import concatenate_datasets\n{name} = concatenate_datasets([\n    {},\n])\n",
+            many.join(",\n    ")
+        ),
+    }
+}
+
+fn load_files(files: &[&std::path::PathBuf], rows: Option<usize>) -> String {
     let builder = files.first().map_or("json", |path| builder_of(path));
     let files: Vec<_> = files.iter().map(|path| json!(path.to_string_lossy())).collect();
     let split = rows.map_or("train".to_owned(), |rows| format!("train[:{rows}]"));
     format!(
-        "{name} = load_dataset({}, data_files={}, split={})\n",
+        "load_dataset({}, data_files={}, split={})",
         python(&json!(builder)),
         python(&Value::Array(files)),
         python(&json!(split))

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Context;
 use crate::space::SpaceError;
-use peft_tune_core::recipe::{DataSettings, HeldOut};
+use peft_tune_core::recipe::{DataSettings, HeldOut, HubDataSet};
 
 impl Context<'_> {
     /// A path of the file as an absolute one, `.` and empty parts left out.
@@ -26,7 +26,18 @@ impl Context<'_> {
         Ok(absolute)
     }
 
+    /// A file that must be there. What a data set of the hub has is seen where it is read.
     fn file(&self, keys: &[&str], path: &Path) -> Result<PathBuf, SpaceError> {
+        match HubDataSet::of(path) {
+            Some(Ok(_)) => return Ok(path.to_owned()),
+            Some(Err(error)) => {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(keys),
+                    message: error.to_string(),
+                });
+            }
+            None => {}
+        }
         let absolute = self.absolute(path);
         if self.options.check_files && !absolute.is_file() {
             return Err(self.missing(keys, "file", path));

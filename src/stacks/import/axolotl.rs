@@ -1,6 +1,6 @@
 //! axolotl's YAML.
 
-use super::data::{files, is_file, located, rename};
+use super::data::{files, is_file, located, on_hub, rename};
 use super::reader::Reader;
 use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
@@ -76,6 +76,10 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
                 vec![located(keys.path(), &path)]
             }
             named => named,
+        };
+        let named = match named.is_empty() {
+            true => on_hub(&set, "path")?.into_iter().collect(),
+            false => named,
         };
         if named.is_empty() {
             reader.not_a_file("datasets.path", &path);
@@ -165,7 +169,10 @@ fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     for set in keys.items("test_datasets", "test_datasets.") {
         match set.text("path")? {
             Some(path) if set.has("ds_type") || is_file(keys.path(), &path) => all.push(located(keys.path(), &path)),
-            path => reader.not_a_file("test_datasets.path", &path.unwrap_or_default()),
+            path => match on_hub(&set, "path")? {
+                Some(on_hub) => all.push(on_hub),
+                None => reader.not_a_file("test_datasets.path", &path.unwrap_or_default()),
+            },
         }
     }
     let share = keys

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::reader::Reader;
+use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
-use peft_tune_core::recipe::DataSettings;
+use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart};
 
 /// Endings of files that rows can be read from.
 const ENDINGS: [&str; 10] = [
@@ -76,6 +77,31 @@ pub(super) fn files(keys: &Keys<'_>, key: &str) -> Vec<PathBuf> {
     }
 }
 
+/// The data set of the hub that a file names under `key`, by the words of the `datasets` library; `None` where that is no id.
+pub(super) fn on_hub(set: &Keys<'_>, key: &str) -> Result<Option<PathBuf>, StackFileError> {
+    let Some(id) = set.text(key)? else {
+        return Ok(None);
+    };
+    let configuration = match set.text("name")? {
+        Some(name) => Some(name),
+        None => set.text("subset")?,
+    };
+    let split = set.text("split")?.unwrap_or_default();
+    let split = split.split('[').next().unwrap_or_default();
+    let set = HubDataSet {
+        id,
+        revision: set.text("revision")?,
+        part: HubPart::Split {
+            configuration,
+            split: (!["", "train"].contains(&split)).then(|| split.to_owned()),
+        },
+    };
+    let path = PathBuf::from(set.to_string());
+    Ok(HubDataSet::of(&path)
+        .is_some_and(|read| read == Ok(set))
+        .then_some(path))
+}
+
 /// Notes a column that the file calls otherwise.
 pub(super) fn rename(data: &mut DataSettings, name: &str, own: Option<String>) {
     if let Some(own) = own.filter(|own| own != name) {
@@ -84,10 +110,10 @@ pub(super) fn rename(data: &mut DataSettings, name: &str, own: Option<String>) {
 }
 
 impl Reader<'_> {
-    /// Says that a data set is not among the files of this machine.
+    /// Says that a data set is neither a file nor on the hub.
     pub(super) fn not_a_file(&mut self, key: &str, name: &str) {
         self.data_note(format!(
-            "`{key}: {name}` is no file of rows: download it as JSONL or Parquet, and name the file with `--data`"
+            "`{key}: {name}` is neither a file of rows nor a data set of the hub: name one with `--data`"
         ));
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::data::{is_file, located, rename};
+use super::data::{is_file, located, on_hub, rename};
 use super::reader::Reader;
 use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
@@ -144,6 +144,16 @@ fn named(reader: &mut Reader<'_>, known: &Map<String, Value>, key: &str) -> Resu
     for name in keys.names(key)?.unwrap_or_default() {
         let entry = known.get(&name).and_then(Value::as_object);
         let file = entry.and_then(|entry| entry.get("file_name")).and_then(Value::as_str);
+        if let (Some(entry), None) = (entry, file) {
+            let set = Keys::new(keys.path(), entry);
+            if let Some(on_hub) = on_hub(&set, "hf_hub_url")? {
+                all.push(on_hub);
+                if key == "dataset" {
+                    rows(&mut reader.recipe.data, &set)?;
+                }
+                continue;
+            }
+        }
         let (Some(entry), Some(file)) = (entry, file) else {
             match is_file(keys.path(), &name) {
                 true => all.push(located(keys.path(), &name)),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::data::{Split, files, rename};
+use super::data::{Split, files, on_hub, rename};
 use super::reader::Reader;
 use super::{adapter, tables};
 use crate::stacks::StackFileError;
@@ -179,7 +179,10 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let mut train: Vec<PathBuf> = Vec::new();
     for set in keys.items("dataset", "dataset.") {
         rows(reader, &set)?;
-        let named = files(&set, "data_files");
+        let named = match files(&set, "data_files") {
+            none if none.is_empty() => on_hub(&set, "source")?.into_iter().collect(),
+            named => named,
+        };
         if named.is_empty() {
             let source = set.text("source")?.or(set.text("_component_")?).unwrap_or_default();
             reader.not_a_file("dataset.source", &source);

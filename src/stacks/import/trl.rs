@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
-use super::data::{files, is_file, located, rename};
+use super::data::{files, is_file, located, on_hub, rename};
 use super::reader::Reader;
 use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
 use crate::stacks::config::is_script;
+use crate::stacks::keys::Keys;
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingLength};
+use peft_tune_core::recipe::{
+    Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
+};
 
 /// Keys of a YAML or a command line; a script has PEFT's.
 const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -82,7 +85,14 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         let path = set.text("path")?.unwrap_or_default();
         let named = files(&set, "data_files");
         if !BUILDERS.contains(&path.as_str()) && !is_file(keys.path(), &path) || named.is_empty() {
-            reader.not_a_file("datasets.path", &path);
+            match on_hub(&set, "path")?.filter(|_| named.is_empty()) {
+                Some(on_hub) => {
+                    train.push(on_hub);
+                    reader.split("datasets.split", set.text("split")?);
+                    reader.part_unread(&set, "datasets.", &[]);
+                }
+                None => reader.not_a_file("datasets.path", &path),
+            }
             continue;
         }
         if path == "text" {
@@ -95,7 +105,10 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     if let Some(name) = keys.text("dataset_name")? {
         match is_file(keys.path(), &name) {
             true => train.push(located(keys.path(), &name)),
-            false => reader.not_a_file("dataset_name", &name),
+            false => match hub_name(keys, name.clone())? {
+                Some(on_hub) => train.push(on_hub),
+                None => reader.not_a_file("dataset_name", &name),
+            },
         }
     }
     reader.recipe.data.train = train;
@@ -104,6 +117,23 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let field = keys.text("dataset_text_field")?;
     rename(&mut reader.recipe.data, "text", field);
     Ok(())
+}
+
+/// The data set of the hub that `dataset_name` and the keys beside it name.
+fn hub_name(keys: &Keys<'_>, id: String) -> Result<Option<PathBuf>, StackFileError> {
+    let split = keys.text("dataset_train_split")?.filter(|split| split != "train");
+    let set = HubDataSet {
+        id,
+        revision: None,
+        part: HubPart::Split {
+            configuration: keys.text("dataset_config")?,
+            split,
+        },
+    };
+    let path = PathBuf::from(set.to_string());
+    Ok(HubDataSet::of(&path)
+        .is_some_and(|read| read == Ok(set))
+        .then_some(path))
 }
 
 /// Which tokens count, and what that says of the rows.

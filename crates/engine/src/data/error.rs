@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::RowLocation;
+use crate::hub::DataSetError;
 use crate::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 
@@ -11,6 +12,8 @@ use peft_tune_core::architecture::ArchitectureError;
 pub enum DataError {
     #[error("no training file; name one or more under `data.train`")]
     NoTrainingFile,
+    #[error("`{key}`: {source}")]
+    Hub { key: &'static str, source: DataSetError },
     #[error("cannot read {path}: {source}; correct the path under `data`")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path} holds no rows; put data in it or leave it out")]

@@ -2,6 +2,7 @@
 //!
 //! | stage | module |
 //! |---|---|
+//! | settings to files | `on_disk` |
 //! | file to rows | `readers` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
 //! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
@@ -27,6 +28,7 @@ mod format;
 mod grouping;
 mod key;
 mod messages;
+mod on_disk;
 mod order;
 mod packing;
 mod prefetch;
@@ -47,6 +49,7 @@ pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::recognise;
+pub use on_disk::{bring, on_disk};
 pub use prefetch::Prefetch;
 pub use prepared::PreparedData;
 pub use progress::done_so_far;

@@ -9,6 +9,7 @@ use super::cache::{Check, TokenCache};
 use super::cache_folder::cache_folder;
 use super::documents::SHORTEST;
 use super::key::cache_key;
+use super::on_disk::on_disk;
 use super::token_writer::TokenWriter;
 use super::tokenize::{Failure, tokenize};
 use super::tokens::{Tables, Width};
@@ -85,6 +86,7 @@ impl PreparedData {
         cache: Option<(&Path, Check)>,
     ) -> Result<Self, DataError> {
         check(settings)?;
+        let settings = &on_disk(settings)?;
         let vocabulary = match (vocabulary, &settings.chat_template) {
             (Vocabulary::Tokenizer(tokenizer), Some(path)) => {
                 Vocabulary::Tokenizer(tokenizer.with_chat_template(path)?)

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
 use super::files::{NeededFiles, WEIGHTS, WEIGHTS_INDEX};
 use super::index::shards_of;
-use super::settings::HubSettings;
+use super::settings::{HubSettings, RepoKind};
 
 /// Watches downloads. The defaults watch nothing.
 pub trait DownloadObserver {
@@ -41,19 +41,14 @@ impl HubModel<'_> {
     /// Downloads what `part` needs and the model has, and returns the snapshot folder. Files are taken from the one
     /// commit that `revision` names now, so that a push in between cannot mix two versions.
     pub(super) fn download(&self, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
-        let builder = ApiBuilder::from_cache(Cache::new(self.settings.cache.clone()))
-            .with_endpoint(self.settings.endpoint.clone())
-            .with_token(self.settings.token.clone())
-            .with_progress(false)
-            .with_retries(3);
-        let api = builder.build().map_err(|source| self.error("config.json", source))?;
+        let api = api(self.settings).map_err(|source| self.error("config.json", source))?;
         let info = api
             .repo(self.repo(self.revision))
             .info()
             .map_err(|source| self.error("config.json", source))?;
         let commit = Commit {
             repo: api.repo(self.repo(&info.sha)),
-            folder: self.settings.snapshot_folder(self.id, &info.sha),
+            folder: self.settings.snapshot_folder(RepoKind::Model, self.id, &info.sha),
         };
         let present: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         for file in part.wanted().iter().filter(|file| present.contains(*file)) {
@@ -92,13 +87,9 @@ impl HubModel<'_> {
             return Ok(());
         }
         tracing::info!(id = self.id, file, "downloading");
-        let progress = Forward {
-            observer,
-            has_started: false,
-        };
         commit
             .repo
-            .download_with_progress(file, progress)
+            .download_with_progress(file, Forward::to(observer))
             .map_err(|source| self.error(file, source))?;
         Ok(())
     }
@@ -128,18 +119,37 @@ impl HubModel<'_> {
     }
 }
 
+/// The hub, as `settings` reach it.
+pub(super) fn api(settings: &HubSettings) -> Result<Api, ApiError> {
+    ApiBuilder::from_cache(Cache::new(settings.cache.clone()))
+        .with_endpoint(settings.endpoint.clone())
+        .with_token(settings.token.clone())
+        .with_progress(false)
+        .with_retries(3)
+        .build()
+}
+
 /// Design note: the HTTP client's error type belongs to a crate that is not ours to name, so its status is read from
 /// the message (`http status: 404`).
-fn http_status(error: &ApiError) -> Option<u16> {
+pub(super) fn http_status(error: &ApiError) -> Option<u16> {
     let message = error.to_string();
     let status = message.split("http status: ").nth(1)?;
     status.get(..3)?.parse().ok()
 }
 
 /// Hands `hf-hub`'s progress on. It announces a file once more whenever the transfer begins or continues.
-struct Forward<'a> {
+pub(super) struct Forward<'a> {
     observer: &'a mut dyn DownloadObserver,
     has_started: bool,
+}
+
+impl<'a> Forward<'a> {
+    pub(super) fn to(observer: &'a mut dyn DownloadObserver) -> Self {
+        Self {
+            observer,
+            has_started: false,
+        }
+    }
 }
 
 impl Progress for Forward<'_> {

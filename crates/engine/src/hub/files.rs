@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::download::{DownloadObserver, HubModel};
 use super::index::shards_of;
 use super::name::parse_hub_name;
-use super::settings::HubSettings;
+use super::settings::{HubSettings, RepoKind};
 use super::{HubError, MissingFile};
 use crate::gguf::GgufWeights;
 use peft_tune_core::bounded;
@@ -200,7 +200,7 @@ fn folder_of(
 
 fn hub_folder(model: &HubModel, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
     let settings = model.settings;
-    let cached = settings.snapshot(model.id, model.revision);
+    let cached = settings.snapshot(RepoKind::Model, model.id, model.revision);
     let files = match &cached {
         Some(folder) => missing(folder, part)?,
         None => nothing_there(part),

@@ -4,10 +4,17 @@ use std::path::{Path, PathBuf};
 
 use super::HubError;
 
+/// What a repository of the hub holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RepoKind {
+    Model,
+    DataSet,
+}
+
 /// How to reach the hub and where its files are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubSettings {
-    /// The folder with one `models--owner--name` folder per model.
+    /// The folder with one `models--owner--name` folder per model and one `datasets--owner--name` per data set.
     pub cache: PathBuf,
     pub token: Option<String>,
     pub endpoint: String,
@@ -68,23 +75,27 @@ impl HubSettings {
         })
     }
 
-    /// The folder that holds a cached revision of a model; `None` where nothing of it is cached. `revision` is a
+    /// The folder that holds a cached revision of a repository; `None` where nothing of it is cached. `revision` is a
     /// branch, a tag or a commit.
-    pub(super) fn snapshot(&self, id: &str, revision: &str) -> Option<PathBuf> {
-        let reference = self.model_folder(id).join("refs").join(revision);
+    pub(super) fn snapshot(&self, kind: RepoKind, id: &str, revision: &str) -> Option<PathBuf> {
+        let reference = self.repo_folder(kind, id).join("refs").join(revision);
         let commit =
             std::fs::read_to_string(reference).map_or_else(|_| revision.to_owned(), |commit| commit.trim().to_owned());
-        let snapshot = self.snapshot_folder(id, &commit);
+        let snapshot = self.snapshot_folder(kind, id, &commit);
         snapshot.is_dir().then_some(snapshot)
     }
 
     /// The folder of one commit's files, whether or not it exists.
-    pub(super) fn snapshot_folder(&self, id: &str, commit: &str) -> PathBuf {
-        self.model_folder(id).join("snapshots").join(commit)
+    pub(super) fn snapshot_folder(&self, kind: RepoKind, id: &str, commit: &str) -> PathBuf {
+        self.repo_folder(kind, id).join("snapshots").join(commit)
     }
 
-    fn model_folder(&self, id: &str) -> PathBuf {
-        self.cache.join(format!("models--{}", id.replace('/', "--")))
+    fn repo_folder(&self, kind: RepoKind, id: &str) -> PathBuf {
+        let kind = match kind {
+            RepoKind::Model => "models",
+            RepoKind::DataSet => "datasets",
+        };
+        self.cache.join(format!("{kind}--{}", id.replace('/', "--")))
     }
 }
 
