@@ -303,10 +303,10 @@ gpu-model *args:
 accept:
     UPDATE_GOLDEN=1 cargo test --locked --test it -- export:: report::
 
-# The table of docs/database.md from the migrations
+# The pages that are made from tables: database, commands, settings, metrics, exit codes
 [group('goldens')]
 accept-docs:
-    UPDATE_DOCS=1 cargo test --locked --test it document
+    UPDATE_DOCS=1 cargo test --locked --test it -- document reference::
 
 # The quickstart's texts, tokenizer and base model
 [group('goldens')]

@@ -9,7 +9,8 @@ use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
     gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
-    quickstart, rank, report, schema, search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
+    quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, train, try_kernels,
+    vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -83,6 +84,11 @@ pub fn command_line_error(words: &[String]) -> Option<String> {
     let error = Arguments::arranged().try_get_matches_from(words).err()?;
     // Asking for help is no mistake.
     error.use_stderr().then(|| error.to_string())
+}
+
+/// Every command and its options, as the documentation's page on them has it.
+pub fn command_reference() -> String {
+    reference::page(&Arguments::arranged())
 }
 
 /// Keeps backtraces out of the messages of errors; panics have theirs where `RUST_BACKTRACE` asks for them.

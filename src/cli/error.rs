@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
+use super::exit_codes::{BAD_INPUT, DATABASE, DOES_NOT_FIT, FAILED, INPUT_CHANGED, MAY_NOT_FIT, TAKEN, WORKERS};
 use crate::report::printable;
 use crate::space::SpaceError;
 use crate::store::StoreError;
@@ -85,14 +86,14 @@ impl CliError {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::BadInput(_) | Self::BadFile(_) => 2,
-            Self::Failed(_) => 1,
-            Self::Database(_) => 3,
-            Self::Taken(_) => 4,
-            Self::Workers(_) => 5,
-            Self::InputChanged(_) => 6,
-            Self::DoesNotFit => 7,
-            Self::MayNotFit => 8,
+            Self::BadInput(_) | Self::BadFile(_) => BAD_INPUT,
+            Self::Failed(_) => FAILED,
+            Self::Database(_) => DATABASE,
+            Self::Taken(_) => TAKEN,
+            Self::Workers(_) => WORKERS,
+            Self::InputChanged(_) => INPUT_CHANGED,
+            Self::DoesNotFit => DOES_NOT_FIT,
+            Self::MayNotFit => MAY_NOT_FIT,
             Self::Interrupted { code, .. } | Self::Detached { code, .. } => *code,
         }
     }

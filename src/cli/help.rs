@@ -137,6 +137,19 @@ const EXAMPLES: [(&str, &[&str]); 30] = [
     ("man", &["peft-tune man ~/.local/share/man/man1"]),
 ];
 
+/// The groups, each with its name and its commands.
+pub(super) fn groups() -> &'static [(&'static str, &'static [&'static str])] {
+    &GROUPS
+}
+
+/// The examples of one command.
+pub(super) fn examples_of(command: &str) -> &'static [&'static str] {
+    EXAMPLES
+        .iter()
+        .find(|(name, _)| *name == command)
+        .map_or(&[], |(_, lines)| lines)
+}
+
 /// The program's command line with its commands in groups, and an example or more of each.
 pub(super) fn arranged(mut command: Command) -> Command {
     let template = template(&command, terminal_width().unwrap_or(100));

@@ -9,26 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::worker::Task;
-use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, THROUGHPUT, is_of_target};
+use crate::worker::{Task, is_of_training};
+use peft_tune_core::objective::{LOSS, THROUGHPUT, is_of_target};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
 use peft_tune_kernels::Kernels;
-
-/// Metrics of the training phase; all others are the profile phase's.
-const LOSS_METRICS: [&str; 11] = [
-    LOSS,
-    LOSS_BEFORE,
-    LOSS_STANDARD_ERROR,
-    "accuracy",
-    "loss_fp32",
-    "loss_kept_percent",
-    "top1_agreement_percent",
-    "train_steps",
-    "train_tokens",
-    "train_epochs",
-    "train_s",
-];
 
 /// A part of a trial that another trial measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +48,8 @@ impl Measurement {
         let is_of_it = |name: &str| match self {
             // Each setting has a prediction of its own, which is not inherited.
             Self::Cost if is_of_target(name) => false,
-            Self::Cost => !LOSS_METRICS.contains(&name) && !of_the_stop.iter().any(|one| one == name),
-            Self::Loss => LOSS_METRICS.contains(&name),
+            Self::Cost => !is_of_training(name) && !of_the_stop.iter().any(|one| one == name),
+            Self::Loss => is_of_training(name),
             Self::Metric(metric) => name == metric,
         };
         let mut part = metrics.clone();

@@ -9,6 +9,7 @@ mod fault;
 mod launch_command;
 mod launcher;
 mod limits;
+mod metric_rows;
 mod mock;
 mod mock_session;
 mod placement;
@@ -31,6 +32,8 @@ pub use evaluator::{DeviceAssignment, Evaluator, EvaluatorError, Task, TrialEven
 pub use launch_command::LaunchCommand;
 pub use launcher::Launcher;
 pub use limits::{MemoryLimiter, memory_limiter};
+pub(crate) use metric_rows::is_of_training;
+pub use metric_rows::{MetricPart, MetricRow, metric_rows};
 pub use mock::MockEvaluator;
 pub use placement::{Placement, pin_to, usable_cpus};
 pub use pool::{Measuring, PoolSettings, WorkerPool};

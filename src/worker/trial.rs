@@ -1,25 +1,5 @@
 //! One trial on the native engine: the profile phase, then the training phase.
-//!
-//! | metric | unit | meaning |
-//! |---|---|---|
-//! | `throughput` | tokens/s | median over the measured steps, of all devices together; `throughput_spread` and `throughput_interval` are relative |
-//! | `peak_memory` | bytes | highest engine bytes in use (weights included) over the worst-case step and the measured ones, on the device with the most |
-//! | `base_memory_bytes` | bytes | the base weights' part of it |
-//! | `reserved_memory_bytes` | bytes | highest resident set size of the whole process on the CPU, pool size on a GPU |
-//! | `step_s`, `data_s`, `forward_s`, `backward_s`, `optimizer_s` | s | medians over the measured steps |
-//! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
-//! | `slow_steps` | 1 | share of the measured steps that took over 1.5 times the median's time for a token |
-//! | `own_cpu_share`, `cpu_pressure`, `other_cores`, `clock_mhz` | 1, 1, 1, MHz | the machine meanwhile: see `profile::disturbance` |
-//! | `gpu_utilisation`, `gpu_power_w`, `gpu_temperature_c`, `gpu_clock_mhz` | 1, W, C, MHz | of a GPU by its driver: means over the measured steps, the highest temperature |
-//! | `joules_per_token` | J | energy of a trained token, of all GPUs and, where it may be read, the processor |
-//! | `mfu` | 1 | model FLOPs a second over the peak that the GPU's maker publishes; absent where that is not known |
-//! | `disturbed` | 1 | share of the throughput that may have been lost to other programs; absent where it was quiet |
-//! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
-//! | `loss_before` | nats | on the held-out set before the first step: what a training that teaches nothing has |
-//! | `loss_standard_error` | nats | of `loss`, over the choice of held-out rows; absent with a single micro-batch of them |
-//! | `train_steps`, `train_tokens`, `train_epochs`, `train_s` | 1, 1, 1, s | what the training phase did |
-//! | `loss_fp32`, `loss_kept_percent`, `top1_agreement_percent` | nats, %, % | of an accuracy check: the loss on F32 base weights, that over `loss`, and how often both find the same token most likely |
-//! | `load_s` | s | until the first step could start |
+//! The metrics that it measures are the rows of `metric_rows`.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -95,6 +95,8 @@ mod pruning;
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
+/// Pages of the documentation that are made from the program's tables.
+mod reference;
 /// The door to the scripts.
 #[cfg(unix)]
 mod scripts;
@@ -106,6 +108,9 @@ mod space;
 mod target;
 /// The study loop with a stand-in for the trial process.
 mod tune;
+/// The tutorial and the how-tos, run as a reader would.
+#[cfg(unix)]
+mod tutorial;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 

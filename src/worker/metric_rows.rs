@@ -1,0 +1,235 @@
+//! What a trial of the native engine measures: one row for each metric, from which the documentation has its table.
+
+use peft_tune_core::objective::{
+    GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS, LOSS_BEFORE,
+    LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT,
+    THROUGHPUT,
+};
+use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
+
+/// One metric that trials have.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricRow {
+    pub name: &'static str,
+    /// Its unit; empty for counts and shares.
+    pub unit: &'static str,
+    pub part: MetricPart,
+    /// What it means, as Markdown of one line.
+    pub about: &'static str,
+}
+
+/// What of a trial a metric belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricPart {
+    /// The profile phase: what a setting costs.
+    Cost,
+    /// The training phase: what it teaches.
+    Training,
+    /// A trial that was stopped on its way: where its loss was going.
+    Stop,
+    /// A repeat of a finalist.
+    Repeat,
+    /// A prediction for another stack.
+    Target,
+}
+
+impl MetricPart {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 5] = [Self::Cost, Self::Training, Self::Stop, Self::Repeat, Self::Target];
+}
+
+use MetricPart::{Cost, Repeat, Stop, Target, Training};
+
+const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'static str) -> MetricRow {
+    MetricRow {
+        name,
+        unit,
+        part,
+        about,
+    }
+}
+
+const ROWS: [MetricRow; 47] = [
+    row(
+        Cost,
+        THROUGHPUT,
+        "tokens/s",
+        "Median over the measured steps of trained tokens a second, of all devices together. Padding is not counted.",
+    ),
+    row(
+        Cost,
+        "throughput_spread",
+        "",
+        "Spread of the measured steps around it, relative.",
+    ),
+    row(
+        Cost,
+        THROUGHPUT_INTERVAL,
+        "",
+        "Half the width of its 95% interval, relative.",
+    ),
+    row(
+        Cost,
+        PEAK_MEMORY,
+        "bytes",
+        "Highest bytes in use by the engine, weights included, over the worst-case step and the measured ones, on the device with the most.",
+    ),
+    row(Cost, "base_memory_bytes", "bytes", "The base weights' part of it."),
+    row(
+        Cost,
+        "reserved_memory_bytes",
+        "bytes",
+        "Highest resident set of the whole process on a processor, size of the pool on a GPU.",
+    ),
+    row(Cost, "step_s", "s", "Median time of a step."),
+    row(Cost, "data_s", "s", "Its part for getting the rows."),
+    row(Cost, "forward_s", "s", "Its part for the forward pass."),
+    row(Cost, "backward_s", "s", "Its part for the backward pass."),
+    row(Cost, "optimizer_s", "s", "Its part for the update."),
+    row(Cost, "warmup_steps", "", "Steps before the measured ones."),
+    row(Cost, "measured_steps", "", "Steps that were measured."),
+    row(
+        Cost,
+        "slow_steps",
+        "",
+        "Share of the measured steps that took over 1.5 times the median's time for a token.",
+    ),
+    row(Cost, "load_s", "s", "Time until the first step could start."),
+    row(
+        Cost,
+        DISTURBED,
+        "",
+        "Share of the throughput that may have been lost to other programs; absent where it was quiet.",
+    ),
+    row(
+        Cost,
+        NEIGHBOURS,
+        "",
+        "Trials that computed on the same hardware during the profile phase, at most.",
+    ),
+    row(
+        Cost,
+        "own_cpu_share",
+        "",
+        "The program's processor time over what its threads could use.",
+    ),
+    row(
+        Cost,
+        "cpu_pressure",
+        "",
+        "Share of the time in which something waited for a processor.",
+    ),
+    row(Cost, "other_cores", "", "Processors that other programs kept busy."),
+    row(Cost, "clock_mhz", "MHz", "Clock of the processor meanwhile."),
+    row(
+        Cost,
+        GPU_UTILISATION,
+        "",
+        "Part of the measured time in which the GPU was busy, from 0 to 1.",
+    ),
+    row(Cost, GPU_POWER_W, "W", "Mean power of the GPU."),
+    row(Cost, GPU_TEMPERATURE_C, "°C", "Highest temperature of the GPU."),
+    row(Cost, GPU_CLOCK_MHZ, "MHz", "Mean clock of the GPU's multiprocessors."),
+    row(
+        Cost,
+        JOULES_PER_TOKEN,
+        "J",
+        "Energy of a trained token, of all GPUs and, where it may be read, the processor.",
+    ),
+    row(
+        Cost,
+        MFU,
+        "",
+        "Model FLOPs a second over the peak that the GPU's maker publishes; absent where that is not known.",
+    ),
+    row(
+        Training,
+        LOSS,
+        "nats",
+        "Mean cross-entropy of a target token on the held-out rows after the training phase.",
+    ),
+    row(
+        Training,
+        LOSS_BEFORE,
+        "nats",
+        "The same before the first step: what a training that teaches nothing has.",
+    ),
+    row(
+        Training,
+        LOSS_STANDARD_ERROR,
+        "nats",
+        "How far another choice of held-out rows would move the loss; absent with a single micro-batch of them.",
+    ),
+    row(
+        Training,
+        "accuracy",
+        "",
+        "Share of the target tokens that the model finds the most likely ones.",
+    ),
+    row(Training, "train_steps", "", "Steps of the training phase."),
+    row(Training, "train_tokens", "", "Tokens that it trained on."),
+    row(Training, "train_epochs", "", "How often it went over its rows."),
+    row(Training, "train_s", "s", "Time of its steps."),
+    row(
+        Training,
+        "loss_fp32",
+        "nats",
+        "With `accuracy_check`: the loss of the same model on base weights in F32.",
+    ),
+    row(
+        Training,
+        "loss_kept_percent",
+        "%",
+        "With `accuracy_check`: that loss over `loss`.",
+    ),
+    row(
+        Training,
+        "top1_agreement_percent",
+        "%",
+        "With `accuracy_check`: how often both find the same token most likely.",
+    ),
+    row(Stop, "planned_steps", "", "Steps that the training would have had."),
+    row(Stop, "loss_expected", "nats", "Where the curve was going."),
+    row(Stop, "loss_expected_deviation", "nats", "Standard deviation of that."),
+    row(
+        Stop,
+        "loss_at_least",
+        "nats",
+        "What the loss could not have fallen below, where there is no such value.",
+    ),
+    row(
+        Repeat,
+        LOSS_LONGER,
+        "nats",
+        "The loss after a training longer than the study's others.",
+    ),
+    row(Repeat, LONGER_TOKENS, "", "Tokens of that training."),
+    row(
+        Target,
+        TARGET_THROUGHPUT,
+        "tokens/s",
+        "Throughput predicted of another stack on its device. Padding is not counted where the rows are known.",
+    ),
+    row(
+        Target,
+        TARGET_PEAK_MEMORY,
+        "bytes",
+        "Peak memory predicted of a process of that stack.",
+    ),
+    row(
+        Target,
+        TARGET_SHORTFALL,
+        "bytes",
+        "What is missing of the prediction's reserve: whether it fits is uncertain. Absent where it surely fits.",
+    ),
+];
+
+/// Every metric that trials of the native engine have. A command may report any others.
+pub fn metric_rows() -> &'static [MetricRow] {
+    &ROWS
+}
+
+/// Whether the training phase measures a metric.
+pub(crate) fn is_of_training(metric: &str) -> bool {
+    ROWS.iter().any(|row| row.part == Training && row.name == metric)
+}
