@@ -193,6 +193,11 @@ exports *args="tests/golden/exports/*":
 studies *args:
     scripts/peers/studies_with_tools.py --binary {{binary}} {{args}}
 
+# Searches with trackers, read by their own packages (`pip install tensorboard`)
+[group('peers')]
+trackers *args:
+    scripts/peers/trackers_with_tools.py --binary {{binary}} {{args}}
+
 # A client of the Model Context Protocol searches the quickstart by `peft-tune mcp` (`pip install mcp`)
 [group('peers')]
 mcp *args:

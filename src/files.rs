@@ -48,6 +48,22 @@ pub fn is_no_file(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
+/// A name from elsewhere as that of a file: nothing in it leads elsewhere or means something to a shell.
+pub fn plain_name(name: &str) -> String {
+    let plain = |c: char| {
+        if c.is_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    let name: String = name.chars().map(plain).take(100).collect();
+    match name.starts_with('.') || name.is_empty() {
+        true => format!("_{name}"),
+        false => name,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +82,13 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
         let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(left.len(), 1, "no draft is left behind");
+    }
+
+    #[test]
+    fn a_name_from_elsewhere_stays_in_its_folder() {
+        for (name, expected) in [("my-study", "my-study"), ("..", "_.."), ("a/b c", "a_b_c"), ("", "_")] {
+            assert_eq!(plain_name(name), expected);
+        }
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | 4 | [`cli`] |
-//! | 3 | [`tune`], [`dashboard`] |
+//! | 5 | [`cli`] |
+//! | 4 | [`tune`], [`dashboard`] |
+//! | 3 | [`track`] |
 //! | 2 | [`worker`], [`report`] |
 //! | 1 | [`export`], [`stacks`], [`store`], [`space`], [`shell`], [`files`] |
 
@@ -24,5 +25,6 @@ pub mod shell;
 pub mod space;
 pub mod stacks;
 pub mod store;
+pub mod track;
 pub mod tune;
 pub mod worker;

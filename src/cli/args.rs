@@ -9,7 +9,7 @@ use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
     gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
-    quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, train, try_kernels,
+    quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, track, train, try_kernels,
     vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
@@ -56,6 +56,7 @@ enum Command {
     Import(import::Args),
     Vacuum(vacuum::Args),
     Export(export::Args),
+    Track(track::Args),
     Train(train::Args),
     Merge(merge::Args),
     Adopt(adopt::Args),
@@ -176,6 +177,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Import(args) => import::run(args),
         Command::Vacuum(args) => vacuum::run(args),
         Command::Export(args) => export::run(args, choose::choose),
+        Command::Track(args) => track::run(args),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Adopt(args) => adopt::run(&args),

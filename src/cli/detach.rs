@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::output::{tell_part, write_result};
+use crate::files::plain_name;
 use crate::report::printable;
 use crate::space::Study;
 use crate::store::Store;
@@ -21,14 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Where a search in the background writes, unless it was told: beside the database, under the study's name.
 pub(super) fn log_path(database: &DatabaseArgs, study: &Study) -> PathBuf {
-    let plain = |c: char| {
-        if c.is_alphanumeric() || "-_.".contains(c) {
-            c
-        } else {
-            '_'
-        }
-    };
-    let name: String = study.name.chars().map(plain).collect();
+    let name = plain_name(&study.name);
     let mut path = database.path().into_os_string();
     path.push(format!("-{name}.log"));
     path.into()

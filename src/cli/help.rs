@@ -9,7 +9,10 @@ use super::output::terminal_width;
 /// Commands by what they are for. Those that are missing here are hidden.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Find settings", &["quickstart", "init", "plan", "search"]),
-    ("A search that runs", &["status", "attach", "stop", "dashboard"]),
+    (
+        "A search that runs",
+        &["status", "attach", "stop", "dashboard", "track"],
+    ),
     (
         "Look at results and use them",
         &["show", "pareto", "explain", "compare", "report", "query", "export"],
@@ -26,7 +29,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 30] = [
+const EXAMPLES: [(&str, &[&str]); 31] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -54,12 +57,20 @@ const EXAMPLES: [(&str, &[&str]); 30] = [
             "peft-tune search space.yaml --trials 20",
             "peft-tune search space.yaml --dry-run",
             "peft-tune search space.yaml --detach",
+            "peft-tune search space.yaml --track tensorboard=runs",
         ],
     ),
     ("status", &["peft-tune status", "peft-tune status my-study --json"]),
     ("attach", &["peft-tune attach", "peft-tune attach my-study"]),
     ("stop", &["peft-tune stop", "peft-tune stop my-study"]),
     ("dashboard", &["peft-tune dashboard", "peft-tune dashboard my-study"]),
+    (
+        "track",
+        &[
+            "peft-tune track --to tensorboard=runs",
+            "peft-tune track my-study --to tensorboard=runs",
+        ],
+    ),
     ("show", &["peft-tune show", "peft-tune show my-study"]),
     (
         "pareto",

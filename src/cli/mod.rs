@@ -77,6 +77,7 @@ mod studies;
 mod study_rows;
 mod target;
 mod threads;
+mod track;
 mod train;
 mod train_devices;
 mod train_ranks;

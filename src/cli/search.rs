@@ -24,6 +24,7 @@ use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use super::resume::resume_command;
 use super::target;
+use super::track::TrackArgs;
 use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
@@ -80,6 +81,8 @@ pub(super) struct Args {
     /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
     #[arg(long)]
     warm_start: bool,
+    #[command(flatten)]
+    track: TrackArgs,
     #[command(flatten)]
     workers: WorkerArgs,
     /// Shows what would run, and runs nothing.
@@ -185,6 +188,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         earlier,
     };
     let sampler = sampler_of(study, &problem, knowledge)?;
+    let tracking = args.track.start(&args.database, &study.name)?;
     let is_quiet = args.json || !std::io::stderr().is_terminal();
     let mut progress = SearchProgress::new((&study.name, &args.database), is_quiet);
     let parts = TunerParts {
@@ -199,6 +203,11 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     began.store(true, Relaxed);
     let ran = tune(args, &opened, parts, (forecast, target)).await;
     progress.finish();
+    if let Some(tracking) = tracking {
+        // What is not written yet is told when the store is closed.
+        let _ = store.flush_steps().await;
+        tokio::task::block_in_place(|| tracking.finish());
+    }
     let (ending, spent_s) = ran?;
     let (history, confirmed) = store.confirmed_trials(id).await?;
     let found = Found {

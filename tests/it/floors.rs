@@ -71,6 +71,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "export",
             "worker",
             "report",
+            "track",
             "tune",
             "dashboard",
             "cli",

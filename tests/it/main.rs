@@ -144,6 +144,8 @@ mod store;
 mod generate;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
+/// Studies in experiment trackers.
+mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
 /// One trial through a pool of workers; no tests of its own.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::Args;
-use super::study::Recommended;
 use crate::cli::CliError;
 use crate::cli::rows::{FinishRows, RowFormat, WholeOutput};
 use crate::store::{SqlValue, StudyOverview, TrialRun};
+use crate::track::Recommended;
 use peft_tune_core::study::ParamValue;
 
 /// The views that are written beside the trials, without the study's name.

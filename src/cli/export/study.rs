@@ -7,47 +7,10 @@ use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
 use crate::cli::output::{tell, write_result};
 use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
-use crate::report::{against_baseline, printable};
-use crate::store::{StepRecord, Store, StoreError, StudyOverview, TrialRun};
-use peft_tune_core::study::{Phase, TrialNumber, TrialState};
-use peft_tune_search::{Preference, recommend};
-
-/// A study with everything that was stored of it.
-pub(super) struct WholeStudy {
-    pub overview: StudyOverview,
-    pub runs: Vec<TrialRun>,
-    /// Steps of each trial, the profile phase before the training.
-    pub steps: Vec<Vec<StepRecord>>,
-    pub recommended: Option<Recommended>,
-}
-
-/// The trial to take, as every export says it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Recommended {
-    pub trial: TrialNumber,
-    /// Why, with the numbers that decided.
-    pub reason: String,
-    /// What it wins against the baseline, where the study has one.
-    pub against_baseline: Option<String>,
-}
-
-impl Recommended {
-    /// Of a study as it stands; `None` where nothing can be recommended.
-    pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
-        let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
-            return Ok(None);
-        };
-        let baseline = store.baseline(study.id).await?;
-        let baseline = baseline.and_then(|number| trials.iter().find(|trial| trial.number == number));
-        Ok(Some(Self {
-            trial: chosen.trial.number,
-            against_baseline: baseline
-                .map(|baseline| against_baseline(&study.objectives, (chosen.trial, baseline), &confirmed)),
-            reason: chosen.reason,
-        }))
-    }
-}
+use crate::report::printable;
+use crate::store::{StepRecord, StoreError, TrialRun};
+use crate::track::{Recommended, TrackedStudy, TrackedTrial};
+use peft_tune_core::study::{Phase, TrialState};
 
 /// Writes the study that the arguments name.
 pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
@@ -60,8 +23,14 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
         StudyFormat::Optuna => vec![optuna(args)?],
         StudyFormat::Csv => rows::write(args, crate::cli::rows::RowFormat::Csv, "csv")?,
         StudyFormat::Parquet => rows::write(args, crate::cli::rows::RowFormat::Parquet, "parquet")?,
-        StudyFormat::Tensorboard => tensorboard::write(args, &read(args)?)?,
-        StudyFormat::Mlflow => mlflow(args, &read(args)?)?,
+        StudyFormat::Tensorboard => {
+            let (study, trials) = read(args)?;
+            tensorboard::write(args, &study, &trials)?
+        }
+        StudyFormat::Mlflow => {
+            let (study, trials) = read(args)?;
+            mlflow(args, &study, &trials)?
+        }
     };
     for file in files {
         write_result(&format!("{}\n", file.display()))?;
@@ -79,23 +48,14 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
     Ok(())
 }
 
-fn read(args: &Args) -> Result<WholeStudy, CliError> {
+fn read(args: &Args) -> Result<(TrackedStudy, Vec<TrackedTrial>), CliError> {
     args.database.read(async |store| {
-        let overview = store.study(args.study.as_deref()).await?;
-        let runs = store.trial_runs(overview.id).await?;
-        let mut steps = Vec::with_capacity(runs.len());
-        for run in &runs {
-            let mut of_trial = store.steps(overview.id, run.trial.number, Phase::Profile).await?;
-            of_trial.extend(store.steps(overview.id, run.trial.number, Phase::Train).await?);
-            steps.push(of_trial);
+        let study = TrackedStudy::read(store, args.study.as_deref()).await?;
+        let mut trials = Vec::with_capacity(study.runs.len());
+        for run in &study.runs {
+            trials.push(TrackedTrial::read(store, &study, run).await?);
         }
-        let recommended = Recommended::read(store, &overview).await?;
-        Ok(WholeStudy {
-            overview,
-            runs,
-            steps,
-            recommended,
-        })
+        Ok((study, trials))
     })
 }
 
@@ -115,12 +75,10 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
-fn mlflow(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
-    let runs: Vec<MlflowRun> = study
-        .runs
+fn mlflow(args: &Args, study: &TrackedStudy, trials: &[TrackedTrial]) -> Result<Vec<PathBuf>, CliError> {
+    let runs: Vec<MlflowRun> = trials
         .iter()
-        .zip(&study.steps)
-        .map(|(run, steps)| mlflow_run(run, steps, study.recommended.as_ref()))
+        .map(|trial| mlflow_run(&trial.run, &trial.steps, study.recommended.as_ref()))
         .collect();
     let experiment = MlflowExperiment {
         name: &study.overview.name,

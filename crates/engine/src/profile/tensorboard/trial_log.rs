@@ -1,17 +1,13 @@
-//! An event file of a trial that is over, written from what was stored of it.
-
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+//! The events of a trial, rendered from what was stored of it: the same trial gives the same bytes.
 
 use super::event::{self, Scalar};
 use super::hparams::{self, HparamValue};
-use super::record::framed;
+use super::record::{framed, whole_records};
 
-/// An event file of one finished trial.
-#[derive(Debug)]
+/// Bytes of the event file of one trial, or of a part of it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrialLog {
-    file: BufWriter<File>,
+    bytes: Vec<u8>,
 }
 
 /// How a trial begins in the table.
@@ -21,47 +17,62 @@ pub struct TrialStart<'a> {
     pub name: &'a str,
     /// Seconds since 1970.
     pub at_s: f64,
+    /// Columns of the table, which are those of all trials.
+    pub columns: &'a [&'a str],
     pub params: &'a [(&'a str, HparamValue)],
     /// Tags of the numbers that the table shows beside the params.
     pub metrics: &'a [&'a str],
+    /// Whether an attempt before it was lost: what TensorBoard has of that goes.
+    pub again: bool,
 }
 
 impl TrialLog {
-    /// Starts the file `events.out.tfevents.N.peft-tune` in `folder`, which is made where it is missing. A file of that
-    /// name, of an export before, is replaced.
-    pub fn create(folder: &Path, start: &TrialStart<'_>) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let name = format!("events.out.tfevents.{:010}.peft-tune", start.at_s.max(0.0) as u64);
-        let mut log = Self {
-            file: BufWriter::new(File::create(folder.join(name))?),
-        };
-        log.write(&event::version(start.at_s))?;
-        let names: Vec<&str> = start.params.iter().map(|(name, _)| *name).collect();
-        log.write(&hparams::columns(start.at_s, &names, start.metrics))?;
-        log.write(&hparams::session_start(start.at_s, start.name, start.params))?;
-        Ok(log)
+    /// A file's begin. It belongs into a file called [`TrialLog::file_name`].
+    pub fn begin(start: &TrialStart<'_>) -> Self {
+        let mut log = Self::default();
+        log.add(&event::version(start.at_s));
+        if start.again {
+            log.add(&event::session_start(start.at_s, 0));
+        }
+        log.add(&hparams::columns(start.at_s, start.columns, start.metrics));
+        log.add(&hparams::session_start(start.at_s, start.name, start.params));
+        log
+    }
+
+    /// The name of a file that TensorBoard reads, with whose it is. TensorBoard reads the files of a folder in the order of
+    /// their names: that of a later attempt comes last.
+    pub fn file_name(at_s: f64, owner: &str) -> String {
+        format!("events.out.tfevents.{:010}.{owner}", at_s.max(0.0) as u64)
     }
 
     /// Adds numbers of one step; those that are not finite are left out.
-    pub fn scalars(&mut self, at_s: f64, step: u64, values: &[(&str, f64)]) -> io::Result<()> {
+    pub fn scalars(&mut self, at_s: f64, step: u64, values: &[(&str, f64)]) {
         let scalars: Vec<Scalar<'_>> = values
             .iter()
             .filter(|(_, value)| value.is_finite())
             .map(|(tag, value)| Scalar { tag, value: *value })
             .collect();
-        if scalars.is_empty() {
-            return Ok(());
+        if !scalars.is_empty() {
+            self.add(&event::scalars(at_s, step, &scalars));
         }
-        self.write(&event::scalars(at_s, step, &scalars))
     }
 
-    /// Says how the trial ended, and writes everything out.
-    pub fn finish(mut self, at_s: f64, succeeded: bool) -> io::Result<()> {
-        self.write(&hparams::session_end(at_s, succeeded))?;
-        self.file.flush()
+    /// Says how the trial ended.
+    pub fn end(&mut self, at_s: f64, succeeded: bool) {
+        self.add(&hparams::session_end(at_s, succeeded));
     }
 
-    fn write(&mut self, event: &[u8]) -> io::Result<()> {
-        self.file.write_all(&framed(event))
+    /// The bytes so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes at the front of a file's that are whole events: what stands behind them was torn.
+    pub fn whole_bytes(file: &[u8]) -> usize {
+        whole_records(file)
+    }
+
+    fn add(&mut self, event: &[u8]) {
+        self.bytes.extend(framed(event));
     }
 }

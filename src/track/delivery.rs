@@ -1,0 +1,150 @@
+//! What one tracker has been given, and what it still lacks.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::{Destination, TrackError, TrackedStudy, TrackedTrial, Tracker};
+use crate::store::TrialRun;
+use peft_tune_core::study::{TrialNumber, TrialState};
+
+/// How long a tracker that failed is left alone, at first and at most.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
+
+/// What people are told of a tracker.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// It failed for the first time since it last worked.
+    Failing { destination: Destination, reason: String },
+    /// It works again.
+    Recovered { destination: Destination },
+}
+
+/// What a tracker never got.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Missing {
+    pub destination: Destination,
+    /// Trials that it lacks in whole or in part; 0 where it lacks only what is told of the study as a whole.
+    pub trials: usize,
+    pub reason: String,
+}
+
+/// One tracker with what it has.
+pub(super) struct Delivery {
+    destination: Destination,
+    tracker: Box<dyn Tracker>,
+    /// Trials as it has them.
+    has: HashMap<TrialNumber, TrialRun>,
+    failing: Option<Failing>,
+}
+
+struct Failing {
+    reason: String,
+    pause: Duration,
+    until: Instant,
+}
+
+impl Delivery {
+    pub(super) fn new(destination: Destination) -> Self {
+        Self {
+            tracker: destination.tracker(),
+            destination,
+            has: HashMap::new(),
+            failing: None,
+        }
+    }
+
+    /// Whether the tracker lacks something of a trial. A running one may have more steps at any time.
+    pub(super) fn lacks(&self, run: &TrialRun) -> bool {
+        let is_running = matches!(run.trial.state, TrialState::Running);
+        is_running || self.has.get(&run.trial.number).is_none_or(|has| !is_same(has, run))
+    }
+
+    /// Whether it is left alone after a failure.
+    pub(super) fn pauses(&self) -> bool {
+        self.failing
+            .as_ref()
+            .is_some_and(|failing| Instant::now() < failing.until)
+    }
+
+    /// Whether it has failed and not worked since.
+    pub(super) fn fails(&self) -> bool {
+        self.failing.is_some()
+    }
+
+    /// Ends a pause after a failure.
+    pub(super) fn try_again(&mut self) {
+        if let Some(failing) = &mut self.failing {
+            (failing.until, failing.pause) = (Instant::now(), AGAIN_AFTER);
+        }
+    }
+
+    /// Gives it a trial; what there is to tell of that.
+    pub(super) fn give(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Option<Told> {
+        let taken = self.tracker.take(study, trial);
+        if taken.is_ok() {
+            self.has.insert(trial.run.trial.number, trial.run.clone());
+        }
+        self.note(taken)
+    }
+
+    /// Gives it what is told of the study as a whole.
+    pub(super) fn finish(&mut self, study: &TrackedStudy) -> Option<Told> {
+        let taken = self.tracker.finish(study);
+        self.note(taken)
+    }
+
+    /// What it lacks of a study, at the end of all tries.
+    pub(super) fn missing(&self, study: &TrackedStudy) -> Option<Missing> {
+        let lacking = |run: &&TrialRun| self.has.get(&run.trial.number).is_none_or(|has| !is_same(has, run));
+        let trials = study.runs.iter().filter(lacking).count();
+        let reason = match &self.failing {
+            Some(failing) => failing.reason.clone(),
+            None if trials > 0 => "there was no time left".to_owned(),
+            None => return None,
+        };
+        Some(Missing {
+            destination: self.destination.clone(),
+            trials,
+            reason,
+        })
+    }
+
+    /// What it may lack where that is not known.
+    pub(super) fn unknown(&self, reason: String) -> Missing {
+        Missing {
+            destination: self.destination.clone(),
+            trials: 0,
+            reason,
+        }
+    }
+
+    fn note(&mut self, taken: Result<(), TrackError>) -> Option<Told> {
+        let destination = self.destination.clone();
+        let Err(error) = taken else {
+            return self.failing.take().map(|_| Told::Recovered { destination });
+        };
+        let reason = error.to_string();
+        let pause = self
+            .failing
+            .as_ref()
+            .map_or(AGAIN_AFTER, |failing| failing.pause * 2)
+            .min(AGAIN_AT_MOST);
+        let before = self.failing.replace(Failing {
+            reason: reason.clone(),
+            pause,
+            until: Instant::now() + pause,
+        });
+        before.is_none().then_some(Told::Failing { destination, reason })
+    }
+}
+
+/// Whether two looks at a trial saw the same, but for steps.
+fn is_same(one: &TrialRun, other: &TrialRun) -> bool {
+    one.trial.state == other.trial.state
+        && one.attempt == other.attempt
+        && one.started_at == other.started_at
+        && one.ended_at == other.ended_at
+        && one.reason == other.reason
+        && one.evaluations.len() == other.evaluations.len()
+}

@@ -1,0 +1,24 @@
+//! Why a tracker could not take a trial.
+
+use std::path::{Path, PathBuf};
+
+use crate::store::StoreError;
+
+/// What kept a trial from a tracker; the next try may succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum TrackError {
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{} holds another study of this name: choose another folder", path.display())]
+    OtherStudy { path: PathBuf },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl TrackError {
+    /// For `map_err` of what writes at `path`.
+    pub(super) fn writing(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Write { path, source }
+    }
+}

@@ -1,0 +1,160 @@
+//! The thread that looks at the results database and hands what changed to the trackers.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::delivery::Delivery;
+use super::{Destination, Missing, Told, TrackedStudy, TrackedTrial};
+use crate::store::{Store, StoreError, TrialRun};
+
+/// How often the database is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Looks that may be disturbed by a writer until one is taken as it is.
+const LOOKS: usize = 3;
+
+/// Keeps trackers up to date with a study of a database that this or another process writes, from a thread of its own.
+pub struct Follower {
+    stop: mpsc::Sender<Option<Duration>>,
+    thread: JoinHandle<Vec<Missing>>,
+}
+
+impl Follower {
+    /// Starts with what the study has so far. `tell` hears of failures.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub fn start(
+        database: &Path,
+        study: &str,
+        destinations: &[Destination],
+        tell: impl Fn(Told) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let following = Following {
+            database: database.to_owned(),
+            study: study.to_owned(),
+            deliveries: destinations.iter().cloned().map(Delivery::new).collect(),
+            tell: Box::new(tell),
+            seen: None,
+            deadline: None,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new()
+            .name("trackers".to_owned())
+            .spawn(move || runtime.block_on(following.run(&stopped)))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Brings what is there now, in at most so much time (at most that and one request) where a limit is given, and returns
+    /// what is missing then.
+    pub fn finish(self, within: Option<Duration>) -> Vec<Missing> {
+        // It waits for this, or has panicked.
+        let _ = self.stop.send(within);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+struct Following {
+    database: PathBuf,
+    study: String,
+    deliveries: Vec<Delivery>,
+    tell: Box<dyn Fn(Told) + Send>,
+    /// The study as it was last seen, and the database's mark then.
+    seen: Option<(i64, TrackedStudy)>,
+    /// When to give up.
+    deadline: Option<Instant>,
+}
+
+impl Following {
+    async fn run(mut self, stopped: &mpsc::Receiver<Option<Duration>>) -> Vec<Missing> {
+        let mut store = None;
+        let within = loop {
+            // What another process writes at the same moment, or a disk that is full, makes a look fail: the next one may not.
+            let _ = self.look(&mut store).await;
+            match stopped.recv_timeout(LOOK) {
+                Ok(within) => break within,
+                Err(RecvTimeoutError::Disconnected) => return Vec::new(),
+                Err(RecvTimeoutError::Timeout) => (),
+            }
+        };
+        self.deadline = within.map(|within| Instant::now() + within);
+        self.deliveries.iter_mut().for_each(Delivery::try_again);
+        let looked = self.look(&mut store).await;
+        let missing = match looked {
+            Ok(()) => self.end(),
+            Err(error) => self.all_missing(&error),
+        };
+        if let Some(store) = store {
+            // Nothing was written to it.
+            let _ = store.close().await;
+        }
+        missing
+    }
+
+    /// Looks once, and gives every tracker what it lacks. `store` stays open from look to look.
+    async fn look(&mut self, store: &mut Option<Store>) -> Result<(), StoreError> {
+        let open = match store {
+            Some(open) => open,
+            None => store.insert(Store::open_read_only(&self.database).await?),
+        };
+        let changed = self.read(open).await?;
+        let Some((mark, study)) = self.seen.take() else {
+            return Ok(());
+        };
+        if changed || self.deliveries.iter().any(Delivery::fails) {
+            for run in &study.runs {
+                self.give(open, &study, run).await?;
+            }
+        }
+        self.seen = Some((mark, study));
+        Ok(())
+    }
+
+    /// Reads the study where the database has changed; whether it has.
+    async fn read(&mut self, store: &Store) -> Result<bool, StoreError> {
+        for look in 0..LOOKS {
+            let mark = store.change_mark().await?;
+            if self.seen.as_ref().is_some_and(|(seen, _)| *seen == mark) {
+                return Ok(look > 0);
+            }
+            self.seen = Some((mark, TrackedStudy::read(store, Some(&self.study)).await?));
+        }
+        Ok(true)
+    }
+
+    async fn give(&mut self, store: &Store, study: &TrackedStudy, run: &TrialRun) -> Result<(), StoreError> {
+        let is_late = self.deadline.is_some_and(|deadline| Instant::now() > deadline);
+        let takes = |one: &Delivery| one.lacks(run) && !one.pauses() && !is_late;
+        if !self.deliveries.iter().any(takes) {
+            return Ok(());
+        }
+        let trial = TrackedTrial::read(store, study, run).await?;
+        for delivery in self.deliveries.iter_mut().filter(|one| takes(one)) {
+            if let Some(told) = delivery.give(study, &trial) {
+                (self.tell)(told);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every tracker's part; what they lack.
+    fn end(&mut self) -> Vec<Missing> {
+        let Some((_, study)) = &self.seen else {
+            return Vec::new();
+        };
+        let working = self.deliveries.iter_mut().filter(|one| !one.fails());
+        working.filter_map(|one| one.finish(study)).for_each(&self.tell);
+        self.deliveries.iter().filter_map(|one| one.missing(study)).collect()
+    }
+
+    /// What they may lack where the database could not be read at the end.
+    fn all_missing(&self, error: &StoreError) -> Vec<Missing> {
+        self.deliveries
+            .iter()
+            .map(|one| one.unknown(error.to_string()))
+            .collect()
+    }
+}

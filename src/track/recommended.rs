@@ -1,0 +1,34 @@
+//! The trial to take, as trackers and exports of whole studies say it.
+
+use crate::report::against_baseline;
+use crate::store::{Store, StoreError, StudyOverview};
+use peft_tune_core::study::TrialNumber;
+use peft_tune_search::{Preference, recommend};
+
+/// The trial to take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recommended {
+    pub trial: TrialNumber,
+    /// Why, with the numbers that decided.
+    pub reason: String,
+    /// What it wins against the baseline, where the study has one.
+    pub against_baseline: Option<String>,
+}
+
+impl Recommended {
+    /// Of a study as it stands; `None` where nothing can be recommended.
+    pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
+        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
+            return Ok(None);
+        };
+        let baseline = store.baseline(study.id).await?;
+        let baseline = baseline.and_then(|number| trials.iter().find(|trial| trial.number == number));
+        Ok(Some(Self {
+            trial: chosen.trial.number,
+            against_baseline: baseline
+                .map(|baseline| against_baseline(&study.objectives, (chosen.trial, baseline), &confirmed)),
+            reason: chosen.reason,
+        }))
+    }
+}
