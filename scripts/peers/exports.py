@@ -18,8 +18,6 @@ unsloth       the script parses, and every argument is one that unsloth's functi
 """
 
 import argparse
-import ast
-import dataclasses
 import importlib
 import importlib.util
 import json
@@ -36,6 +34,10 @@ os.environ["DISABLE_VERSION_CHECK"] = "1"
 warnings.filterwarnings("ignore")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What `peft-tune export --check` asks of the tools; here more is asked.
+sys.dont_write_bytecode = True  # not beside the sources
+sys.path.insert(0, str(ROOT / "src/cli/export"))
+import installed  # noqa: E402
 
 
 def tiny_model(vocabulary=64):
@@ -58,12 +60,10 @@ def adapter_of(directory):
 
 
 def check_peft(directory, _):
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
 
-    config = LoraConfig.from_pretrained(directory)
+    config = installed.adapter_of_peft(directory)
     written = adapter_of(directory)
-    dropped = set(written) - {field.name for field in dataclasses.fields(config)}
-    assert not dropped, f"keys that PEFT drops: {dropped}"
     model = get_peft_model(tiny_model(), config)
     adapters = {name: p for name, p in model.named_parameters() if "lora_A" in name and name.endswith("weight")}
     assert adapters and all(p.requires_grad for p in adapters.values()), "no trainable adapters"
@@ -75,13 +75,8 @@ def check_peft(directory, _):
 
 
 def check_trl(directory, options):
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser, get_peft_config
-
-    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
-    arguments = ["--config", str(directory / "trl_sft.yaml"), "--use_cpu", "true"]
-    _, training, model, data = parser.parse_args_and_config(args=arguments, fail_with_unknown_args=True)
+    training, config, data, _ = installed.arguments_of_trl(directory)
     written = adapter_of(directory)
-    config = get_peft_config(model)
     for ours, theirs in ((written["r"], config.r), (written["lora_alpha"], config.lora_alpha)):
         assert ours == theirs, f"{ours} became {theirs}"
     targets = config.target_modules
@@ -124,45 +119,15 @@ def train_with_trl(training, peft_config):
 
 
 def check_axolotl(directory, _):
-    import yaml
-    from axolotl.utils.config import validate_config
-    from axolotl.utils.dict import DictDefault
-    from axolotl.utils.schemas.config import AxolotlInputConfig
-
-    written = yaml.safe_load((directory / "axolotl.yaml").read_text())
-    dropped = set(written) - set(AxolotlInputConfig.model_fields)
-    assert not dropped, f"keys that axolotl drops: {dropped}"
-    capabilities = {
-        "bf16": True,
-        "fp8": False,
-        "tf32": True,
-        "n_gpu": 1,
-        "compute_capability": "sm_90",
-        "n_node": 1,
-    }
-    config = validate_config(
-        DictDefault(written), capabilities=capabilities, env_capabilities={"torch_version": "2.11.0"}
-    )
+    config = installed.config_of_axolotl(directory)
     assert config.lora_r == adapter_of(directory)["r"]
     assert isinstance(config.learning_rate, float), config.learning_rate
     return f"adapter={config.adapter} r={config.lora_r} alpha={config.lora_alpha} optimizer={config.optimizer}"
 
 
 def check_llamafactory(directory, _):
-    import torch
-    import yaml
-
-    if not torch.cuda.is_available():  # only the parser is under test
-        torch.cuda.is_bf16_supported = lambda *_, **__: True
-    from llamafactory.data.parser import get_dataset_list
-    from llamafactory.hparams import get_train_args
-
-    written = yaml.safe_load((directory / "llamafactory.yaml").read_text())
-    written["use_cpu"] = True
-    model, data, training, finetuning, _ = get_train_args(written)
+    model, training, finetuning, sets = installed.arguments_of_llamafactory(directory)
     assert finetuning.lora_rank == adapter_of(directory)["r"]
-    sets = get_dataset_list(data.dataset, str(directory))
-    sets += get_dataset_list(data.eval_dataset or [], str(directory))
     assert all(pathlib.Path(one.dataset_name).is_absolute() for one in sets), sets
     return (
         f"rank={finetuning.lora_rank} alpha={finetuning.lora_alpha} target={finetuning.lora_target} "
@@ -199,14 +164,12 @@ def stand_in_for_old_torchao():
 
 def check_torchtune(directory, _):
     stand_in_for_old_torchao()
-    from omegaconf import OmegaConf
     from torchtune import config as torchtune_config
 
     path = directory / "torchtune.yaml"
     if not path.is_file():
         return "not exported: " + refusal(directory, "torchtune")
-    written = OmegaConf.load(path)
-    torchtune_config.validate(written)
+    written = installed.config_of_torchtune(directory)
     # `validate` lets missing arguments pass; the model's have to be complete.
     component = written.model._component_.rsplit(".", 1)
     builder = getattr(importlib.import_module(component[0]), component[1])
@@ -222,37 +185,8 @@ def check_torchtune(directory, _):
     return f"rank={written.model.lora_rank} alpha={written.model.lora_alpha} adapters={len(adapters)}"
 
 
-UNSLOTH_FUNCTIONS = ("from_pretrained", "get_peft_model", "train_on_responses_only")
-
-
 def check_unsloth(directory, _):
-    root = pathlib.Path(importlib.util.find_spec("unsloth").origin).parent
-    known = {}
-    for file in ("models/loader.py", "models/llama.py", "models/vision.py", "chat_templates.py"):
-        if not (root / file).is_file():
-            continue
-        for node in ast.walk(ast.parse((root / file).read_text())):
-            if isinstance(node, ast.FunctionDef) and node.name in UNSLOTH_FUNCTIONS:
-                names = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
-                known.setdefault(node.name, set()).update(names | ({"*"} if node.args.kwarg else set()))
-    known["SFTConfig"] = sft_config_names()
-    checked = 0
-    for node in ast.walk(ast.parse((directory / "unsloth_train.py").read_text())):
-        name = getattr(getattr(node, "func", None), "attr", None) or getattr(getattr(node, "func", None), "id", None)
-        if isinstance(node, ast.Call) and name in known and (names := known[name]):
-            given = {keyword.arg for keyword in node.keywords}
-            assert given <= names or "*" in names, f"{name} has no {given - names}"
-            checked += 1
-    assert checked >= 2, "the script does not call what it should"
-    return f"{checked} calls with known arguments"
-
-
-def sft_config_names():
-    if importlib.util.find_spec("trl") is None:
-        return set()
-    from trl import SFTConfig
-
-    return {field.name for field in dataclasses.fields(SFTConfig)}
+    return f"{installed.calls_of_unsloth(directory)} calls with known arguments"
 
 
 def refusal(directory, tool):

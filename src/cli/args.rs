@@ -9,8 +9,8 @@ use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
     gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
-    quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, track, train, try_kernels,
-    vacuum, worker,
+    quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, track, train,
+    try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 

@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use super::exit_codes::{BAD_INPUT, DATABASE, DOES_NOT_FIT, FAILED, INPUT_CHANGED, MAY_NOT_FIT, TAKEN, WORKERS};
+use super::exit_codes::{
+    BAD_INPUT, DATABASE, DOES_NOT_FIT, FAILED, INPUT_CHANGED, MAY_NOT_FIT, NOT_CHECKED, TAKEN, TOOL_REFUSES, WORKERS,
+};
 use crate::report::printable;
 use crate::space::SpaceError;
 use crate::store::StoreError;
@@ -40,6 +42,12 @@ pub enum CliError {
     /// A setting may fit, but less than the reserve would be left: exit code 8. The plan was printed.
     #[error("it is uncertain whether the setting fits: less than the reserve would be left")]
     MayNotFit,
+    /// The tool that exported files are for refuses them: exit code 9. They were written.
+    #[error("{0}")]
+    ToolRefuses(String),
+    /// The tool that exported files are for could not be asked: exit code 10. They were written.
+    #[error("{0}")]
+    NotChecked(String),
     /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
     /// 130 for Ctrl-C and requests.
     #[error("interrupted; `{command}` continues from here")]
@@ -94,6 +102,8 @@ impl CliError {
             Self::InputChanged(_) => INPUT_CHANGED,
             Self::DoesNotFit => DOES_NOT_FIT,
             Self::MayNotFit => MAY_NOT_FIT,
+            Self::ToolRefuses(_) => TOOL_REFUSES,
+            Self::NotChecked(_) => NOT_CHECKED,
             Self::Interrupted { code, .. } | Self::Detached { code, .. } => *code,
         }
     }

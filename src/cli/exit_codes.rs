@@ -8,6 +8,8 @@ pub(super) const WORKERS: u8 = 5;
 pub(super) const INPUT_CHANGED: u8 = 6;
 pub(super) const DOES_NOT_FIT: u8 = 7;
 pub(super) const MAY_NOT_FIT: u8 = 8;
+pub(super) const TOOL_REFUSES: u8 = 9;
+pub(super) const NOT_CHECKED: u8 = 10;
 
 /// One exit code.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +25,7 @@ const fn row(code: u8, ending: &'static str, left: &'static str) -> ExitRow {
     ExitRow { code, ending, left }
 }
 
-const ROWS: [ExitRow; 12] = [
+const ROWS: [ExitRow; 14] = [
     row(
         0,
         "done. A search: its budget is spent, nothing is left to propose, or its `stop` rule ended it",
@@ -68,6 +70,16 @@ const ROWS: [ExitRow; 12] = [
         MAY_NOT_FIT,
         "the same: it is uncertain whether it fits, because less than the stated reserve would be left",
         "the same",
+    ),
+    row(
+        TOOL_REFUSES,
+        "`export --check`: the installed tool refuses the files",
+        "the files are written; the message is the tool's",
+    ),
+    row(
+        NOT_CHECKED,
+        "the same: the tool is not installed, cannot be used, or took too long",
+        "the files are written; `--python` names another Python",
     ),
     row(
         129,

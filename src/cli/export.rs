@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
+mod installed;
 mod known;
 mod need;
 mod rows;
@@ -19,6 +20,7 @@ use super::output::{tell, write_result};
 use crate::export;
 use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::{Bytes, Target};
+use installed::CheckArgs;
 use known::{KnownFacts, answer_marks};
 pub(super) use known::{model_folder, shape_in};
 use need::Need;
@@ -58,6 +60,8 @@ pub(super) struct Args {
     /// Refuses a setting that does not fit the device, instead of changing its micro-batch.
     #[arg(long)]
     pub strict: bool,
+    #[command(flatten)]
+    check: CheckArgs,
     #[command(flatten)]
     pub rule: RuleArgs,
 }
@@ -164,20 +168,26 @@ pub(super) struct Chosen {
 ///
 /// # Errors
 /// Those of `choose`; bad input where a file is in the way or the format cannot say the recipe; a failure where the file
-/// cannot be written.
+/// cannot be written; with `--check` what the tool refuses.
 pub(super) fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
     let format = match args.format {
         Format::Trial(format) => format,
-        Format::Study(format) => return study::run(&args, format),
+        Format::Study(format) => {
+            args.check.is_for(None)?;
+            return study::run(&args, format);
+        }
     };
+    args.check.is_for(Some(format))?;
+    let mut folders = Vec::new();
     for chosen in &choose(&args)? {
         let folder = match args.front {
             true => args.output.join(format!("trial-{}", chosen.trial)),
             false => args.output.clone(),
         };
         write_one(chosen, format, &folder, &args)?;
+        folders.push(folder);
     }
-    Ok(())
+    args.check.run(format, &folders)
 }
 
 fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) -> Result<(), CliError> {

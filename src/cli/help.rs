@@ -95,6 +95,7 @@ const EXAMPLES: [(&str, &[&str]); 31] = [
             "peft-tune export --format trl --output trl",
             "peft-tune export --format peft --trial 7 --output adapter",
             "peft-tune export --format recipe --max-memory 16GiB --output recipe",
+            "peft-tune export --format trl --output trl --check --python .venv/bin/python",
         ],
     ),
     (

@@ -39,6 +39,8 @@ mod experts;
 mod explain;
 /// Files for other tools against golden ones.
 mod export;
+/// Exported files, read by what stands in for the installed tools.
+mod export_check;
 /// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
 #[cfg(target_os = "linux")]
 mod faults;

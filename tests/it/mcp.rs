@@ -29,6 +29,8 @@ impl Session {
             .args(arguments)
             .current_dir(root)
             .env_remove("PEFT_TUNE_DB")
+            // Trials are a stand-in's, of this many seconds.
+            .env("PEFT_TUNE_MOCK", "0.2")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -357,7 +359,7 @@ fn a_search_runs_on_its_own_and_is_stopped_resumed_and_exported() {
     let path = files["files"][0].as_str().unwrap();
     assert!(path.ends_with("out/adapter/adapter_config.json"), "{files}");
     let before = std::fs::read(path).unwrap();
-    assert!(session.refused("export", &export).contains("exists"));
+    assert!(session.refused("export", &export).contains("is there already"));
     assert!(std::fs::read(path).unwrap() == before);
     session.close();
 }

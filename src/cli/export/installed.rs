@@ -1,0 +1,163 @@
+//! `export --check`: what the tool that is installed in the user's Python says of the exported files.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{CliError, ExportFormat};
+use crate::cli::database::block_on;
+use crate::cli::output::tell;
+use crate::report::{duration, printable};
+use crate::space::Seconds;
+
+/// Reads the files with the tool, and prints a line of JSON for each folder.
+const READER: &str = include_str!("installed.py");
+/// Where no Python is named.
+const PYTHON: &str = "python3";
+/// Time that reading takes at most: PyTorch alone can take a minute to import from a cold disk.
+const WITHIN: Seconds = Seconds(180.0);
+
+/// Whether the installed tool is asked, and where it is.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(super) struct CheckArgs {
+    /// Reads the written files with the tool as it is installed for --python, and fails where it refuses them.
+    #[arg(long)]
+    pub check: bool,
+    /// Python that has the tool, such as `.venv/bin/python` [default: python3]
+    #[arg(long, value_name = "PATH", requires = "check")]
+    pub python: Option<PathBuf>,
+    /// Time that reading may take [default: 3m]
+    #[arg(long, value_name = "TIME", requires = "check")]
+    pub check_within: Option<Seconds>,
+}
+
+/// What the reader says of one folder.
+#[derive(Debug, Deserialize)]
+struct Verdict {
+    outcome: Outcome,
+    version: Option<String>,
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Accepted,
+    Refused,
+    /// The Python has no such package.
+    Missing,
+    /// The package cannot be imported, or is too different a version.
+    Unusable,
+}
+
+impl CheckArgs {
+    /// # Errors
+    /// Bad input: `--check` of what no other tool reads.
+    pub(super) fn is_for(&self, format: Option<ExportFormat>) -> Result<(), CliError> {
+        match (self.check, format.and_then(ExportFormat::stack)) {
+            (true, None) => Err(CliError::bad(
+                "no training tool reads this format, so that none can check it: export it without --check",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the tool read what lies in `folders`; a line for each that it accepts.
+    ///
+    /// # Errors
+    /// Files that it refuses; that it is not installed, cannot be used or took too long.
+    pub(super) fn run(&self, format: ExportFormat, folders: &[PathBuf]) -> Result<(), CliError> {
+        if !self.check || folders.is_empty() {
+            return Ok(());
+        }
+        let python = self.python.as_deref().unwrap_or(Path::new(PYTHON));
+        let output = self.ask(python, format, folders)?;
+        let verdicts = verdicts_of(&output, python, folders.len())?;
+        let mut refused = Vec::new();
+        for (folder, verdict) in folders.iter().zip(verdicts) {
+            let file = folder.join(format.file_name());
+            let (file, python) = (file.display(), python.display());
+            let tool = format!(
+                "{} {}",
+                format.name(),
+                verdict.version.as_deref().unwrap_or("(of no version)")
+            );
+            let message = printable(&verdict.message);
+            match verdict.outcome {
+                Outcome::Accepted => tell(format_args!("{tool} accepts {file}: {message}")),
+                Outcome::Refused => refused.push(format!("{tool} in {python} refuses {file}: {message}")),
+                Outcome::Missing => {
+                    return Err(CliError::NotChecked(format!(
+                        "{} is not installed in {python}: install it there (`{python} -m pip install {}`), or name another \
+                         Python with --python",
+                        format.name(),
+                        format.name()
+                    )));
+                }
+                Outcome::Unusable => {
+                    return Err(CliError::NotChecked(format!(
+                        "{tool} in {python} cannot be used: {message}"
+                    )));
+                }
+            }
+        }
+        match refused.is_empty() {
+            true => Ok(()),
+            false => Err(CliError::ToolRefuses(refused.join("\n"))),
+        }
+    }
+
+    /// What the reader prints.
+    fn ask(&self, python: &Path, format: ExportFormat, folders: &[PathBuf]) -> Result<Output, CliError> {
+        let within = self.check_within.unwrap_or(WITHIN).0;
+        let mut command = tokio::process::Command::new(python);
+        command
+            .args(["-c", READER, format.name()])
+            .args(folders)
+            // A file in the current folder may have the name of a package.
+            .env("PYTHONSAFEPATH", "1")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let limit = Duration::from_secs_f64(within);
+        block_on(async {
+            match tokio::time::timeout(limit, command.output()).await {
+                Ok(Ok(output)) => Ok(output),
+                Ok(Err(error)) => Err(CliError::NotChecked(format!(
+                    "cannot start {}: {error}; name a Python that has {} with --python",
+                    python.display(),
+                    format.name()
+                ))),
+                Err(_) => Err(CliError::NotChecked(format!(
+                    "{} did not say within {} what {} makes of the files; give it longer with --check-within",
+                    python.display(),
+                    duration(within),
+                    format.name()
+                ))),
+            }
+        })
+    }
+}
+
+fn verdicts_of(output: &Output, python: &Path, folders: usize) -> Result<Vec<Verdict>, CliError> {
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let verdicts: Result<Vec<Verdict>, _> = lines.lines().map(serde_json::from_str).collect();
+    match verdicts {
+        Ok(verdicts) if verdicts.len() == folders => Ok(verdicts),
+        _ => {
+            let messages = String::from_utf8_lossy(&output.stderr);
+            let last = messages
+                .lines()
+                .rfind(|line| !line.trim().is_empty())
+                .unwrap_or("nothing");
+            Err(CliError::NotChecked(format!(
+                "{} ended with {} before it said what it makes of the files; its last words: {}",
+                python.display(),
+                output.status,
+                printable(last)
+            )))
+        }
+    }
+}
