@@ -204,7 +204,7 @@ mod tests {
         );
         assert_eq!(
             left(&spending(Some(40), None, &[5.0, 15.0, 5.0, 15.0, 5.0, 15.0, 5.0, 15.0])),
-            "3m 39s to 7m 01s left for trials"
+            "3m 29s to 7m 11s left for trials"
         );
     }
 
