@@ -7,27 +7,36 @@ import re
 
 import sass
 
-# Of a tile: exponentials of a thread in the forward pass, of 128 keys' weights and its two rows' factors.
-EXPONENTIALS = 66
-# Of Hopper's kernels, for heads of 64 and 128: products of a tile, and rows of the other side in it. A block has 128 of its own.
+# Of Hopper's kernels: products of a tile, rows of the other side in it, and exponentials of a thread, of the weights and, in the forward
+# pass, of its two rows' factors. A block has 128 rows of its own.
 PRODUCTS = {"": 2, "query": 3, "key": 4}
-MET = {("", 64): 128, ("", 128): 128, ("query", 64): 128, ("query", 128): 128, ("key", 64): 128, ("key", 128): 64}
+MET = {"": 128, "query": 64, "key": 64}
+EXPONENTIALS = {"": 66, "query": 32, "key": 32}
+# What a thread of the backward pass multiplies by its weights for its slopes.
+SLOPES = 32
 # Multiply-adds of a multiprocessor's tensor cores in a clock. It has four schedulers, each of which starts an instruction in a clock
-# and has two of the block's warps.
+# and has two of the block's warps that multiply, and in the backward pass one that copies.
 MULTIPLY_ADDS = 2048
 WARPS = 2
-# Instructions to start a copy of 16 bytes, with what a tile's copies share (the gradient of keys also reads three numbers of a query).
-COPYING = 12
+# Instructions to start a copy of 16 bytes, with what a tile's copies share (in the backward pass barriers as well, and the gradient of
+# keys also reads three numbers of a query).
+COPYING = {"": 12, "query": 12, "key": 18}
+# Registers that the backward pass leaves to a thread that copies.
+LITTLE = 24
 
 
-def softmax_beside_products(loop):
-    """Hopper's forward pass: exponentials between the wait for scores and the wait for the sum of values."""
-    waits = [instruction.address for instruction in loop if instruction.starts("WARPGROUP.DEPBAR")]
-    if len(waits) != 2:
-        return 0
+def beside_products(loop, name):
+    """Hopper: instructions of this name while some of the thread's products are under way, in the order in which they run."""
     # A soft-cap's own are passed over where there is none.
-    beside = sass.usual_way(sass.between(loop, *waits))
-    return sum(instruction.starts("MUFU.EX2") for instruction in beside)
+    found, under_way = 0, False
+    for instruction in sass.usual_way(loop, "HGMMA"):
+        if instruction.starts("HGMMA"):
+            under_way = True
+        elif instruction.starts("WARPGROUP.DEPBAR"):
+            under_way = not instruction.operands.endswith("0x0")
+        elif instruction.starts(name):
+            found += under_way
+    return found
 
 
 def copies_beside_products(loop):
@@ -52,11 +61,17 @@ def products_beside_copies(loop):
 
 
 def copying(loop):
-    """Hopper: instructions from the products that are started before copies to the end of those, and how many copies there are."""
+    """Hopper's forward pass: instructions from the products that are started before copies to the end of those, and how many copies there
+    are."""
     copies = [instruction.address for instruction in loop if instruction.starts("LDGSTS")]
     started = max(instruction.address for instruction in loop if instruction.starts("HGMMA") and instruction.address < copies[0])
     end = next(instruction.address for instruction in loop if instruction.starts("LDGDEPBAR"))
     return len(sass.between(loop, started + 1, end)), len(copies)
+
+
+def registers(instructions):
+    """How many registers they name."""
+    return 1 + max(int(number) for instruction in instructions for number in re.findall(r"\bR(\d+)\b", instruction.operands))
 
 
 def lost(kernel, instructions):
@@ -69,18 +84,33 @@ def lost(kernel, instructions):
     def claim_all(what, some, of):
         claim(0 < some == of, f"{some} of {of} {what}")
 
-    if "hopper" in kernel:
-        loop = sass.main_loop(instructions, "HGMMA", "LDGSTS")
-        claim_all("copies are started beside products", *copies_beside_products(loop))
-        part, head_dim = re.fullmatch(r"attention_(?:(\w+)_)?hopper_\w+?_(\d+)", kernel).groups(default="")
-        clocks = PRODUCTS[part] * 128 * MET[part, int(head_dim)] * int(head_dim) // MULTIPLY_ADDS
-        loops, slots = sass.inner_loops(loop), WARPS * len(sass.usual_way(loop, "LDGSTS"))
+    def claim_slots(loop, slots):
+        clocks = PRODUCTS[part] * 128 * MET[part] * int(head_dim) // MULTIPLY_ADDS
+        loops = sass.inner_loops(loop)
         claim(loops == 0 and slots < clocks, f"{slots} instructions of a scheduler in {clocks} clocks of products, {loops} loops inside")
-        instructions, copies = copying(loop)
-        claim(loops == 0 and instructions <= COPYING * copies, f"{instructions} instructions for {copies} copies of a thread")
-        if re.fullmatch(r"attention_hopper_\w+", kernel):
-            found = softmax_beside_products(loop)
-            claim(found >= EXPONENTIALS, f"{found} of {EXPONENTIALS} exponentials of a tile run beside products")
+
+    def claim_copies(count, copies):
+        claim(0 < count <= COPYING[part] * copies, f"{count} instructions for {copies} copies of a thread")
+
+    if "hopper" in kernel:
+        part, head_dim = re.fullmatch(r"attention_(?:(\w+)_)?hopper_\w+?_(\d+)", kernel).groups(default="")
+        loop = sass.main_loop(instructions, "HGMMA", "MUFU.EX2", *([] if part else ["LDGSTS"]))
+        slots = WARPS * len(sass.usual_way(loop, "HGMMA", "LDGSTS"))
+        found = beside_products(loop, "MUFU.EX2")
+        claim(found == EXPONENTIALS[part], f"{found} of {EXPONENTIALS[part]} exponentials of a tile run beside products")
+        if part:
+            found = beside_products(loop, "FMUL")
+            claim(found >= SLOPES, f"{found} multiplications of a tile run beside products, of which {SLOPES} make slopes")
+            copies = sass.main_loop(instructions, "LDGSTS", "SYNCS.ARRIVE")
+            claim_slots(loop, slots + len(copies))
+            claim_copies(len(copies), sum(instruction.starts("LDGSTS") for instruction in copies))
+            named = registers(copies)
+            claim(named <= LITTLE, f"{named} registers of {LITTLE} where tiles are copied")
+            claim(not sass.has(loop, "BAR.", "LDGSTS"), "no barrier of the block, and no copy, where products are made")
+        else:
+            claim_slots(loop, slots)
+            claim_copies(*copying(loop))
+            claim_all("copies are started beside products", *copies_beside_products(loop))
     # One tile of what is met has to do for gradients of the largest heads: it is copied while nobody multiplies.
     elif not re.fullmatch(r"attention_(query|key)_\w+_256", kernel):
         loop = sass.main_loop(instructions, "HMMA", "LDGSTS")

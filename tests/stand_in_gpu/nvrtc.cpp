@@ -57,7 +57,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
     }
     const std::string gpu = EMULATION, own = OWN;
     std::string text = read(gpu + "emulation.h") + read(own + "kernel_entry.h") + program->source.substr(0, kernels + 1) +
-                       read(gpu + "emulation_elements.h") + read(gpu + "emulation_warpgroup.h") +
+                       read(gpu + "emulation_elements.h") + read(gpu + "emulation_warpgroup.h") + read(gpu + "emulation_stages.h") +
                        program->source.substr(kernels);
     char folder[] = "/tmp/stand-in-nvrtc-XXXXXX";
     if (!mkdtemp(folder)) return NVRTC_ERROR_OUT_OF_MEMORY;

@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 
-from . import arithmetic, movement, tensor_cores
+from . import arithmetic, groups, movement, tensor_cores
 from .memory import SHARED, GLOBAL, Memory
 from .element import UNSIGNED, bits_of, dtype_of
 
-INSTRUCTIONS = {**arithmetic.INSTRUCTIONS, **movement.INSTRUCTIONS, **tensor_cores.INSTRUCTIONS}
+INSTRUCTIONS = {**arithmetic.INSTRUCTIONS, **groups.INSTRUCTIONS, **movement.INSTRUCTIONS, **tensor_cores.INSTRUCTIONS}
 
 
 class Block:
@@ -25,16 +25,22 @@ class Block:
         self.registers = {}
         # Copies that have not happened, each with the number of its group, and how many groups each thread has ended.
         self.copies, self.copy_groups = [], np.zeros(threads, np.int64)
-        # Products since the last group, and the groups that nobody has waited for.
-        self.products, self.product_groups = [], []
+        # Of each four warps, products since the last group, and the groups that nobody has waited for.
+        self.products = [[] for _ in range(-(-threads // 128))]
+        self.product_groups = [[] for _ in self.products]
+        # Barriers by where they are in shared memory, and registers of threads that have asked for another number of them.
+        self.barriers, self.thread_registers = {}, np.zeros(threads, np.int64)
 
     def run(self):
         """Threads go on together from the lowest instruction that any of them is at, up to the next one's that waits above it."""
         places, alive = np.zeros(self.threads, np.int64), np.ones(self.threads, bool)
         waiting = ~alive
         while alive.any():
-            ready = alive & ~waiting
+            asleep = self.asleep(places, alive)
+            ready = alive & ~waiting & ~asleep
             if not ready.any():
+                if asleep.any():
+                    raise RuntimeError("threads wait for barriers that nobody completes")
                 waiting[:] = False
                 continue
             place = places[ready].min()
@@ -42,6 +48,10 @@ class Block:
             above = places[ready & ~self.mask].min(initial=len(self.kernel.instructions))
             while place < above:
                 together, instruction = self.mask, self.kernel.instructions[place]
+                if instruction.waits_for_barrier and not groups.is_complete(self, instruction.operands)[together].all():
+                    # Whose barrier is complete goes on by itself.
+                    places[together] = place
+                    break
                 place += 1
                 taken = together
                 if instruction.guard:
@@ -61,6 +71,19 @@ class Block:
                     self.mask = together
             else:
                 places[self.mask] = place
+        changed = self.thread_registers > 0
+        if changed.any() and (not changed.all() or self.thread_registers.sum() > groups.REGISTERS):
+            raise RuntimeError("threads have more registers than there are")
+
+    def asleep(self, places, alive):
+        """Threads at an instruction that waits for a barrier which is not complete."""
+        asleep = np.zeros(self.threads, bool)
+        for place in np.unique(places[alive]):
+            instruction = self.kernel.instructions[place]
+            if instruction.waits_for_barrier:
+                self.mask = alive & (places == place)
+                asleep |= self.mask & ~groups.is_complete(self, instruction.operands)
+        return asleep
 
     def do(self, instruction):
         try:
@@ -140,7 +163,9 @@ class Block:
         if (warps != warps[:, :1]).any():
             raise ValueError("not all threads of a warp are here")
 
-    def require_all(self):
-        """Fails where only some threads are at the instruction."""
-        if not self.mask.all():
-            raise NotImplementedError("not all threads of the block are here")
+    def require_warpgroups(self):
+        """The numbers of those four warps whose threads are at the instruction; fails where only some of four are."""
+        whole = self.mask.reshape(-1, 128)
+        if (whole != whole[:, :1]).any():
+            raise ValueError("not all threads of a warpgroup are here")
+        return np.flatnonzero(whole[:, 0])

@@ -25,6 +25,10 @@ class Instruction(NamedTuple):
     def is_block_barrier(self):
         return self.name == "bar" and self.suffixes[0] != "warp"
 
+    @property
+    def waits_for_barrier(self):
+        return self.name == "mbarrier" and self.suffixes[0] == "try_wait"
+
     def __str__(self):
         return f"{'.'.join([self.name, *self.suffixes])} {', '.join(self.operands)}"
 

@@ -74,9 +74,10 @@ def copy(block, suffixes, operands):
 
 def shuffle(block, suffixes, operands):
     block.require_warps()
-    if suffixes[1] != "bfly":
+    own, by = np.arange(block.threads), block.value(operands[2], np.uint32) % 32
+    if suffixes[1] not in ("bfly", "idx"):
         raise NotImplementedError(suffixes)
-    other = np.arange(block.threads) ^ block.value(operands[2], np.uint32) % 32
+    other = own ^ by if suffixes[1] == "bfly" else own // 32 * 32 + by
     block.set(operands[0].split("|")[0], block.value(operands[1], np.uint32)[other])
 
 

@@ -78,12 +78,12 @@ def read(block, group, operand, rows, rows_are_summed, kind):
         raise ValueError("threads of a warpgroup name several operands")
     place = int(descriptors[0]), rows, rows_are_summed
     bits = shared_operand(block, *place)
-    block.products.append((place, bits))
+    block.products[group].append((place, bits))
     return widen(bits, kind)
 
 
 def start_product(block, suffixes, operands):
-    block.require_all()
+    groups = block.require_warpgroups()
     shape, result, kind = suffixes[3:6]
     columns = int(re.fullmatch(r"m64n(\d+)k16", shape)[1])
     in_registers = operands[1].startswith("{")
@@ -93,13 +93,13 @@ def start_product(block, suffixes, operands):
     if result != "f32" or signs_and_orders[:-1] != expected:
         raise NotImplementedError(suffixes, operands[3:])
     rows_are_summed = signs_and_orders[-1] == "1"
-    groups = block.threads // 128
     if in_registers:
-        left = left_operand(block, operands[1], kind).reshape(groups, 64, 16)
+        left = left_operand(block, operands[1], kind).reshape(-1, 64, 16)[groups]
     else:
-        left = np.stack([read(block, group, operands[1], 64, False, kind) for group in range(groups)])
-    right = np.stack([read(block, group, operands[2], columns, rows_are_summed, kind) for group in range(groups)])
-    products = sums((left @ right.transpose(0, 2, 1)).reshape(groups * 4, 16, columns))
+        left = np.stack([read(block, group, operands[1], 64, False, kind) for group in groups])
+    right = np.stack([read(block, group, operands[2], columns, rows_are_summed, kind) for group in groups])
+    products = np.zeros((block.threads, columns // 2), np.float32)
+    products[block.mask] = sums((left @ right.transpose(0, 2, 1)).reshape(-1, 16, columns))
     before = np.where(block.value(adds, np.bool_)[:, None], block.values(operands[0], np.float32), np.float32(0))
     block.set_each(operands[0], before + products)
 
@@ -107,17 +107,18 @@ def start_product(block, suffixes, operands):
 def warpgroup(block, suffixes, operands):
     """`wgmma`: a product is made when it is started."""
     if suffixes[0] == "mma_async":
-        start_product(block, suffixes, operands)
-    elif suffixes[0] == "commit_group":
-        block.product_groups.append(block.products)
-        block.products = []
-    elif suffixes[0] == "wait_group":
-        while len(block.product_groups) > int(operands[0]):
-            for place, bits in block.product_groups.pop(0):
-                if (shared_operand(block, *place) != bits).any():
-                    raise ValueError("an operand changed before its product had been waited for")
-    elif suffixes[0] != "fence":
-        raise NotImplementedError(suffixes)
+        return start_product(block, suffixes, operands)
+    for group in block.require_warpgroups():
+        if suffixes[0] == "commit_group":
+            block.product_groups[group].append(block.products[group])
+            block.products[group] = []
+        elif suffixes[0] == "wait_group":
+            while len(block.product_groups[group]) > int(operands[0]):
+                for place, bits in block.product_groups[group].pop(0):
+                    if (shared_operand(block, *place) != bits).any():
+                        raise ValueError("an operand changed before its product had been waited for")
+        elif suffixes[0] != "fence":
+            raise NotImplementedError(suffixes)
 
 
 INSTRUCTIONS = {"ldmatrix": load_matrices, "mma": multiply, "wgmma": warpgroup}

@@ -123,8 +123,12 @@ struct Fiber {
     std::vector<std::vector<Copy>> groups;
     std::vector<Copy> open;
     Products products;
-    // It has copied to shared memory what products may not see yet.
-    bool hidden;
+    // Where it has copied to in shared memory what products may not see yet.
+    std::vector<size_t> hidden;
+    // What it waits for beside meetings, where it does.
+    std::function<bool()> awaited;
+    // Registers, where it has asked for another number of them than it began with.
+    unsigned registers;
 };
 
 // What the lanes of a warp show each other, twice: who is behind a meeting may still read what was shown for it while others
@@ -149,6 +153,10 @@ inline Meeting block_meeting;
 inline Fiber* current;
 inline dim3 grid, block, block_index;
 inline std::vector<unsigned char> dynamic_shared;
+// Of each 16 bytes of it, whether they are hidden from products.
+inline std::vector<bool> hidden;
+// Registers that groups of the block have given back and no other has taken.
+inline int registers_left;
 // Never touched but where a fiber has been.
 inline std::unique_ptr<unsigned char[]> stacks;
 inline void (*body)(void**);
@@ -173,6 +181,31 @@ inline void meet(Meeting& meeting) {
     current->generation = meeting.generation;
     go(current->context, scheduler);
     current->meeting = nullptr;
+}
+
+inline void wait_until(std::function<bool()> holds) {
+    if (holds()) return;
+    current->awaited = std::move(holds);
+    go(current->context, scheduler);
+    current->awaited = nullptr;
+}
+
+// The 16 bytes of dynamic shared memory that an address lies in, or what is behind all.
+inline size_t piece(const void* place) {
+    size_t offset = reinterpret_cast<uintptr_t>(place) - reinterpret_cast<uintptr_t>(dynamic_shared.data()) / 16 * 16;
+    return std::min(offset / 16, hidden.size());
+}
+
+inline void hide(const void* place) {
+    size_t own = piece(place);
+    if (own == hidden.size() || hidden[own]) return;
+    hidden[own] = true;
+    current->hidden.push_back(own);
+}
+
+inline void show() {
+    for (size_t own : current->hidden) hidden[own] = false;
+    current->hidden.clear();
 }
 
 inline Warp& warp() { return warps[current->number / 32]; }
@@ -203,11 +236,15 @@ inline void run_block() {
         fiber.groups.clear();
         fiber.open.clear();
         fiber.products = Products{};
-        fiber.hidden = false;
+        fiber.hidden.clear();
+        fiber.awaited = nullptr;
+        fiber.registers = 0;
         prepare(fiber.context, stacks.get() + number * STACK, STACK, enter);
     }
     // What a block finds in its shared memory is whatever was there.
     std::memset(dynamic_shared.data(), 0xff, dynamic_shared.size());
+    hidden.assign(dynamic_shared.size() / 16 + 2, false);
+    registers_left = 0;
     for (unsigned left = threads; left > 0;) {
         bool moved = false;
         unsigned offset = random() >> 8;
@@ -216,7 +253,7 @@ inline void run_block() {
             unsigned turn = (index + offset) % threads;
             Fiber& fiber = fibers[backwards ? threads - 1 - turn : turn];
             bool waits = fiber.meeting && fiber.meeting->generation == fiber.generation;
-            if (fiber.done || waits) continue;
+            if (fiber.done || waits || (fiber.awaited && !fiber.awaited())) continue;
             current = &fiber;
             go(scheduler, fiber.context);
             moved = true;

@@ -81,7 +81,7 @@ template <int N> void wait_for_copies() {
         for (auto& copy : groups.front()) {
             if (copy.valid) std::memcpy(copy.to, copy.from, 16);
             else std::memset(copy.to, 0, 16);
-            emulation::current->hidden = true;
+            emulation::hide(copy.to);
         }
         groups.erase(groups.begin());
     }

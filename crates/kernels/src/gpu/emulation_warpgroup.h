@@ -17,6 +17,7 @@ inline u16 swizzled(u64 offset) {
     if (start + offset < reinterpret_cast<uintptr_t>(dynamic_shared.data()) ||
         start + offset + 2 > reinterpret_cast<uintptr_t>(dynamic_shared.data() + dynamic_shared.size()))
         fail("an operand of a product lies outside of the shared memory");
+    if (hidden[piece(reinterpret_cast<const void*>(start + offset))]) fail("a product of what has been copied and not been shown to products");
     std::memcpy(&element, reinterpret_cast<const void*>(start + offset), 2);
     return element;
 }
@@ -39,8 +40,6 @@ struct Descriptor {
 template <class T, int TILES> void start_product(float (&d)[TILES][4], bool adds, std::function<Operands()> read) {
     Products& own = current->products;
     if (!own.begun) fail("a product behind other uses of its registers");
-    for (unsigned number = 0; number < block.x * block.y * block.z; number++)
-        if (fibers[number].hidden) fail("a product of what has been copied and not been shown to products");
     size_t count = TILES * 4;
     Product product{&d[0][0], read, read()};
     auto [place, is_new] = own.sums.try_emplace(product.sums);
@@ -86,7 +85,7 @@ template <class T> Operands read_right(Operands operands, u64 descriptor, u32 co
 } // namespace emulation
 
 inline u32 shared_address(const void* place) { return emulation::shared_offset(place); }
-inline void show_to_products() { emulation::current->hidden = false; }
+inline void show_to_products() { emulation::show(); }
 inline void begin_products() { emulation::current->products.begun = true; }
 
 inline void end_products() {
@@ -106,6 +105,7 @@ template <int N> void wait_for_products() {
 
 template <int TILES> void arrived(float (&)[TILES][4]) {}
 inline void make_before_waiting(float, float) { __syncwarp(); }
+template <int TILES> void make_before_waiting(const float (&)[TILES][4]) { __syncwarp(); }
 
 template <class T, int TILES> void multiply_transposed(float (&d)[TILES][4], u64 a, u64 b, bool adds, T) {
     u32 row = emulation::current->number / 32 % 4 * 16 + emulation::lane() / 4;
@@ -118,7 +118,8 @@ template <class T, int TILES> void multiply_transposed(float (&d)[TILES][4], u64
     });
 }
 
-template <class T, int TILES> void multiply_straight(float (&d)[TILES][4], const u32 (&a)[4], u64 b, T) {
+// The rows of a left operand that lies in the registers of the warp.
+template <class T> emulation::Operands read_left(const u32 (&a)[4]) {
     emulation::Warp& warp = emulation::warp();
     emulation::Shown& shown = warp.next();
     std::memcpy(shown.a[emulation::lane()], a, sizeof(a));
@@ -129,5 +130,15 @@ template <class T, int TILES> void multiply_straight(float (&d)[TILES][4], const
             u32 both = shown.a[emulation::lane() / 4 * 4 + k % 8 / 2][half + k / 8 * 2];
             left.left.push_back(widen(T{(u16)(k % 2 ? both >> 16 : both)}));
         }
+    return left;
+}
+
+template <class T, int TILES> void multiply_transposed(float (&d)[TILES][4], const u32 (&a)[4], u64 b, bool adds, T) {
+    emulation::Operands left = read_left<T>(a);
+    emulation::start_product<T>(d, adds, [=] { return emulation::read_right<T>(left, b, TILES * 8, false); });
+}
+
+template <class T, int TILES> void multiply_straight(float (&d)[TILES][4], const u32 (&a)[4], u64 b, T) {
+    emulation::Operands left = read_left<T>(a);
     emulation::start_product<T>(d, true, [=] { return emulation::read_right<T>(left, b, TILES * 8, true); });
 }

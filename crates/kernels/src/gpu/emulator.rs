@@ -18,6 +18,7 @@ use super::transfer_stream::host_address;
 const EMULATION: &str = include_str!("emulation.h");
 const ELEMENTS: &str = include_str!("emulation_elements.h");
 const PRODUCTS: &str = include_str!("emulation_warpgroup.h");
+const STAGES: &str = include_str!("emulation_stages.h");
 
 thread_local! {
     static EMULATED: Cell<bool> = const { Cell::new(false) };
@@ -103,7 +104,7 @@ pub(super) fn address(tensor: &Tensor) -> Result<usize> {
 /// Compiles a source once for each state of its text, and returns the library.
 fn compile(source: &Source) -> PathBuf {
     let text = format!(
-        "{EMULATION}\n{PRELUDE}\n{ELEMENTS}\n{PRODUCTS}\n#line 1 \"{}.cu\"\n{}",
+        "{EMULATION}\n{PRELUDE}\n{ELEMENTS}\n{PRODUCTS}\n{STAGES}\n#line 1 \"{}.cu\"\n{}",
         source.name, source.text
     );
     let mut digest = Sha256::new_with_prefix(&text);

@@ -43,7 +43,7 @@ pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
 pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
 pub(crate) use source::source;
-pub use source::{GROUPS, Header, OPERANDS, Source, WARPGROUP};
+pub use source::{GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
 
 use crate::kernels;

@@ -42,6 +42,12 @@ pub const WARPGROUP: Header = Header {
     text: include_str!("warpgroup.cuh"),
 };
 
+/// A block whose warps divide copies and products among them.
+pub const STAGES: Header = Header {
+    name: "stages.cuh",
+    text: include_str!("stages.cuh"),
+};
+
 /// The file `name.cu` beside the caller, with the headers that it includes.
 macro_rules! source {
     ($name:literal $(, $header:expr)*) => {

@@ -68,6 +68,15 @@ __device__ inline void make_before_waiting(float first, float second) {
     asm volatile("bar.warp.sync %0;" ::"r"(both == 0xffffffff ? 0 : 0xffffffff) : "memory");
 }
 
+// As make_before_waiting, of weights.
+template <int TILES> __device__ inline void make_before_waiting(const float (&weights)[TILES][4]) {
+    u32 all = 0xffffffff;
+    #pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+        for (int i = 0; i < 4; i++) all &= __float_as_uint(weights[tile][i]);
+    asm volatile("bar.warp.sync %0;" ::"r"(all == 0xffffffff ? 0 : 0xffffffff) : "memory");
+}
+
 #define SUM4(tile) "+f"(d[tile][0]), "+f"(d[tile][1]), "+f"(d[tile][2]), "+f"(d[tile][3])
 #define SUM16(tile) SUM4(tile), SUM4(tile + 1), SUM4(tile + 2), SUM4(tile + 3)
 #define SUMS_64 SUM16(0), SUM16(4)
@@ -78,14 +87,21 @@ __device__ inline void make_before_waiting(float first, float second) {
     NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
              "%58,%59,%60,%61,%62,%63"
 
-// d (64, N) = a b^T, plus d where `adds`: of a and b the columns are summed over.
+// d (64, N) = a b^T, plus d where `adds`: of a and b the columns are summed over; a may lie in registers, as for multiply_tile.
 // d (64, N) += a b: of b the rows are summed over; a lies in registers, as for multiply_tile.
-#define PRODUCTS(T, E, N, A, B, P, A0, A1, A2, A3, C)                                                                  \
+#define PRODUCTS(T, E, N, A, B, P, A0, A1, A2, A3, C, P5)                                                               \
     __device__ inline void multiply_transposed(float (&d)[N / 8][4], u64 a, u64 b, bool adds, T) {                     \
         asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                       \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." E "." E " {" NAMES_##N "}, " A ", " B ", p, 1, 1, 0, 0;}" \
                      : SUMS_##N                                                                                        \
                      : "l"(a), "l"(b), "r"((int)adds));                                                                \
+    }                                                                                                                  \
+    __device__ inline void multiply_transposed(float (&d)[N / 8][4], const u32 (&a)[4], u64 b, bool adds, T) {         \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, " P5 ", 0;\n"                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." E "." E " {" NAMES_##N "}, {" A0 ", " A1 ", " A2 ", " A3 \
+                     "}, " C ", p, 1, 1, 0;}"                                                                          \
+                     : SUMS_##N                                                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));                            \
     }                                                                                                                  \
     __device__ inline void multiply_straight(float (&d)[N / 8][4], const u32 (&a)[4], u64 b, T) {                      \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." E "." E " {" NAMES_##N "}, {" A0 ", " A1 ", " A2 ", " A3 \
@@ -94,8 +110,8 @@ __device__ inline void make_before_waiting(float first, float second) {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
     }
 
-PRODUCTS(bf16, "bf16", 64, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36")
-PRODUCTS(bf16, "bf16", 128, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68")
-PRODUCTS(f16, "f16", 64, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36")
-PRODUCTS(f16, "f16", 128, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68")
+PRODUCTS(bf16, "bf16", 64, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37")
+PRODUCTS(bf16, "bf16", 128, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69")
+PRODUCTS(f16, "f16", 64, "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37")
+PRODUCTS(f16, "f16", 128, "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69")
 #endif

@@ -1,31 +1,33 @@
 // Attention as in attention_tiled.cuh on Hopper, whose tensor cores reach their speed through products of four warps only
 // (FlashAttention-3, Shah et al. 2024, https://arxiv.org/abs/2407.08608): BF16 and F16, heads of up to 128.
 //
-// A block has two groups of four warps, and each of them 64 rows: while one makes weights, the tensor cores work for the other.
+// A block has two groups of four warps, and each of them 64 rows: while one makes weights, the tensor cores work for the other. In the
+// backward pass a third group copies the tiles that these meet (stages.cuh), so that nothing holds the two beside each other, and the
+// products of a group are started in such an order that its own exponentials run beside some of them.
 
 #include "attention_parts.cuh"
 #include "warpgroup.cuh"
+#include "stages.cuh"
 
-// Rows of a block, and of a group; threads of a block.
+// Rows of a block, and of a group; threads of the groups that multiply, of the one that copies, and of a block with both.
 #define M 128
 #define GROUP 64
 #define THREADS 256
+#define COPYING 128
+#define ALL (THREADS + COPYING)
+// Registers of a thread of either kind; a block of so many threads begins with 168 for each. Tiles that are on their way or read.
+#define MUCH 240
+#define LITTLE 24
+#define STAGES 4
 
-template <class T, int ROWS, int D>
+// By all threads of a block without a group that copies, or by that group, whose first thread is number FIRST.
+template <class T, int ROWS, int D, int FIRST = 0>
 __device__ inline void copy_panels(T* tile, const T* from, u32 first, u32 head, u32 heads, const Shape& shape) {
-    copy_tile<T, Panels<ROWS, D>, ROWS, D, THREADS>(tile, from, first, head, heads, shape.tokens, shape.d);
+    constexpr int COUNT = FIRST == 0 ? THREADS : COPYING;
+    copy_tile<T, Panels<ROWS, D>, ROWS, D, COUNT, FIRST>(tile, from, first, head, heads, shape.tokens, shape.d);
 }
 
-// Starts the products of the group's rows of `left` (M rows) and the transpose of `right` (N rows).
-template <class T, int N, int D> __device__ inline void start_scores(Part<1, N>& result, const T* left, const T* right) {
-    u32 row = threadIdx.x / 128 * GROUP;
-    #pragma unroll
-    for (int step = 0; step < D / 16; step++)
-        multiply_transposed(result.at[0], columns_of<T, M>(left, row, step), columns_of<T, N>(right, 0, step), step > 0, T{});
-    end_products();
-}
-
-// Weights, rounded, as left operands.
+// Rows, rounded, as left operands: of weights, or of a tensor of which they are read once.
 template <int N> struct Left {
     u32 at[N / 16][4];
 
@@ -33,7 +35,38 @@ template <int N> struct Left {
         #pragma unroll
         for (int step = 0; step < N / 16; step++) as_left_operand<T>(at[step], weights, 0, step);
     }
+
+    // Rows first.. of a warp; zeros beyond `tokens` and `d`.
+    template <class T> __device__ inline void read(const T* from, u32 first, u32 head, u32 heads, const Shape& shape) {
+        u32 lane = threadIdx.x % 32;
+        #pragma unroll
+        for (int step = 0; step < N / 16; step++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                u32 row = first + lane / 4 + i % 2 * 8, column = 16 * step + lane % 4 * 2 + i / 2 * 8;
+                bool exists = row < shape.tokens && column < shape.d;
+                at[step][i] = exists ? *reinterpret_cast<const u32*>(from + ((u64)row * heads + head) * shape.d + column) : 0;
+            }
+    }
 };
+
+// Starts the products of the group's rows and the transpose of `right` (N rows): the rows of `left` (M rows), or those in registers.
+template <class T, int N, int D> __device__ inline void start_scores(Part<1, N>& result, const T* left, const T* right) {
+    // From one lane, so that the compiler takes it for the same in all: descriptors are made for a warp then, and not for each thread. Each
+    // time anew, since it would hold a register all along, of which the gradient of keys has none.
+    u32 row = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) * GROUP;
+    #pragma unroll
+    for (int step = 0; step < D / 16; step++)
+        multiply_transposed(result.at[0], columns_of<T, M>(left, row, step), columns_of<T, N>(right, 0, step), step > 0, T{});
+    end_products();
+}
+
+template <class T, int N, int D> __device__ inline void start_scores(Part<1, N>& result, const Left<D>& left, const T* right) {
+    #pragma unroll
+    for (int step = 0; step < D / 16; step++)
+        multiply_transposed(result.at[0], left.at[step], columns_of<T, N>(right, 0, step), step > 0, T{});
+    end_products();
+}
 
 // Starts the products of weights and `right` (N rows), which are added to the result.
 template <class T, int N, int D> __device__ inline void start_sum(Part<1, D>& result, const Left<N>& weights, const T* right) {
@@ -112,131 +145,215 @@ __device__ void attend(const T* q, const T* k, const T* v, T* o, float* lse, con
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-// dq = scale sum of ds k.
+// Multiplies gradients of capped scores by d capped / d score, as uncap does, where only the weight is left of a score, and its lse in
+// units of log2. Where the weight is 0 the factor may be any.
+__device__ inline void uncap_by_weight(float& gradient, float weight, float lse, float inverse) {
+    float part = fmaxf((log2f(weight) + lse) * inverse, -1.0f);
+    gradient *= 1.0f - part * part;
+}
+
+// dq = scale sum of ds k. The scores of a tile, its products d_o v^T and the sum of the tile before are started together: exponentials run
+// beside the two that come behind the scores, slopes are made of them beside the sum.
 template <class T, int N, int D>
 __device__ void query_gradient(const T* q, const T* k, const T* v, const T* d_o, const float* lse, const float* dot, T* dq,
                                const u32* bounds, Shape shape) {
     DYNAMIC_SHARED(memory);
-    T* queries = reinterpret_cast<T*>(first_panel(memory));
-    T* gradients = queries + M * D;
-    T* tiles = gradients + M * D;
+    T* tiles = reinterpret_cast<T*>(first_panel(memory));
+    Stages<STAGES> stages{reinterpret_cast<u64*>(tiles + STAGES * 2 * N * D)};
+    auto keys = [&](u32 tile) { return tiles + tile % STAGES * 2 * N * D; };
+    auto values = [&](u32 tile) { return keys(tile) + N * D; };
+    // The last tiles have the most keys: they go first.
     u32 first = (gridDim.x - 1 - blockIdx.x) * M, head = blockIdx.y, key_head = head / (shape.query_heads / shape.key_heads);
-    u32 last = min(first + M, shape.tokens) - 1;
+    u32 last = min(first + M, shape.tokens) - 1, key = first_seen(shape.window, first, bounds[first]) / N * N, tile = 0;
+    if (threadIdx.x == 0) stages.begin(COPYING / 32, THREADS / 32);
+    __syncthreads();
+    if (threadIdx.x >= THREADS) {
+        leave_registers<LITTLE>();
+        Copies<STAGES> all{stages, 0};
+        for (; key <= last; key += N)
+            all.next([&](u32 tile) {
+                copy_panels<T, N, D, THREADS>(keys(tile), k, key, key_head, shape.key_heads, shape);
+                copy_panels<T, N, D, THREADS>(values(tile), v, key, key_head, shape.key_heads, shape);
+            });
+        all.end();
+        return;
+    }
+    take_registers<MUCH>();
     Queries<1> rows(shape, bounds, first + threadIdx.x / 32 * 16, last + 1);
     float row_lse[1][2], row_dot[1][2];
     rows.read(row_lse, lse, head, shape.query_heads, LOG2E);
     rows.read(row_dot, dot, head, shape.query_heads, 1.0f);
-    // A tile of N keys and one of their values.
-    auto fill = [&](T* tile, u32 key) {
-        copy_panels<T, N, D>(tile, k, key, key_head, shape.key_heads, shape);
-        copy_panels<T, N, D>(tile + N * D, v, key, key_head, shape.key_heads, shape);
-        end_copies();
-    };
-    u32 begin = first_seen(shape.window, first, bounds[first]) / N * N, stage = 0;
-    copy_panels<T, M, D>(queries, q, first, head, shape.query_heads, shape);
-    copy_panels<T, M, D>(gradients, d_o, first, head, shape.query_heads, shape);
-    fill(tiles, begin);
+    Left<D> queries, gradients;
+    queries.template read<T>(q, rows.first, head, shape.query_heads, shape);
+    gradients.template read<T>(d_o, rows.first, head, shape.query_heads, shape);
     Part<1, D> result = {};
-    for (u32 key = begin; key <= last; key += N) {
-        // Behind it nobody reads the other tile any more.
-        share_copies();
-        const T* own = tiles + stage * 2 * N * D;
-        stage = 1 - stage;
-        Part<1, N> scores, products;
-        Left<N> slopes;
-        begin_products();
-        start_scores<T, N, D>(scores, queries, own);
-        start_scores<T, N, D>(products, gradients, own + N * D);
-        if (key + N <= last) fill(tiles + stage * 2 * N * D, key + N);
-        wait_for_products<0>();
+    Part<1, N> scores, products;
+    Left<N> slopes;
+    auto weigh = [&]() {
         arrived(scores.at[0]);
+        float unit = cap_scores(shape, scores);
+        weigh_keys(scores, rows, key, unit, row_lse);
+        make_before_waiting(scores.at[0]);
+    };
+    auto slope = [&]() {
         arrived(products.at[0]);
-        slopes_of_queries(shape, rows, products, scores, key, row_lse, row_dot);
-        slopes.template round<T>(products);
+        subtract_dots(products, row_dot);
+        if (shape.cap > 0)
+            #pragma unroll
+            for (int at = 0; at < N / 8; at++)
+                for (int i = 0; i < 4; i++)
+                    uncap_by_weight(products.at[0][at][i], scores.at[0][at][i], row_lse[0][i / 2], 1.0f / (LOG2E * shape.cap));
+        multiply_by(products, scores);
+    };
+    stages.await_tile(tile);
+    begin_products();
+    start_scores<T, N, D>(scores, queries, keys(tile));
+    start_scores<T, N, D>(products, gradients, values(tile));
+    wait_for_products<1>();
+    weigh();
+    wait_for_products<0>();
+    slope();
+    slopes.template round<T>(products);
+    for (key += N; key <= last; key += N, tile++) {
+        stages.await_tile(tile + 1);
         begin_products();
-        start_sum<T, N, D>(result, slopes, own);
+        start_scores<T, N, D>(scores, queries, keys(tile + 1));
+        start_scores<T, N, D>(products, gradients, values(tile + 1));
+        start_sum<T, N, D>(result, slopes, keys(tile));
+        wait_for_products<2>();
+        weigh();
+        wait_for_products<1>();
+        slope();
+        make_before_waiting(products.at[0]);
         wait_for_products<0>();
         arrived(result.at[0]);
+        stages.release(tile);
+        slopes.template round<T>(products);
     }
+    begin_products();
+    start_sum<T, N, D>(result, slopes, keys(tile));
+    wait_for_products<0>();
+    arrived(result.at[0]);
     write_rows<T, D>(dq, result.at[0], shape.scale, shape.scale, rows.first, 0, head, shape.query_heads, shape.tokens, shape.d);
 }
 
 // dk = scale sum of ds q and dv = sum of p d_o over all queries and all heads of the group, in a fixed order. Rows of the
-// products are keys here, columns queries.
+// products are keys here, columns queries. The scores of a tile and the sum of dk of the tile before are started together, and exponentials
+// run beside the latter; then the products v d_o^T and the sum of dv, and slopes are made beside that.
 template <class T, int N, int D>
 __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, const float* lse, const float* dot, T* dk,
                              T* dv, const u32* bounds, Shape shape) {
     DYNAMIC_SHARED(memory);
-    typedef QueryTile<T, Panels<N, D>, N, D, THREADS> Tile;
+    typedef QueryTile<T, Panels<N, D>, N, D, COPYING, THREADS> Tile;
     T* keys = reinterpret_cast<T*>(first_panel(memory));
     T* values = keys + M * D;
     T* tiles = values + M * D;
-    u8* numbers = reinterpret_cast<u8*>(tiles + 2 * 2 * N * D);
-    auto staged = [&](u32 stage) { return Tile(tiles + stage * 2 * N * D, numbers + stage * Tile::NUMBERS); };
-    u32 first = blockIdx.x * M, key_head = blockIdx.y, stage = 0;
-    u32 last = min(first + M, shape.tokens) - 1, lowest = first + threadIdx.x / 32 * 16;
-    copy_panels<T, M, D>(keys, k, first, key_head, shape.key_heads, shape);
-    copy_panels<T, M, D>(values, v, first, key_head, shape.key_heads, shape);
-    Part<1, D> key_result = {}, value_result = {};
+    u8* numbers = reinterpret_cast<u8*>(tiles + STAGES * 2 * N * D);
+    Stages<STAGES> stages{reinterpret_cast<u64*>(numbers + STAGES * Tile::NUMBERS)};
+    // The first query of each tile.
+    u32* queries = reinterpret_cast<u32*>(stages.barriers + 2 * STAGES);
+    auto staged = [&](u32 tile) { return Tile(tiles + tile % STAGES * 2 * N * D, numbers + tile % STAGES * Tile::NUMBERS); };
+    u32 first = blockIdx.x * M, key_head = blockIdx.y, last = min(first + M, shape.tokens) - 1, tile = 0;
     QueryWalk at = QueryWalk::over<N>(shape, bounds, first, last, key_head);
-    staged(0).fill(q, d_o, at.query, at.head, shape);
-    staged(0).keep(QueryNumbers::read(lse, dot, bounds, at.query, at.head, shape));
-    while (!at.is_over()) {
-        QueryWalk next = at.template next<N>();
-        // Behind it nobody reads the other tile any more.
-        share_copies();
-        Tile tile = staged(stage);
-        stage = 1 - stage;
-        Part<1, N> scores, products;
-        Left<N> weights, slopes;
-        begin_products();
-        start_scores<T, N, D>(scores, keys, tile.queries);
-        start_scores<T, N, D>(products, values, tile.gradients);
-        if (!next.is_over()) {
-            staged(stage).fill(q, d_o, next.query, next.head, shape);
-            staged(stage).keep(QueryNumbers::read(lse, dot, bounds, next.query, next.head, shape));
-        }
-        wait_for_products<0>();
+    if (threadIdx.x == 0) stages.begin(COPYING / 32, THREADS / 32);
+    __syncthreads();
+    if (threadIdx.x >= THREADS) {
+        leave_registers<LITTLE>();
+        Copies<STAGES> all{stages, 0};
+        // They come with the first tile.
+        copy_panels<T, M, D, THREADS>(keys, k, first, key_head, shape.key_heads, shape);
+        copy_panels<T, M, D, THREADS>(values, v, first, key_head, shape.key_heads, shape);
+        for (; !at.is_over(); at = at.template next<N>())
+            all.next([&](u32 tile) {
+                staged(tile).fill(q, d_o, at.query, at.head, shape);
+                staged(tile).keep(Tile::read(lse, dot, bounds, at.query, at.head, shape));
+                if (threadIdx.x == THREADS) queries[tile] = at.query;
+            });
+        all.end();
+        return;
+    }
+    take_registers<MUCH>();
+    u32 lowest = first + threadIdx.x / 32 * 16, count = (at.end - at.begin + N - 1) / N * (at.behind - at.head);
+    Part<1, D> key_result = {}, value_result = {};
+    Part<1, N> scores, products;
+    Left<N> weights, slopes;
+    auto weigh = [&](const Tile& own, u32 tile) {
         arrived(scores.at[0]);
-        arrived(products.at[0]);
-        slopes_of_keys<N>(shape, products, scores, tile, at.query, 0, lowest);
-        weights.template round<T>(scores);
-        slopes.template round<T>(products);
+        float unit = cap_scores(shape, scores);
+        weigh_queries<N>(scores, own, queries[tile % STAGES], 0, lowest, unit);
+        make_before_waiting(scores.at[0]);
+    };
+    auto add_values = [&](const Tile& own) {
         begin_products();
-        start_sum<T, N, D>(value_result, weights, tile.gradients);
-        start_sum<T, N, D>(key_result, slopes, tile.queries);
+        start_scores<T, N, D>(products, values, own.gradients);
+        start_sum<T, N, D>(value_result, weights, own.gradients);
+        wait_for_products<1>();
+        arrived(products.at[0]);
+        subtract_dots(products, own, 0);
+        if (shape.cap > 0)
+            #pragma unroll
+            for (int at = 0; at < N / 8; at++)
+                for (int i = 0; i < 4; i++)
+                    uncap_by_weight(products.at[0][at][i], scores.at[0][at][i], own.lse[at * 8 + threadIdx.x % 4 * 2 + i % 2],
+                                    1.0f / (LOG2E * shape.cap));
+        multiply_by(products, scores);
+        make_before_waiting(products.at[0]);
         wait_for_products<0>();
         arrived(value_result.at[0]);
+        slopes.template round<T>(products);
+    };
+    stages.await_tile(tile);
+    begin_products();
+    start_scores<T, N, D>(scores, keys, staged(tile).queries);
+    wait_for_products<0>();
+    weigh(staged(tile), tile);
+    weights.template round<T>(scores);
+    add_values(staged(tile));
+    for (; tile + 1 < count; tile++) {
+        Tile own = staged(tile + 1);
+        stages.await_tile(tile + 1);
+        begin_products();
+        start_scores<T, N, D>(scores, keys, own.queries);
+        start_sum<T, N, D>(key_result, slopes, staged(tile).queries);
+        wait_for_products<1>();
+        weigh(own, tile + 1);
+        wait_for_products<0>();
         arrived(key_result.at[0]);
-        at = next;
+        stages.release(tile);
+        weights.template round<T>(scores);
+        add_values(own);
     }
+    begin_products();
+    start_sum<T, N, D>(key_result, slopes, staged(tile).queries);
+    wait_for_products<0>();
+    arrived(key_result.at[0]);
     write_rows<T, D>(dk, key_result.at[0], shape.scale, shape.scale, lowest, 0, key_head, shape.key_heads, shape.tokens, shape.d);
     write_rows<T, D>(dv, value_result.at[0], 1.0f, 1.0f, lowest, 0, key_head, shape.key_heads, shape.tokens, shape.d);
 }
 
 // ---- instances -----------------------------------------------------------------------------------------------------
 
-// Heads of up to D, rows of the other side in the gradient of keys.
-#define HOPPER(T, E, D, N)                                                                                             \
-    KERNEL __launch_bounds__(THREADS, 1)                                                                                   \
+// Heads of up to D; rows of the other side that the gradients meet at a time.
+#define HOPPER(T, E, D, KEYS, QUERIES)                                                                                 \
+    KERNEL __launch_bounds__(THREADS, 1)                                                                               \
         attention_hopper_##E##_##D(const T* q, const T* k, const T* v, T* o, float* lse, const u32* bounds, SHAPE) {   \
         attend<T, 128, D>(q, k, v, o, lse, bounds, SHAPE_VALUE);                                                       \
     }                                                                                                                  \
     EMULATE(attention_hopper_##E##_##D)                                                                                \
-    KERNEL __launch_bounds__(THREADS, 1)                                                                                   \
+    KERNEL __launch_bounds__(ALL, 1)                                                                                   \
         attention_query_hopper_##E##_##D(const T* q, const T* k, const T* v, const T* d_o, const float* lse,           \
                                          const float* dot, T* dq, const u32* bounds, SHAPE) {                          \
-        query_gradient<T, 128, D>(q, k, v, d_o, lse, dot, dq, bounds, SHAPE_VALUE);                                    \
+        query_gradient<T, KEYS, D>(q, k, v, d_o, lse, dot, dq, bounds, SHAPE_VALUE);                                   \
     }                                                                                                                  \
     EMULATE(attention_query_hopper_##E##_##D)                                                                          \
-    KERNEL __launch_bounds__(THREADS, 1)                                                                                   \
+    KERNEL __launch_bounds__(ALL, 1)                                                                                   \
         attention_key_hopper_##E##_##D(const T* q, const T* k, const T* v, const T* d_o, const float* lse,             \
                                        const float* dot, T* dk, T* dv, const u32* bounds, SHAPE) {                     \
-        key_gradient<T, N, D>(q, k, v, d_o, lse, dot, dk, dv, bounds, SHAPE_VALUE);                                    \
+        key_gradient<T, QUERIES, D>(q, k, v, d_o, lse, dot, dk, dv, bounds, SHAPE_VALUE);                              \
     }                                                                                                                  \
     EMULATE(attention_key_hopper_##E##_##D)
 
-HOPPER(bf16, bf16, 64, 128)
-HOPPER(bf16, bf16, 128, 64)
-HOPPER(f16, f16, 64, 128)
-HOPPER(f16, f16, 128, 64)
+HOPPER(bf16, bf16, 64, 64, 64)
+HOPPER(bf16, bf16, 128, 64, 64)
+HOPPER(f16, f16, 64, 64, 64)
+HOPPER(f16, f16, 128, 64, 64)

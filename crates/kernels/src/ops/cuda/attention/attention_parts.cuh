@@ -31,14 +31,14 @@ template <int R, int N> struct Part {
 template <int NUMBER> constexpr int POWER_IN = NUMBER & -NUMBER;
 
 // Starts copying rows first.. of one head into a tile of ROWS rows and D columns; zeros beyond `tokens` and `d`. The pieces of 8
-// elements lie as PLACE has them. The block has THREADS threads, of which as many as a power of two allows copy pieces of one row:
-// a thread's next piece then lies a number of bytes further on that is known here. What does not exist is not read: the address may
-// be any.
-template <class T, class PLACE, int ROWS, int D, int THREADS>
+// elements lie as PLACE has them. THREADS of the block's threads copy, from number FIRST on, of which as many as a power of two allows
+// have pieces of one row: a thread's next piece then lies a number of bytes further on that is known here. What does not exist is not
+// read: the address may be any.
+template <class T, class PLACE, int ROWS, int D, int THREADS, int FIRST = 0>
 __device__ inline void copy_tile(T* tile, const T* from, u32 first, u32 head, u32 heads, u32 tokens, u32 d) {
     constexpr int ACROSS = POWER_IN<D / 8>, DOWN = THREADS / ACROSS;
     static_assert(PLACE::template IS_LINEAR<DOWN, ACROSS * 8>, "the next piece lies at a known distance");
-    u32 row = threadIdx.x / ACROSS, column = threadIdx.x % ACROSS * 8, stride = heads * d * sizeof(T);
+    u32 thread = threadIdx.x - FIRST, row = thread / ACROSS, column = thread % ACROSS * 8, stride = heads * d * sizeof(T);
     T* to = tile + PLACE::of(row, column);
     #pragma unroll
     for (int across = 0; across < D; across += ACROSS * 8) {
@@ -230,18 +230,18 @@ template <int R> struct Softmax {
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-// Makes gradients of scores, but for the scale, of the products d_o v^T of N keys, and weights of `scores`, which are products q k^T.
-// lse is in units of log2.
-template <int R, int N>
-__device__ inline void slopes_of_queries(const Shape& shape, const Queries<R>& rows, Part<R, N>& products, Part<R, N>& scores, u32 key,
-                                         const float (&lse)[R][2], const float (&dot)[R][2]) {
-    float unit = cap_scores(shape, scores);
+// Subtracts the dot of their query from products d_o v^T.
+template <int R, int N> __device__ inline void subtract_dots(Part<R, N>& products, const float (&dot)[R][2]) {
     #pragma unroll
     for (int r = 0; r < R; r++)
         #pragma unroll
         for (int tile = 0; tile < N / 8; tile++)
             for (int i = 0; i < 4; i++) products.at[r][tile][i] -= dot[r][i / 2];
-    uncap(shape, products, scores);
+}
+
+// Makes weights of scores, which `unit` brings to units of log2, as lse is.
+template <int R, int N>
+__device__ inline void weigh_keys(Part<R, N>& scores, const Queries<R>& rows, u32 key, float unit, const float (&lse)[R][2]) {
     #pragma unroll
     for (int r = 0; r < R; r++)
         #pragma unroll
@@ -249,31 +249,46 @@ __device__ inline void slopes_of_queries(const Shape& shape, const Queries<R>& r
             for (int i = 0; i < 4; i++)
                 scores.at[r][tile][i] = power_of_2(scores.at[r][tile][i] * unit - lse[r][i / 2]);
     rows.template mask<N>(scores, key, 0);
+}
+
+template <int R, int N> __device__ inline void multiply_by(Part<R, N>& products, const Part<R, N>& weights) {
     #pragma unroll
     for (int r = 0; r < R; r++)
         #pragma unroll
         for (int tile = 0; tile < N / 8; tile++)
-            for (int i = 0; i < 4; i++) products.at[r][tile][i] *= scores.at[r][tile][i];
+            for (int i = 0; i < 4; i++) products.at[r][tile][i] *= weights.at[r][tile][i];
 }
 
-// What the gradient of keys needs of a query beside its tensors; one for each thread.
+// Makes gradients of scores, but for the scale, of the products d_o v^T of N keys, and weights of `scores`, which are products q k^T.
+// lse is in units of log2.
+template <int R, int N>
+__device__ inline void slopes_of_queries(const Shape& shape, const Queries<R>& rows, Part<R, N>& products, Part<R, N>& scores, u32 key,
+                                         const float (&lse)[R][2], const float (&dot)[R][2]) {
+    float unit = cap_scores(shape, scores);
+    subtract_dots(products, dot);
+    uncap(shape, products, scores);
+    weigh_keys(scores, rows, key, unit, lse);
+    multiply_by(products, scores);
+}
+
+// What the gradient of keys needs of a query beside its tensors.
 struct QueryNumbers {
     float lse, dot;
     // The first key that it sees.
     u32 first;
 
-    // Of query `from` plus the thread's number, and one head.
-    static __device__ inline QueryNumbers read(const float* lse, const float* dot, const u32* bounds, u32 from, u32 head,
+    static __device__ inline QueryNumbers read(const float* lse, const float* dot, const u32* bounds, u32 query, u32 head,
                                                const Shape& shape) {
-        u32 query = from + threadIdx.x, token = min(query, shape.tokens - 1);
+        u32 token = min(query, shape.tokens - 1);
         u64 place = (u64)token * shape.query_heads + head;
         // A query that is not there sees nothing.
         return {lse[place], dot[place], query < shape.tokens ? first_seen(shape.window, token, bounds[token]) : 0xffffffffu};
     }
 };
 
-// N queries of one head as the gradient of keys reads them. `queries` and `gradients` lie as PLACE has them.
-template <class T, class PLACE, int N, int D, int THREADS> struct QueryTile {
+// N queries of one head as the gradient of keys reads them, which THREADS threads from number FIRST on copy. `queries` and `gradients` lie
+// as PLACE has them.
+template <class T, class PLACE, int N, int D, int THREADS, int FIRST = 0> struct QueryTile {
     T* queries;
     T* gradients;
     float* lse;
@@ -293,42 +308,50 @@ template <class T, class PLACE, int N, int D, int THREADS> struct QueryTile {
 
     // Starts copying.
     __device__ inline void fill(const T* q, const T* d_o, u32 query, u32 head, const Shape& shape) {
-        copy_tile<T, PLACE, N, D, THREADS>(queries, q, query, head, shape.query_heads, shape.tokens, shape.d);
-        copy_tile<T, PLACE, N, D, THREADS>(gradients, d_o, query, head, shape.query_heads, shape.tokens, shape.d);
+        copy_tile<T, PLACE, N, D, THREADS, FIRST>(queries, q, query, head, shape.query_heads, shape.tokens, shape.d);
+        copy_tile<T, PLACE, N, D, THREADS, FIRST>(gradients, d_o, query, head, shape.query_heads, shape.tokens, shape.d);
         end_copies();
+    }
+
+    // Of the thread's query, which is one of N from `query` on.
+    static __device__ inline QueryNumbers read(const float* lse, const float* dot, const u32* bounds, u32 query, u32 head,
+                                               const Shape& shape) {
+        return QueryNumbers::read(lse, dot, bounds, query + threadIdx.x - FIRST, head, shape);
     }
 
     // Writes the thread's numbers, which were read before so that nobody waits for them here.
     __device__ inline void keep(const QueryNumbers& numbers) {
-        if (threadIdx.x < N) {
-            lse[threadIdx.x] = numbers.lse * LOG2E;
-            dot[threadIdx.x] = numbers.dot;
-            first[threadIdx.x] = numbers.first;
+        u32 own = threadIdx.x - FIRST;
+        if (own < N) {
+            lse[own] = numbers.lse * LOG2E;
+            dot[own] = numbers.dot;
+            first[own] = numbers.first;
         }
     }
 };
 
-// Makes weights of products k q^T (rows are keys, from `lowest` on, columns the H queries of a tile of N from `column` on), and
-// gradients of scores, but for the scale, of products v d_o^T. The tile's first query is `query`.
-template <int N, int R, int H, class TILE>
-__device__ inline void slopes_of_keys(const Shape& shape, Part<R, H>& products, Part<R, H>& scores, const TILE& tile, u32 query,
-                                      u32 column, u32 lowest) {
-    u32 lane = threadIdx.x % 32;
-    float unit = cap_scores(shape, scores);
+// As subtract_dots, where columns are H queries of a tile of N from `column` on.
+template <int R, int H, class TILE> __device__ inline void subtract_dots(Part<R, H>& products, const TILE& tile, u32 column) {
     #pragma unroll
     for (int r = 0; r < R; r++)
         #pragma unroll
         for (int at = 0; at < H / 8; at++)
-            for (int i = 0; i < 4; i++) products.at[r][at][i] -= tile.dot[column + at * 8 + lane % 4 * 2 + i % 2];
-    uncap(shape, products, scores);
+            for (int i = 0; i < 4; i++) products.at[r][at][i] -= tile.dot[column + at * 8 + threadIdx.x % 4 * 2 + i % 2];
+}
+
+// Makes weights of scores, as weigh_keys does, whose rows are keys, from `lowest` on, and whose columns are H queries of a tile of N from
+// `column` on. The tile's first query is `query`.
+template <int N, int R, int H, class TILE>
+__device__ inline void weigh_queries(Part<R, H>& scores, const TILE& tile, u32 query, u32 column, u32 lowest, float unit) {
+    u32 lane = threadIdx.x % 32;
     #pragma unroll
     for (int r = 0; r < R; r++)
         #pragma unroll
         for (int at = 0; at < H / 8; at++)
             for (int i = 0; i < 4; i++)
                 scores.at[r][at][i] = power_of_2(scores.at[r][at][i] * unit - tile.lse[column + at * 8 + lane % 4 * 2 + i % 2]);
-    // Some of the keys are not seen by some of the queries.
-    if (query < lowest + 16 * R - 1 || tile.first[N - 1] > lowest) {
+    // Some of the keys are not seen by some of the queries: one branch over all of it, both numbers being there.
+    if ((query < lowest + 16 * R - 1) | (tile.first[N - 1] > lowest)) {
         #pragma unroll
         for (int at = 0; at < H / 8; at++)
             #pragma unroll
@@ -342,11 +365,17 @@ __device__ inline void slopes_of_keys(const Shape& shape, Part<R, H>& products, 
                     }
             }
     }
-    #pragma unroll
-    for (int r = 0; r < R; r++)
-        #pragma unroll
-        for (int at = 0; at < H / 8; at++)
-            for (int i = 0; i < 4; i++) products.at[r][at][i] *= scores.at[r][at][i];
+}
+
+// Makes weights of products k q^T, as weigh_queries does, and gradients of scores, but for the scale, of products v d_o^T.
+template <int N, int R, int H, class TILE>
+__device__ inline void slopes_of_keys(const Shape& shape, Part<R, H>& products, Part<R, H>& scores, const TILE& tile, u32 query,
+                                      u32 column, u32 lowest) {
+    float unit = cap_scores(shape, scores);
+    subtract_dots(products, tile, column);
+    uncap(shape, products, scores);
+    weigh_queries<N>(scores, tile, query, column, lowest, unit);
+    multiply_by(products, scores);
 }
 
 // Queries that see keys of a tile: heads of the group one behind the other, N queries at a time.

@@ -231,7 +231,7 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
     Part<R, C> key_result = {}, value_result = {};
     QueryWalk at = QueryWalk::over<N>(shape, bounds, first, last, key_head);
     staged(0).fill(q, d_o, at.query, at.head, shape);
-    staged(0).keep(QueryNumbers::read(lse, dot, bounds, at.query, at.head, shape));
+    staged(0).keep(Tile::read(lse, dot, bounds, at.query, at.head, shape));
     while (!at.is_over()) {
         QueryWalk next = at.template next<N>();
         wait_for_copies<0>();
@@ -242,7 +242,7 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
         QueryNumbers numbers = {};
         if (S == 2 && !next.is_over()) {
             staged(stage).fill(q, d_o, next.query, next.head, shape);
-            numbers = QueryNumbers::read(lse, dot, bounds, next.query, next.head, shape);
+            numbers = Tile::read(lse, dot, bounds, next.query, next.head, shape);
         }
         bool seen = at.query + N > lowest;
         if (seen) {
@@ -263,7 +263,7 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
         if (S == 1 && !at.is_over()) {
             __syncthreads();
             tile.fill(q, d_o, at.query, at.head, shape);
-            tile.keep(QueryNumbers::read(lse, dot, bounds, at.query, at.head, shape));
+            tile.keep(Tile::read(lse, dot, bounds, at.query, at.head, shape));
         }
     }
     #pragma unroll

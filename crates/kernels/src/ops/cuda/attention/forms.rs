@@ -3,7 +3,9 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::first_use::is_right;
-use crate::gpu::{Capability, Header, OPERANDS, Source, WARPGROUP, capability, has_warpgroups, pack_size, source};
+use crate::gpu::{
+    Capability, Header, OPERANDS, STAGES, Source, WARPGROUP, capability, has_warpgroups, pack_size, source,
+};
 use crate::{AttentionKernels, Kernels, kernels};
 
 const PARTS: Header = Header {
@@ -22,7 +24,7 @@ static AMPLE: Source = source!("attention", PARTS, OPERANDS, TILED);
 
 static SCARCE: Source = source!("attention_ada", PARTS, OPERANDS, TILED);
 
-static WARPGROUPS: Source = source!("attention_hopper", PARTS, WARPGROUP);
+static WARPGROUPS: Source = source!("attention_hopper", PARTS, WARPGROUP, STAGES);
 
 /// Largest head that the kernels take.
 pub(super) const MAX_HEAD: usize = 256;
@@ -149,7 +151,7 @@ impl Form {
                 source: &WARPGROUPS,
                 names: [format!("{name}_hopper_"), format!("_{}", form.head_dim)],
                 rows: Warpgroups::ROWS,
-                threads: 256,
+                threads: Warpgroups::threads(kernel),
                 shared_bytes: form.shared_bytes(kernel),
             },
         }
@@ -312,32 +314,50 @@ impl Tile {
 #[derive(Clone, Copy, Debug)]
 pub struct Warpgroups {
     head_dim: usize,
-    /// Queries that a block meets at a time in the gradient of keys.
+    /// Keys that a block meets at a time in the gradient of queries.
+    met_keys: usize,
+    /// Queries that it meets at a time in the gradient of keys.
     met_queries: usize,
 }
 
 const HOPPER: [Warpgroups; 2] = [
     Warpgroups {
         head_dim: 64,
-        met_queries: 128,
+        met_keys: 64,
+        met_queries: 64,
     },
     Warpgroups {
         head_dim: 128,
+        met_keys: 64,
         met_queries: 64,
     },
 ];
 
 impl Warpgroups {
-    /// Rows of a block, and keys that it meets at a time.
+    /// Rows of a block, and keys that it meets at a time in the forward pass.
     const ROWS: usize = 128;
+    /// Tiles of what is met in shared memory, in the backward pass.
+    const STAGES: usize = 4;
 
-    /// Shared memory of a block: as for tiles, with two tiles of what it meets, and room to begin where a panel may.
+    /// Two groups of four warps, and in the backward pass one more that copies.
+    fn threads(kernel: Kernel) -> usize {
+        match kernel {
+            Kernel::Forward => 256,
+            Kernel::QueryGradient | Kernel::KeyGradient => 384,
+        }
+    }
+
+    /// Shared memory of a block: rows of its own that do not lie in registers, tiles of what it meets, and room to begin where a panel
+    /// may. In the backward pass each tile has two barriers, and in the gradient of keys three numbers for each row and one for itself.
     fn shared_bytes(self, kernel: Kernel) -> usize {
         let (row, room) = (2 * self.head_dim, 1024);
         match kernel {
             Kernel::Forward => (Self::ROWS + 4 * Self::ROWS) * row + room,
-            Kernel::QueryGradient => (2 * Self::ROWS + 4 * Self::ROWS) * row + room,
-            Kernel::KeyGradient => (2 * Self::ROWS + 4 * self.met_queries) * row + 2 * 12 * self.met_queries + room,
+            Kernel::QueryGradient => Self::STAGES * (2 * self.met_keys * row + 16) + room,
+            Kernel::KeyGradient => {
+                let of_stage = 2 * self.met_queries * row + 12 * self.met_queries + 16 + 4;
+                2 * Self::ROWS * row + Self::STAGES * of_stage + room
+            }
         }
     }
 }
@@ -360,16 +380,21 @@ mod tests {
         ((12, 0), 100, 99, 48),
     ];
 
-    /// Registers of a multiprocessor, and those of a thread at most.
-    const REGISTERS: (usize, usize) = (64 << 10, 255);
+    /// Registers of a multiprocessor, and those that a thread takes at most.
+    const REGISTERS: (usize, usize) = (64 << 10, 256);
+
+    /// Registers that a thread begins with at most: those for eight warps, or for one block where it has more.
+    fn registers(block: &Block) -> usize {
+        (REGISTERS.0 / block.threads / 8 * 8).min(REGISTERS.1)
+    }
 
     /// Warps of a kernel that a multiprocessor holds at once. The kernels may use any number of registers that their launch bounds leave
-    /// them: those for eight warps, or for one block where it has more.
+    /// them.
     fn resident_warps(block: &Block, shared_kib: usize, most: usize) -> usize {
         let warps = block.threads / 32;
         // The system takes 1 KiB of each block.
         let by_shared = (shared_kib << 10) / (block.shared_bytes + 1024);
-        let by_registers = REGISTERS.0 / (REGISTERS.1 + 1) / block.threads;
+        let by_registers = REGISTERS.0 / registers(block) / block.threads;
         by_shared.min(by_registers).min(most / warps) * warps
     }
 
@@ -426,6 +451,34 @@ mod tests {
                 );
                 let row = format!("TILED(T, E, {}, {forward}, {query}, {key})", tiles.head_dim);
                 assert!(shared.source().text.contains(&row), "{}: {row}", shared.source().name);
+            }
+        }
+    }
+
+    #[test]
+    fn rust_and_the_kernels_for_hopper_have_the_same_blocks() {
+        let number = |name: &str| -> usize {
+            let mut lines = WARPGROUPS.text.lines();
+            let value = lines.find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+            value.unwrap().parse().unwrap()
+        };
+        assert_eq!(number("M"), Warpgroups::ROWS);
+        assert_eq!(number("STAGES"), Warpgroups::STAGES);
+        assert_eq!(number("THREADS"), Warpgroups::threads(Kernel::Forward));
+        for form in HOPPER {
+            let row = |name| {
+                format!(
+                    "HOPPER({name}, {name}, {}, {}, {})",
+                    form.head_dim, form.met_keys, form.met_queries
+                )
+            };
+            assert!(["bf16", "f16"].map(row).iter().all(|row| WARPGROUPS.text.contains(row)));
+            for kernel in [Kernel::QueryGradient, Kernel::KeyGradient] {
+                let block = Form::Hopper(form).block(kernel);
+                assert_eq!(block.threads, number("THREADS") + number("COPYING"));
+                // What those who copy give back is enough for the others.
+                let wanted = number("THREADS") * number("MUCH") + number("COPYING") * number("LITTLE");
+                assert!(wanted <= block.threads * registers(&block));
             }
         }
     }

@@ -169,6 +169,8 @@ fn warpgroups_match_f64() {
         (80, DType::F16),
     ] {
         case(&[0, 1, 100, 100, 290], (3, 1), head_dim).check_hopper(dtype);
+        // A single tile.
+        case(&[0, 9], (1, 1), head_dim).check_hopper(dtype);
     }
 }
 
