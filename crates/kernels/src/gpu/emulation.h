@@ -1,8 +1,8 @@
 // Runs kernels on the CPU, for tests: each thread of a block is a fiber, and one block runs at a time.
 //
 // Fibers run until they wait for others (barriers, warp instructions), and in another order each time, so that a missing
-// barrier shows. Background copies happen as late as the kernel allows, when it waits for them; what they overwrite is gone as
-// early as it may be, when they are started.
+// barrier shows. At times those of four warps are held back until nobody else can go on. Background copies happen as late as
+// the kernel allows, when it waits for them; what they overwrite is gone as early as it may be, when they are started.
 
 #include <algorithm>
 #include <cmath>
@@ -245,6 +245,7 @@ inline void run_block() {
     std::memset(dynamic_shared.data(), 0xff, dynamic_shared.size());
     hidden.assign(dynamic_shared.size() / 16 + 2, false);
     registers_left = 0;
+    unsigned groups = (threads + 127) / 128, held = groups;
     for (unsigned left = threads; left > 0;) {
         bool moved = false;
         unsigned offset = random() >> 8;
@@ -253,13 +254,15 @@ inline void run_block() {
             unsigned turn = (index + offset) % threads;
             Fiber& fiber = fibers[backwards ? threads - 1 - turn : turn];
             bool waits = fiber.meeting && fiber.meeting->generation == fiber.generation;
-            if (fiber.done || waits || (fiber.awaited && !fiber.awaited())) continue;
+            if (fiber.done || waits || fiber.number / 128 == held || (fiber.awaited && !fiber.awaited())) continue;
             current = &fiber;
             go(scheduler, fiber.context);
             moved = true;
             left -= fiber.done;
         }
-        if (!moved) fail("threads wait for others that have ended or wait elsewhere");
+        if (!moved && held == groups) fail("threads wait for others that have ended or wait elsewhere");
+        if (!moved) held = groups;
+        else if (held == groups && groups > 1) held = (random() >> 8) % (groups + 1);
     }
 }
 
