@@ -131,6 +131,31 @@ archive *args:
 archive-test archive:
     scripts/package/archive-test.sh {{archive}}
 
+# A container image of an archive, or of a wheel with `--cuda`, tried in a container: `just image ARCHIVE NAME`
+[group('package')]
+image *args:
+    scripts/package/image.sh {{args}}
+
+# The wheel with NVIDIA support, around the module of the plain one: `just cuda-wheel PLAIN_WHEEL FOLDER`
+[group('package')]
+cuda-wheel *args:
+    scripts/package/cuda-wheel.sh {{args}}
+
+# The same of a program that is built already, and not tried: `just cuda-wheel-of PLAIN_WHEEL PROGRAM FOLDER`
+[group('package')]
+cuda-wheel-of *args:
+    scripts/package/cuda_wheel.py {{args}}
+
+# The bill of materials of a wheel's program: `just sbom WHEEL FILE`
+[group('package')]
+sbom *args:
+    scripts/package/sbom.sh {{args}}
+
+# Whether a tag, the version and the changelog agree: `just release-version v0.1.0`
+[group('package')]
+release-version tag:
+    scripts/package/version.sh {{tag}}
+
 # How far each family is from PyTorch and PEFT: the table of docs/benchmarks/parity.csv
 [group('measure')]
 parity:

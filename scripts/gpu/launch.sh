@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts peft-tune with NVIDIA support: finds the CUDA libraries that it is linked to and the driver, or says which one is
-# missing and where it looked. It lies beside `peft-tune.bin` in the package and takes the same arguments.
+# missing and where it looked. It lies beside `peft-tune.bin` in the package, or in the environment into which the wheel was
+# installed, and takes the same arguments.
 here=$(dirname "$(readlink -f "$0")")
 program="$here/peft-tune.bin"
 
@@ -8,6 +9,8 @@ program="$here/peft-tune.bin"
 folders() {
   echo "${LD_LIBRARY_PATH:-}" | tr ':' '\n'
   echo "$here/lib"
+  # The wheels beside this one.
+  for folder in "$(dirname "$here")"/lib/python3*/site-packages/nvidia/*/lib; do [ -d "$folder" ] && echo "$folder"; done
   for root in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
     [ -n "$root" ] && printf '%s\n' "$root/lib64" "$root/lib" "$root/targets/x86_64-linux/lib"
   done

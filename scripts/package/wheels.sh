@@ -3,19 +3,23 @@
 #
 #     scripts/package/wheels.sh dist                                              # for this machine and those like it
 #     scripts/package/wheels.sh --dev dist                                        # what `cargo build` has built, for the tests
-#     scripts/package/wheels.sh --portable dist [aarch64-unknown-linux-gnu]       # manylinux_2_28, by zig; not tried yet
+#     scripts/package/wheels.sh --portable dist [aarch64-unknown-linux-gnu]       # manylinux_2_28, by zig; not tried as a whole yet
+#     scripts/package/wheels.sh --relinked dist                                   # the same of what was built here; not tried yet
 #
-# Needs Rust and python3; brings maturin, and for --portable zig as the C compiler and linker that knows old C libraries.
+# Needs Rust and python3; brings maturin, and for the last two zig as the C compiler and linker that knows old C libraries.
+# --relinked compiles nothing anew: it fails where C code was compiled for functions that only a newer C library has.
+# PROFILE=dev takes that of `cargo build` for both, a slower program in less time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 form=--release
-case ${1:-} in --dev | --portable)
+case ${1:-} in --dev | --portable | --relinked)
   form=$1
   shift
   ;;
 esac
-output=${1:?folder for the wheels}
-target=${2:-$(rustc -vV | sed -n 's/^host: //p')}
+output=$(realpath -m "${1:?folder for the wheels}")
+host=$(rustc -vV | sed -n 's/^host: //p')
+target=${2:-$host}
 
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
@@ -28,7 +32,20 @@ case $form in
 --release) maturin --release --compatibility linux ;;
 --portable)
   pip 'ziglang==0.17.*'
-  rustup target add "$target" > /dev/null 2>&1 || true
-  maturin --release --zig --target "$target" --compatibility manylinux_2_28
+  if ! { rustup target list --installed 2> /dev/null || echo "$host"; } | grep -qx "$target"; then
+    rustup target add "$target"
+  fi
+  maturin --profile "${PROFILE:-release}" --zig --target "$target" --compatibility manylinux_2_28
+  ;;
+--relinked)
+  pip 'ziglang==0.17.*'
+  cat > "$tools/link" <<LINK
+#!/bin/sh
+export CARGO_ZIGBUILD_ZIG_COMMAND="$tools/python/bin/python3" CARGO_ZIGBUILD_ZIG_COMMAND_ARGS="-m ziglang"
+exec "$tools/python/bin/maturin" zig cc -- -target ${host%%-*}-linux-gnu.2.28 "\$@"
+LINK
+  chmod +x "$tools/link"
+  # For the last step alone: as a setting of cargo it would have everything compiled again.
+  maturin --profile "${PROFILE:-release}" --compatibility manylinux_2_28 -- -C "linker=$tools/link"
   ;;
 esac

@@ -16,17 +16,23 @@ const LIBRARIES: [&str; 6] = [
 /// A package whose program shows where it would look, and its libraries but `without`.
 fn package(without: Option<&str>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
+    lay(folder.path(), &folder.path().join("lib"), without);
+    folder
+}
+
+/// Puts launcher and program into one folder and the libraries into another.
+fn lay(programs: &Path, libraries: &Path, without: Option<&str>) {
+    std::fs::create_dir_all(programs).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu/launch.sh");
-    std::fs::copy(script, folder.path().join("peft-tune")).unwrap();
-    let program = folder.path().join("peft-tune.bin");
+    std::fs::copy(script, programs.join("peft-tune")).unwrap();
+    let program = programs.join("peft-tune.bin");
     std::fs::write(&program, "#!/bin/sh\necho \"$LD_LIBRARY_PATH\"; echo \"$@\"\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, mode).unwrap();
-    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    std::fs::create_dir_all(libraries).unwrap();
     for library in LIBRARIES.into_iter().filter(|library| Some(*library) != without) {
-        std::fs::write(folder.path().join("lib").join(library), "").unwrap();
+        std::fs::write(libraries.join(library), "").unwrap();
     }
-    folder
 }
 
 /// Starts it with nothing else that would name a library.
@@ -54,6 +60,18 @@ fn with_all_libraries_the_program_starts_and_finds_them() {
     let folder = package.path().canonicalize().unwrap().join("lib");
     assert!(lines[0].split(':').any(|one| Path::new(one) == folder), "{text}");
     assert_eq!(lines[1], "doctor --json");
+}
+
+#[test]
+fn installed_from_a_wheel_the_program_finds_the_libraries_of_the_wheels_beside_it() {
+    let environment = tempfile::tempdir().unwrap();
+    let wheels = environment.path().join("lib/python3.13/site-packages/nvidia/cu13/lib");
+    lay(&environment.path().join("bin"), &wheels, None);
+    let output = launch(&environment.path().join("bin"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let wheels = wheels.canonicalize().unwrap();
+    let searched = text.lines().next().unwrap_or_default();
+    assert!(searched.split(':').any(|one| Path::new(one) == wheels), "{text}");
 }
 
 #[test]

@@ -29,3 +29,25 @@ fn every_script_that_is_run_has_a_recipe() {
         .collect();
     assert!(without.is_empty(), "no recipe in the justfile runs {without:?}");
 }
+
+#[test]
+fn scripts_that_workflows_run_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scripts = Vec::new();
+    for entry in std::fs::read_dir(root.join(".github/workflows")).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        scripts.extend(
+            text.split_whitespace()
+                .filter(|word| word.starts_with("scripts/"))
+                .map(str::to_owned),
+        );
+    }
+    assert!(scripts.len() > 5, "{scripts:?}");
+    for script in scripts {
+        let found = root.join(&script).metadata();
+        assert!(
+            found.is_ok_and(|file| file.permissions().mode() & 0o111 != 0),
+            "{script} cannot be run"
+        );
+    }
+}
