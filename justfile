@@ -218,7 +218,7 @@ exports *args="tests/golden/exports/*":
 studies *args:
     scripts/peers/studies_with_tools.py --binary {{binary}} {{args}}
 
-# Searches with trackers, read by their own packages (`pip install tensorboard`)
+# Searches with trackers, read by their own packages (`pip install tensorboard mlflow optuna wandb trackio`)
 [group('peers')]
 trackers *args:
     scripts/peers/trackers_with_tools.py --binary {{binary}} {{args}}

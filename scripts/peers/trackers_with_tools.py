@@ -1,22 +1,31 @@
 #!/usr/bin/env python3
 """Searches with trackers, reads what they have with their own packages, and compares that with the database.
 
-    pip install tensorboard
+    pip install tensorboard mlflow optuna optuna-dashboard wandb trackio
     scripts/peers/trackers_with_tools.py --binary target/release/peft-tune [--only tensorboard]
 
 Searches the quickstart in a folder that goes afterwards, twice: the second search resumes the first with more trials. What
 `export --format csv` says is the reference. Prints a line a tracker; exits with 1 if one has something else. A package that
-is not installed is passed over with a line that says so. Checked with tensorboard 2.21.0.
+is not installed is passed over with a line that says so. Of wandb its record classes read the runs; sending them needs its
+server. Checked with tensorboard 2.21.0, mlflow 3.17.2, optuna 5.0.0, optuna-dashboard 0.21.0, wandb 0.31.0, trackio 0.43.0.
 """
 
 import argparse
 import csv
 import importlib.util
+import json
 import os
 import pathlib
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
+import wsgiref.util
+import zlib
 
 METRICS = ("throughput", "peak_memory", "loss")
 
@@ -98,17 +107,198 @@ def check_tensorboard(place, reference):
     return f"{len(folders)} runs, {points} steps, {table.total_size} rows of {len(experiment.hparam_infos)} params"
 
 
-# Package, what stands behind the `=` in the folder of the run, and the check.
+def check_mlflow_runs(client, reference, experiment="quickstart"):
+    found = client.get_experiment_by_name(experiment)
+    runs = client.search_runs([found.experiment_id], max_results=50000)
+    same("runs", len(runs), len(reference.trials))
+    points, recommended = 0, 0
+    for run in runs:
+        trial = int(run.info.run_name.split()[-1])
+        ours = reference.trials[trial]
+        same(f"rank of {trial}", float(run.data.params["rank"]), ours["rank"])
+        for name in METRICS:
+            same(f"{name} of {trial}", run.data.metrics.get(name), ours[name])
+        for key, values in (("train_loss", reference.losses), ("held_out_loss", reference.held_out)):
+            history = [one.value for one in client.get_metric_history(run.info.run_id, key)]
+            same(f"values of {key} of {trial}", len(history), len(values.get(trial, [])))
+            for theirs, one in zip(history, values.get(trial, [])):
+                same(f"{key} of {trial}", theirs, one)
+            points += len(history)
+        recommended += "recommended" in run.data.tags
+        if ours["state"] == "complete":
+            same(f"status of {trial} is FINISHED", float(run.info.status == "FINISHED"), 1.0)
+    same("recommended runs", recommended, 1)
+    return f"{len(runs)} runs, {points} values"
+
+
+def check_mlflow_files(place, reference):
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    from mlflow.tracking import MlflowClient
+
+    return check_mlflow_runs(MlflowClient(str(place)), reference)
+
+
+class MlflowServer:
+    """A server of MLflow itself with a database, on a free port."""
+
+    def __init__(self, folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
+                   "--artifacts-destination", str(folder / "artifacts"), "--port", self.address.split(":")[-1], "--workers", "1"]
+        folder.mkdir()
+        log = open(folder / "log", "w")
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(self.address + "/health", timeout=5)
+                return
+            except OSError:
+                time.sleep(0.5)
+        raise RuntimeError((folder / "log").read_text())
+
+    def stop(self):
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait()
+
+
+def check_mlflow_server(address, reference):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(address)
+    said = check_mlflow_runs(client, reference)
+    run = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])[0]
+    same("artifacts", len(client.list_artifacts(run.info.run_id)), 1)
+    return said
+
+
+def check_optuna(place, reference):
+    """The storage by Optuna, and the pages' own interface of optuna-dashboard."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = f"sqlite:///{place}"
+    study = optuna.load_study(study_name="quickstart", storage=storage)
+    same("trials", len(study.trials), len(reference.trials))
+    for trial in study.trials:
+        ours = reference.trials[trial.number]
+        same(f"rank of {trial.number}", float(trial.params["rank"]), ours["rank"])
+        if trial.state == optuna.trial.TrialState.COMPLETE:
+            for label, value in zip(study.metric_names, trial.values):
+                same(f"{label} of {trial.number}", value, ours[label])
+        same(f"values of {trial.number}", len(trial.intermediate_values), len(reference.held_out.get(trial.number, [])))
+    said = f"{len(study.trials)} trials, front of {len(study.best_trials)}"
+    if importlib.util.find_spec("optuna_dashboard") is None:
+        return said
+    from optuna_dashboard import wsgi
+    from optuna.storages import RDBStorage
+
+    answers = []
+    application = wsgi(RDBStorage(storage))
+
+    def page(path):
+        environment = {}
+        wsgiref.util.setup_testing_defaults(environment)
+        environment["PATH_INFO"] = path
+        body = b"".join(application(environment, lambda status, headers, *rest: answers.append(status)))
+        return json.loads(body)
+
+    studies = page("/api/studies")["study_summaries"]
+    same("trials of the dashboard", len(page(f"/api/studies/{studies[0]['study_id']}")["trials"]), len(reference.trials))
+    return f"{said}; optuna-dashboard answers {answers[-1]}"
+
+
+def wandb_records(path):
+    """The records of an offline run, by the classes of wandb itself; checksums are compared."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, content, records = path.read_bytes(), 7, b"", []
+    same("head", float(data[:7] == b":W&B\xe1\xbe\x00"), 1.0)
+    while at < len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        checksum, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        part = data[at + 7 : at + 7 + length]
+        same(f"checksum at {at}", checksum, zlib.crc32(part, zlib.crc32(bytes([kind]))))
+        at, content = at + 7 + length, content + part
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(content)
+            records.append(record)
+            content = b""
+    return records
+
+
+def check_wandb(place, reference):
+    """Records by the classes of wandb itself."""
+    files = sorted(place.glob("wandb/offline-run-*/run-*.wandb"))
+    same("runs", len(files), len(reference.trials))
+    points = 0
+    for path in files:
+        records = wandb_records(path)
+        same("numbers", float([record.num for record in records] == list(range(1, len(records) + 1))), 1.0)
+        run = next(record.run for record in records if record.WhichOneof("record_type") == "run")
+        trial = int(run.display_name.split()[-1])
+        config = {item.key: json.loads(item.value_json) for item in run.config.update}
+        same(f"rank of {trial}", float(config["rank"]), reference.trials[trial]["rank"])
+        losses = [json.loads(item.value_json) for record in records for item in record.history.item
+                  if list(item.nested_key) == ["train/loss"]]
+        same(f"steps of {trial}", len(losses), len(reference.losses.get(trial, [])))
+        for theirs, one in zip(losses, reference.losses.get(trial, [])):
+            same(f"train/loss of {trial}", theirs, one)
+        points += len(losses)
+        summary = {item.key: json.loads(item.value_json) for record in records for item in record.summary.update}
+        for name in METRICS:
+            same(f"{name} of {trial}", summary.get(name), reference.trials[trial][name])
+    return f"{len(files)} runs, {points} steps"
+
+
+def check_trackio(place, reference):
+    """In a process of its own: trackio looks for its folder when it is imported."""
+    script = """
+import json, sys, trackio
+from trackio.sqlite_storage import SQLiteStorage
+runs = trackio.Api().runs("quickstart")
+print(json.dumps([[run.name, run.config, SQLiteStorage.get_logs("quickstart", run.name, run_id=run.id)] for run in runs],
+                 default=str))
+"""
+    environment = {**os.environ, "TRACKIO_DIR": str(place)}
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment)
+    runs = json.loads(output.stdout.splitlines()[-1])
+    same("runs", len(runs), len(reference.trials))
+    points = 0
+    for name, config, logs in runs:
+        trial = int(name.split()[-1])
+        same(f"rank of {trial}", float(config["rank"]), reference.trials[trial]["rank"])
+        losses = [row["train/loss"] for row in logs if "train/loss" in row]
+        same(f"steps of {trial}", len(losses), len(reference.losses.get(trial, [])))
+        for theirs, one in zip(losses, reference.losses.get(trial, [])):
+            same(f"train/loss of {trial}", theirs, one)
+        points += len(losses)
+        for metric in METRICS:
+            values = [row[f"metric/{metric}"] for row in logs if f"metric/{metric}" in row]
+            same(f"{metric} of {trial}", ([None] + values)[-1], reference.trials[trial][metric])
+    return f"{len(runs)} runs, {points} steps"
+
+
+# Tracker on the command line, package, what stands behind the `=` in the folder of the run, and the check.
 CHECKS = {
-    "tensorboard": ("tensorboard", "runs", check_tensorboard),
+    "tensorboard": ("tensorboard", "tensorboard", "runs", check_tensorboard),
+    "mlflow-files": ("mlflow", "mlflow", "mlruns", check_mlflow_files),
+    "mlflow-server": ("mlflow", "mlflow", None, check_mlflow_server),
+    "optuna": ("optuna", "optuna", "optuna.db", check_optuna),
+    "wandb": ("wandb", "wandb", "offline", check_wandb),
+    "trackio": ("trackio", "trackio", "trackio", check_trackio),
 }
 
 
-def search(options, work, trials, trackers):
+def search(options, work, trials, places):
     environment = {**os.environ, "PEFT_TUNE_DB": str(work / "study.db")}
     command = [options.binary, "quickstart", "--output", str(work / "quickstart"), "--trials", str(trials)]
-    for name in trackers:
-        command += ["--track", f"{name}={work / CHECKS[name][1]}"]
+    for name, place in places.items():
+        command += ["--track", f"{CHECKS[name][0]}={place}"]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     subprocess.run([options.binary, "export", "--format", "csv", "--output", str(work / "csv"), "--force"],
                    check=True, env=environment, capture_output=True)
@@ -121,24 +311,28 @@ def main():
     parser.add_argument("--only", choices=sorted(CHECKS), action="append")
     parser.add_argument("--trials", type=int, default=4)
     options = parser.parse_args()
-    trackers = []
-    for name in options.only or CHECKS:
-        if importlib.util.find_spec(CHECKS[name][0]) is None:
-            print(f"{name}: not installed, passed over")
-        else:
-            trackers.append(name)
-    failed = False
+    failed, server = False, None
     with tempfile.TemporaryDirectory() as work:
-        work = pathlib.Path(work)
-        for trials in (options.trials // 2, options.trials):
-            reference = search(options, work, trials, trackers)
-            for name in trackers:
-                _, place, check = CHECKS[name]
-                try:
-                    print(f"{name} after {trials} trials: agrees, {check(work / place, reference)}")
-                except Exception as error:
-                    print(f"{name} after {trials} trials: DIFFERS, {type(error).__name__}: {error}")
-                    failed = True
+        work, places = pathlib.Path(work), {}
+        for name in options.only or CHECKS:
+            if importlib.util.find_spec(CHECKS[name][1]) is None:
+                print(f"{name}: not installed, passed over")
+                continue
+            if name == "mlflow-server":
+                server = MlflowServer(work / "server")
+            places[name] = server.address if name == "mlflow-server" else work / CHECKS[name][2]
+        try:
+            for trials in (options.trials // 2, options.trials):
+                reference = search(options, work, trials, places)
+                for name, place in places.items():
+                    try:
+                        print(f"{name} after {trials} trials: agrees, {CHECKS[name][3](place, reference)}", flush=True)
+                    except Exception as error:
+                        print(f"{name} after {trials} trials: DIFFERS, {type(error).__name__}: {error}", flush=True)
+                        failed = True
+        finally:
+            if server:
+                server.stop()
     return failed
 
 

@@ -68,7 +68,7 @@ const EXAMPLES: [(&str, &[&str]); 31] = [
         "track",
         &[
             "peft-tune track --to tensorboard=runs",
-            "peft-tune track my-study --to tensorboard=runs",
+            "peft-tune track my-study --to mlflow=http://127.0.0.1:5000 --to optuna=optuna.db",
         ],
     ),
     ("show", &["peft-tune show", "peft-tune show my-study"]),

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long a search that has ended waits for its trackers.
 const AT_THE_END: Duration = Duration::from_secs(60);
 
-/// Keeps a study up to date in TensorBoard, until its search ends
+/// Keeps a study up to date in MLflow, TensorBoard, Optuna, W&B or trackio, until its search ends
 ///
 /// Of a study that nobody runs it writes all there is. What is there already is continued, so that the same command brings what
 /// was missing. `search --track` does the same from within the search.
@@ -25,7 +25,8 @@ pub(super) struct Args {
     study: Option<String>,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Tracker, and where it keeps studies: `tensorboard=FOLDER`. May be given several times.
+    /// Tracker, and where it keeps studies: `mlflow=http://HOST:PORT` (or a folder), `optuna=FILE`, `tensorboard=FOLDER`,
+    /// `trackio=FOLDER`, `wandb=FOLDER` (offline runs). May be given several times.
     #[arg(long, value_name = "TRACKER=WHERE", required = true)]
     to: Vec<Destination>,
 }
@@ -33,7 +34,8 @@ pub(super) struct Args {
 /// Trackers of a search.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct TrackArgs {
-    /// Keeps the study up to date in a tracker while it is searched: `tensorboard=FOLDER`. May be given several times.
+    /// Keeps the study up to date in a tracker while it is searched: `mlflow=http://HOST:PORT` (or a folder), `optuna=FILE`,
+    /// `tensorboard=FOLDER`, `trackio=FOLDER`, `wandb=FOLDER` (offline runs). May be given several times.
     #[arg(long = "track", value_name = "TRACKER=WHERE")]
     to: Vec<Destination>,
 }

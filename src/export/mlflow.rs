@@ -5,13 +5,15 @@
 //! write.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::ExportError;
+use crate::files::write_whole;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::study::TrialNumber;
 
@@ -33,6 +35,9 @@ pub struct MlflowRun {
     pub started_s: f64,
     pub ended_s: Option<f64>,
     pub params: BTreeMap<String, String>,
+    /// What was told step by step, in order.
+    pub series: Vec<MlflowMetric>,
+    /// Numbers of the whole trial, once it is over.
     pub metrics: Vec<MlflowMetric>,
     pub tags: BTreeMap<String, String>,
     /// YAML that is stored as an artifact.
@@ -53,9 +58,23 @@ pub struct MlflowMetric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MlflowStatus {
     Running = 1,
+    Scheduled = 2,
     Finished = 3,
     Failed = 4,
     Killed = 5,
+}
+
+impl MlflowStatus {
+    /// Its name in the interface of a server.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::Scheduled => "SCHEDULED",
+            Self::Finished => "FINISHED",
+            Self::Failed => "FAILED",
+            Self::Killed => "KILLED",
+        }
+    }
 }
 
 impl MlflowMetric {
@@ -77,30 +96,77 @@ impl MlflowExperiment<'_> {
     /// Where the experiment is there and `force` is not given, or where writing fails.
     pub fn write(&self, folder: &Path, force: bool) -> Result<PathBuf, ExportError> {
         let folder = std::path::absolute(folder).map_err(|source| failed(folder, source))?;
-        let id = self.id();
-        let experiment = folder.join(&id);
+        let experiment = folder.join(self.id());
         if !force && experiment.exists() {
             return Err(ExportError::Exists { path: experiment });
         }
+        let times = self.runs.first().zip(self.runs.last());
+        let (first_s, last_s) = times.map_or((0.0, 0.0), |(first, last)| (first.started_s, last.started_s));
+        self.write_meta(&experiment, (first_s, last_s))?;
+        for run in self.runs {
+            self.write_run(&experiment, run)?;
+        }
+        Ok(experiment)
+    }
+
+    /// Brings its runs up to date in the store at `folder`, which is made where it is missing. What is there and the same is left
+    /// as it is, and files that grow are written on.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub fn update(&self, folder: &Path) -> Result<(), ExportError> {
+        let folder = std::path::absolute(folder).map_err(|source| failed(folder, source))?;
+        let experiment = folder.join(self.id());
+        let first_s = self.runs.first().map_or(0.0, |run| run.started_s);
+        if !experiment.join("meta.yaml").exists() {
+            self.write_meta(&experiment, (first_s, first_s))?;
+        }
+        self.runs.iter().try_for_each(|run| self.write_run(&experiment, run))
+    }
+
+    /// Whether the store at `folder` has a run of this trial.
+    pub fn has(&self, folder: &Path, trial: TrialNumber) -> bool {
+        folder
+            .join(self.id())
+            .join(self.run_id(trial))
+            .join("meta.yaml")
+            .exists()
+    }
+
+    /// Sets a tag of a run that is there, or removes it.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub fn tag(
+        &self,
+        folder: &Path,
+        trial: TrialNumber,
+        (key, value): (&str, Option<&str>),
+    ) -> Result<(), ExportError> {
+        let path = folder
+            .join(self.id())
+            .join(self.run_id(trial))
+            .join("tags")
+            .join(mlflow_key(key));
+        match value {
+            Some(value) => write(&path, value),
+            None => match fs::remove_file(&path) {
+                Err(source) if source.kind() != ErrorKind::NotFound => Err(failed(&path, source)),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn write_meta(&self, experiment: &Path, (created_s, updated_s): (f64, f64)) -> Result<(), ExportError> {
         let meta = [
-            ("artifact_location", json!(uri(&experiment))),
-            (
-                "creation_time",
-                json!(milliseconds(self.runs.first().map_or(0.0, |run| run.started_s))),
-            ),
-            ("experiment_id", json!(id)),
-            (
-                "last_update_time",
-                json!(milliseconds(self.runs.last().map_or(0.0, |run| run.started_s))),
-            ),
+            ("artifact_location", json!(uri(experiment))),
+            ("creation_time", json!(milliseconds(created_s))),
+            ("experiment_id", json!(self.id())),
+            ("last_update_time", json!(milliseconds(updated_s))),
             ("lifecycle_stage", json!("active")),
             ("name", json!(self.name)),
         ];
-        write(&experiment.join("meta.yaml"), &yaml(&meta))?;
-        for run in self.runs {
-            self.write_run(&experiment, &id, run)?;
-        }
-        Ok(experiment)
+        write(&experiment.join("meta.yaml"), &yaml(&meta))
     }
 
     /// Eighteen digits that only this study has, as MLflow's own ids.
@@ -113,16 +179,26 @@ impl MlflowExperiment<'_> {
         format!("{:018}", number % 1_000_000_000_000_000_000)
     }
 
-    fn write_run(&self, experiment: &Path, id: &str, run: &MlflowRun) -> Result<(), ExportError> {
-        let hash = Sha256::digest(format!("{}\0{}\0{}", self.name, self.created_at, run.number));
-        let run_id = hexadecimal(&hash[..16]);
+    fn run_id(&self, trial: TrialNumber) -> String {
+        let hash = Sha256::digest(format!("{}\0{}\0{}", self.name, self.created_at, trial));
+        hexadecimal(&hash[..16])
+    }
+
+    fn write_run(&self, experiment: &Path, run: &MlflowRun) -> Result<(), ExportError> {
+        let run_id = self.run_id(run.number);
         let folder = experiment.join(&run_id);
+        let started = format!("start_time: {}\n", milliseconds(run.started_s));
+        // What an attempt before told is not of this one.
+        if fs::read_to_string(folder.join("meta.yaml")).is_ok_and(|meta| !meta.contains(&started)) {
+            let metrics = folder.join("metrics");
+            fs::remove_dir_all(&metrics).map_err(|source| failed(&metrics, source))?;
+        }
         let name = format!("trial {}", run.number);
         let meta = [
             ("artifact_uri", json!(format!("{}/artifacts", uri(&folder)))),
             ("end_time", json!(run.ended_s.map(milliseconds))),
             ("entry_point_name", json!("")),
-            ("experiment_id", json!(id)),
+            ("experiment_id", json!(self.id())),
             ("lifecycle_stage", json!("active")),
             ("run_id", json!(run_id)),
             ("run_name", json!(name)),
@@ -140,17 +216,22 @@ impl MlflowExperiment<'_> {
             fs::create_dir_all(&path).map_err(|source| failed(&path, source))?;
         }
         for (key, value) in &run.params {
-            write(&folder.join("params").join(file_name(key)), value)?;
+            write(&folder.join("params").join(mlflow_key(key)), value)?;
         }
         let own = [("mlflow.runName", name.as_str()), ("mlflow.source.name", "peft-tune")];
         let tags = run.tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         for (key, value) in tags.chain(own) {
-            write(&folder.join("tags").join(file_name(key)), value)?;
+            write(&folder.join("tags").join(mlflow_key(key)), value)?;
         }
         let mut metrics: BTreeMap<String, String> = BTreeMap::new();
-        for metric in run.metrics.iter().filter(|metric| metric.value.is_finite()) {
+        for metric in run
+            .series
+            .iter()
+            .chain(&run.metrics)
+            .filter(|metric| metric.value.is_finite())
+        {
             let line = format!("{} {:?} {}\n", milliseconds(metric.at_s), metric.value, metric.step);
-            metrics.entry(file_name(&metric.name)).or_default().push_str(&line);
+            metrics.entry(mlflow_key(&metric.name)).or_default().push_str(&line);
         }
         for (name, lines) in &metrics {
             write(&folder.join("metrics").join(name), lines)?;
@@ -163,7 +244,7 @@ impl MlflowExperiment<'_> {
 }
 
 /// A key as MLflow takes one, which is also a file's name: nothing in it leads elsewhere.
-fn file_name(key: &str) -> String {
+pub fn mlflow_key(key: &str) -> String {
     let name: String = key
         .chars()
         .map(|c| {
@@ -203,7 +284,17 @@ fn write(path: &Path, text: &str) -> Result<(), ExportError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
     }
-    fs::write(path, text).map_err(|source| failed(path, source))
+    let there = fs::read_to_string(path).unwrap_or_default();
+    let written = match text.strip_prefix(&there) {
+        Some("") if path.exists() => Ok(()),
+        Some(rest) => OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .and_then(|mut file| file.write_all(rest.as_bytes())),
+        None => write_whole(path, text.as_bytes(), true),
+    };
+    written.map_err(|source| failed(path, source))
 }
 
 fn failed(path: &Path, source: std::io::Error) -> ExportError {
@@ -220,7 +311,7 @@ mod tests {
     #[test]
     fn a_hostile_name_stays_in_its_folder() {
         for key in ["../../etc/passwd", "..", "a/b", "a\nb", ""] {
-            let name = file_name(key);
+            let name = mlflow_key(key);
             assert!(
                 !name.contains('/') && name != ".." && !name.is_empty(),
                 "{key:?} became {name:?}"
@@ -233,7 +324,8 @@ mod tests {
             started_s: 1.5,
             ended_s: None,
             params: [("../x".to_owned(), "1".to_owned())].into(),
-            metrics: vec![
+            metrics: Vec::new(),
+            series: vec![
                 MlflowMetric::new("loss", 2.5, 4, 1.5),
                 MlflowMetric::new("loss", f64::NAN, 5, 1.5),
             ],

@@ -15,6 +15,6 @@ mod write;
 pub use error::ExportError;
 pub use formats::ExportFormat;
 pub use input::{AnswerMarks, ExportInput, Exported, Known, Warning};
-pub use mlflow::{MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
+pub use mlflow::{MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus, mlflow_key};
 pub use step_counts::TrainedRows;
 pub use write::write;

@@ -65,6 +65,16 @@ pub enum StoreError {
         path: PathBuf,
         differences: String,
     },
+    #[error("{path} has another study `{study}`: choose another file")]
+    OptunaOther { path: PathBuf, study: String },
+    #[error(
+        "{path} is {}: choose another file",
+        found.map_or_else(
+            || "no storage of Optuna".to_owned(),
+            |found| format!("a storage of another Optuna (schema {found}, this program writes 12)")
+        )
+    )]
+    OptunaSchema { path: PathBuf, found: Option<i64> },
     #[error("study `{study}` is being run by process {process}: wait for it, or stop it first")]
     StudyRunning { study: String, process: String },
     #[error("no study `{study}` in {path}: it has {known}")]

@@ -42,6 +42,7 @@ mod statement;
 mod step;
 mod study;
 mod timeline;
+mod trackio;
 mod trial;
 mod warm_start;
 
@@ -61,6 +62,7 @@ pub use loss::LostAttempt;
 pub use measurement::Measurements;
 pub use named::NamedQuery;
 pub use open::Store;
+pub use optuna::{OptunaFile, OptunaStudy};
 pub use overview::StudyOverview;
 pub use prediction::{CeilingRecord, PredictionRecord};
 pub use profile::{
@@ -73,3 +75,4 @@ pub use run::TrialRun;
 pub use search_state::{SearchBudget, SearchStage, Spending};
 pub use study::{OpenStudy, StudyId};
 pub use timeline::{Runner, TrialTimes};
+pub use trackio::{TrackioFile, TrackioRow, TrackioRun};

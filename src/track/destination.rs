@@ -5,28 +5,48 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::Tracker;
+use super::mlflow::{FileStoreTracker, ServerTracker};
+use super::optuna::OptunaTracker;
 use super::tensorboard::TensorBoardTracker;
+use super::trackio::TrackioTracker;
+use super::wandb::WandbTracker;
 
 /// A tracker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrackerKind {
+    Mlflow,
+    Optuna,
     Tensorboard,
+    Trackio,
+    Wandb,
 }
 
 impl TrackerKind {
-    pub const ALL: [Self; 1] = [Self::Tensorboard];
+    pub const ALL: [Self; 5] = [
+        Self::Mlflow,
+        Self::Optuna,
+        Self::Tensorboard,
+        Self::Trackio,
+        Self::Wandb,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Mlflow => "mlflow",
+            Self::Optuna => "optuna",
             Self::Tensorboard => "tensorboard",
+            Self::Trackio => "trackio",
+            Self::Wandb => "wandb",
         }
     }
 
     /// What stands behind its name on the command line.
     fn place(self) -> &'static str {
         match self {
-            Self::Tensorboard => "a folder",
+            Self::Mlflow => "a folder or http://HOST:PORT",
+            Self::Optuna => "a file",
+            Self::Tensorboard | Self::Trackio | Self::Wandb => "a folder",
         }
     }
 }
@@ -46,6 +66,10 @@ pub enum DestinationError {
     Unknown { name: String },
     #[error("say where: `{}={}`", kind.name(), kind.place())]
     NoPlace { kind: TrackerKind },
+    #[error(
+        "`{scheme}://` is no place for MLflow runs that can be written to directly: start `mlflow server` on it, and name its http address"
+    )]
+    Scheme { scheme: String },
 }
 
 fn known() -> String {
@@ -61,6 +85,19 @@ impl FromStr for Destination {
         let Some(kind) = TrackerKind::ALL.into_iter().find(|kind| kind.name() == name) else {
             return Err(DestinationError::Unknown { name: name.to_owned() });
         };
+        // Where MLflow's own client would send to.
+        let usual = match kind {
+            TrackerKind::Mlflow => std::env::var("MLFLOW_TRACKING_URI").unwrap_or_default(),
+            TrackerKind::Optuna | TrackerKind::Tensorboard | TrackerKind::Trackio | TrackerKind::Wandb => String::new(),
+        };
+        let place = if place.is_empty() { usual.as_str() } else { place };
+        if let Some((scheme, _)) = place.split_once("://").filter(|_| kind == TrackerKind::Mlflow)
+            && !["http", "https", "file"].contains(&scheme)
+        {
+            return Err(DestinationError::Scheme {
+                scheme: scheme.to_owned(),
+            });
+        }
         if place.is_empty() {
             return Err(DestinationError::NoPlace { kind });
         }
@@ -81,7 +118,20 @@ impl Destination {
     /// What keeps studies there; nothing is touched yet.
     pub(super) fn tracker(&self) -> Box<dyn Tracker> {
         match self.kind {
+            TrackerKind::Mlflow if self.place.starts_with("http") => Box::new(ServerTracker::new(&self.place)),
+            TrackerKind::Mlflow => {
+                let folder = self.place.strip_prefix("file:").unwrap_or(&self.place);
+                Box::new(FileStoreTracker::new(PathBuf::from(
+                    folder.strip_prefix("//").unwrap_or(folder),
+                )))
+            }
+            TrackerKind::Optuna => {
+                let path = self.place.strip_prefix("sqlite:///").unwrap_or(&self.place);
+                Box::new(OptunaTracker::new(PathBuf::from(path)))
+            }
             TrackerKind::Tensorboard => Box::new(TensorBoardTracker::new(PathBuf::from(&self.place))),
+            TrackerKind::Trackio => Box::new(TrackioTracker::new(PathBuf::from(&self.place))),
+            TrackerKind::Wandb => Box::new(WandbTracker::new(PathBuf::from(&self.place))),
         }
     }
 }
@@ -100,6 +150,11 @@ mod tests {
             "{unknown}"
         );
         let nowhere = "tensorboard".parse::<Destination>().unwrap_err();
+        let scheme = "mlflow=sqlite:///runs.db"
+            .parse::<Destination>()
+            .unwrap_err()
+            .to_string();
+        assert!(scheme.contains("mlflow server"), "{scheme}");
         assert_eq!(nowhere.to_string(), "say where: `tensorboard=a folder`");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::export::ExportError;
 use crate::store::StoreError;
 
 /// What kept a trial from a tracker; the next try may succeed.
@@ -11,6 +12,16 @@ pub enum TrackError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("{} holds another study of this name: choose another folder", path.display())]
     OtherStudy { path: PathBuf },
+    #[error("cannot reach {address}: {source}")]
+    Unreachable { address: String, source: Box<ureq::Error> },
+    #[error("{address} answers {status}: {message}")]
+    Refused {
+        address: String,
+        status: u16,
+        message: String,
+    },
+    #[error(transparent)]
+    Export(#[from] ExportError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

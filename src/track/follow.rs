@@ -5,6 +5,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{Builder, Runtime};
+
 use super::delivery::Delivery;
 use super::{Destination, Missing, Told, TrackedStudy, TrackedTrial};
 use crate::store::{Store, StoreError, TrialRun};
@@ -38,13 +40,13 @@ impl Follower {
             study: study.to_owned(),
             deliveries: destinations.iter().cloned().map(Delivery::new).collect(),
             tell: Box::new(tell),
+            runtime: Builder::new_current_thread().enable_all().build()?,
             seen: None,
             deadline: None,
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new()
             .name("trackers".to_owned())
-            .spawn(move || runtime.block_on(following.run(&stopped)))?;
+            .spawn(move || following.run(&stopped))?;
         Ok(Self { stop, thread })
     }
 
@@ -62,6 +64,8 @@ struct Following {
     study: String,
     deliveries: Vec<Delivery>,
     tell: Box<dyn Fn(Told) + Send>,
+    /// For the database. No tracker is called inside of it: some have one of their own.
+    runtime: Runtime,
     /// The study as it was last seen, and the database's mark then.
     seen: Option<(i64, TrackedStudy)>,
     /// When to give up.
@@ -69,11 +73,11 @@ struct Following {
 }
 
 impl Following {
-    async fn run(mut self, stopped: &mpsc::Receiver<Option<Duration>>) -> Vec<Missing> {
+    fn run(mut self, stopped: &mpsc::Receiver<Option<Duration>>) -> Vec<Missing> {
         let mut store = None;
         let within = loop {
             // What another process writes at the same moment, or a disk that is full, makes a look fail: the next one may not.
-            let _ = self.look(&mut store).await;
+            let _ = self.look(&mut store);
             match stopped.recv_timeout(LOOK) {
                 Ok(within) => break within,
                 Err(RecvTimeoutError::Disconnected) => return Vec::new(),
@@ -82,31 +86,34 @@ impl Following {
         };
         self.deadline = within.map(|within| Instant::now() + within);
         self.deliveries.iter_mut().for_each(Delivery::try_again);
-        let looked = self.look(&mut store).await;
+        let looked = match self.look(&mut store) {
+            Ok(()) => self.recommend(store.as_ref()),
+            failed => failed,
+        };
         let missing = match looked {
             Ok(()) => self.end(),
             Err(error) => self.all_missing(&error),
         };
         if let Some(store) = store {
             // Nothing was written to it.
-            let _ = store.close().await;
+            let _ = self.runtime.block_on(store.close());
         }
         missing
     }
 
     /// Looks once, and gives every tracker what it lacks. `store` stays open from look to look.
-    async fn look(&mut self, store: &mut Option<Store>) -> Result<(), StoreError> {
+    fn look(&mut self, store: &mut Option<Store>) -> Result<(), StoreError> {
         let open = match store {
             Some(open) => open,
-            None => store.insert(Store::open_read_only(&self.database).await?),
+            None => store.insert(self.runtime.block_on(Store::open_read_only(&self.database))?),
         };
-        let changed = self.read(open).await?;
+        let changed = self.read(open)?;
         let Some((mark, study)) = self.seen.take() else {
             return Ok(());
         };
         if changed || self.deliveries.iter().any(Delivery::fails) {
             for run in &study.runs {
-                self.give(open, &study, run).await?;
+                self.give(open, &study, run)?;
             }
         }
         self.seen = Some((mark, study));
@@ -114,28 +121,36 @@ impl Following {
     }
 
     /// Reads the study where the database has changed; whether it has.
-    async fn read(&mut self, store: &Store) -> Result<bool, StoreError> {
+    fn read(&mut self, store: &Store) -> Result<bool, StoreError> {
         for look in 0..LOOKS {
-            let mark = store.change_mark().await?;
+            let mark = self.runtime.block_on(store.change_mark())?;
             if self.seen.as_ref().is_some_and(|(seen, _)| *seen == mark) {
                 return Ok(look > 0);
             }
-            self.seen = Some((mark, TrackedStudy::read(store, Some(&self.study)).await?));
+            let study = self.runtime.block_on(TrackedStudy::read(store, Some(&self.study)))?;
+            self.seen = Some((mark, study));
         }
         Ok(true)
     }
 
-    async fn give(&mut self, store: &Store, study: &TrackedStudy, run: &TrialRun) -> Result<(), StoreError> {
+    fn give(&mut self, store: &Store, study: &TrackedStudy, run: &TrialRun) -> Result<(), StoreError> {
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() > deadline);
         let takes = |one: &Delivery| one.lacks(run) && !one.pauses() && !is_late;
         if !self.deliveries.iter().any(takes) {
             return Ok(());
         }
-        let trial = TrackedTrial::read(store, study, run).await?;
+        let trial = self.runtime.block_on(TrackedTrial::read(store, study, run))?;
         for delivery in self.deliveries.iter_mut().filter(|one| takes(one)) {
             if let Some(told) = delivery.give(study, &trial) {
                 (self.tell)(told);
             }
+        }
+        Ok(())
+    }
+
+    fn recommend(&mut self, store: Option<&Store>) -> Result<(), StoreError> {
+        if let (Some((mark, study)), Some(store)) = (self.seen.take(), store) {
+            self.seen = Some((mark, self.runtime.block_on(study.with_recommended(store))?));
         }
         Ok(())
     }

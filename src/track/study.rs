@@ -15,6 +15,7 @@ pub struct TrackedStudy {
     /// What may be sampled; `None` where the database does not tell.
     pub space: Option<SearchSpace>,
     pub runs: Vec<TrialRun>,
+    /// The trial to take, where it was asked for and there is one.
     pub recommended: Option<Recommended>,
 }
 
@@ -33,9 +34,15 @@ impl TrackedStudy {
         Ok(Self {
             space: store.search_space(overview.id).await?,
             runs: store.trial_runs(overview.id).await?,
-            recommended: Recommended::read(store, &overview).await?,
+            recommended: None,
             overview,
         })
+    }
+
+    /// The study with the trial to take.
+    pub async fn with_recommended(mut self, store: &Store) -> Result<Self, StoreError> {
+        self.recommended = Recommended::read(store, &self.overview).await?;
+        Ok(self)
     }
 
     /// Eight digits that tell studies of one name apart.

@@ -8,7 +8,7 @@ pub trait Tracker: Send {
     /// process after a kill, and with what the trial became later: what is there already is not written twice.
     fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError>;
 
-    /// Brings what is told of the study as a whole: now all of its trials were taken.
+    /// Brings what is told of the study as a whole, such as which trial to take: now all of its trials were taken.
     fn finish(&mut self, _study: &TrackedStudy) -> Result<(), TrackError> {
         Ok(())
     }

@@ -86,6 +86,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("unicode_width", &["report"]),
     ("resvg", &["report"]),
     ("axum", &["dashboard"]),
+    ("ureq", &["track"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("rmcp", &["cli"]),

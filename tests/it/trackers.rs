@@ -2,6 +2,8 @@
 //! becomes of a search whose tracker fails. `scripts/peers/trackers_with_tools.py` reads the same with the trackers' own
 //! packages.
 
+mod files;
+mod mlflow;
 mod tensorboard;
 
 use std::path::{Path, PathBuf};

@@ -1,16 +1,14 @@
 //! A whole study for other tools: Optuna, MLflow, TensorBoard, and files of rows.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
 use crate::cli::output::{tell, write_result};
-use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
+use crate::export::{ExportError, MlflowExperiment};
 use crate::report::printable;
-use crate::store::{StepRecord, StoreError, TrialRun};
-use crate::track::{Recommended, TrackedStudy, TrackedTrial};
-use peft_tune_core::study::{Phase, TrialState};
+use crate::store::StoreError;
+use crate::track::{Recommended, TrackedStudy, TrackedTrial, mlflow_run};
 
 /// Writes the study that the arguments name.
 pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
@@ -51,6 +49,7 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
 fn read(args: &Args) -> Result<(TrackedStudy, Vec<TrackedTrial>), CliError> {
     args.database.read(async |store| {
         let study = TrackedStudy::read(store, args.study.as_deref()).await?;
+        let study = study.with_recommended(store).await?;
         let mut trials = Vec::with_capacity(study.runs.len());
         for run in &study.runs {
             trials.push(TrackedTrial::read(store, &study, run).await?);
@@ -76,10 +75,7 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
 }
 
 fn mlflow(args: &Args, study: &TrackedStudy, trials: &[TrackedTrial]) -> Result<Vec<PathBuf>, CliError> {
-    let runs: Vec<MlflowRun> = trials
-        .iter()
-        .map(|trial| mlflow_run(&trial.run, &trial.steps, study.recommended.as_ref()))
-        .collect();
+    let runs: Vec<_> = trials.iter().map(|trial| mlflow_run(study, trial)).collect();
     let experiment = MlflowExperiment {
         name: &study.overview.name,
         created_at: &study.overview.created_at,
@@ -99,72 +95,4 @@ fn mlflow(args: &Args, study: &TrackedStudy, trials: &[TrackedTrial]) -> Result<
         "or move it into a database with `mlflow migrate-filestore`"
     ));
     Ok(vec![folder])
-}
-
-fn mlflow_run(run: &TrialRun, steps: &[StepRecord], recommended: Option<&Recommended>) -> MlflowRun {
-    let params = run
-        .trial
-        .params
-        .iter()
-        .map(|(name, value)| (name.clone(), value.to_string()));
-    let mut metrics: Vec<MlflowMetric> = Vec::new();
-    let mut at_s = run.started_s;
-    for step in steps {
-        at_s += if step.total_s.is_finite() { step.total_s } else { 0.0 };
-        if step.phase == Phase::Train {
-            metrics.push(MlflowMetric::new("train_loss", step.loss, step.step, at_s));
-            metrics.push(MlflowMetric::new("learning_rate", step.learning_rate, step.step, at_s));
-        }
-    }
-    let end_s = run.ended_s.unwrap_or(at_s);
-    for evaluation in &run.evaluations {
-        metrics.push(MlflowMetric::new(
-            "held_out_loss",
-            evaluation.loss,
-            evaluation.step,
-            end_s,
-        ));
-    }
-    let measured = run.trial.state.metrics();
-    for (name, value) in measured.into_iter().flat_map(|metrics| metrics.iter()) {
-        metrics.push(MlflowMetric::new(name, value, 0, end_s));
-    }
-    let reason = run.reason.clone().map(|reason| ("reason".to_owned(), reason));
-    let tags: BTreeMap<String, String> = [("state".to_owned(), run.trial.state.name().to_owned())]
-        .into_iter()
-        .chain(reason)
-        .chain(
-            recommended
-                .filter(|one| one.trial == run.trial.number)
-                .into_iter()
-                .flat_map(tags_of),
-        )
-        .collect();
-    MlflowRun {
-        number: run.trial.number,
-        status: match run.trial.state {
-            TrialState::Waiting | TrialState::Running => MlflowStatus::Running,
-            TrialState::Complete { .. } => MlflowStatus::Finished,
-            TrialState::Failed { .. } => MlflowStatus::Failed,
-            TrialState::Pruned { .. } | TrialState::Skipped { .. } => MlflowStatus::Killed,
-        },
-        started_s: run.started_s,
-        ended_s: run.ended_s,
-        params: params.collect(),
-        metrics,
-        tags,
-        recipe: run
-            .recipe
-            .as_ref()
-            .and_then(|recipe| serde_saphyr::to_string(recipe).ok()),
-    }
-}
-
-/// What the recommended trial's run is tagged with.
-fn tags_of(recommended: &Recommended) -> impl Iterator<Item = (String, String)> {
-    let against = recommended.against_baseline.clone();
-    let against = against.map(|against| ("against_baseline".to_owned(), against));
-    [("recommended".to_owned(), recommended.reason.clone())]
-        .into_iter()
-        .chain(against)
 }

@@ -1,4 +1,7 @@
-//! Writing a study as a storage that Optuna loads and optuna-dashboard shows.
+//! Writing a study as a storage that Optuna loads and optuna-dashboard shows: whole, or kept up to date.
 
 mod distribution;
+mod keep;
 mod write;
+
+pub use keep::{OptunaFile, OptunaStudy};

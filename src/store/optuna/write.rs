@@ -11,13 +11,14 @@ use super::distribution::OptunaParameter;
 use crate::store::row::{finite, to_i64};
 use crate::store::{Store, StoreError, StudyOverview, TrialRun};
 use peft_tune_core::objective::Direction;
-use peft_tune_core::study::{Trial, TrialState};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 
 /// Tables and indexes, as Optuna makes them.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Schema and library that Optuna compares with its own.
-const SCHEMA_VERSION: i64 = 12;
+pub(super) const SCHEMA_VERSION: i64 = 12;
 const LIBRARY_VERSION: &str = "5.0.0";
 
 impl Store {
@@ -32,14 +33,8 @@ impl Store {
             return Err(StoreError::OptunaExists { path: path.to_owned() });
         }
         let runs = self.trial_runs(study.id).await?;
-        let trials: Vec<&Trial> = runs.iter().map(|run| &run.trial).collect();
         let space = self.search_space(study.id).await?;
-        let mut parameters = BTreeMap::new();
-        for name in trials.iter().flat_map(|trial| trial.params.keys()) {
-            if !parameters.contains_key(name) {
-                parameters.insert(name.clone(), OptunaParameter::new(name, space.as_ref(), &trials));
-            }
-        }
+        let parameters = parameters(&runs, space.as_ref());
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
         let draft = Draft {
@@ -85,10 +80,11 @@ impl Draft {
             .map_err(failed)?;
         let rows = async {
             let mut transaction = pool.begin().await?;
-            sqlx::raw_sql(SCHEMA).execute(&mut *transaction).await?;
-            write_study(&mut transaction, study).await?;
+            write_schema(&mut transaction).await?;
+            let id = write_study(&mut transaction, study).await?;
             for run in runs {
-                write_trial(&mut transaction, study, run, parameters).await?;
+                let trial = insert_trial(&mut transaction, id, run.trial.number).await?;
+                write_trial(&mut transaction, trial, (study, run), parameters).await?;
             }
             transaction.commit().await
         };
@@ -98,23 +94,42 @@ impl Draft {
     }
 }
 
-async fn write_study(connection: &mut SqliteConnection, study: &StudyOverview) -> Result<(), sqlx::Error> {
+/// How Optuna sees every parameter of these trials.
+pub(super) fn parameters(runs: &[TrialRun], space: Option<&SearchSpace>) -> BTreeMap<String, OptunaParameter> {
+    let trials: Vec<&Trial> = runs.iter().map(|run| &run.trial).collect();
+    let mut parameters = BTreeMap::new();
+    for name in trials.iter().flat_map(|trial| trial.params.keys()) {
+        if !parameters.contains_key(name) {
+            parameters.insert(name.clone(), OptunaParameter::new(name, space, &trials));
+        }
+    }
+    parameters
+}
+
+pub(super) async fn write_schema(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(SCHEMA).execute(&mut *connection).await?;
     sqlx::query("insert into version_info values (1, ?, ?)")
         .bind(SCHEMA_VERSION)
         .bind(LIBRARY_VERSION)
         .execute(&mut *connection)
-        .await?;
-    sqlx::query("insert into studies values (1, ?)")
+        .await
+        .map(drop)
+}
+
+/// Writes what a study is, and returns its id in the file.
+pub(super) async fn write_study(connection: &mut SqliteConnection, study: &StudyOverview) -> Result<i64, sqlx::Error> {
+    let id: i64 = sqlx::query_scalar("insert into studies (study_name) values (?) returning study_id")
         .bind(&study.name)
-        .execute(&mut *connection)
+        .fetch_one(&mut *connection)
         .await?;
     for (place, objective) in (0i64..).zip(&study.objectives) {
         let direction = match objective.direction {
             Direction::Minimize => "MINIMIZE",
             Direction::Maximize => "MAXIMIZE",
         };
-        sqlx::query("insert into study_directions (direction, study_id, objective) values (?, 1, ?)")
+        sqlx::query("insert into study_directions (direction, study_id, objective) values (?, ?, ?)")
             .bind(direction)
+            .bind(id)
             .bind(place)
             .execute(&mut *connection)
             .await?;
@@ -126,8 +141,9 @@ async fn write_study(connection: &mut SqliteConnection, study: &StudyOverview) -
         .map(|objective| objective.metric.as_str())
         .collect();
     sqlx::query(
-        "insert into study_system_attributes (study_id, \"key\", value_json) values (1, 'study:metric_names', ?)",
+        "insert into study_system_attributes (study_id, \"key\", value_json) values (?, 'study:metric_names', ?)",
     )
+    .bind(id)
     .bind(json!(names).to_string())
     .execute(&mut *connection)
     .await?;
@@ -138,32 +154,44 @@ async fn write_study(connection: &mut SqliteConnection, study: &StudyOverview) -
         ("space", json!(study.space_path.to_string_lossy())),
     ];
     for (key, value) in attributes {
-        sqlx::query("insert into study_user_attributes (study_id, \"key\", value_json) values (1, ?, ?)")
+        sqlx::query("insert into study_user_attributes (study_id, \"key\", value_json) values (?, ?, ?)")
+            .bind(id)
             .bind(key)
             .bind(value.to_string())
             .execute(&mut *connection)
             .await?;
     }
-    Ok(())
+    Ok(id)
 }
 
-async fn write_trial(
+/// Makes the row of a trial, and returns its id in the file.
+pub(super) async fn insert_trial(
     connection: &mut SqliteConnection,
-    study: &StudyOverview,
-    run: &TrialRun,
+    study: i64,
+    number: TrialNumber,
+) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("insert into trials (number, study_id, state) values (?, ?, 'WAITING') returning trial_id")
+        .bind(number.0.cast_signed())
+        .bind(study)
+        .fetch_one(connection)
+        .await
+}
+
+/// Writes a trial whose row is there, and nothing else of it.
+pub(super) async fn write_trial(
+    connection: &mut SqliteConnection,
+    id: i64,
+    (study, run): (&StudyOverview, &TrialRun),
     parameters: &BTreeMap<String, OptunaParameter>,
 ) -> Result<(), sqlx::Error> {
     let values = objective_values(study, &run.trial);
-    let id: i64 = sqlx::query_scalar(
-        "insert into trials (number, study_id, state, datetime_start, datetime_complete) values (?, 1, ?, ?, ?)
-         returning trial_id",
-    )
-    .bind(run.trial.number.0.cast_signed())
-    .bind(state(&run.trial, values.is_some()))
-    .bind(datetime(&run.started_at))
-    .bind(run.ended_at.as_deref().map(datetime))
-    .fetch_one(&mut *connection)
-    .await?;
+    sqlx::query("update trials set state = ?, datetime_start = ?, datetime_complete = ? where trial_id = ?")
+        .bind(state(&run.trial, values.is_some()))
+        .bind(datetime(&run.started_at))
+        .bind(run.ended_at.as_deref().map(datetime))
+        .bind(id)
+        .execute(&mut *connection)
+        .await?;
     for (place, value) in (0i64..).zip(values.unwrap_or_default()) {
         sqlx::query("insert into trial_values (trial_id, objective, value, value_type) values (?, ?, ?, 'FINITE')")
             .bind(id)

@@ -1,0 +1,185 @@
+//! An Optuna storage that is kept up to date while others look at it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{ConnectOptions, SqliteConnection, SqlitePool};
+
+use super::write::{SCHEMA_VERSION, insert_trial, parameters, write_schema, write_study, write_trial};
+use crate::store::{StoreError, StudyOverview, TrialRun};
+use peft_tune_core::space::SearchSpace;
+
+/// How long a reader may hold the file.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// The attribute of a study that says whose it is.
+const MARK: &str = "peft_tune";
+
+/// What hangs on a row of a trial.
+const PARTS: [&str; 5] = [
+    "delete from trial_values where trial_id = ?",
+    "delete from trial_params where trial_id = ?",
+    "delete from trial_intermediate_values where trial_id = ?",
+    "delete from trial_user_attributes where trial_id = ?",
+    "delete from trial_system_attributes where trial_id = ?",
+];
+
+/// A storage, new or with studies of others.
+#[derive(Debug)]
+pub struct OptunaFile {
+    path: PathBuf,
+    pool: SqlitePool,
+}
+
+/// A study to be kept there.
+#[derive(Clone, Copy, Debug)]
+pub struct OptunaStudy<'a> {
+    pub overview: &'a StudyOverview,
+    /// What tells studies of one name apart.
+    pub mark: &'a str,
+    pub space: Option<&'a SearchSpace>,
+    /// All trials that it has.
+    pub runs: &'a [TrialRun],
+}
+
+impl OptunaFile {
+    /// Opens the file, which is made where it is missing; its folder has to be there.
+    ///
+    /// # Errors
+    /// Where it is no SQLite file, or cannot be written.
+    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .busy_timeout(BUSY)
+            .disable_statement_logging();
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
+        Ok(Self {
+            pool: pool.map_err(|error| StoreError::from_sqlx(path, error))?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Writes trials as they are now, in one transaction: one that is there keeps its row.
+    ///
+    /// # Errors
+    /// [`StoreError::OptunaOther`] where it has another study of that name, [`StoreError::OptunaSchema`] where another Optuna made
+    /// it, or where writing fails; nothing of it is written then.
+    pub async fn put(&self, study: &OptunaStudy<'_>, changed: &[&TrialRun]) -> Result<(), StoreError> {
+        let failed = |error| StoreError::from_sqlx(&self.path, error);
+        let mut transaction = self.pool.begin_with("begin immediate").await.map_err(failed)?;
+        self.check_schema(&mut transaction).await?;
+        let id = self.study(&mut transaction, study).await?;
+        let parameters = parameters(study.runs, study.space);
+        let written = async {
+            for run in changed {
+                let number = run.trial.number;
+                let there: Option<i64> =
+                    sqlx::query_scalar("select trial_id from trials where study_id = ? and number = ?")
+                        .bind(id)
+                        .bind(number.0.cast_signed())
+                        .fetch_optional(&mut *transaction)
+                        .await?;
+                let trial = match there {
+                    Some(trial) => trial,
+                    None => insert_trial(&mut transaction, id, number).await?,
+                };
+                for part in PARTS {
+                    sqlx::query(part).bind(trial).execute(&mut *transaction).await?;
+                }
+                write_trial(&mut transaction, trial, (study.overview, run), &parameters).await?;
+            }
+            // A value that the search space does not explain makes a parameter another one, in every trial.
+            for (name, parameter) in &parameters {
+                let distribution = parameter.distribution.to_string();
+                let others: Vec<i64> = sqlx::query_scalar(
+                    "select number from trial_params join trials using (trial_id)
+                     where study_id = ? and param_name = ? and distribution_json <> ?",
+                )
+                .bind(id)
+                .bind(name)
+                .bind(&distribution)
+                .fetch_all(&mut *transaction)
+                .await?;
+                for number in others {
+                    let run = study.runs.iter().find(|run| run.trial.number.0.cast_signed() == number);
+                    let value = run.and_then(|run| parameter.number(run.trial.params.get(name)?));
+                    sqlx::query(
+                        "update trial_params set distribution_json = ?, param_value = coalesce(?, param_value)
+                         where param_name = ? and trial_id = (select trial_id from trials where study_id = ? and number = ?)",
+                    )
+                    .bind(&distribution)
+                    .bind(value)
+                    .bind(name)
+                    .bind(id)
+                    .bind(number)
+                    .execute(&mut *transaction)
+                    .await?;
+                }
+            }
+            transaction.commit().await
+        };
+        written.await.map_err(failed)
+    }
+
+    /// Makes the tables of a new file, and looks whose those of another are.
+    async fn check_schema(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
+        let failed = |error| StoreError::from_sqlx(&self.path, error);
+        let tables: i64 = sqlx::query_scalar("select count(*) from sqlite_schema where type = 'table'")
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failed)?;
+        if tables == 0 {
+            return write_schema(connection).await.map_err(failed);
+        }
+        let other = |found| StoreError::OptunaSchema {
+            path: self.path.clone(),
+            found,
+        };
+        let version = sqlx::query_scalar("select schema_version from version_info")
+            .fetch_one(&mut *connection)
+            .await;
+        match version {
+            Ok(SCHEMA_VERSION) => Ok(()),
+            Ok(version) => Err(other(Some(version))),
+            Err(sqlx::Error::Database(_) | sqlx::Error::RowNotFound) => Err(other(None)),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The study's id in the file, where it is made if it is missing.
+    async fn study(&self, connection: &mut SqliteConnection, study: &OptunaStudy<'_>) -> Result<i64, StoreError> {
+        let failed = |error| StoreError::from_sqlx(&self.path, error);
+        let there: Option<(i64, Option<String>)> = sqlx::query_as(
+            "select study_id, (select value_json from study_user_attributes as a where a.study_id = studies.study_id and \"key\" = ?)
+             from studies where study_name = ?",
+        )
+        .bind(MARK)
+        .bind(&study.overview.name)
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(failed)?;
+        let mark = json!(study.mark).to_string();
+        match there {
+            Some((id, Some(there))) if there == mark => return Ok(id),
+            Some(_) => {
+                return Err(StoreError::OptunaOther {
+                    path: self.path.clone(),
+                    study: study.overview.name.clone(),
+                });
+            }
+            None => (),
+        }
+        let id = write_study(connection, study.overview).await.map_err(failed)?;
+        sqlx::query("insert into study_user_attributes (study_id, \"key\", value_json) values (?, ?, ?)")
+            .bind(id)
+            .bind(MARK)
+            .bind(mark)
+            .execute(connection)
+            .await
+            .map_err(failed)?;
+        Ok(id)
+    }
+}

@@ -1,0 +1,155 @@
+//! A project of trackio that is kept up to date.
+//!
+//! A row has an id of ours in `log_id`, which trackio keeps unique: what is there is not written twice.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{ConnectOptions, SqliteConnection, SqlitePool};
+
+use super::StoreError;
+use super::row::to_i64;
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// How long trackio may hold the file.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// A project's file.
+#[derive(Debug)]
+pub struct TrackioFile {
+    path: PathBuf,
+    pool: SqlitePool,
+}
+
+/// A run as trackio has it.
+#[derive(Clone, Debug)]
+pub struct TrackioRun {
+    /// What no other run is called.
+    pub id: String,
+    pub name: String,
+    /// UTC, ISO 8601; another one is another attempt, and what the one before told goes.
+    pub started_at: String,
+    pub config: Value,
+    /// What was told in order, which only grows.
+    pub rows: Vec<TrackioRow>,
+    /// Numbers of the whole run, once it is over.
+    pub end: Option<TrackioRow>,
+}
+
+/// Values of one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrackioRow {
+    pub step: u64,
+    /// Seconds since 1970.
+    pub at_s: f64,
+    /// By name.
+    pub metrics: Value,
+}
+
+impl TrackioFile {
+    /// Opens the file, which is made where it is missing; its folder has to be there.
+    ///
+    /// # Errors
+    /// Where it is no SQLite file, or cannot be written.
+    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .busy_timeout(BUSY)
+            .disable_statement_logging();
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
+        Ok(Self {
+            pool: pool.map_err(|error| StoreError::from_sqlx(path, error))?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Writes what the file lacks of a run, in one transaction.
+    ///
+    /// # Errors
+    /// Where writing fails; nothing of it is written then.
+    pub async fn put(&self, run: &TrackioRun) -> Result<(), StoreError> {
+        let written = async {
+            let mut transaction = self.pool.begin_with("begin immediate").await?;
+            sqlx::raw_sql(SCHEMA).execute(&mut *transaction).await?;
+            put_config(&mut transaction, run).await?;
+            let there: i64 = sqlx::query_scalar(
+                "select count(*) from metrics where run_id = ? and log_id <> ? and log_id is not null",
+            )
+            .bind(&run.id)
+            .bind(end_of(run))
+            .fetch_one(&mut *transaction)
+            .await?;
+            let there = usize::try_from(there).unwrap_or(0);
+            for (place, row) in run.rows.iter().enumerate().skip(there) {
+                insert(&mut transaction, run, (&format!("{}-{place}", run.id), row)).await?;
+            }
+            if let Some(end) = &run.end {
+                let log_id = end_of(run);
+                let known: Option<String> = sqlx::query_scalar("select metrics from metrics where log_id = ?")
+                    .bind(&log_id)
+                    .fetch_optional(&mut *transaction)
+                    .await?;
+                if known.is_none_or(|known| known != end.metrics.to_string()) {
+                    sqlx::query("delete from metrics where log_id = ?")
+                        .bind(&log_id)
+                        .execute(&mut *transaction)
+                        .await?;
+                    insert(&mut transaction, run, (&log_id, end)).await?;
+                }
+            }
+            transaction.commit().await
+        };
+        written.await.map_err(|error| StoreError::from_sqlx(&self.path, error))
+    }
+}
+
+fn end_of(run: &TrackioRun) -> String {
+    format!("{}-end", run.id)
+}
+
+/// Writes the config of a run that is new, or that another attempt began anew.
+async fn put_config(connection: &mut SqliteConnection, run: &TrackioRun) -> Result<(), sqlx::Error> {
+    let known: Option<String> = sqlx::query_scalar("select created_at from configs where run_id = ?")
+        .bind(&run.id)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if known.as_ref() == Some(&run.started_at) {
+        return Ok(());
+    }
+    sqlx::query("delete from metrics where run_id = ?")
+        .bind(&run.id)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query("insert or replace into configs (run_id, run_name, config, created_at) values (?, ?, ?, ?)")
+        .bind(&run.id)
+        .bind(&run.name)
+        .bind(run.config.to_string())
+        .bind(&run.started_at)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+async fn insert(
+    connection: &mut SqliteConnection,
+    run: &TrackioRun,
+    (log_id, row): (&str, &TrackioRow),
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into metrics (timestamp, run_id, run_name, step, metrics, log_id)
+         values (strftime('%Y-%m-%dT%H:%M:%f', ?, 'unixepoch') || '+00:00', ?, ?, ?, ?, ?)",
+    )
+    .bind(row.at_s)
+    .bind(&run.id)
+    .bind(&run.name)
+    .bind(to_i64(row.step).unwrap_or(i64::MAX))
+    .bind(row.metrics.to_string())
+    .bind(log_id)
+    .execute(connection)
+    .await
+    .map(drop)
+}

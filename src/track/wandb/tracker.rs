@@ -1,0 +1,204 @@
+//! An offline run for each trial.
+//!
+//! A run is rendered whole. While its trial runs, the file only grows; once the trial is over, the run ends with its summary and
+//! its exit. What changes after that (a confirmation) is written anew, and the mark that the run was sent is taken away.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::log::RunLog;
+use super::record::{Records, Run};
+use crate::files::{plain_name, write_whole};
+use crate::track::study::CourseEvent;
+use crate::track::{TrackError, TrackedStudy, TrackedTrial, Tracker};
+use peft_tune_core::hexadecimal;
+use peft_tune_core::study::{ParamValue, Phase, TrialState};
+
+/// Keeps offline runs in `FOLDER/wandb`.
+#[derive(Debug)]
+pub(in crate::track) struct WandbTracker {
+    folder: PathBuf,
+}
+
+impl WandbTracker {
+    pub(in crate::track) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+}
+
+impl Tracker for WandbTracker {
+    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
+        if trial.is_waiting() {
+            return Ok(());
+        }
+        let id = run_id(study, trial);
+        let runs = self.folder.join("wandb");
+        let name = format!("offline-run-{}-{id}", moment(&trial.run.started_at));
+        remove_earlier_attempts(&runs, &name, &id)?;
+        let folder = runs.join(name);
+        let path = folder.join(format!("run-{id}.wandb"));
+        let bytes = render(study, trial, &id);
+        write(&path, &bytes).map_err(TrackError::writing(&path))?;
+        let recipe = trial
+            .run
+            .recipe
+            .as_ref()
+            .and_then(|recipe| serde_saphyr::to_string(recipe).ok());
+        match recipe.filter(|_| !folder.join("files/recipe.yaml").exists()) {
+            Some(recipe) => {
+                let path = folder.join("files/recipe.yaml");
+                std::fs::create_dir_all(folder.join("files"))
+                    .and_then(|()| write_whole(&path, recipe.as_bytes(), true))
+                    .map_err(TrackError::writing(&path))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes what is not there yet; what is there and is no beginning of it is replaced.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut sent = path.as_os_str().to_owned();
+    sent.push(".synced");
+    let there = std::fs::read(path).unwrap_or_default();
+    if there == bytes {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    match std::fs::remove_file(sent) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => (),
+    }
+    match bytes.strip_prefix(there.as_slice()) {
+        Some(rest) if !there.is_empty() => {
+            use std::io::Write;
+            let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
+            file.write_all(rest)
+        }
+        _ => write_whole(path, bytes, true),
+    }
+}
+
+/// Eight letters that only this trial has.
+fn run_id(study: &TrackedStudy, trial: &TrackedTrial) -> String {
+    let hash = Sha256::digest(format!("{}\0{}", study.mark(), trial.run.trial.number));
+    hexadecimal(&hash[..4])
+}
+
+/// `2025-11-20T10:50:00.123Z` as folders of runs are called.
+fn moment(started_at: &str) -> String {
+    let digits: String = started_at.chars().take(19).filter(char::is_ascii_digit).collect();
+    match digits.split_at_checked(8) {
+        Some((day, time)) => format!("{day}_{time}"),
+        None => digits,
+    }
+}
+
+/// Attempts that were lost tell nothing of the trial.
+fn remove_earlier_attempts(runs: &Path, name: &str, id: &str) -> Result<(), TrackError> {
+    let Ok(entries) = std::fs::read_dir(runs) else {
+        return Ok(());
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let other = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if other != name && other.starts_with("offline-run-") && other.ends_with(&format!("-{id}")) {
+            std::fs::remove_dir_all(&path).map_err(TrackError::writing(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The run's file.
+fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
+    let run = &trial.run;
+    let (mut log, mut records) = (RunLog::new(), Records::default());
+    log.add(&records.header());
+    let params = run.trial.params.iter();
+    let config: Vec<(String, Value)> = params.map(|(name, value)| (name.clone(), json_of(value))).collect();
+    log.add(&records.run(&Run {
+        id,
+        project: &plain_name(&study.overview.name),
+        group: &study.overview.name,
+        name: &format!("trial {}", run.trial.number),
+        config: &config,
+        tags: &[],
+        started_s: run.started_s,
+    }));
+    let mut end_s = run.started_s;
+    let mut step_of_run = 0;
+    let mut latest: Vec<(String, Value)> = Vec::new();
+    for (at_s, event) in trial.course() {
+        end_s = at_s;
+        let mut values = values(event);
+        values.retain(|(_, value)| !value.is_null());
+        values.push(("_timestamp", json!(at_s)));
+        values.push(("_runtime", json!(at_s - run.started_s)));
+        values.push(("_step", json!(step_of_run)));
+        log.add(&records.history(step_of_run, &values));
+        step_of_run += 1;
+        for (key, value) in values {
+            latest.retain(|(known, _)| known != key);
+            latest.push((key.to_owned(), value));
+        }
+    }
+    let state = &run.trial.state;
+    if state.is_finished() {
+        let end_s = run.ended_s.unwrap_or(end_s);
+        let metrics = state.metrics().into_iter().flat_map(|metrics| metrics.iter());
+        latest.extend(metrics.map(|(name, value)| (name.to_owned(), json!(value))));
+        latest.push(("state".to_owned(), json!(state.name())));
+        latest.extend(run.reason.iter().map(|reason| ("reason".to_owned(), json!(reason))));
+        log.add(&records.summary(&latest));
+        let succeeded = !matches!(state, TrialState::Failed { .. });
+        log.add(&records.exit(u64::from(!succeeded), end_s - run.started_s));
+    }
+    log.bytes().to_vec()
+}
+
+/// What is drawn of a step or an evaluation; numbers that are not finite are null.
+fn values(event: CourseEvent<'_>) -> Vec<(&'static str, Value)> {
+    match event {
+        CourseEvent::Step(step) if step.phase == Phase::Profile => vec![
+            ("profile/step", json!(step.step)),
+            ("profile/loss", json!(step.loss)),
+            ("profile/tokens_per_s", json!(step.tokens as f64 / step.total_s)),
+            ("profile/step_s", json!(step.total_s)),
+        ],
+        CourseEvent::Step(step) => vec![
+            ("train/step", json!(step.step)),
+            ("train/loss", json!(step.loss)),
+            ("train/learning_rate", json!(step.learning_rate)),
+            ("train/grad_norm", json!(step.grad_norm)),
+            ("train/tokens_per_s", json!(step.tokens as f64 / step.total_s)),
+            ("train/step_s", json!(step.total_s)),
+        ],
+        CourseEvent::Evaluation(evaluation) => vec![
+            ("held_out/step", json!(evaluation.step)),
+            ("held_out/loss", json!(evaluation.loss)),
+            ("held_out/accuracy", json!(evaluation.accuracy)),
+        ],
+    }
+}
+
+fn json_of(value: &ParamValue) -> Value {
+    match value {
+        ParamValue::Bool(value) => json!(value),
+        ParamValue::Int(value) => json!(value),
+        ParamValue::Float(value) => json!(value),
+        ParamValue::Text(_) | ParamValue::List(_) => json!(value.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_called_as_wandb_calls_them() {
+        assert_eq!(moment("2025-11-20T10:50:00.123Z"), "20251120_105000");
+    }
+}
