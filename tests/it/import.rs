@@ -226,12 +226,12 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
     };
     let (notes, unread) = noted(
         "a.yaml",
-        "base_model: m\nadapter: lora\nlora_r: 8\noptimizer: warp_drive\nchat_template: chatml\ndatasets:\n  - path: org/set\n    \
+        "base_model: m\nadapter: lora\nlora_r: 8\noptimizer: warp_drive\nchat_template: chatml\ndatasets:\n  - path: set\n    \
          type: poem\n    odd: 3\nwarp_factor: 9\nwandb_project: x\nlogging_steps: 1\nnew_flag: false\n",
     );
     for part in [
         "`optimizer: warp_drive`",
-        "`datasets.path: org/set`",
+        "`datasets.path: set`",
         "--data",
         "`chat_template: chatml`",
         "`datasets.type: poem`",

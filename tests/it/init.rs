@@ -208,11 +208,11 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
         )
     };
     let hub =
-        "base_model: ./base\nadapter: lora\nlora_r: 8\nwarp_factor: 9\ndatasets:\n  - {path: org/set, type: alpaca}\n";
+        "base_model: ./base\nadapter: lora\nlora_r: 8\nwarp_factor: 9\ndatasets:\n  - {path: set, type: alpaca}\n";
     let (code, told) = from(hub, &[]);
     assert_eq!(code, Some(2), "{told}");
     assert!(
-        told.contains("datasets.path: org/set") && told.contains("`--data`"),
+        told.contains("datasets.path: set") && told.contains("`--data`"),
         "{told}"
     );
     assert!(!folder.path().join("space.yaml").exists());
