@@ -37,20 +37,20 @@ const WORDS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// Why no files were chosen.
+/// What there is none of, so that no files were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotChosen {
     /// Nothing there can be read; an example of what is there.
-    NoFiles {
+    Files {
         example: Option<String>,
     },
-    NoConfiguration {
+    Configuration {
         known: Vec<String>,
     },
-    NoSplit {
+    Split {
         known: Vec<String>,
     },
-    NoFile,
+    File,
 }
 
 /// A file with what its place says.
@@ -72,7 +72,7 @@ pub(super) fn choose(files: &[String], revision: &str, part: &HubPart) -> Result
         HubPart::File(file) => {
             return match files.contains(file) {
                 true => Ok(vec![file.clone()]),
-                false => Err(NotChosen::NoFile),
+                false => Err(NotChosen::File),
             };
         }
         HubPart::Split { configuration, split } => (configuration.as_deref(), split.as_deref()),
@@ -85,13 +85,13 @@ pub(super) fn choose(files: &[String], revision: &str, part: &HubPart) -> Result
     if placed.is_empty() {
         let hidden = |file: &&String| !file.starts_with('.') && !file.ends_with(".md");
         let example = files.iter().find(hidden).cloned();
-        return Err(NotChosen::NoFiles { example });
+        return Err(NotChosen::Files { example });
     }
     let configuration = one_of(placed.iter().map(|file| file.configuration), configuration, DEFAULT)
-        .map_err(|known| NotChosen::NoConfiguration { known })?;
+        .map_err(|known| NotChosen::Configuration { known })?;
     placed.retain(|file| file.configuration == configuration);
     let split = one_of(placed.iter().map(|file| file.split.as_str()), split, TRAIN)
-        .map_err(|known| NotChosen::NoSplit { known })?;
+        .map_err(|known| NotChosen::Split { known })?;
     placed.retain(|file| file.split == split);
     let kind = placed.iter().map(|file| file.kind).min();
     placed.retain(|file| Some(file.kind) == kind);
@@ -230,11 +230,11 @@ mod tests {
         let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert_eq!(
             of("", "dev"),
-            Err(NotChosen::NoSplit {
+            Err(NotChosen::Split {
                 known: known(&["test", "train"])
             })
         );
-        assert_eq!(of("fr", ""), Err(NotChosen::NoConfiguration { known: known(&["en"]) }));
+        assert_eq!(of("fr", ""), Err(NotChosen::Configuration { known: known(&["en"]) }));
     }
 
     #[test]
@@ -246,10 +246,7 @@ mod tests {
             "data/test_sft-00000-of-00001.parquet",
         ];
         assert_eq!(chosen(&pushed, "main", "", "train_sft").unwrap().len(), 2);
-        assert!(matches!(
-            chosen(&pushed, "main", "", ""),
-            Err(NotChosen::NoSplit { .. })
-        ));
+        assert!(matches!(chosen(&pushed, "main", "", ""), Err(NotChosen::Split { .. })));
         let own = [
             "train.jsonl",
             "train.csv",
@@ -266,7 +263,7 @@ mod tests {
         assert_eq!(chosen(&folders, "main", "", "test").unwrap(), ["data/test/1.jsonl"]);
         let packed = ["rows.jsonl.zst"];
         let example = Some("rows.jsonl.zst".to_owned());
-        assert_eq!(chosen(&packed, "main", "", ""), Err(NotChosen::NoFiles { example }));
+        assert_eq!(chosen(&packed, "main", "", ""), Err(NotChosen::Files { example }));
     }
 
     #[test]

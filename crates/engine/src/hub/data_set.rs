@@ -106,7 +106,7 @@ impl OnHub<'_> {
                 Err(why) => reason = Some(reason.unwrap_or(why)),
             }
         }
-        let why = reason.unwrap_or(NotChosen::NoFiles { example: None });
+        let why = reason.unwrap_or(NotChosen::Files { example: None });
         Err(DataSetError::not_chosen(self.set, why))
     }
 

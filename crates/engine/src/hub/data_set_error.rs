@@ -80,15 +80,15 @@ impl DataSetError {
     pub(super) fn not_chosen(set: &HubDataSet, why: NotChosen) -> Self {
         let (text, first) = (set.to_string(), |known: &[String]| known.first().cloned());
         match why {
-            NotChosen::NoFile => Self::NoFile { set: text },
-            NotChosen::NoFiles { example } => Self::NoFiles { set: text, example },
-            NotChosen::NoConfiguration { known } => Self::NoConfiguration {
+            NotChosen::File => Self::NoFile { set: text },
+            NotChosen::Files { example } => Self::NoFiles { set: text, example },
+            NotChosen::Configuration { known } => Self::NoConfiguration {
                 set: text,
                 asked: set.configuration().map(str::to_owned),
                 example: example(set, first(&known), set.split().map(str::to_owned)),
                 known,
             },
-            NotChosen::NoSplit { known } => Self::NoSplit {
+            NotChosen::Split { known } => Self::NoSplit {
                 set: text,
                 asked: set.split().map(str::to_owned),
                 example: example(set, set.configuration().map(str::to_owned), first(&known)),
