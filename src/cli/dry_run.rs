@@ -134,7 +134,10 @@ pub(super) fn phases(study: &Study) -> String {
             let measure = study.plan.measure.as_ref();
             let train = study.plan.train.as_ref();
             let parts = [
-                measure.map(|plan| format!("a profile phase of {} steps", plan.steps)),
+                measure.map(|plan| match plan.steps {
+                    1 => "a profile phase of a step".to_owned(),
+                    steps => format!("a profile phase of {steps} steps"),
+                }),
                 train.map(|plan| format!("a training phase with {} evaluations", plan.evaluations.max(1))),
             ];
             parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::CliError;
+use super::download::DownloadProgress;
 use super::export::shape_in;
 use super::machine::usable_memory_bytes;
 use super::machine_ceilings::{stored, stored_or_measured};
@@ -37,6 +38,21 @@ pub(super) async fn of_search(
     slot: &Placement,
     target: Option<Arc<TargetForecast>>,
 ) -> Result<Option<Arc<Forecast>>, CliError> {
+    let forecast = of_rows(study, store, slot, |base, files| rows_of(study, base, files)).await?;
+    Ok(forecast.map(|forecast| Arc::new(forecast.with_target(target))))
+}
+
+/// The same before the data are read: every row is taken for as long as a row may be.
+pub(super) async fn of_full_rows(study: &Study, store: &Store, slot: &Placement) -> Result<Option<Forecast>, CliError> {
+    of_rows(study, store, slot, |_, _| Ok(Rows::new())).await
+}
+
+async fn of_rows(
+    study: &Study,
+    store: &Store,
+    slot: &Placement,
+    rows: impl FnOnce(&Recipe, &ModelFiles) -> Result<Rows, CliError>,
+) -> Result<Option<Forecast>, CliError> {
     let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
         return Ok(None);
     };
@@ -44,9 +60,10 @@ pub(super) async fn of_search(
     if study.launcher.is_elsewhere() {
         return Ok(None);
     }
-    let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;
+    let mut download = DownloadProgress::default();
+    let files = ModelFiles::resolve_weights(&base.model, &mut download).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
-    let rows = rows_of(study, base, &files)?;
+    let rows = rows(base, &files)?;
     let here = Here::find(
         slot.device.as_deref(),
         Some(store),
@@ -54,9 +71,7 @@ pub(super) async fn of_search(
         &precisions(study, base),
     )
     .await?;
-    Ok(Some(Arc::new(
-        here.forecast(study, architecture, rows).with_target(target),
-    )))
+    Ok(Some(here.forecast(study, architecture, rows)))
 }
 
 /// The forecast of a study of the database, where this machine can make one without a network and without measuring anything:

@@ -25,60 +25,85 @@ impl Signals {
             signal => 128 + signal,
         }
     }
+
+    /// Listens from now on. The first signal prints what `reaction` says and requests the interrupt; the second one requests it at once,
+    /// and ends the process itself where that takes longer than `in_order`; a third has its usual effect. A signal that the process was
+    /// started to ignore (`nohup`) stays ignored.
+    ///
+    /// # Errors
+    /// The system gives no thread or no signals.
+    pub(super) fn listen(&self, reaction: impl Reaction, in_order: Duration) -> io::Result<()> {
+        let heard = self.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (ready, listening) = std::sync::mpsc::channel();
+        let wait = move || {
+            let all = runtime.block_on(async { stream::Stream::new() });
+            let mut all = match all {
+                Ok(all) => {
+                    let _ = ready.send(Ok(()));
+                    all
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    return;
+                }
+            };
+            let first = runtime.block_on(all.next());
+            heard.first.store(first, Relaxed);
+            let first = reaction.first();
+            heard.interrupt.request();
+            match first {
+                First::GoesOn(message) => tell(message),
+                First::Ends(message) => {
+                    // A terminal shows `^C` where the cursor is.
+                    tell(message);
+                    std::process::exit(i32::from(heard.exit_code()));
+                }
+            }
+            runtime.block_on(all.next());
+            let message = reaction.second();
+            heard.interrupt.request_now();
+            tell(message);
+            stream::restore_default();
+            std::thread::sleep(in_order);
+            std::process::exit(i32::from(heard.exit_code()));
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+        // From here on no signal ends the process unheard.
+        listening.recv().unwrap_or(Ok(()))?;
+        Ok(())
+    }
 }
 
 /// What the first signal comes to.
 pub(super) enum First {
     /// What is under way is finished; this is said of it.
-    GoesOn(&'static str),
+    GoesOn(String),
     /// Nothing is under way that would be worth a wait: the process ends behind this.
     Ends(String),
 }
 
-/// Listens from now on. The first signal prints what `first` says at that moment and requests the interrupt; the second one requests
-/// it at once, and ends the process itself where that takes longer than `in_order`; a third has its usual effect. A signal that the
-/// process was started to ignore (`nohup`) stays ignored.
-///
-/// # Errors
-/// The system gives no thread or no signals.
-pub(super) fn listen(first: impl FnOnce() -> First + Send + 'static, in_order: Duration) -> io::Result<Signals> {
+/// What a program says of signals, at the moment they come.
+pub(super) trait Reaction: Send + 'static {
+    fn first(&self) -> First;
+
+    /// What the second one does.
+    fn second(&self) -> String {
+        "stopping now".to_owned()
+    }
+}
+
+/// The same words whatever is under way.
+impl Reaction for &'static str {
+    fn first(&self) -> First {
+        First::GoesOn((*self).to_owned())
+    }
+}
+
+/// Listens from now on, as [`Signals::listen`] says.
+pub(super) fn listen(reaction: impl Reaction, in_order: Duration) -> io::Result<Signals> {
     let signals = Signals::default();
-    let heard = signals.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (ready, listening) = std::sync::mpsc::channel();
-    let wait = move || {
-        let all = runtime.block_on(async { stream::Stream::new() });
-        let mut all = match all {
-            Ok(all) => {
-                let _ = ready.send(Ok(()));
-                all
-            }
-            Err(error) => {
-                let _ = ready.send(Err(error));
-                return;
-            }
-        };
-        let signal = runtime.block_on(all.next());
-        heard.first.store(signal, Relaxed);
-        let first = first();
-        heard.interrupt.request();
-        match first {
-            First::GoesOn(message) => tell(message),
-            First::Ends(message) => {
-                tell(message);
-                std::process::exit(i32::from(heard.exit_code()));
-            }
-        }
-        runtime.block_on(all.next());
-        heard.interrupt.request_now();
-        tell("stopping now");
-        stream::restore_default();
-        std::thread::sleep(in_order);
-        std::process::exit(i32::from(heard.exit_code()));
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
-    // From here on no signal ends the process unheard.
-    listening.recv().unwrap_or(Ok(()))?;
+    signals.listen(reaction, in_order)?;
     Ok(signals)
 }
 

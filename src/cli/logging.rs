@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use super::CliError;
+use super::output::Messages;
 
 /// What is logged, how and where.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -54,7 +55,7 @@ impl LogArgs {
             CliError::bad_input(anyhow::anyhow!(message))
         })?;
         let writer = match &self.log_file {
-            None => BoxMakeWriter::new(std::io::stderr),
+            None => BoxMakeWriter::new(|| Messages),
             Some(path) => BoxMakeWriter::new(Mutex::new(append_to(path)?)),
         };
         start(self.log_format, filter, writer, self.log_file.is_none());

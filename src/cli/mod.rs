@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Only this folder prints, and only through `output`.
 
 mod adopt;
+mod announce;
 mod answers;
 mod args;
 mod attach;
@@ -27,6 +28,7 @@ mod explain_json;
 mod explain_text;
 mod export;
 mod forecast;
+mod found;
 mod generate;
 mod gpu_check;
 mod held_out_error;
@@ -59,6 +61,7 @@ mod profile_record;
 mod profile_source;
 mod profile_stored;
 mod progress;
+mod progress_line;
 mod query;
 mod quickstart;
 mod rank;
@@ -69,11 +72,13 @@ mod rows;
 mod same_again;
 mod schema;
 mod search;
+mod search_kernels;
 mod show;
 mod standing;
 mod status;
 mod stop;
 mod studies;
+mod study_record;
 mod study_rows;
 mod target;
 mod threads;

@@ -29,6 +29,19 @@ fn above<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Standard error for a log: its lines stand above the bar.
+pub(super) struct Messages;
+
+impl Write for Messages {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        above(|| io::stderr().write(text))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
 /// Writes a result to stdout. A reader that has seen enough (`| head`) is not an error.
 pub(super) fn write_result(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();

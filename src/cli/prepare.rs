@@ -92,6 +92,12 @@ fn memory_limit_bytes(files: &ModelFiles, data_bytes: u64) -> u64 {
     wanted.min(there)
 }
 
+/// Bytes of the files that a recipe reads its data from.
+pub(super) fn file_bytes(data: &DataSettings) -> u64 {
+    let files = data.train.iter().chain(data.held_out.files());
+    files.map(|path| size_of(path)).sum()
+}
+
 /// Bytes of the data that a reader may hold at once.
 fn data_bytes(data: &DataSettings) -> u64 {
     let files = data.train.iter().chain(data.held_out.files());

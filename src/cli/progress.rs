@@ -1,109 +1,207 @@
-//! The progress bar of a search: on standard error, and only where that is a terminal.
+//! Where a search stands, on standard error: a line that changes where that is a terminal, else a line for each trial.
 
-use std::time::Duration;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::database::DatabaseArgs;
-use super::explain_failures::message;
+use super::explain_failures;
+use super::interrupt::{First, Reaction};
 use super::output::{keep_below, tell};
-use crate::report::{bytes, duration, significant};
-use crate::tune::{KernelFault, Progress, Repeat, TuneObserver};
+use super::progress_line::{Standing, named_value};
+use super::resume::resume_command;
+use crate::space::Study;
+use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
 use crate::worker::TrialEvent;
-use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT, measured_of};
-use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 
-/// Positions of the bar: the budget may be one of trials or of time, so it counts thousandths.
-const TICKS: u64 = 1000;
-
-/// Characters of a failed trial's cause that its line shows.
+/// How often a terminal's line is drawn.
+const DRAW: Duration = Duration::from_millis(200);
+/// How often a line says where a long trial stands, where there is no terminal.
+const LINE: Duration = Duration::from_secs(60);
+/// Columns of a terminal that does not say how many it has.
+const USUAL_WIDTH: usize = 80;
+/// Columns that the spinner takes.
+const SPINNER: usize = 2;
+/// Characters of a failed trial's reason that its line shows.
 const REASON: usize = 160;
 
-/// Draws where a search stands.
+/// Shows where a search stands.
 pub(super) struct SearchProgress {
-    bar: ProgressBar,
-    trial: String,
+    standing: Shared,
+    display: Display,
+    /// Metrics that a finished trial's line shows.
+    metrics: Vec<String>,
     /// The study's name and database, for the command that looks closer.
     study: (String, DatabaseArgs),
 }
 
+/// How it is shown.
+enum Display {
+    Nothing,
+    /// A line for each trial, and now and then one of a long trial.
+    Lines {
+        last: Option<Instant>,
+    },
+    Bar(ProgressBar),
+}
+
+/// What a search is doing, for all who say it.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Standing>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Standing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a search says when it is interrupted.
+pub(super) struct Interrupted {
+    standing: Shared,
+    command: String,
+}
+
 impl SearchProgress {
-    /// A bar on standard error for a study of this name and database; hidden where that is not a terminal, or where `quiet` asks for
-    /// silence.
-    pub(super) fn new((study, database): (&str, &DatabaseArgs), quiet: bool) -> Self {
-        let target = if quiet {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
+    /// Shows a search of `study` from now on, or where `is_quiet` only its failures. `interrupt` is what signals request.
+    pub(super) fn new(study: &Study, database: &DatabaseArgs, interrupt: Interrupt, is_quiet: bool) -> Self {
+        let standing = Shared(Arc::new(Mutex::new(Standing::new(interrupt))));
+        let target = ProgressDrawTarget::stderr();
+        let display = match (is_quiet, target.is_hidden()) {
+            (true, _) => Display::Nothing,
+            (false, true) => Display::Lines { last: None },
+            (false, false) => Display::Bar(bar(target, &standing)),
         };
-        let bar = ProgressBar::with_draw_target(Some(TICKS), target);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:28}] {prefix}\n  {wide_msg}") {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar.enable_steady_tick(Duration::from_millis(200));
-        keep_below(Some(bar.clone()));
         Self {
-            bar,
-            trial: String::new(),
-            study: (study.to_owned(), database.clone()),
+            standing,
+            display,
+            metrics: study.objectives.iter().map(|one| one.metric.clone()).collect(),
+            study: (study.name.clone(), database.clone()),
         }
     }
 
-    /// Takes the bar off the screen.
+    /// What it says when it is interrupted.
+    pub(super) fn reaction(&self) -> Interrupted {
+        Interrupted {
+            standing: self.standing.clone(),
+            command: resume_command(&self.study.1),
+        }
+    }
+
+    /// Something before the first trial begins; `None` when the trials do.
+    pub(super) fn prepares(&self, what: Option<&str>) {
+        self.standing.lock().prepares(what.map(str::to_owned));
+    }
+
+    /// Takes the line off the screen.
     pub(super) fn finish(&self) {
-        keep_below(None);
-        self.bar.finish_and_clear();
+        if let Display::Bar(bar) = &self.display {
+            keep_below(None);
+            bar.finish_and_clear();
+        }
     }
 
-    fn show(&self, progress: &Progress) {
-        if let Some(share) = progress.share() {
-            self.bar.set_position((share * TICKS as f64) as u64);
+    /// Where there is no terminal: where the search stands, if that was not said for a while or `is_due`.
+    fn say(&mut self, is_due: bool) {
+        let Display::Lines { last } = &mut self.display else {
+            return;
+        };
+        if is_due || last.is_none_or(|last| last.elapsed() >= LINE) {
+            *last = Some(Instant::now());
+            tell(self.standing.lock().parts(Instant::now()).join(" · "));
         }
-        self.bar.set_prefix(standing(progress));
+    }
+
+    /// How a trial ended: `trial 7/40 complete · 5,120 tokens/s · loss 2.6412 · 3 min left`.
+    fn ended_line(&self, trial: &Trial) -> String {
+        let standing = self.standing.lock();
+        let mut parts = vec![format!(
+            "trial {} {}",
+            standing.of_all(trial.number),
+            trial.state.name()
+        )];
+        let metrics = trial.state.metrics();
+        let values = self
+            .metrics
+            .iter()
+            .filter_map(|metric| Some(named_value(metric, metrics?.value(metric)?)));
+        parts.extend(values);
+        parts.extend(
+            standing
+                .parts(Instant::now())
+                .into_iter()
+                .filter(|part| part.ends_with(" left")),
+        );
+        parts.join(" · ")
+    }
+
+    /// A failed trial in a line: why, and the command that looks closer.
+    fn failed_line(&self, trial: &Trial) -> Option<String> {
+        let TrialState::Failed { reason, .. } = &trial.state else {
+            return None;
+        };
+        let (study, database) = &self.study;
+        let why = explain_failures::message(&trial.state).unwrap_or_default();
+        let why: String = match why.trim() {
+            "" => String::new(),
+            why => format!(", {}", why.chars().take(REASON).collect::<String>()),
+        };
+        let closer = database.command(&["show", "--trial", &trial.number.to_string()], Some(study));
+        let name = reason.name().replace('_', " ");
+        Some(format!(
+            "trial {} failed: {name}{why}; look closer: `{closer}`",
+            trial.number
+        ))
     }
 }
 
 impl TuneObserver for SearchProgress {
     fn trial_started(&mut self, trial: &Trial, progress: &Progress) {
-        self.trial = format!("trial {}: {}", trial.number, describe(&trial.params));
-        self.show(progress);
-        self.bar.set_message(self.trial.clone());
+        self.standing.lock().begins(trial, progress);
+        // The first trial at once.
+        self.say(false);
     }
 
     fn trial_event(&mut self, event: &TrialEvent) {
-        let doing = match event {
-            TrialEvent::Phase { phase, .. } => phase.name().to_owned(),
-            TrialEvent::Step { phase, step, .. } => {
-                format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss)
-            }
-            TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
-            TrialEvent::Measured { .. } | TrialEvent::Training { .. } => return,
-            TrialEvent::Report { step, .. } => format!("step {step}"),
-            TrialEvent::Kernels {
-                fault: Some(fault),
-                kernels,
-                ..
-            } => format!("a kernel failed (`--kernels {}`): {fault}", kernels.flag()),
-            TrialEvent::Kernels { .. } => return,
-            TrialEvent::Lost { .. } => "lost its process".to_owned(),
-            TrialEvent::Ended { .. } => return,
-        };
-        self.bar.set_message(format!("{} | {doing}", self.trial));
+        self.standing.lock().takes(event);
+        if let TrialEvent::Kernels {
+            fault: Some(fault),
+            kernels,
+            ..
+        } = event
+        {
+            tell(format_args!(
+                "a kernel failed (`--kernels {}`): {fault}",
+                kernels.flag()
+            ));
+        }
+        self.say(false);
     }
 
-    fn confirming(&mut self, number: TrialNumber, repeat: Repeat, count: u64) {
-        self.trial = match repeat {
-            Repeat::Cost => format!("confirming trial {number}, repeat {count}"),
-            Repeat::Loss { seed_offset } => format!("confirming the loss of trial {number}, other seed {seed_offset}"),
-            Repeat::Longer { tokens } => format!("training trial {number} longer, for {tokens} tokens"),
-        };
-        self.bar.set_message(self.trial.clone());
+    fn confirming(&mut self, one: &Confirming, progress: &Progress) {
+        self.standing.lock().confirms(one, progress);
+        self.say(true);
+    }
+
+    fn paused(&mut self, is_paused: bool, progress: &Progress) {
+        self.standing.lock().pauses(is_paused, progress);
+        match is_paused {
+            true => tell(format_args!(
+                "paused: somebody asked that no further trial starts; `{}` lets it go on",
+                self.study.1.command(&["dashboard"], None)
+            )),
+            false => tell("the search goes on"),
+        }
     }
 
     fn measuring_again(&mut self, number: TrialNumber, repeat: u64) {
-        self.trial = format!("measuring trial {number} again, which was disturbed, repeat {repeat}");
-        self.bar.set_message(self.trial.clone());
+        let what = format!("measuring trial {number} again, which something else disturbed (repeat {repeat})");
+        self.standing.lock().again(number, what);
+        self.say(true);
     }
 
     fn kernels_changed(&mut self, fault: &KernelFault, kernels: Kernels) {
@@ -117,87 +215,53 @@ impl TuneObserver for SearchProgress {
     }
 
     fn trial_ended(&mut self, trial: &Trial, progress: &Progress) {
-        if let TrialState::Failed { reason, .. } = &trial.state {
-            let why = message(&trial.state).unwrap_or_default();
-            let why: String = why.trim().chars().take(REASON).collect();
-            let (study, database) = &self.study;
-            let closer = database.command(&["show", "--trial", &trial.number.to_string()], Some(study));
-            tell(format_args!(
-                "trial {} failed: {}, {why}; look closer: `{closer}`",
-                trial.number,
-                reason.name().replace('_', " ")
+        self.standing.lock().ends(trial.number, progress);
+        if let Some(line) = self.failed_line(trial) {
+            tell(line);
+            return;
+        }
+        if let Display::Lines { last } = &mut self.display {
+            *last = Some(Instant::now());
+            tell(self.ended_line(trial));
+        }
+    }
+}
+
+impl Reaction for Interrupted {
+    fn first(&self) -> First {
+        let standing = self.standing.lock();
+        if standing.is_preparing() {
+            return First::Ends(format!(
+                "stopped before the first trial of this search, and nothing is lost; `{}` begins again",
+                self.command
             ));
         }
-        self.show(progress);
-    }
-}
-
-/// `12/40 trials, 1m 20s, about 3m left; best throughput 5120 tokens/s, loss 3.2100`.
-fn standing(progress: &Progress) -> String {
-    let mut text = match progress.budget_trials {
-        Some(budget) => format!("{}/{budget} trials", progress.counted()),
-        None => format!("{} trials", progress.counted()),
-    };
-    if progress.variants > 0 {
-        text += &format!(" and {} variants", progress.variants);
-    }
-    text += &format!(", {}", duration(progress.spent_s));
-    // Repeats for the recommendation come after the budget.
-    if let Some(left) = progress.left_s().filter(|left| *left >= 1.0) {
-        text += &format!(", about {} left", duration(left));
-    }
-    let best: Vec<_> = progress
-        .best
-        .iter()
-        .map(|(metric, value)| best_value(metric, *value))
-        .collect();
-    if best.is_empty() {
-        text
-    } else {
-        format!("{text}; best {}", best.join(", "))
-    }
-}
-
-fn best_value(metric: &str, value: f64) -> String {
-    if let Some(own) = measured_of(metric) {
-        return format!("{} (predicted)", best_value(own, value));
-    }
-    match metric {
-        THROUGHPUT => format!("{value:.0} tokens/s"),
-        PEAK_MEMORY => bytes(value),
-        _ => format!("{metric} {value:.4}"),
-    }
-}
-
-/// `rank 16, learning_rate 3e-4, ...`.
-fn describe(params: &Params) -> String {
-    let parts: Vec<_> = params
-        .iter()
-        .map(|(name, value)| match value {
-            ParamValue::Float(value) => format!("{name} {}", significant(*value)),
-            value => format!("{name} {value}"),
+        First::GoesOn(match standing.waits_for(Instant::now()) {
+            Some(what) => format!("finishing {what}; Ctrl-C again stops at once, and the next search runs it again"),
+            None => "stopping".to_owned(),
         })
-        .collect();
-    parts.join(", ")
+    }
+
+    fn second(&self) -> String {
+        "stopping now: what is under way is dropped, and the next search runs it again".to_owned()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_standing_is_one_line() {
-        let mut progress = Progress {
-            finished: 2,
-            budget_trials: Some(4),
-            spent_s: 10.0,
-            ..Default::default()
-        };
-        assert_eq!(standing(&progress), "2/4 trials, 10.0 s, about 10.0 s left");
-        progress.best.insert("loss".into(), 3.21);
-        assert_eq!(
-            standing(&progress),
-            "2/4 trials, 10.0 s, about 10.0 s left; best loss 3.2100"
-        );
+/// A bar that draws itself, above which messages stand.
+fn bar(target: ProgressDrawTarget, standing: &Shared) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target);
+    let standing = standing.clone();
+    let lines = move |_: &ProgressState, out: &mut dyn fmt::Write| {
+        let width =
+            terminal_size::terminal_size_of(io::stderr()).map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0));
+        // The last column stays free: some terminals go on below when it is filled.
+        let lines = standing.lock().lines(Instant::now(), width.saturating_sub(SPINNER + 1));
+        let _ = out.write_str(&lines.join("\n  "));
+    };
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {lines}") {
+        bar.set_style(style.with_key("lines", lines));
     }
+    bar.enable_steady_tick(DRAW);
+    keep_below(Some(bar.clone()));
+    bar
 }

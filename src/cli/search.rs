@@ -1,48 +1,43 @@
 //! `peft-tune search`: the main job.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::CliError;
+use super::announce;
 use super::baseline_file;
 use super::changed_inputs::{self, Content};
 use super::database::DatabaseArgs;
 use super::detach;
 use super::dry_run;
-use super::explain_text;
 use super::forecast;
-use super::held_out_error;
-use super::interrupt::{self, First};
+use super::found::Found;
+use super::interrupt::Signals;
 use super::learning_rate;
 use super::logging::LogArgs;
-use super::machine::machine;
-use super::output::{tell, terminal_width, write_result};
+use super::output::tell;
 use super::preflight::{self, Preflight};
+use super::prepare::file_bytes;
 use super::progress::SearchProgress;
 use super::resume::resume_command;
+use super::search_kernels::{kernels_of, warn_of_other_kernels};
+use super::study_record::{inputs_of, record_of};
 use super::target;
 use super::track::TrackArgs;
 use super::warm_start;
 use super::workers::WorkerArgs;
-use crate::report::{Recommendation, Summary, SummaryInput};
+use crate::report::bytes;
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
-use crate::store::{Confirmations, KernelsOfTrials, OpenStudy, Store, StudyId, StudyRecord, Variants};
-use crate::tune::{Ending, Forecast, Inputs, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study};
-use peft_tune_core::objective::LOSS;
-use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
-use peft_tune_engine::data::on_disk;
-use peft_tune_engine::hub::ModelFiles;
+use crate::store::{OpenStudy, Store};
+use crate::tune::{Ending, Forecast, Interrupt, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study};
+use peft_tune_core::study::Params;
 use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::{Kernels, device};
-use peft_tune_search::{
-    Knowledge, Preference, Prior, Problem, Sampler, importance, most_telling, pareto_front, recommend,
-};
+use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 
-/// Rows of the front that the closing screen shows, beside the recommended one.
-const FRONT_ROWS: usize = 15;
+/// Bytes of data that are read within a second or so.
+const QUICK_BYTES: u64 = 4 << 20;
 
 /// How long a second signal leaves to hand the trials under way back.
 const IN_ORDER: Duration = Duration::from_secs(3);
@@ -146,34 +141,59 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     runtime.block_on(search(&args, &study))
 }
 
-/// What a search says when it is first asked to end, and does: `began` says whether trials run.
-fn first_signal(began: &AtomicBool, command: &str) -> First {
-    match began.load(Relaxed) {
-        true => {
-            First::GoesOn("finishing the trials under way; Ctrl-C again stops at once, and they are run again later")
-        }
-        false => First::Ends(format!(
-            "stopped before the first trial of this search, and nothing is lost; `{command}` begins again"
-        )),
+async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
+    // Before anything is read: a mistake in the file is told at once.
+    sampler_of(study, &study.problem(), Knowledge::default())?;
+    let signals = Signals::default();
+    let mut progress = SearchProgress::new(study, &args.database, signals.interrupt.clone(), args.json);
+    progress.prepares(Some("getting ready"));
+    signals
+        .listen(progress.reaction(), IN_ORDER)
+        .map_err(CliError::failed)?;
+    let searched = run_study(args, study, &mut progress, &signals.interrupt).await;
+    progress.finish();
+    let Searched { ending, found } = searched?;
+    if let Ending::Stopped { reason } = &ending {
+        tell(format_args!("stopped before the budget was spent: {reason}"));
+    }
+    found.warn_of_few_rows(study);
+    let explain = args.database.command(&["explain"], Some(&study.name));
+    let succeeded = found.succeeded(&explain);
+    let printed = found.print(&args.database, study, args.json);
+    let was_cut = ending != Ending::Interrupted && signals.interrupt.is_requested();
+    if was_cut {
+        tell("the trials are done, and their confirmation was cut short");
+    }
+    match ending {
+        // The terminal may be gone.
+        ending if was_cut || ending == Ending::Interrupted => Err(CliError::Interrupted {
+            command: resume_command(&args.database),
+            code: signals.exit_code(),
+        }),
+        _ => printed.and(succeeded),
     }
 }
 
-async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
-    let began = Arc::new(AtomicBool::new(false));
-    let (shared, command) = (began.clone(), resume_command(&args.database));
-    let signals = interrupt::listen(move || first_signal(&shared, &command), IN_ORDER).map_err(CliError::failed)?;
-    let problem = study.problem();
-    // Before anything is read: a mistake in the file is told at once.
-    sampler_of(study, &problem, Knowledge::default())?;
-    let target = target::of_study(study)?;
-    let preflight = study
-        .base
-        .as_ref()
-        .map(|base| preflight::check(study, base))
-        .transpose()?;
+/// A search that is over.
+struct Searched {
+    ending: Ending,
+    found: Found,
+}
+
+/// Prepares a study, runs its trials, and reads what they found.
+async fn run_study(
+    args: &Args,
+    study: &Study,
+    progress: &mut SearchProgress,
+    interrupt: &Interrupt,
+) -> Result<Searched, CliError> {
+    let Ready {
+        store,
+        preflight,
+        forecast,
+        target,
+    } = prepare(args, study, progress).await?;
     let held_out_rows = preflight.as_ref().and_then(|found| found.data_set.held_out_rows);
-    let store = Store::open(&args.database.path()).await?;
-    let forecast = forecast::of_search(study, &store, &args.workers.first_slot(study)?, target.clone()).await?;
     let prior = match (&forecast, &target) {
         (Some(forecast), _) => Some(forecast.clone() as Arc<dyn Prior>),
         (None, Some(target)) => Some(target.clone() as Arc<dyn Prior>),
@@ -187,22 +207,18 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         prior: prior.clone(),
         earlier,
     };
-    let sampler = sampler_of(study, &problem, knowledge)?;
+    let sampler = sampler_of(study, &study.problem(), knowledge)?;
     let tracking = args.track.start(&args.database, &study.name)?;
-    let is_quiet = args.json || !std::io::stderr().is_terminal();
-    let mut progress = SearchProgress::new((&study.name, &args.database), is_quiet);
     let parts = TunerParts {
         study,
         store: &store,
         id,
         sampler,
         evaluator: args.workers.evaluator(study)?,
-        observer: &mut progress,
-        interrupt: signals.interrupt.clone(),
+        observer: progress,
+        interrupt: interrupt.clone(),
     };
-    began.store(true, Relaxed);
     let ran = tune(args, &opened, parts, (forecast, target)).await;
-    progress.finish();
     if let Some(tracking) = tracking {
         // What is not written yet is told when the store is closed.
         let _ = store.flush_steps().await;
@@ -211,7 +227,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let (ending, spent_s) = ran?;
     let (history, confirmed) = store.confirmed_trials(id).await?;
     let found = Found {
-        problem: &problem,
+        problem: study.problem(),
         prior,
         confirmed,
         predicted: store.all_predictions(id).await?,
@@ -220,24 +236,63 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         kernels: store.trial_kernels(id).await?,
         history,
         spent_s,
+        held_out_rows,
     };
     drop(opened);
     store.close().await?;
-    if let Ending::Stopped { reason } = &ending {
-        tell(format_args!("stopped before the budget was spent: {reason}"));
+    Ok(Searched { ending, found })
+}
+
+/// What a search needs before it opens its study.
+struct Ready {
+    store: Store,
+    preflight: Option<Preflight>,
+    forecast: Option<Arc<Forecast>>,
+    target: Option<Arc<TargetForecast>>,
+}
+
+/// Reads the model and the data and predicts the study, and says on the way what is known by then. Where the data take long to read,
+/// what fits and how long trials take is said before.
+async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Result<Ready, CliError> {
+    let say = |text: Option<String>| text.filter(|_| !args.json).into_iter().for_each(tell);
+    let target = target::of_study(study)?;
+    let slots = args.workers.slots(study)?;
+    say(Some(announce::plan_text(study, &args.database, &slots)));
+    let mut store = None;
+    let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));
+    let takes_long = data_bytes > QUICK_BYTES;
+    if takes_long {
+        let opened = Store::open(&args.database.path()).await?;
+        let forecast = forecast::of_full_rows(study, &opened, &slots[0]).await?;
+        say(forecast.and_then(|forecast| announce::prediction_text(study, &forecast)));
+        store = Some(opened);
     }
-    warn_of_few_rows(study, &found.history, held_out_rows);
-    let explain = args.database.command(&["explain"], Some(&study.name));
-    let succeeded = succeeded(&found.history, &explain);
-    let printed = print_summary(args, study, found);
-    match ending {
-        // The terminal may be gone.
-        Ending::Interrupted => Err(CliError::Interrupted {
-            command: resume_command(&args.database),
-            code: signals.exit_code(),
-        }),
-        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed.and(succeeded),
+    let reading = format!("reading {} of data, once", bytes(data_bytes as f64));
+    progress.prepares(Some(if takes_long { &reading } else { "reading model and data" }));
+    say(Some(reading).filter(|_| takes_long));
+    let preflight = study
+        .base
+        .as_ref()
+        .map(|base| preflight::check(study, base))
+        .transpose()?;
+    progress.prepares(Some("predicting what settings cost"));
+    let store = match store {
+        Some(store) => store,
+        None => Store::open(&args.database.path()).await?,
+    };
+    let forecast = forecast::of_search(study, &store, &slots[0], target.clone()).await?;
+    if !takes_long {
+        say(forecast
+            .as_deref()
+            .and_then(|forecast| announce::prediction_text(study, forecast)));
     }
+    progress.prepares(None);
+    Ok(Ready {
+        store,
+        preflight,
+        forecast,
+        target,
+    })
 }
 
 /// A study of the database that is about to be searched, with what was found about it on the way.
@@ -265,7 +320,7 @@ async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Prefl
     }
     let open = store.begin_study(&record).await?;
     store.record_inputs(open.id, &inputs).await?;
-    let (kernels, instead_of) = kernels_of(args, store, open.id).await?;
+    let (kernels, instead_of) = kernels_of(args.workers.kernels.form(), store, open.id).await?;
     Ok(Opened {
         open,
         content,
@@ -324,87 +379,6 @@ async fn tune(
     Ok((ending, tuner.progress().spent_s))
 }
 
-/// What a search found.
-struct Found<'a> {
-    problem: &'a Problem,
-    prior: Option<Arc<dyn Prior>>,
-    history: Vec<Trial>,
-    confirmed: Confirmations,
-    variants: Variants,
-    predicted: Vec<(TrialNumber, String, f64)>,
-    baseline: Option<TrialNumber>,
-    kernels: KernelsOfTrials,
-    spent_s: f64,
-}
-
-/// A search that brought nothing is none that succeeded.
-///
-/// # Errors
-/// No trial is complete.
-fn succeeded(history: &[Trial], explain: &str) -> Result<(), CliError> {
-    let is_complete = |trial: &Trial| matches!(trial.state, TrialState::Complete { .. });
-    if history.iter().any(is_complete) {
-        return Ok(());
-    }
-    let message = match history.len() {
-        0 => "no trial was run: the budget allows none".to_owned(),
-        trials => format!("none of the {trials} trials succeeded; `{explain}` says why"),
-    };
-    Err(CliError::failed(anyhow::anyhow!(message)))
-}
-
-/// Says that the best loss is known less well than finalists differ.
-fn warn_of_few_rows(study: &Study, history: &[Trial], held_out_rows: Option<u64>) {
-    let limit = study.plan.train.as_ref().and_then(|train| train.evaluation_rows);
-    let rows = held_out_rows.map(|rows| limit.map_or(rows, |limit| rows.min(limit as u64)));
-    let complete = history.iter().filter_map(|trial| match &trial.state {
-        TrialState::Complete { metrics } => Some((metrics, metrics.value(LOSS)?)),
-        _ => None,
-    });
-    let best = complete.min_by(|one, other| one.1.total_cmp(&other.1));
-    if let Some(warning) = best
-        .zip(rows)
-        .and_then(|((metrics, _), rows)| held_out_error::warning(metrics, rows))
-    {
-        tell(format_args!("warning: {warning}"));
-    }
-}
-
-/// The form of the ops to run trials in: the one that was asked for, or where a kernel of that failed in this study before, the safer one
-/// that took its place. With the form that failed.
-async fn kernels_of(args: &Args, store: &Store, id: StudyId) -> Result<(Kernels, Option<Kernels>), CliError> {
-    let asked = args.workers.kernels.form();
-    let Some(known) = store.safer_kernels(id).await? else {
-        return Ok((asked, None));
-    };
-    let failed = known.instead_of.as_deref().and_then(Kernels::from_name);
-    match Kernels::from_name(&known.kernels) {
-        Some(kernels) if failed == Some(asked) => {
-            tell(format_args!(
-                "a kernel of `--kernels {}` failed in this study: it goes on with `--kernels {}`",
-                asked.flag(),
-                kernels.flag()
-            ));
-            Ok((kernels, failed))
-        }
-        _ => Ok((asked, None)),
-    }
-}
-
-/// Says that a study has trials whose costs do not compare with those to come.
-async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> Result<(), CliError> {
-    let known = store.kernels(id).await?;
-    let others = known.values().filter(|form| *form != kernels.name()).count();
-    if others > 0 {
-        tell(format_args!(
-            "{others} trials of this study were measured with other kernels than `{}`: their throughput and memory do not compare \
-             with those of trials to come; another study name keeps them apart",
-            kernels.flag()
-        ));
-    }
-    Ok(())
-}
-
 /// Says once what each trial on a GPU would lack.
 fn warn_of_missing_samples(study: &Study, args: &Args) -> Result<(), CliError> {
     // Another machine has a driver of its own, and other programs measure what they please.
@@ -423,130 +397,10 @@ fn warn_of_missing_samples(study: &Study, args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_summary(args: &Args, study: &Study, found: Found<'_>) -> Result<(), CliError> {
-    let (problem, history) = (found.problem, found.history.as_slice());
-    let front: Vec<_> = pareto_front(problem, history)
-        .iter()
-        .map(|point| point.trial.number)
-        .collect();
-    let recommendation = recommend(problem, history, &Preference::default());
-    let recommendation = match &recommendation {
-        Ok(chosen) => Some(Recommendation {
-            trial: chosen.trial.number,
-            reason: chosen.reason.clone(),
-        }),
-        Err(error) => {
-            tell(format_args!("no recommendation: {error}"));
-            None
-        }
-    };
-    let summary = Summary::new(SummaryInput {
-        study: &study.name,
-        objectives: &study.objectives,
-        trials: history,
-        front: &front,
-        recommendation: recommendation.as_ref(),
-        wall_s: found.spent_s,
-    })
-    .with_confirmed(found.confirmed)
-    .with_variants(history, found.variants)
-    .with_predicted(found.predicted)
-    .with_kernels(found.kernels)
-    .with_target(study.target)
-    .with_baseline(found.baseline, history)
-    .with_whole_front(args.database.command(&["pareto"], Some(&study.name)))
-    .showing(
-        most_telling(problem, history, FRONT_ROWS)
-            .iter()
-            .map(|trial| trial.number),
-    );
-    let text = match args.json {
-        true => summary.to_json().map_err(CliError::failed)? + "\n",
-        false => {
-            let explain = args.database.command(&["explain"], Some(&study.name));
-            let line = explain_text::importance_line(&importance(problem, history, found.prior));
-            let line = line.map(|line| format!("  {line} (`{explain}` says how)\n"));
-            summary.to_text(terminal_width()) + &line.unwrap_or_default()
-        }
-    };
-    write_result(&text)
-}
-
 fn sampler_of(study: &Study, problem: &Problem, knowledge: Knowledge) -> Result<Box<dyn Sampler>, CliError> {
     let built = peft_tune_search::build_with(&study.sampler, problem, study.seed, knowledge);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
         None => study.reject(&["sampler"], error.to_string()),
     })?)
-}
-
-/// The files that every trial reads.
-fn inputs_of(study: &Study) -> Inputs {
-    let Some(base) = &study.base else {
-        return Inputs::default();
-    };
-    let model = ModelFiles::resolve_weights(&base.model, &mut ())
-        .ok()
-        .map(|files| files.folder);
-    let data = on_disk(&base.data).unwrap_or_else(|_| base.data.clone());
-    let files = data
-        .train
-        .iter()
-        .chain(&data.chat_template)
-        .chain(data.held_out.files());
-    Inputs::of(model.into_iter().chain(files.cloned()))
-}
-
-/// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.
-fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
-    let base = study.base.as_ref();
-    let (model, data_set) = preflight.map(|found| (found.model, found.data_set)).unzip();
-    let backend = match &study.backend {
-        Backend::Native => serde_json::Value::Null,
-        Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
-    };
-    StudyRecord {
-        name: study.name.clone(),
-        space_path: study.source.path().to_owned(),
-        space_text: study.source.text().to_owned(),
-        definition: serde_json::json!({
-            "base": base,
-            "fixed": study.fixed,
-            "space": study.space,
-            "plan": study.plan,
-            "memory_limit_bytes": study.memory_limit_bytes,
-            "backend": backend,
-        }),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-        seed: study.seed,
-        sampler: study.sampler.kind.name().to_owned(),
-        model,
-        data_set,
-        machine: Some(machine()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::space::ReadOptions;
-
-    #[tokio::test]
-    async fn a_stored_study_has_the_problem_that_is_searched() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-        let native = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8]}\n";
-        let command = "backend: {command: [run]}\nobjectives: [loss, throughput]\nspace: {x: [1, 2]}\n";
-        for (name, text) in [("native", native), ("command", command)] {
-            let path = folder.path().join(format!("{name}.yaml"));
-            let study = StudyFile::parse(&path, text, ReadOptions { check_files: false }).unwrap();
-            let open = store.begin_study(&record_of(&study, None)).await.unwrap();
-            let stored = store.study(Some(name)).await.unwrap();
-            let space = store.search_space(open.id).await.unwrap();
-            assert_eq!(stored.problem(space), study.problem(), "{name}");
-            let known_at_once = study.problem().objectives.iter().any(|one| one.known_after == Some(0));
-            assert_eq!(known_at_once, name == "native");
-        }
-    }
 }

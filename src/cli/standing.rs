@@ -92,8 +92,8 @@ impl Standing {
     }
 
     /// The standing for people, a few lines.
-    /// `resume` is the command that continues it.
-    pub(super) fn to_text(&self, resumed_at: &str, resume: &str) -> String {
+    /// `resume` is the command that continues it, `dashboard` the one whose page lets it go on.
+    pub(super) fn to_text(&self, resumed_at: &str, (resume, dashboard): (&str, &str)) -> String {
         let mut text = format!("study {}: ", self.study);
         text += &match (self.process, self.paused, &self.ending) {
             (Some(process), true, _) => format!("paused, in process {process}"),
@@ -123,7 +123,7 @@ impl Standing {
             text += &format!("  `{resume}` continues it\n");
         }
         if self.paused {
-            text += "  `peft-tune dashboard` lets it go on\n";
+            text += &format!("  `{dashboard}` lets it go on\n");
         }
         if self.lost_attempts > 0 {
             text += &format!("  {} attempts were lost with their process\n", self.lost_attempts);

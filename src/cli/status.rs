@@ -27,6 +27,9 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
     write_result(&match args.json {
         true => serde_json::to_string_pretty(&standing).map_err(CliError::failed)? + "\n",
-        false => standing.to_text(begun, &resume_command_of(&study, &args.database)),
+        false => {
+            let dashboard = args.database.command(&["dashboard"], None);
+            standing.to_text(begun, (&resume_command_of(&study, &args.database), &dashboard))
+        }
     })
 }

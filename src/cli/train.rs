@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::CliError;
 use super::download::DownloadProgress;
 use super::epochs;
-use super::interrupt::{First, listen};
+use super::interrupt::listen;
 use super::model::ComputeArgs;
 use super::output::{tell, write_result};
 use super::prepare::prepared;
@@ -99,7 +99,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let settings = settings_of(&args);
     settings.check(&recipe).map_err(CliError::bad_input)?;
     const MESSAGE: &str = "finishing the step under way and writing a checkpoint; Ctrl-C again ends at once";
-    let signals = listen(|| First::GoesOn(MESSAGE), Duration::ZERO).map_err(CliError::failed)?;
+    let signals = listen(MESSAGE, Duration::ZERO).map_err(CliError::failed)?;
     let places = args.places(&recipe)?;
     let (inputs, ranks) = load(&args, recipe, &places)?;
     let recipe = inputs.recipe.clone();

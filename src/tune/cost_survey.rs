@@ -17,6 +17,8 @@ use peft_tune_search::{Settings, pareto};
 const MOST_SETTINGS: u64 = 1 << 20;
 /// Settings that are drawn from a space that is continuous or larger.
 const DRAWN: u64 = 1 << 14;
+/// The same of a quick look, and settings that are drawn for one.
+const QUICK: u64 = 1 << 11;
 /// Settings of a parallel task.
 const BLOCK: u64 = 512;
 
@@ -75,9 +77,19 @@ struct SurveyedRange {
 impl CostSurvey {
     /// Looks at all settings of `study`, or at a draw from them.
     pub fn new(study: &Study, forecast: &Forecast) -> Self {
+        Self::of_some(study, forecast, (MOST_SETTINGS, DRAWN))
+    }
+
+    /// A quick look, at some thousand settings at most.
+    pub fn quick(study: &Study, forecast: &Forecast) -> Self {
+        Self::of_some(study, forecast, (QUICK, QUICK))
+    }
+
+    /// Looks at all settings where they are at most so many, else at so many that are drawn.
+    fn of_some(study: &Study, forecast: &Forecast, (most, drawn_settings): (u64, u64)) -> Self {
         let size = study.space.cardinality();
-        let all = Settings::new(&study.space).filter(|settings| settings.len() <= MOST_SETTINGS);
-        let count = all.as_ref().map_or(DRAWN, Settings::len);
+        let all = Settings::new(&study.space).filter(|settings| settings.len() <= most);
+        let count = all.as_ref().map_or(drawn_settings, Settings::len);
         let params = |index: u64| match &all {
             Some(settings) => settings.nth(index),
             None => Some(drawn(study, index)),

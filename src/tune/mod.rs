@@ -41,6 +41,6 @@ pub use forecast::{Forecast, LimitSource, MemoryLimit, Unpredictable};
 pub use inputs::Inputs;
 pub use interrupt::Interrupt;
 pub use kernel_fault::KernelFault;
-pub use observer::{Progress, TuneObserver};
+pub use observer::{Confirming, Progress, TuneObserver};
 pub use target::TargetForecast;
 pub use tuner::{Tuner, TunerParts};

@@ -26,6 +26,10 @@ pub struct Progress {
     pub best: BTreeMap<String, f64>,
     /// Trials that run side by side.
     pub workers: usize,
+    /// Whether no further trial comes: the recommendation is being confirmed.
+    pub trials_are_over: bool,
+    /// Seconds that the runs which confirm the recommendation are expected to take from here.
+    pub confirm_s: f64,
 }
 
 impl Progress {
@@ -75,16 +79,30 @@ impl Progress {
             .map(|share| share.min(1.0))
     }
 
-    /// Seconds until the budget is spent, if the trials to come cost what the finished ones did and all workers are busy.
+    /// Seconds until the search ends, if the trials to come cost what the finished ones did and all workers are busy: what is left of
+    /// the budget, and the confirmation behind it.
     pub fn left_s(&self) -> Option<f64> {
+        if self.trials_are_over {
+            return Some(self.confirm_s);
+        }
         let by_trials = self
             .budget_trials
             .filter(|_| self.counted() > 0)
             .map(|budget| budget.saturating_sub(self.counted()) as f64 * self.spent_s / self.counted() as f64);
         let by_time = self.budget_s.map(|budget| (budget - self.spent_s).max(0.0));
         let least = [by_trials, by_time].into_iter().flatten().reduce(f64::min);
-        least.map(|seconds| seconds / self.workers.max(1) as f64)
+        least.map(|seconds| seconds / self.workers.max(1) as f64 + self.confirm_s)
     }
+}
+
+/// A run that confirms the recommendation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirming {
+    pub number: TrialNumber,
+    pub repeat: Repeat,
+    /// Which run of the confirmation it is, from 1, and how many are expected by now: they end early where values are known well.
+    pub run: u64,
+    pub of: u64,
 }
 
 /// Watches a study. The defaults watch nothing.
@@ -95,8 +113,11 @@ pub trait TuneObserver {
     /// A trial under way told something.
     fn trial_event(&mut self, _event: &TrialEvent) {}
 
-    /// A trial's params are run again, for the so-many-th time, to be sure of them.
-    fn confirming(&mut self, _number: TrialNumber, _repeat: Repeat, _count: u64) {}
+    /// A trial's params are run again, to be sure of them.
+    fn confirming(&mut self, _one: &Confirming, _progress: &Progress) {}
+
+    /// Somebody asked that no further trial starts, or that they go on.
+    fn paused(&mut self, _is_paused: bool, _progress: &Progress) {}
 
     /// The profile phase of a disturbed trial is run again, for the so-many-th time in this search.
     fn measuring_again(&mut self, _number: TrialNumber, _repeat: u64) {}
@@ -128,6 +149,11 @@ mod tests {
         assert_eq!(progress.share(), Some(0.4));
         progress.budget_s = None;
         assert_eq!((progress.left_s(), progress.share()), (Some(60.0), Some(0.25)));
+        // The confirmation comes on top, whatever the budget.
+        progress.confirm_s = 12.0;
+        assert_eq!(progress.left_s(), Some(72.0));
+        progress.trials_are_over = true;
+        assert_eq!(progress.left_s(), Some(12.0));
     }
 
     #[test]

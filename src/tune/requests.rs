@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 pub(super) struct Requests {
     paused: bool,
+    /// What of that was told.
+    told_paused: bool,
     /// Settings that are to run before the sampler is asked.
     settings: VecDeque<(RequestId, Params)>,
     /// The request whose setting was handed out and has not started yet.
@@ -31,6 +33,7 @@ impl Requests {
         store.expire_requests(study).await?;
         Ok(Self {
             paused: false,
+            told_paused: false,
             settings: VecDeque::new(),
             handed_out: None,
             looked: None,
@@ -78,6 +81,12 @@ impl Requests {
     /// Whether no trial is to start.
     pub(super) fn is_paused(&self) -> bool {
         self.paused
+    }
+
+    /// Whether no trial is to start, where that has changed since the last call.
+    pub(super) fn newly_paused(&mut self) -> Option<bool> {
+        let before = std::mem::replace(&mut self.told_paused, self.paused);
+        (before != self.paused).then_some(self.paused)
     }
 
     /// The setting that [`Requests::next_setting`] would return.

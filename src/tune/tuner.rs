@@ -81,6 +81,8 @@ pub struct Tuner<'a> {
     pub(super) again: Again,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
+    /// Seconds of a trial in the mean, once they are over.
+    pub(super) trial_s: Option<f64>,
     ending: Option<Ending>,
     pub(super) retry_policy: RetryPolicy,
     /// The last trials, as far as they failed alike.
@@ -156,6 +158,7 @@ impl<'a> Tuner<'a> {
             longest,
             expectations: parts.store.expectations(parts.id).await?,
             spent_s: parts.store.spent_s(parts.id).await?,
+            trial_s: None,
             pruner,
             kept,
             requests: Requests::begin(parts.store, parts.id).await?,
@@ -308,10 +311,14 @@ impl<'a> Tuner<'a> {
 
     async fn look_at_requests(&mut self) -> Result<(), TuneError> {
         let (store, space) = (self.parts.store, &self.parts.study.space);
-        Ok(self
-            .requests
+        self.requests
             .look(store, self.parts.id, space, &self.parts.interrupt)
-            .await?)
+            .await?;
+        if let Some(is_paused) = self.requests.newly_paused() {
+            let progress = self.progress();
+            self.parts.observer.paused(is_paused, &progress);
+        }
+        Ok(())
     }
 
     /// Whether people asked to wait. Who interrupts waits no longer.
@@ -334,6 +341,7 @@ impl<'a> Tuner<'a> {
             spent_s: self.spent_s + under_way_s,
             budget_s: budget.time_s,
             workers: self.parts.evaluator.capacity(),
+            confirm_s: self.expected_confirmation().seconds,
             ..self.standing.clone()
         }
     }

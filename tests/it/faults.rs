@@ -23,5 +23,7 @@ mod protocol;
 mod study;
 /// Files that change and clocks that jump.
 mod surroundings;
+/// What a person sees: terminals, pipes, Ctrl-C.
+mod terminals;
 /// Workers that hang, crash, and run out of memory.
 mod workers;

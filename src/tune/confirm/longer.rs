@@ -48,17 +48,37 @@ impl Lengths {
         history: &[Trial],
         trained: (u64, u64),
     ) -> Option<Self> {
-        let train = study.plan.train.as_ref()?;
         let trainings = by_training(study, history);
         let first = trainings.values().flatten().min_by_key(|trial| trial.number)?;
-        let one = &recipe_for(study, &first.params).ok()?;
+        Self::after(study, plan, (&first.params, trainings.len() as u64), trained)
+    }
+
+    /// The same of a study after so many trainings, of which this is one.
+    pub(in crate::tune) fn after(
+        study: &Study,
+        plan: &ConfirmPlan,
+        (params, trainings): (&Params, u64),
+        trained: (u64, u64),
+    ) -> Option<Self> {
+        let train = study.plan.train.as_ref()?;
+        let one = &recipe_for(study, params).ok()?;
         let short = tokens_of(train.length, one, trained);
         let full = tokens_of(one.training.length, one, trained);
         // What is tried behind the budget for the sake of longer trainings does not make them longer yet.
-        let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings.len() as u64);
+        let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings);
         let allowance = plan.longer_tokens(of_search, short);
         let lengths = Self { short, full, allowance };
         (lengths.longest() as f64 >= LONGER * short as f64 && short > 0).then_some(lengths)
+    }
+
+    /// Tokens of the longer trainings that are left after so many of them, each as a multiple of a trial's.
+    pub(in crate::tune) fn left_after(&self, done: u64) -> Vec<f64> {
+        let between = self.between().map(|tokens| (FIRST, tokens));
+        let all = between.into_iter().chain([(self.at_longest(), self.longest())]);
+        let each = all.flat_map(|(count, tokens)| (0..count).map(move |_| tokens as f64));
+        each.skip(done as usize)
+            .map(|tokens| tokens / self.short as f64)
+            .collect()
     }
 
     fn are_enough_for(&self, trainings: u64) -> bool {

@@ -5,6 +5,7 @@
 //! The throughput is: it is profiled again, longer. The loss is, by the seed: finalists are trained again with other seeds,
 //! all of them once before any of them twice, and those that fall behind take no further part.
 
+mod expected;
 mod finalists;
 mod longer;
 mod seeds;
@@ -15,7 +16,7 @@ use super::aside::Aside;
 use super::decide::whole_task;
 use super::known::Measurement;
 use super::reported::needed;
-use super::{TuneError, Tuner};
+use super::{Confirming, TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
 use crate::worker::Task;
 use finalists::{Finalists, next_trial};
@@ -64,6 +65,8 @@ impl Tuner<'_> {
         let Some(plan) = self.parts.study.confirm else {
             return Ok(());
         };
+        self.trial_s = Some(self.spent_s / self.standing.counted().max(1) as f64);
+        self.standing.trials_are_over = true;
         let store = self.parts.store;
         let mut repeated = Repeated {
             runs: store.repeats(self.parts.id).await?,
@@ -75,6 +78,7 @@ impl Tuner<'_> {
                 break;
             };
             let count = repeated.runs.get(&number).map_or(0, Vec::len) as u64 + 1;
+            self.tell_of_confirmation(number, repeat, &repeated);
             let ran = self.repeat(number, count, repeat, &plan).await?;
             match ran.metrics {
                 None => repeated.given_up.push(number),
@@ -220,7 +224,6 @@ impl Tuner<'_> {
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, plan)) else {
             return Ok(Aside::default());
         };
-        self.parts.observer.confirming(number, repeat, count);
         let ran = self.run_aside(number, 1, task).await?;
         Ok(Aside {
             metrics: ran.metrics.map(|metrics| repeat.told(metrics)),

@@ -1,0 +1,119 @@
+//! What a search says before its first trial: what it will do, how long that takes, and what fits.
+
+use std::fmt::Write;
+
+use super::database::DatabaseArgs;
+use super::dry_run::{phases, slot_text};
+use super::prepare::file_bytes;
+use crate::report::{about_duration, bytes, printable};
+use crate::space::Study;
+use crate::tune::{CostSurvey, Forecast};
+use crate::worker::Placement;
+
+/// Workers that are named one by one.
+const NAMED: usize = 4;
+
+/// What is known at once: the budget, a trial, the files, the workers.
+pub(super) fn plan_text(study: &Study, database: &DatabaseArgs, slots: &[Placement]) -> String {
+    let mut text = format!("study {}: {}", printable(&study.name), budget_text(study));
+    let mut add = |name: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  {name:<8} {}", printable(&value));
+    };
+    let objectives: Vec<String> = study
+        .objectives
+        .iter()
+        .map(|one| one.metric.replace('_', " "))
+        .collect();
+    add("finds", format!("the best trade-off of {}", and(&objectives)));
+    add("a trial", phases(study));
+    if let Some(base) = &study.base {
+        let files: Vec<String> = base.data.train.iter().map(|path| path.display().to_string()).collect();
+        add("model", base.model.clone());
+        // Data of the hub that are not here yet have no size.
+        let size = match file_bytes(&base.data) {
+            0 => String::new(),
+            size => format!(" ({})", bytes(size as f64)),
+        };
+        add("data", format!("{}{size}", files.join(", ")));
+    }
+    for slot in slots.iter().take(NAMED) {
+        add("runs on", slot_text(study, slot));
+    }
+    if slots.len() > NAMED {
+        add("", format!("and {} more workers", slots.len() - NAMED));
+    }
+    add(
+        "results",
+        format!(
+            "{}; Ctrl-C ends the search after the trial under way, and the same command continues it",
+            database.path().display()
+        ),
+    );
+    text
+}
+
+/// `up to 80 trials within 2 min, then repeats of the best`.
+fn budget_text(study: &Study) -> String {
+    let budget = &study.budget;
+    let trials = budget.trials.map(|trials| format!("up to {trials} trials"));
+    let time = budget.time_s.map(about_duration);
+    let text = match (trials, time) {
+        (Some(trials), Some(time)) => format!("{trials} within {time}"),
+        (Some(trials), None) => trials,
+        (None, Some(time)) => format!("trials for {time}"),
+        (None, None) => "trials until nothing is left to try".to_owned(),
+    };
+    match study.confirm {
+        Some(_) => format!("{text}, then repeats of the best to be sure of them"),
+        None => text,
+    }
+}
+
+/// What is predicted: what fits, and how long trials take; `None` where nothing can be.
+pub(super) fn prediction_text(study: &Study, forecast: &Forecast) -> Option<String> {
+    let survey = CostSurvey::quick(study, forecast);
+    let mut lines = Vec::new();
+    if let Some(limit) = survey.limit.filter(|_| survey.predicted > 0) {
+        let tried = survey.fitting + survey.perhaps_fitting;
+        let what = match (tried, survey.size == Some(survey.looked_at)) {
+            (tried, true) if tried == survey.looked_at => format!("all {tried} settings fit"),
+            (tried, false) if tried == survey.looked_at => "all settings fit".to_owned(),
+            (tried, true) => format!("{tried} of {} settings fit", survey.looked_at),
+            (tried, false) => {
+                let share = 100.0 * tried as f64 / survey.looked_at.max(1) as f64;
+                format!("about {share:.0}% of all settings fit")
+            }
+        };
+        let others = match tried == survey.looked_at {
+            true => "",
+            false => "; no others are tried",
+        };
+        lines.push(format!(
+            "  fits     by prediction {what} into {} ({}){others}",
+            bytes(limit.bytes),
+            limit.from.text()
+        ));
+    }
+    if let (Some(trial), Some(search)) = (survey.trial_s, survey.search_s) {
+        let behind = match study.confirm {
+            Some(_) => ", then the repeats",
+            None => "",
+        };
+        lines.push(format!(
+            "  takes    about {} a trial, {} for all trials{behind}",
+            about_duration(trial),
+            about_duration(search)
+        ));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// `a, b and c`.
+fn and(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
