@@ -2,30 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::costs::{memory, phases};
 use super::growth::growth;
-use super::input::{PageInput, PhaseTimes, TrialCurves};
+use super::input::{PageInput, TrialCurves};
+use super::outcome::outcome;
+use super::rounded::{rounded, rounded_to, shown};
 use super::thin::thinned;
 use super::view::{
-    AnswerView, AxisView, CurveView, Growth, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView,
-    StudyHead, StudyView, TrialView,
+    AnswerView, AxisView, CurveView, Growth, ObjectiveView, PredictionView, RecommendationView, StudyHead, StudyView,
+    TrialView,
 };
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
-use crate::report::{Counts, disturbance_text, metric_heading, metric_value, target_note};
-use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY, TARGET_SHORTFALL};
-use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState, disturbed};
+use crate::report::{Counts, metric_heading, metric_value, target_note};
+use peft_tune_core::objective::{Bound, Constraint, Direction};
+use peft_tune_core::study::{Metrics, ParamValue, Trial, TrialNumber, TrialState};
 
 /// Points that all curves of a page may have together: about a megabyte.
 const CURVE_POINTS: usize = 60_000;
 /// Points of one curve: more than a screen shows, and enough to see its shape.
 const POINTS_A_CURVE: std::ops::RangeInclusive<usize> = 16..=300;
-/// Parts of a step, by the metric that tells each.
-const STEP_PARTS: [(&str, &str); 4] = [
-    ("data", "data_s"),
-    ("forward", "forward_s"),
-    ("backward", "backward_s"),
-    ("optimizer", "optimizer_s"),
-];
 
 impl StudyView {
     /// Puts together what a page shows.
@@ -186,54 +182,6 @@ fn variants(input: &PageInput) -> BTreeMap<TrialNumber, TrialNumber> {
     of_loss.map(|(number, _, source)| (*number, *source)).collect()
 }
 
-/// How a trial ended in a few words, and the whole reason where there is more to say.
-fn outcome(state: &TrialState) -> (String, Option<String>) {
-    match state {
-        TrialState::Complete { metrics } if disturbed(metrics).is_some() => {
-            ("complete, disturbed".to_owned(), disturbance_text(metrics))
-        }
-        TrialState::Complete { metrics } if metrics.value(TARGET_SHORTFALL).is_some() => {
-            ("complete, may not fit the target".to_owned(), None)
-        }
-        TrialState::Pruned { at_step, rule, .. } => {
-            let name = rule.split(':').next().unwrap_or_default();
-            let detail = (name.len() < rule.len()).then(|| rule.clone());
-            (format!("pruned at step {at_step} ({name})"), detail)
-        }
-        TrialState::Skipped { reason } => ("skipped".to_owned(), Some(reason.clone())),
-        TrialState::Failed { reason, .. } => (reason.name().to_owned(), failure_text(reason)),
-        other => (other.name().to_owned(), None),
-    }
-}
-
-fn failure_text(reason: &FailReason) -> Option<String> {
-    let bytes = |bytes: u64| metric_value(PEAK_MEMORY, bytes as f64);
-    match reason {
-        FailReason::OutOfMemory {
-            phase,
-            in_use_bytes,
-            requested_bytes,
-            limit_bytes,
-        } => {
-            let mut text = format!("in phase {}", phase.name());
-            for (value, what) in [
-                (in_use_bytes, "in use"),
-                (requested_bytes, "asked for"),
-                (limit_bytes, "allowed"),
-            ] {
-                if let Some(value) = value {
-                    text.push_str(&format!(", {} {what}", bytes(*value)));
-                }
-            }
-            Some(text)
-        }
-        FailReason::Diverged { at_step, .. } => Some(format!("at step {at_step}")),
-        FailReason::Crashed { phase, message } => Some(format!("in phase {}: {message}", phase.name())),
-        FailReason::TimedOut { phase, after_s } => Some(format!("in phase {} after {after_s:.0} s", phase.name())),
-        FailReason::Invalid { message } => Some(message.clone()),
-    }
-}
-
 fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {
     let whole: Vec<_> = trial_curves
         .iter()
@@ -252,87 +200,6 @@ fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {
             .collect(),
     };
     whole.iter().map(thin).collect()
-}
-
-/// Seconds of a step by part: what the measured steps took in the median, else the mean of the steps that were recorded.
-fn phases(trial: &Trial, trial_curves: &[TrialCurves]) -> Option<PhaseView> {
-    let metrics = trial.state.metrics();
-    let measured = |name: &str| metrics.and_then(|metrics| metrics.value(name));
-    if let Some(step_s) = measured("step_s") {
-        let parts = STEP_PARTS
-            .iter()
-            .map(|(part, name)| (*part, measured(name).unwrap_or(0.0)));
-        return Some(phase_view(
-            trial,
-            "profile",
-            measured("measured_steps").unwrap_or(0.0) as u64,
-            parts,
-            step_s,
-        ));
-    }
-    let one = trial_curves.iter().find(|one| one.number == trial.number.0)?;
-    let longest = one
-        .phases
-        .iter()
-        .max_by_key(|phase| phase.steps)
-        .filter(|phase| phase.steps > 0)?;
-    let PhaseTimes {
-        phase,
-        steps,
-        data_s,
-        forward_s,
-        backward_s,
-        optimizer_s,
-        total_s,
-    } = *longest;
-    let mean = |seconds: f64| seconds / steps as f64;
-    let parts = STEP_PARTS
-        .iter()
-        .map(|(part, _)| *part)
-        .zip([data_s, forward_s, backward_s, optimizer_s].map(mean));
-    Some(phase_view(trial, phase.name(), steps, parts, mean(total_s)))
-}
-
-fn phase_view(
-    trial: &Trial,
-    phase: &'static str,
-    steps: u64,
-    parts: impl Iterator<Item = (&'static str, f64)>,
-    step_s: f64,
-) -> PhaseView {
-    let mut parts: Vec<(&'static str, f64)> = parts.map(|(name, seconds)| (name, rounded(seconds))).collect();
-    let rest = step_s - parts.iter().map(|(_, seconds)| seconds).sum::<f64>();
-    if rest > 0.0 {
-        parts.push(("other", rounded(rest)));
-    }
-    PhaseView {
-        trial: trial.number.0,
-        phase,
-        steps,
-        parts,
-    }
-}
-
-fn memory(trial: &Trial, input: &PageInput) -> Option<MemoryView> {
-    let metrics = trial.state.metrics()?;
-    let peak = metrics.value(PEAK_MEMORY)?;
-    let known = input.memory.iter().find(|parts| parts.number == trial.number.0);
-    let base = metrics.value("base_memory_bytes").filter(|base| *base <= peak);
-    let mut parts: Vec<(String, f64)> = match (known, base) {
-        (Some(known), _) => known.parts.clone(),
-        (None, Some(base)) => vec![("base model".to_owned(), base)],
-        (None, None) => Vec::new(),
-    };
-    let rest = peak - parts.iter().map(|(_, bytes)| bytes).sum::<f64>();
-    if !parts.is_empty() && rest > 0.0 {
-        let name = if known.is_some() { "rest" } else { "training" };
-        parts.push((name.to_owned(), rest));
-    }
-    Some(MemoryView {
-        trial: trial.number.0,
-        peak,
-        parts,
-    })
 }
 
 fn predictions(input: &PageInput) -> Vec<PredictionView> {
@@ -391,29 +258,12 @@ fn recommendation(input: &PageInput) -> Option<RecommendationView> {
 }
 
 /// A param for a page: floats to six digits, as sampled ones have up to 17.
-fn shown(value: &ParamValue) -> ParamValue {
-    match value {
-        ParamValue::Float(value) => ParamValue::Float(rounded_to(*value, 5)),
-        other => other.clone(),
-    }
-}
-
-/// Seven digits: more than a page shows, and half the file.
-fn rounded(value: f64) -> f64 {
-    rounded_to(value, 6)
-}
-
-/// A number to one digit before the point and `digits` after it.
-fn rounded_to(value: f64, digits: usize) -> f64 {
-    format!("{value:.digits$e}").parse().unwrap_or(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::html::{Measured, MemoryParts, Prediction, Timing};
-    use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
-    use peft_tune_core::study::{Params, Phase};
+    use crate::report::html::{Measured, MemoryParts, PhaseTimes, Prediction, Timing};
+    use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+    use peft_tune_core::study::{FailReason, Params, Phase};
 
     fn trial(number: u64, rank: i64, state: TrialState) -> Trial {
         Trial {

@@ -5,10 +5,13 @@
 
 mod assets;
 mod build;
+mod costs;
 mod document;
 mod embed;
 mod growth;
 mod input;
+mod outcome;
+mod rounded;
 mod thin;
 mod view;
 
