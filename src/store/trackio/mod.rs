@@ -93,7 +93,7 @@ impl TrackioFile {
                     .bind(&log_id)
                     .fetch_optional(&mut *transaction)
                     .await?;
-                if known.is_none_or(|known| known != end.metrics.to_string()) {
+                if known.as_deref() != Some(end.metrics.to_string().as_str()) {
                     sqlx::query("delete from metrics where log_id = ?")
                         .bind(&log_id)
                         .execute(&mut *transaction)

@@ -86,7 +86,7 @@ mod tests {
             let mut log = RunLog::new();
             let records = [vec![1; length], vec![2; 3], vec![3; 3 * BLOCK]];
             records.iter().for_each(|record| log.add(record));
-            let (mut at, mut read, mut found) = (HEAD.len(), Vec::new(), Vec::new());
+            let (mut at, mut read, mut found) = (HEAD.len(), Vec::<u8>::new(), Vec::<Vec<u8>>::new());
             while at < log.bytes.len() {
                 if BLOCK - at % BLOCK < FRAME {
                     at += BLOCK - at % BLOCK;

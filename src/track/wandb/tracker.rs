@@ -129,9 +129,8 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
         started_s: run.started_s,
     }));
     let mut end_s = run.started_s;
-    let mut step_of_run = 0;
     let mut latest: Vec<(String, Value)> = Vec::new();
-    for (at_s, event) in trial.course() {
+    for (step_of_run, (at_s, event)) in (0..).zip(trial.course()) {
         end_s = at_s;
         let mut values = values(event);
         values.retain(|(_, value)| !value.is_null());
@@ -139,7 +138,6 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
         values.push(("_runtime", json!(at_s - run.started_s)));
         values.push(("_step", json!(step_of_run)));
         log.add(&records.history(step_of_run, &values));
-        step_of_run += 1;
         for (key, value) in values {
             latest.retain(|(known, _)| known != key);
             latest.push((key.to_owned(), value));
