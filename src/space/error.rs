@@ -1,10 +1,11 @@
 //! What can be wrong with a study file or a recipe file, each with its place and what to do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
 
 use super::yaml::Span;
+use peft_tune_core::recipe::HubDataSet;
 use peft_tune_core::recipe::settings::{setting, setting_called_elsewhere};
 
 /// A mistake in a file. The message names file, line, column and key, and ends in what to do.
@@ -118,7 +119,7 @@ pub enum SpaceError {
         micro_batches: Vec<i64>,
     },
 
-    #[error("{at}: key `{}`: there is no {what} {}; correct the path (it is relative to the folder of this file)", at.key, path.display())]
+    #[error("{at}: key `{}`: there is no {what} {}; correct the path (it is relative to the folder of this file){}", at.key, path.display(), on_hub(what, path))]
     MissingPath {
         at: Box<Span>,
         what: &'static str,
@@ -283,6 +284,17 @@ fn empty_range(low: f64, high: f64) -> String {
         format!("write the value {low} itself to fix it")
     } else {
         "swap them".to_owned()
+    }
+}
+
+/// What to write where `owner/name` was meant to be a data set of the hub.
+fn on_hub(what: &str, path: &Path) -> String {
+    let address = format!("hf://datasets/{}", path.display());
+    let is_name = what == "file" && path.extension().is_none();
+    let set = HubDataSet::of(Path::new(&address)).and_then(Result::ok);
+    match set.filter(|set| is_name && address.ends_with(&set.id)) {
+        Some(_) => format!(", or write `{address}` for a data set of the hub"),
+        None => String::new(),
     }
 }
 

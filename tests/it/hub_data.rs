@@ -296,6 +296,24 @@ fn what_cannot_be_had_is_said_with_the_remedy() {
         place.refused(&hub.address, &[]),
         &["no data set hf://datasets/owner/rows", "HF_TOKEN"],
     );
+    // An id without the address is a path, and the message says what to write.
+    let space = "model: /m\ndata: {train: owner/rows}\nspace: {rank: [1, 2]}";
+    std::fs::write(
+        place.place.path("space.yaml"),
+        space.replace("/m", &crate::golden::folder("ref_llama/model").display().to_string()),
+    )
+    .unwrap();
+    let mut search = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let output = search
+        .args(["search", "space.yaml", "--db", "a.db"])
+        .current_dir(place.place.path(""))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr)
+        .split_whitespace()
+        .collect::<String>();
+    assert!(told.contains("hf://datasets/owner/rows"), "{told}");
     let place = Place::new("{train: hf://datasets/owner/code, held_out: 0.5, format: tokenized}");
     says(
         place.refused(&hub.address, &[]),
