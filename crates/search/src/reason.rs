@@ -33,7 +33,7 @@ pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen
         let best = feasible.iter().map(|point| point[index]).fold(value, f64::min);
         let text = format!(
             "{} {}",
-            objective.metric,
+            objective.metric.replace('_', " "),
             value_text(&objective.metric, objective.minimised(value))
         );
         if value == best {
@@ -61,7 +61,7 @@ pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen
         .join(", ")
 }
 
-/// A metric's value with its unit, to four digits: `11.25 GiB`, `5240 tokens/s`, `1.930 nats`.
+/// A metric's value with its unit, to four digits: `11.25 GiB`, `5,240 tokens/s`, `1.930 nats`.
 pub(super) fn value_text(metric: &str, value: f64) -> String {
     let unit = Objective::new(metric).unit();
     if unit == "bytes" {
@@ -83,5 +83,39 @@ fn four_digits(value: f64) -> String {
     if !(-4.0..=9.0).contains(&magnitude) {
         return format!("{value:.3e}");
     }
-    format!("{value:.*}", (3.0 - magnitude).max(0.0) as usize)
+    grouped(&format!("{value:.*}", (3.0 - magnitude).max(0.0) as usize))
+}
+
+/// A decimal number with its whole part in groups of three digits: `71,303`.
+fn grouped(number: &str) -> String {
+    let (whole, fraction) = number.split_at(number.find('.').unwrap_or(number.len()));
+    let (sign, digits) = whole.split_at(usize::from(whole.starts_with('-')));
+    let groups: Vec<&str> = (0..digits.len())
+        .filter(|at| *at == 0 || (digits.len() - at) % 3 == 0)
+        .map(|at| &digits[at..digits.len().min(at + (digits.len() - at - 1) % 3 + 1)])
+        .collect();
+    format!("{sign}{}{fraction}", groups.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_four_digits_in_groups() {
+        let tokens = |value| value_text("throughput", value);
+        let shown = [7.0, -950.5, 1000.0, 71303.2, 1_234_567.0].map(tokens);
+        assert_eq!(
+            shown,
+            [
+                "7.000 tokens/s",
+                "-950.5 tokens/s",
+                "1,000 tokens/s",
+                "71,303 tokens/s",
+                "1,234,567 tokens/s"
+            ]
+        );
+        assert_eq!(value_text("loss", 1.93), "1.930 nats");
+        assert_eq!(value_text("peak_memory", 1536.0 * 1024.0 * 1024.0), "1.500 GiB");
+    }
 }

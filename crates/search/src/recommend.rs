@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(number, 1);
         assert_eq!(
             reason,
-            "trial 1 is the knee of a front of 4: throughput 8000 tokens/s (11.1% below the best), peak_memory 11.00 GiB \
+            "trial 1 is the knee of a front of 4: throughput 8,000 tokens/s (11.1% below the best), peak memory 11.00 GiB \
              (83.3% above the best), loss 2.000 nats (5.3% above the best)"
         );
     }
