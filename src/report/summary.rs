@@ -444,7 +444,7 @@ mod tests {
             wall_s: f64::NAN,
         });
         insta::assert_snapshot!(summary.to_text(Some(80)), @r"
-        study a\u{1b}[2J: no trials, 0.00 s
+        study a\u{1b}[2J: no trials, 0 s
 
         no Pareto front: no trial is complete in every objective within the constraints
         ");

@@ -163,5 +163,5 @@ fn a_study_of_the_engine_answers_what_people_ask() {
         assert!(page.contains(&format!("id=\"answer-{name}\"")), "{name}");
         assert!(folder.path().join(format!("pictures/{name}.svg")).is_file(), "{name}");
     }
-    assert_eq!(page.matches("class=\"picture\"><svg").count(), 5);
+    assert_eq!(page.matches("class=\"picture\" tabindex=\"0\"><svg").count(), 5);
 }

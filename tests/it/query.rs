@@ -317,7 +317,7 @@ fn a_trial_is_shown_in_depth() {
       started YYYY-MM-DD HH:MM UTC, ended YYYY-MM-DD HH:MM, took 12.5 s
 
     params
-      learning_rate  2.46913578e-4
+      learning_rate  2.469e-4
       optimizer      adamw
       rank           16
 
