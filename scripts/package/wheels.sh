@@ -4,7 +4,7 @@
 #     scripts/package/wheels.sh dist                                              # for this machine and those like it
 #     scripts/package/wheels.sh --dev dist                                        # what `cargo build` has built, for the tests
 #     scripts/package/wheels.sh --portable dist [aarch64-unknown-linux-gnu]       # manylinux_2_28, by zig; not tried as a whole yet
-#     scripts/package/wheels.sh --relinked dist                                   # the same of what was built here; not tried yet
+#     scripts/package/wheels.sh --relinked dist                                   # the same of what was built here
 #
 # Needs Rust and python3; brings maturin, and for the last two zig as the C compiler and linker that knows old C libraries.
 # --relinked compiles nothing anew: it fails where C code was compiled for functions that only a newer C library has.
@@ -39,13 +39,13 @@ case $form in
   ;;
 --relinked)
   pip 'ziglang==0.17.*'
-  cat > "$tools/link" <<LINK
+  cat > "$tools/cc" <<LINK
 #!/bin/sh
 export CARGO_ZIGBUILD_ZIG_COMMAND="$tools/python/bin/python3" CARGO_ZIGBUILD_ZIG_COMMAND_ARGS="-m ziglang"
 exec "$tools/python/bin/maturin" zig cc -- -target ${host%%-*}-linux-gnu.2.28 "\$@"
 LINK
-  chmod +x "$tools/link"
+  chmod +x "$tools/cc"
   # For the last step alone: as a setting of cargo it would have everything compiled again.
-  maturin --profile "${PROFILE:-release}" --compatibility manylinux_2_28 -- -C "linker=$tools/link"
+  maturin --profile "${PROFILE:-release}" --compatibility manylinux_2_28 -- -C "linker=$tools/cc"
   ;;
 esac
