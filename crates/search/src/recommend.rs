@@ -385,7 +385,7 @@ mod tests {
         assert!(
             chosen
                 .reason
-                .starts_with("trial 1 has the best throughput with loss at most 1.919 nats: throughput 5000"),
+                .starts_with("trial 1 has the best throughput with loss at most 1.919 nats: throughput 5,000"),
             "{}",
             chosen.reason
         );
@@ -450,7 +450,7 @@ mod tests {
         let (number, reason) = numbers(&preference(prefer(THROUGHPUT), vec![memory(10.0)], vec![]));
         assert_eq!(number, 2);
         assert!(
-            reason.starts_with("trial 2 has the best throughput with peak_memory at most 10.00 GiB: throughput 3000"),
+            reason.starts_with("trial 2 has the best throughput with peak_memory at most 10.00 GiB: throughput 3,000"),
             "{reason}"
         );
         assert_eq!(
@@ -514,7 +514,7 @@ mod tests {
         assert_eq!(alone.trial.number.0, 3);
         assert!(
             alone.reason.starts_with(
-                "trial 3 is the only one on the front whose loss fell at least 95% as far as the best one's: throughput 2000"
+                "trial 3 is the only one on the front whose loss fell at least 95% as far as the best one's: throughput 2,000"
             ),
             "{}",
             alone.reason
