@@ -14,6 +14,7 @@ mod diagnosis;
 mod error;
 mod fidelity;
 mod files;
+mod foreign_file;
 mod history;
 mod import;
 mod infer_bench;

@@ -11,6 +11,7 @@ mod error;
 mod follow;
 mod mlflow;
 mod optuna;
+mod param_json;
 mod recommended;
 mod study;
 mod tensorboard;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+use super::param_json::param_json;
 use super::study::CourseEvent;
 use super::{TrackError, TrackedStudy, TrackedTrial, Tracker};
 use crate::store::{TrackioFile, TrackioRow, TrackioRun};
-use peft_tune_core::study::{ParamValue, Phase};
+use peft_tune_core::study::Phase;
 
 /// Ends of names that trackio keeps for itself.
 const RESERVED: [&str; 8] = [
@@ -79,7 +80,7 @@ fn run(study: &TrackedStudy, trial: &TrackedTrial) -> TrackioRun {
         .trial
         .params
         .iter()
-        .map(|(name, value)| (name.clone(), json_of(value)))
+        .map(|(name, value)| (name.clone(), param_json(value)))
         .collect();
     // As trackio itself writes them.
     config.insert("_Username".to_owned(), json!("peft-tune"));
@@ -147,15 +148,6 @@ fn row(at_s: f64, event: CourseEvent<'_>) -> TrackioRow {
         step,
         at_s,
         metrics: metrics.into_iter().map(|(name, value)| (name, json!(value))).collect(),
-    }
-}
-
-fn json_of(value: &ParamValue) -> Value {
-    match value {
-        ParamValue::Bool(value) => json!(value),
-        ParamValue::Int(value) => json!(value),
-        ParamValue::Float(value) => json!(value),
-        ParamValue::Text(_) | ParamValue::List(_) => json!(value.to_string()),
     }
 }
 

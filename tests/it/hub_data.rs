@@ -135,11 +135,11 @@ fn file(path: &str, range: Option<&str>, repositories: &Repositories) -> Vec<u8>
 }
 
 /// A training in a folder of its own, with its own cache of the hub.
-struct Place {
+struct HubTraining {
     place: Workplace,
 }
 
-impl Place {
+impl HubTraining {
     fn new(data: &str) -> Self {
         let place = Workplace::new(&[("data", data), ("training", "{length: {steps: 2}, shuffle: false}")]);
         Self { place }
@@ -185,8 +185,9 @@ fn parquet() -> Vec<u8> {
 
 #[test]
 fn a_data_set_is_downloaded_once_into_the_standard_cache() {
-    let place =
-        Place::new("{train: hf://datasets/owner/rows, held_out: hf://datasets/owner/rows/test, format: tokenized}");
+    let place = HubTraining::new(
+        "{train: hf://datasets/owner/rows, held_out: hf://datasets/owner/rows/test, format: tokenized}",
+    );
     let rows = place.rows();
     let files = BTreeMap::from([
         ("README.md".to_owned(), b"# rows".to_vec()),
@@ -226,7 +227,7 @@ fn a_data_set_is_downloaded_once_into_the_standard_cache() {
 
 #[test]
 fn the_conversion_is_preferred_and_has_configurations_and_splits() {
-    let place = Place::new(
+    let place = HubTraining::new(
         "{train: hf://datasets/owner/rows:en, held_out: hf://datasets/owner/rows:en/test, format: tokenized}",
     );
     let converted = BTreeMap::from([
@@ -251,7 +252,7 @@ fn the_conversion_is_preferred_and_has_configurations_and_splits() {
     assert!(!folder.join("snapshots/c0ffee/fr").exists());
 
     let told = |address: &str| {
-        let place = Place::new(&format!("{{train: {address}, held_out: 0.5, format: tokenized}}"));
+        let place = HubTraining::new(&format!("{{train: {address}, held_out: 0.5, format: tokenized}}"));
         place.refused(&hub.address, &[])
     };
     let message = told("hf://datasets/owner/rows");
@@ -271,7 +272,7 @@ fn the_conversion_is_preferred_and_has_configurations_and_splits() {
 
 #[test]
 fn what_cannot_be_had_is_said_with_the_remedy() {
-    let place = Place::new("{train: hf://datasets/owner/rows, held_out: 0.5, format: tokenized}");
+    let place = HubTraining::new("{train: hf://datasets/owner/rows, held_out: 0.5, format: tokenized}");
     let own = BTreeMap::from([("rows.py".to_owned(), b"code".to_vec())]);
     let gated = BTreeMap::from([("train.jsonl".to_owned(), b"{}".to_vec())]);
     let hub = StandIn::new(BTreeMap::from([
@@ -314,12 +315,12 @@ fn what_cannot_be_had_is_said_with_the_remedy() {
         .split_whitespace()
         .collect::<String>();
     assert!(told.contains("hf://datasets/owner/rows"), "{told}");
-    let place = Place::new("{train: hf://datasets/owner/code, held_out: 0.5, format: tokenized}");
+    let place = HubTraining::new("{train: hf://datasets/owner/code, held_out: 0.5, format: tokenized}");
     says(
         place.refused(&hub.address, &[]),
         &["holds no Parquet", "rows.py", "to_json"],
     );
-    let place = Place::new("{train: hf://datasets/owner/gated, held_out: 0.5, format: tokenized}");
+    let place = HubTraining::new("{train: hf://datasets/owner/gated, held_out: 0.5, format: tokenized}");
     let told = place.refused(&hub.address, &[("HF_TOKEN", "secret")]);
     says(told, &["refuses access", "403", "/datasets/owner/gated"]);
 }

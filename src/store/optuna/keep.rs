@@ -1,18 +1,14 @@
 //! An Optuna storage that is kept up to date while others look at it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::json;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{ConnectOptions, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::write::{SCHEMA_VERSION, insert_trial, parameters, write_schema, write_study, write_trial};
+use crate::store::foreign_file::open_foreign;
 use crate::store::{StoreError, StudyOverview, TrialRun};
 use peft_tune_core::space::SearchSpace;
-
-/// How long a reader may hold the file.
-const BUSY: Duration = Duration::from_secs(5);
 
 /// The attribute of a study that says whose it is.
 const MARK: &str = "peft_tune";
@@ -50,14 +46,8 @@ impl OptunaFile {
     /// # Errors
     /// Where it is no SQLite file, or cannot be written.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .busy_timeout(BUSY)
-            .disable_statement_logging();
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
         Ok(Self {
-            pool: pool.map_err(|error| StoreError::from_sqlx(path, error))?,
+            pool: open_foreign(path).await?,
             path: path.to_owned(),
         })
     }

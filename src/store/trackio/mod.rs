@@ -3,19 +3,15 @@
 //! A row has an id of ours in `log_id`, which trackio keeps unique: what is there is not written twice.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::Value;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{ConnectOptions, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::StoreError;
+use super::foreign_file::open_foreign;
 use super::row::to_i64;
 
 const SCHEMA: &str = include_str!("schema.sql");
-
-/// How long trackio may hold the file.
-const BUSY: Duration = Duration::from_secs(5);
 
 /// A project's file.
 #[derive(Debug)]
@@ -55,14 +51,8 @@ impl TrackioFile {
     /// # Errors
     /// Where it is no SQLite file, or cannot be written.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .busy_timeout(BUSY)
-            .disable_statement_logging();
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
         Ok(Self {
-            pool: pool.map_err(|error| StoreError::from_sqlx(path, error))?,
+            pool: open_foreign(path).await?,
             path: path.to_owned(),
         })
     }

@@ -11,10 +11,11 @@ use sha2::{Digest, Sha256};
 use super::log::RunLog;
 use super::record::{Records, Run};
 use crate::files::{plain_name, write_whole};
+use crate::track::param_json::param_json;
 use crate::track::study::CourseEvent;
 use crate::track::{TrackError, TrackedStudy, TrackedTrial, Tracker};
 use peft_tune_core::hexadecimal;
-use peft_tune_core::study::{ParamValue, Phase, TrialState};
+use peft_tune_core::study::{Phase, TrialState};
 
 /// Keeps offline runs in `FOLDER/wandb`.
 #[derive(Debug)]
@@ -118,7 +119,7 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
     let (mut log, mut records) = (RunLog::new(), Records::default());
     log.add(&records.header());
     let params = run.trial.params.iter();
-    let config: Vec<(String, Value)> = params.map(|(name, value)| (name.clone(), json_of(value))).collect();
+    let config: Vec<(String, Value)> = params.map(|(name, value)| (name.clone(), param_json(value))).collect();
     log.add(&records.run(&Run {
         id,
         project: &plain_name(&study.overview.name),
@@ -179,15 +180,6 @@ fn values(event: CourseEvent<'_>) -> Vec<(&'static str, Value)> {
             ("held_out/loss", json!(evaluation.loss)),
             ("held_out/accuracy", json!(evaluation.accuracy)),
         ],
-    }
-}
-
-fn json_of(value: &ParamValue) -> Value {
-    match value {
-        ParamValue::Bool(value) => json!(value),
-        ParamValue::Int(value) => json!(value),
-        ParamValue::Float(value) => json!(value),
-        ParamValue::Text(_) | ParamValue::List(_) => json!(value.to_string()),
     }
 }
 

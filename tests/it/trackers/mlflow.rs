@@ -12,7 +12,7 @@ use crate::mocked;
 
 /// What a server has.
 #[derive(Default)]
-struct Kept {
+struct ServerState {
     experiments: Vec<String>,
     runs: BTreeMap<String, Value>,
     /// Every value of a metric that was ever sent.
@@ -26,14 +26,14 @@ struct Kept {
 /// A server on a port of its own, as MLflow's interface has it.
 struct StandIn {
     address: String,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<ServerState>>,
 }
 
 impl StandIn {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let kept = Arc::new(Mutex::new(Kept::default()));
+        let kept = Arc::new(Mutex::new(ServerState::default()));
         let shared = kept.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -58,7 +58,7 @@ impl StandIn {
 }
 
 /// Answers requests of one connection until it ends.
-fn serve(stream: &TcpStream, kept: &Mutex<Kept>) {
+fn serve(stream: &TcpStream, kept: &Mutex<ServerState>) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut first = String::new();
@@ -106,7 +106,7 @@ fn serve(stream: &TcpStream, kept: &Mutex<Kept>) {
     }
 }
 
-impl Kept {
+impl ServerState {
     fn answer(&mut self, path: &str, body: &[u8]) -> Result<Value, (u16, &'static str)> {
         if let Some(artifact) = path.strip_prefix("/api/2.0/mlflow-artifacts/artifacts/") {
             self.artifacts.insert(artifact.to_owned(), body.to_owned());
