@@ -6,8 +6,7 @@
 
 Searches the quickstart in a folder that goes afterwards, twice: the second search resumes the first with more trials. What
 `export --format csv` says is the reference. Prints a line a tracker; exits with 1 if one has something else. A package that
-is not installed is passed over with a line that says so. Of wandb its record classes read the runs; sending them needs its
-server. Checked with tensorboard 2.21.0, mlflow 3.17.2, optuna 5.0.0, optuna-dashboard 0.21.0, wandb 0.31.0, trackio 0.43.0.
+is not installed is passed over with a line that says so. `wandb sync` sends the runs to a stand-in of its server. Checked with tensorboard 2.21.0, mlflow 3.17.2, optuna 5.0.0, optuna-dashboard 0.21.0, wandb 0.31.0, trackio 0.43.0.
 """
 
 import argparse
@@ -26,6 +25,8 @@ import time
 import urllib.request
 import wsgiref.util
 import zlib
+
+import wandb_server
 
 METRICS = ("throughput", "peak_memory", "loss")
 
@@ -252,7 +253,40 @@ def check_wandb(place, reference):
         summary = {item.key: json.loads(item.value_json) for record in records for item in record.summary.update}
         for name in METRICS:
             same(f"{name} of {trial}", summary.get(name), reference.trials[trial][name])
-    return f"{len(files)} runs, {points} steps"
+    return f"{len(files)} runs, {points} steps; {check_wandb_sync(place, reference)}"
+
+
+def check_wandb_sync(place, reference):
+    """What `wandb sync` sends of the folder, as its server gets it: config, history, summary, files and the end."""
+    server = wandb_server.WandbServer()
+    environment = {**os.environ, "WANDB_BASE_URL": server.address, "WANDB_API_KEY": "0" * 40, "HOME": str(place),
+                   "WANDB_ERROR_REPORTING": "false"}
+    for mark in place.glob("wandb/*/*.synced"):
+        mark.unlink()
+    folders = sorted(map(str, place.glob("wandb/offline-run-*")))
+    synced = subprocess.run([sys.executable, "-m", "wandb", "sync", *folders], env=environment, capture_output=True, text=True)
+    server.stop()
+    if synced.returncode or server.unknown:
+        raise Different(f"wandb sync: {synced.returncode}, not understood: {server.unknown}; {synced.stderr[-1000:]}")
+    same("runs at the server", len(server.runs), len(reference.trials))
+    rows = 0
+    for (project, name), run in server.runs.items():
+        trial = int(run.display_name.split()[-1])
+        ours = reference.trials[trial]
+        if (project, run.group) != ("quickstart", "quickstart"):
+            raise Different(f"trial {trial} is of project {project} and group {run.group}")
+        same(f"rank of {trial} at the server", float(run.config["rank"]["value"]), ours["rank"])
+        for metric in METRICS:
+            same(f"{metric} of {trial} at the server", run.summary.get(metric), ours[metric])
+        for key, values in (("train/loss", reference.losses), ("held_out/loss", reference.held_out)):
+            theirs = [row[key] for _, row in sorted(run.history.items()) if key in row]
+            same(f"rows with {key} of {trial} at the server", len(theirs), len(values.get(trial, [])))
+            for one, other in zip(theirs, values.get(trial, [])):
+                same(f"{key} of {trial} at the server", one, other)
+        same(f"exit code of {trial}", float(run.exit_code), float(ours["state"] == "failed"))
+        same(f"recipes of {trial}", float("recipe.yaml" in run.files), 1.0)
+        rows += len(run.history)
+    return f"wandb sync sent {rows} rows"
 
 
 def check_trackio(place, reference):

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::database::DatabaseArgs;
 use super::dry_run::{phases, slot_text};
 use super::prepare::file_bytes;
+use super::track;
 use crate::report::{about_duration, bytes, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast};
@@ -42,6 +43,9 @@ pub(super) fn plan_text(study: &Study, database: &DatabaseArgs, slots: &[Placeme
     }
     if slots.len() > NAMED {
         add("", format!("and {} more workers", slots.len() - NAMED));
+    }
+    if let Some(places) = track::places(study) {
+        add("tracked", places);
     }
     add(
         "results",

@@ -9,6 +9,7 @@ use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::output::write_result;
 use super::study_rows::StudyRows;
+use super::track;
 use super::workers::WorkerArgs;
 use crate::report::{duration, param_value};
 use crate::space::{Backend, Study, WarmStart};
@@ -61,6 +62,7 @@ pub(super) fn run(
             "budget": {"trials": study.budget.trials, "time_s": study.budget.time_s},
             "sampler": study.sampler.kind.name(),
             "phases": phases(study),
+            "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workers": slots.iter().map(|slot| slot_text(study, slot)).collect::<Vec<_>>(),
             "repeated": repeated,
             "next": next,
@@ -210,6 +212,9 @@ fn to_text(
     add("a trial", phases(study));
     for slot in slots {
         add("", slot_text(study, slot));
+    }
+    if let Some(places) = track::places(study) {
+        add("tracked", places);
     }
     if !repeated.is_empty() {
         let numbers: Vec<String> = repeated.iter().map(u64::to_string).collect();

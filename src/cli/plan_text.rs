@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
+use super::track;
 use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Expected};
@@ -83,6 +84,9 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
             ),
         );
     }
+    if let Some(places) = track::places(study) {
+        line("tracked", places);
+    }
     text.extend(lengths.map(Lengths::to_text));
     let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
     let fitting = survey.settings.iter().filter(|one| one.fits);
@@ -149,6 +153,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         .collect();
     serde_json::to_string_pretty(&json!({
         "study": study.name,
+        "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "machine": machine,
         "data_sheet": sheet,
         "size": survey.size,

@@ -24,7 +24,7 @@ use super::resume::resume_command;
 use super::search_kernels::{kernels_of, warn_of_other_kernels};
 use super::study_record::{inputs_of, record_of};
 use super::target;
-use super::track::TrackArgs;
+use super::track::{TrackArgs, Tracking};
 use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::bytes;
@@ -111,6 +111,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
+    args.track.apply(&mut study);
     args.workers.check_kernels(&study)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
@@ -208,7 +209,7 @@ async fn run_study(
         earlier,
     };
     let sampler = sampler_of(study, &study.problem(), knowledge)?;
-    let tracking = args.track.start(&args.database, &study.name)?;
+    let tracking = Tracking::start(&args.database, study)?;
     let parts = TunerParts {
         study,
         store: &store,

@@ -7,7 +7,8 @@ use super::database::DatabaseArgs;
 use super::output::{tell, write_result};
 use crate::report::printable;
 use crate::shell::command_line;
-use crate::track::{Destination, Follower, Missing, Told};
+use crate::space::{Destination, Study};
+use crate::track::{Follower, Missing, Told};
 
 /// How often a running search is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -35,9 +36,13 @@ pub(super) struct Args {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct TrackArgs {
     /// Keeps the study up to date in a tracker while it is searched: `mlflow=http://HOST:PORT` (or a folder), `optuna=FILE`,
-    /// `tensorboard=FOLDER`, `trackio=FOLDER`, `wandb=FOLDER` (offline runs). May be given several times.
+    /// `tensorboard=FOLDER`, `trackio=FOLDER`, `wandb=FOLDER` (offline runs). May be given several times, and adds to the file's
+    /// `track`.
     #[arg(long = "track", value_name = "TRACKER=WHERE")]
     to: Vec<Destination>,
+    /// Leaves out the trackers that the file's `track` names.
+    #[arg(long = "no-track")]
+    without_those_of_the_file: bool,
 }
 
 /// Runs the command.
@@ -77,28 +82,48 @@ pub(super) struct Tracking {
 }
 
 impl TrackArgs {
-    /// Starts to keep them up to date; `None` where there are none.
-    pub(super) fn start(&self, database: &DatabaseArgs, study: &str) -> Result<Option<Tracking>, CliError> {
-        if self.to.is_empty() {
+    /// Adds the command line's trackers to those of a study's file, or takes their place.
+    pub(super) fn apply(&self, study: &mut Study) {
+        if self.without_those_of_the_file {
+            study.track.clear();
+        }
+        let absolute =
+            |one: &Destination| one.map_path(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        for to in &self.to {
+            if !study.track.iter().any(|known| absolute(known) == absolute(to)) {
+                study.track.push(to.clone());
+            }
+        }
+    }
+}
+
+/// Where a study is tracked, for people; `None` where it is not.
+pub(super) fn places(study: &Study) -> Option<String> {
+    let places: Vec<String> = study.track.iter().map(ToString::to_string).collect();
+    (!places.is_empty()).then(|| places.join(", "))
+}
+
+impl Tracking {
+    /// Starts to keep a study's trackers up to date; `None` where there are none.
+    pub(super) fn start(database: &DatabaseArgs, study: &Study) -> Result<Option<Self>, CliError> {
+        if study.track.is_empty() {
             return Ok(None);
         }
-        let words: Vec<String> = self
-            .to
+        let words: Vec<String> = study
+            .track
             .iter()
             .flat_map(|to| ["--to".to_owned(), to.to_string()])
             .collect();
-        Ok(Some(Tracking {
-            follower: start(database, study, &self.to)?,
+        Ok(Some(Self {
+            follower: start(database, &study.name, &study.track)?,
             command: format!(
                 "{} {}",
-                database.command(&["track"], Some(study)),
+                database.command(&["track"], Some(&study.name)),
                 command_line(words.iter().map(String::as_str))
             ),
         }))
     }
-}
 
-impl Tracking {
     /// Brings what is there at the end of a search, and says what is missing.
     pub(super) fn finish(self) {
         for missing in self.follower.finish(Some(AT_THE_END)) {

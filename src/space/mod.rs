@@ -1,6 +1,7 @@
 //! Search space files: what may be sampled, and the study around it.
 
 mod check;
+mod destination;
 mod error;
 pub mod file;
 mod problem;
@@ -11,6 +12,7 @@ mod target;
 mod yaml;
 
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
+pub use destination::{Destination, DestinationError, TrackerKind};
 pub use error::SpaceError;
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use problem::problem_of;

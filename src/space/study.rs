@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::yaml::Document;
-use super::{SpaceError, Target};
+use super::{Destination, SpaceError, Target};
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::space::{ConfirmPlan, PrunerChoice, SearchSpace, StopRule};
@@ -48,6 +48,8 @@ pub struct Study {
     pub launcher: LauncherSettings,
     /// The stack that the settings are for, where it is another.
     pub target: Option<Target>,
+    /// Where the study is tracked, paths absolute. It decides nothing of a trial.
+    pub track: Vec<Destination>,
     pub source: Source,
 }
 

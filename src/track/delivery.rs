@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::{Destination, TrackError, TrackedStudy, TrackedTrial, Tracker};
+use super::open::tracker;
+use super::{TrackError, TrackedStudy, TrackedTrial, Tracker};
+use crate::space::Destination;
 use crate::store::TrialRun;
 use peft_tune_core::study::{TrialNumber, TrialState};
 
@@ -47,7 +49,7 @@ struct Failing {
 impl Delivery {
     pub(super) fn new(destination: Destination) -> Self {
         Self {
-            tracker: destination.tracker(),
+            tracker: tracker(&destination),
             destination,
             has: HashMap::new(),
             failing: None,

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
 use super::delivery::Delivery;
-use super::{Destination, Missing, Told, TrackedStudy, TrackedTrial};
+use super::{Missing, Told, TrackedStudy, TrackedTrial};
+use crate::space::Destination;
 use crate::store::{Store, StoreError, TrialRun};
 
 /// How often the database is looked at.

@@ -6,10 +6,10 @@
 
 mod append;
 mod delivery;
-mod destination;
 mod error;
 mod follow;
 mod mlflow;
+mod open;
 mod optuna;
 mod param_json;
 mod recommended;
@@ -21,7 +21,6 @@ mod wandb;
 
 pub use append::continue_file;
 pub use delivery::{Missing, Told};
-pub use destination::{Destination, TrackerKind};
 pub use error::TrackError;
 pub use follow::Follower;
 pub use mlflow::mlflow_run;

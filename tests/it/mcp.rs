@@ -260,11 +260,13 @@ fn what_leads_out_of_the_root_or_writes_is_refused() {
             &format!("{here}/quickstart/held_out.jsonl"),
         );
     std::fs::write(root.join("elsewhere.yaml"), &elsewhere).unwrap();
-    std::fs::write(
-        root.join("launched.yaml"),
-        elsewhere + "\nlauncher: {command: [nice]}\n",
-    )
-    .unwrap();
+    for (name, line) in [
+        ("launched", "launcher: {command: [nice]}"),
+        ("sent", "track: [mlflow=http://127.0.0.1:9]"),
+        ("written", "track: [tensorboard=../runs]"),
+    ] {
+        std::fs::write(root.join(format!("{name}.yaml")), format!("{elsewhere}\n{line}\n")).unwrap();
+    }
     let mut session = Session::start(root, &[]);
     let absolute = outside.path().join(file);
     for (tool, arguments, told) in [
@@ -272,6 +274,8 @@ fn what_leads_out_of_the_root_or_writes_is_refused() {
         ("search", json!({"file": "../quickstart.yaml"}), "lies outside of"),
         ("search", json!({"file": "elsewhere.yaml"}), "--also-read"),
         ("search", json!({"file": "launched.yaml"}), "--allow-commands"),
+        ("search", json!({"file": "sent.yaml"}), "which an agent may not"),
+        ("search", json!({"file": "written.yaml"}), "lies outside of"),
         ("profile", json!({"recipe": "/etc/hostname"}), "lies outside of"),
         (
             "export",
@@ -308,7 +312,7 @@ fn what_leads_out_of_the_root_or_writes_is_refused() {
     }
     session.close();
     assert!(std::fs::read(root.join("peft-tune.db")).unwrap() == before);
-    assert_eq!(std::fs::read_dir(root).unwrap().count(), 3, "nothing was written");
+    assert_eq!(std::fs::read_dir(root).unwrap().count(), 5, "nothing was written");
 
     let mut session = Session::start(root, &["--also-read", &here.to_string()]);
     session.done("plan", &json!({"file": "elsewhere.yaml", "device": "L4"}));

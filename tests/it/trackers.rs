@@ -4,6 +4,7 @@
 
 mod files;
 mod mlflow;
+mod study_file;
 mod tensorboard;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
-use crate::space::{Backend, Study};
+use crate::space::{Backend, Destination, Study};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
 
 /// Paths in it are absolute, with symbolic links followed.
@@ -67,6 +67,7 @@ impl Confines {
             base,
             backend,
             launcher,
+            track,
             // Numbers, choices, and names of other studies of the database.
             fixed: _,
             space: _,
@@ -93,7 +94,20 @@ impl Confines {
                  with --allow-commands for that"
             )));
         }
+        track.iter().try_for_each(|to| self.check_tracker(to))?;
         base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
+    }
+
+    /// # Errors
+    /// Bad input: it sends the study to a server, or writes outside of the root.
+    fn check_tracker(&self, to: &Destination) -> Result<(), CliError> {
+        if to.is_address() {
+            return Err(CliError::bad(format!(
+                "`track: {to}` sends the study to a server, which an agent may not: remove it from the file; a person can run \
+                 `peft-tune track --to {to}`"
+            )));
+        }
+        self.path(Path::new(&to.place)).map(drop)
     }
 
     /// # Errors

@@ -9,6 +9,7 @@ mod plan;
 mod recipe_file;
 mod study_file;
 mod target;
+mod track;
 mod values;
 
 pub use recipe_file::{RecipeFile, RecipeFileError};

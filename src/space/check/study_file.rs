@@ -100,6 +100,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         backend,
         launcher: context.launcher(&file.launcher)?,
         target,
+        track: context.track(&file.track)?,
         source: Source {
             sha256: hexadecimal(&Sha256::digest(document.text())),
             document,

@@ -5,6 +5,7 @@ mod fidelity;
 mod parameter;
 mod quantity;
 mod study_file;
+mod track;
 mod warm_start;
 
 pub use entries::Entries;
@@ -15,4 +16,5 @@ pub use study_file::{
     BackendEntry, BudgetEntry, CommandEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
     SamplerEntry, StudyFile, TrialEntry,
 };
+pub use track::TrackEntry;
 pub use warm_start::WarmStartEntry;

@@ -11,7 +11,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::{
-    Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, WarmStartEntry,
+    Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, TrackEntry,
+    WarmStartEntry,
 };
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::stack::{STACKS, StackRow};
@@ -79,6 +80,10 @@ pub struct StudyFile {
     /// How trial processes are started: `local`, `{slurm: {..}}`, `{ssh: {..}}`, `{kubernetes: {..}}`, or `{command: [..]}`.
     #[serde(default)]
     pub launcher: LauncherSettings,
+    /// Experiment trackers that are kept up to date while the study is searched; `--track` adds to them. Paths are relative to
+    /// this file.
+    #[serde(default)]
+    pub track: Vec<TrackEntry>,
 }
 
 fn default_objectives() -> Vec<ObjectiveEntry> {

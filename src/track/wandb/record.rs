@@ -3,13 +3,15 @@
 //! | message | field | type | meaning |
 //! |---|---|---|---|
 //! | Record | 1 | int64 | number, from 1 |
-//! | | 2, 3, 17, 18, 21 | message | HistoryRecord, SummaryRecord, RunRecord, RunExitRecord, HeaderRecord |
+//! | | 2, 3, 6 | message | HistoryRecord, SummaryRecord, FilesRecord |
+//! | | 17, 18, 21 | message | RunRecord, RunExitRecord, HeaderRecord |
 //! | HeaderRecord | 1 | VersionInfo | 1: who wrote it, 2: the oldest core that reads it |
 //! | RunRecord | 1, 3, 6, 8 | string | id, project, group, name |
 //! | | 4 | ConfigRecord | params |
 //! | | 10 | string, repeated | tags |
 //! | | 17 | Timestamp | when it began |
 //! | HistoryRecord | 1, 2 | HistoryItem, HistoryStep | values, and the step (1) |
+//! | FilesRecord | 1 | FilesItem, repeated | 1: path of the file |
 //! | ConfigRecord, SummaryRecord | 1 | item, repeated | values |
 //! | each item | 1, 2, 16 | string | key, path of a key (repeated), value as JSON |
 //! | RunExitRecord | 1, 2 | int32 | exit code, seconds |
@@ -68,6 +70,15 @@ impl Records {
         number(&mut moment, 2, (run.started_s.max(0.0).fract() * 1e9) as u64);
         bytes(&mut message, 17, &moment);
         self.record(17, &message)
+    }
+
+    /// A file of the run's folder `files`, to be sent when the run is.
+    pub(super) fn file(&mut self, name: &str) -> Vec<u8> {
+        let mut item = Vec::new();
+        text(&mut item, 1, name);
+        let mut message = Vec::new();
+        bytes(&mut message, 1, &item);
+        self.record(6, &message)
     }
 
     /// Values of one step.

@@ -129,6 +129,9 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
         tags: &[],
         started_s: run.started_s,
     }));
+    if run.recipe.is_some() {
+        log.add(&records.file("recipe.yaml"));
+    }
     let mut end_s = run.started_s;
     let mut latest: Vec<(String, Value)> = Vec::new();
     for (step_of_run, (at_s, event)) in (0..).zip(trial.course()) {

@@ -1,15 +1,8 @@
 //! Where a study is tracked: `tensorboard=runs`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-
-use super::Tracker;
-use super::mlflow::{FileStoreTracker, ServerTracker};
-use super::optuna::OptunaTracker;
-use super::tensorboard::TensorBoardTracker;
-use super::trackio::TrackioTracker;
-use super::wandb::WandbTracker;
 
 /// A tracker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +48,7 @@ impl TrackerKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     pub kind: TrackerKind,
-    /// Folder, file or address.
+    /// Folder, file, or address with `http://` or `https://`.
     pub place: String,
 }
 
@@ -103,7 +96,7 @@ impl FromStr for Destination {
         }
         Ok(Self {
             kind,
-            place: place.to_owned(),
+            place: plain_place(kind, place).to_owned(),
         })
     }
 }
@@ -115,24 +108,31 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// What keeps studies there; nothing is touched yet.
-    pub(super) fn tracker(&self) -> Box<dyn Tracker> {
-        match self.kind {
-            TrackerKind::Mlflow if self.place.starts_with("http") => Box::new(ServerTracker::new(&self.place)),
-            TrackerKind::Mlflow => {
-                let folder = self.place.strip_prefix("file:").unwrap_or(&self.place);
-                Box::new(FileStoreTracker::new(PathBuf::from(
-                    folder.strip_prefix("//").unwrap_or(folder),
-                )))
-            }
-            TrackerKind::Optuna => {
-                let path = self.place.strip_prefix("sqlite:///").unwrap_or(&self.place);
-                Box::new(OptunaTracker::new(PathBuf::from(path)))
-            }
-            TrackerKind::Tensorboard => Box::new(TensorBoardTracker::new(PathBuf::from(&self.place))),
-            TrackerKind::Trackio => Box::new(TrackioTracker::new(PathBuf::from(&self.place))),
-            TrackerKind::Wandb => Box::new(WandbTracker::new(PathBuf::from(&self.place))),
+    /// Whether it is a server, and no folder or file.
+    pub fn is_address(&self) -> bool {
+        self.place.starts_with("http://") || self.place.starts_with("https://")
+    }
+
+    /// The same with a folder or file as an absolute path.
+    #[must_use]
+    pub fn map_path(&self, absolute: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let place = match self.is_address() {
+            true => self.place.clone(),
+            false => absolute(Path::new(&self.place)).to_string_lossy().into_owned(),
+        };
+        Self { kind: self.kind, place }
+    }
+}
+
+/// A place as a path where it was written as the address of one: `sqlite:///FILE` as Optuna has it, `file:FOLDER` as MLflow.
+fn plain_place(kind: TrackerKind, place: &str) -> &str {
+    match kind {
+        TrackerKind::Mlflow => {
+            let folder = place.strip_prefix("file:").unwrap_or(place);
+            folder.strip_prefix("//").unwrap_or(folder)
         }
+        TrackerKind::Optuna => place.strip_prefix("sqlite:///").unwrap_or(place),
+        TrackerKind::Tensorboard | TrackerKind::Trackio | TrackerKind::Wandb => place,
     }
 }
 
@@ -144,6 +144,14 @@ mod tests {
     fn a_destination_reads_back_and_a_mistake_is_told() {
         let text = "tensorboard=runs/a=b";
         assert_eq!(text.parse::<Destination>().unwrap().to_string(), text);
+        for (written, place) in [
+            ("optuna=sqlite:///a.db", "a.db"),
+            ("optuna=sqlite:////tmp/a.db", "/tmp/a.db"),
+            ("mlflow=file:///tmp/runs", "/tmp/runs"),
+            ("mlflow=http://host:5000", "http://host:5000"),
+        ] {
+            assert_eq!(written.parse::<Destination>().unwrap().place, place);
+        }
         let unknown = "comet=x".parse::<Destination>().unwrap_err().to_string();
         assert!(
             unknown.contains("`comet`") && unknown.contains("`tensorboard=a folder`"),
