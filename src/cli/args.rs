@@ -10,7 +10,7 @@ use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
     gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
     quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, track, train,
-    try_kernels, vacuum, worker,
+    try_kernels, tune_step, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -62,6 +62,7 @@ enum Command {
     Adopt(adopt::Args),
     Generate(generate::Args),
     Profile(profile::Args),
+    TuneStep(tune_step::Args),
     InferBench(infer_bench::Args),
     Mcp(mcp::Args),
     Doctor(doctor::Args),
@@ -116,6 +117,7 @@ fn make_threads(command: &Command) -> Result<(), CliError> {
         Command::Rank(_) | Command::Worker(_) | Command::Prepare(_) | Command::TryKernels(_) => return Ok(()),
         Command::Train(args) => return threads::make(args.compute.threads(), args.processes()),
         Command::Profile(args) => Some(&args.compute),
+        Command::TuneStep(args) => Some(&args.compute),
         Command::Merge(args) => Some(&args.compute),
         Command::Generate(args) => Some(&args.compute),
         Command::InferBench(args) => Some(&args.compute),
@@ -183,6 +185,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Adopt(args) => adopt::run(&args),
         Command::Generate(args) => generate::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::TuneStep(args) => tune_step::run(args),
         Command::InferBench(args) => infer_bench::run(args),
         Command::Mcp(args) => mcp::run(args),
         Command::Doctor(args) => doctor::run(args),

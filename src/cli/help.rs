@@ -19,7 +19,15 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     (
         "Train and look at one setting",
-        &["train", "profile", "infer-bench", "merge", "generate", "adopt"],
+        &[
+            "train",
+            "profile",
+            "tune-step",
+            "infer-bench",
+            "merge",
+            "generate",
+            "adopt",
+        ],
     ),
     ("Keep results", &["studies", "import", "delete", "vacuum"]),
     (
@@ -29,7 +37,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 31] = [
+const EXAMPLES: [(&str, &[&str]); 32] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -111,6 +119,14 @@ const EXAMPLES: [(&str, &[&str]); 31] = [
             "peft-tune profile recipe.yaml",
             "peft-tune profile recipe.yaml --verify",
             "peft-tune profile --study my-study --trial 12",
+        ],
+    ),
+    (
+        "tune-step",
+        &[
+            "peft-tune tune-step recipe.yaml",
+            "peft-tune tune-step recipe.yaml --allow packing,precision --time 10m",
+            "peft-tune tune-step --trial 12 --output recipe.yaml",
         ],
     ),
     (

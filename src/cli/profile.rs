@@ -1,36 +1,23 @@
 //! `peft-tune profile`: one setting in depth.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
-use super::download::DownloadProgress;
 use super::machine::machine;
 use super::model::ComputeArgs;
 use super::output::{tell, terminal_width, write_result};
-use super::prepare::prepared;
-use super::profile_machine::MachineCeilings;
+use super::profile_bench::{Bench, BenchSettings};
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
 use super::profile_stored::stored_profile;
-use super::train_watch::TrainWatch;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
 use crate::store::{ProfileId, Store};
-use peft_tune_core::recipe::{Precision, Recipe};
-use peft_tune_engine::data::PreparedData;
-use peft_tune_engine::hub::ModelFiles;
+use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
-use peft_tune_engine::profile::diagnosis::{Evidence, Finding, Oracle};
-use peft_tune_engine::profile::sample::sampler_of;
-use peft_tune_engine::profile::{
-    Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, StepLog,
-    TensorBoard,
-};
-use peft_tune_engine::{BaseModel, BaseSource};
-use peft_tune_kernels::device;
-use peft_tune_kernels::device::Device;
+use peft_tune_engine::profile::diagnosis::Finding;
+use peft_tune_engine::profile::{Comparison, DeviceMemory, Measured, Profile, Reference, TensorBoard};
 
 /// Profiles one setting in depth: where a step's time and memory go, and what would help.
 ///
@@ -82,23 +69,34 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
+impl Args {
+    fn bench_settings(&self) -> BenchSettings<'_> {
+        BenchSettings {
+            budget_s: self.budget.0,
+            interval: self.interval / 100.0,
+            memory_limit: self.memory_limit,
+            compute: &self.compute,
+            database: (!self.no_store).then_some(&self.database),
+        }
+    }
+}
+
 /// Profiles, and prints what was found.
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     check_place(args.trace.as_deref())?;
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
-    let mut bench = Bench::load(&args, &source.recipe)?;
+    let mut bench = Bench::load(args.bench_settings(), &source.recipe)?;
     let measured = bench.measure(&source.recipe, args.log_every)?;
-    let mut findings = diagnosis::diagnose(&Evidence {
-        profile: &measured.profile,
-        recipe: &source.recipe,
-        oracle: bench.oracle(),
-        faster_type: bench.faster_type(source.recipe.precision),
-        losses_by_rank: &source.losses_by_rank,
-    });
+    let mut findings = bench.diagnose(&source.recipe, &measured.profile, &source.losses_by_rank);
     if args.verify {
-        verify(&mut bench, &mut findings, &measured.profile, &source.recipe);
+        verify(
+            &mut bench,
+            &mut findings,
+            &measured.profile,
+            (&source.recipe, args.log_every),
+        );
     }
     write_files(&args, &measured)?;
     if !args.no_store {
@@ -117,148 +115,15 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-/// What can be profiled: the recipe's model and data, loaded, and others where a change asks for them.
-struct Bench<'a> {
-    args: &'a Args,
-    files: ModelFiles,
-    data: PreparedData,
-    /// The base model that was used last, where it stays frozen.
-    base: Option<Arc<BaseModel>>,
-    /// Absent where they are not known: of a GPU that cannot be measured and has no data sheet.
-    ceilings: Option<MachineCeilings>,
-    memory_limit_bytes: Option<u64>,
-}
-
-impl<'a> Bench<'a> {
-    fn load(args: &'a Args, recipe: &Recipe) -> Result<Self, CliError> {
-        let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
-            .map_err(CliError::bad_input)?;
-        let data = prepared(recipe, &files)?;
-        for warning in data.warnings() {
-            tell(format_args!("warning: {warning}"));
-        }
-        let device = device::open(args.compute.device_name()).map_err(CliError::bad_input)?;
-        let database = (!args.no_store).then_some(&args.database);
-        let ceilings = MachineCeilings::of(&device, recipe, (&files, &data), database)?;
-        let limit = args.memory_limit.map(|limit| limit.0);
-        Ok(Self {
-            args,
-            ceilings,
-            files,
-            data,
-            base: None,
-            memory_limit_bytes: limit.or_else(|| whole_memory(&device)),
-        })
-    }
-
-    /// Profiles `recipe`, with one step in `log_every` written down.
-    fn measure(&mut self, recipe: &Recipe, log_every: u64) -> Result<Measured, CliError> {
-        let (base, program_bytes) = self.base_for(recipe)?;
-        let log = step_log(&base, log_every)?;
-        let sampler = sampler_of(base.device());
-        let inputs = ProfileInputs {
-            recipe,
-            base,
-            data: &self.data,
-            program_bytes,
-            memory_limit_bytes: self.memory_limit_bytes,
-            ceiling: self.ceilings.as_ref().and_then(|known| known.ceiling(recipe.precision)),
-            sampler,
-            log,
-        };
-        let settings = ProfileSettings {
-            budget_s: self.args.budget.0,
-            interval: self.args.interval / 100.0,
-            ..ProfileSettings::default()
-        };
-        peft_tune_engine::profile::profile(inputs, &settings).map_err(error_of)
-    }
-
-    /// The base model for `recipe`, and the bytes that were in use without it. Where every parameter trains, the trainer
-    /// loads its own.
-    fn base_for(&mut self, recipe: &Recipe) -> Result<(BaseSource, u64), CliError> {
-        let compute = &self.args.compute;
-        self.base
-            .take_if(|base| recipe.adapter.is_none() || base.precision() != recipe.precision);
-        let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
-        let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
-        device::prepare(&device).map_err(CliError::failed)?;
-        let held = self.base.as_ref().map_or(0, |base| base.bytes() as u64);
-        let program_bytes = memory.in_use_bytes().saturating_sub(held);
-        if recipe.adapter.is_none() {
-            let fresh = BaseSource::Fresh {
-                folder: self.files.folder.clone(),
-                precision: recipe.precision,
-                device,
-            };
-            return Ok((fresh, program_bytes));
-        }
-        let base = match &self.base {
-            Some(base) => Arc::clone(base),
-            None => Arc::new(compute.load(&self.files, recipe.precision)?),
-        };
-        self.base = Some(Arc::clone(&base));
-        Ok((BaseSource::Kept(base), program_bytes))
-    }
-
-    /// What knows the cost of other settings.
-    fn oracle(&self) -> &dyn Oracle {
-        match &self.ceilings {
-            Some(known) => known.oracle(),
-            None => &(),
-        }
-    }
-
-    /// A number type that this device multiplies faster, and how many times as fast.
-    fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
-        self.ceilings.as_ref()?.faster_type(precision)
-    }
-}
-
-/// All memory that trainings on a device have; `None` where the system does not say.
-fn whole_memory(device: &Device) -> Option<u64> {
-    let bytes = match device::facts(device) {
-        Some(gpu) => gpu.memory_bytes,
-        None => machine().memory_bytes,
-    };
-    (bytes > 0).then_some(bytes)
-}
-
-fn error_of(error: ProfileError) -> CliError {
-    match &error {
-        ProfileError::Train(inner) if inner.out_of_memory() => CliError::failed(error),
-        ProfileError::Thread(_) => CliError::failed(error),
-        _ => CliError::bad_input(error),
-    }
-}
-
-fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe) {
+fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, (recipe, log_every): (&Recipe, u64)) {
     diagnosis::verify(findings, profile, recipe, &mut |changed| {
         tell(format_args!("running a change that the diagnosis proposes"));
-        let log_every = changed.log_every.unwrap_or(bench.args.log_every);
+        let log_every = changed.log_every.unwrap_or(log_every);
         let measured = bench.measure(&changed.recipe, log_every);
         measured
             .map(|measured| measured.profile)
             .map_err(|error| error.to_string())
     });
-}
-
-/// Writes steps down where a training would do it: in the working directory. `None` where no file can be made there; the
-/// profile then does not tell what that costs.
-fn step_log(base: &BaseSource, every: u64) -> Result<Option<StepLog>, CliError> {
-    let memory = DeviceMemory::of(base.device()).map_err(CliError::failed)?;
-    match TrainWatch::unseen(Path::new("."), memory) {
-        Ok(watch) => Ok(Some(StepLog {
-            observer: Box::new(watch),
-            every,
-        })),
-        Err(error) => {
-            tell(format_args!(
-                "warning: no steps are logged, as a training would do: {error}"
-            ));
-            Ok(None)
-        }
-    }
 }
 
 /// Finds a place that cannot be written before minutes are spent on measuring.
@@ -305,7 +170,7 @@ fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
     Ok(())
 }
 
-fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
+pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
     block_on(async {
         let store = Store::open(&database.path()).await?;
         let id = store.record_profile(record).await?;
@@ -337,7 +202,7 @@ fn json(profile: &Profile, findings: &[Finding]) -> Result<String, CliError> {
     Ok(serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n")
 }
 
-fn parse_percent(text: &str) -> Result<f64, String> {
+pub(super) fn parse_percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent < 100.0 => Ok(percent),
         _ => Err("write a number of percent above 0, such as 2".to_owned()),

@@ -1,6 +1,6 @@
 //! What `profile` measures: a recipe file, or the recipe of a stored trial.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::CliError;
 use super::database::DatabaseArgs;
@@ -27,6 +27,11 @@ pub(super) struct SourceArgs {
 impl SourceArgs {
     pub(super) fn new(recipe: Option<PathBuf>, trial: Option<u64>, study: Option<String>) -> Self {
         Self { recipe, trial, study }
+    }
+
+    /// The recipe file, where it is one.
+    pub(super) fn recipe(&self) -> Option<&Path> {
+        self.recipe.as_deref()
     }
 }
 

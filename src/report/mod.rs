@@ -24,7 +24,8 @@ pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsA
 pub use number::{about_duration, bytes, change, duration, metric_heading, metric_value, param_value, significant};
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{
-    CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
+    CurveLine, CurvePoint, ProfileText, comparison_text, cost_text, curve_svg, curve_text, findings_text, profile_text,
+    tried_text, tuning_text,
 };
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};

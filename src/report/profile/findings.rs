@@ -24,7 +24,7 @@ pub fn findings_text(findings: &[Finding]) -> String {
     text
 }
 
-fn predicted(gain: Option<Gain>) -> String {
+pub(super) fn predicted(gain: Option<Gain>) -> String {
     let Some(gain) = gain else {
         return "no figure".to_owned();
     };
@@ -46,7 +46,7 @@ fn measured(finding: &Finding, verified: &Verified) -> String {
     }
 }
 
-fn amount(metric: Metric, value: f64) -> String {
+pub(super) fn amount(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Throughput => format!("{:+.1}% throughput", 100.0 * value),
         Metric::PeakMemory if value < 0.0 => format!("{} more peak memory", bytes(-value)),

@@ -5,11 +5,13 @@ mod curve;
 mod findings;
 mod gpu;
 mod tables;
+mod tuning;
 
 pub use comparison::comparison_text;
 pub use curve::{CurveLine, CurvePoint, curve_svg, curve_text};
 pub use findings::findings_text;
 pub use tables::{ProfileText, profile_text};
+pub use tuning::{cost_text, tried_text, tuning_text};
 
 /// Seconds in milliseconds, or microseconds where they are few.
 fn time(seconds: f64) -> String {

@@ -18,14 +18,14 @@ fn run(arguments: &[&str], directory: &Path) -> Output {
 }
 
 /// Standard output of a command that succeeds.
-fn shown(arguments: &[&str], directory: &Path) -> String {
+pub(super) fn shown(arguments: &[&str], directory: &Path) -> String {
     let output = run(arguments, directory);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Standard error of a command that refuses its input.
-fn refused(arguments: &[&str], directory: &Path) -> String {
+pub(super) fn refused(arguments: &[&str], directory: &Path) -> String {
     let output = run(arguments, directory);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     String::from_utf8(output.stderr).unwrap()

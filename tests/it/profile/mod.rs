@@ -6,3 +6,4 @@ mod free_steps;
 mod kept;
 mod spans;
 mod trace_format;
+mod tuning;

@@ -17,12 +17,14 @@ mod model;
 mod schedule;
 #[cfg(test)]
 mod tests;
+mod tuning;
 mod verify;
 
 pub use change::Change;
 pub use evidence::{Cost, Evidence, Oracle};
 pub use finding::{Finding, Gain, Metric, PredictedBy, Rule, Verified};
 pub use model::ModelOracle;
+pub use tuning::{Altering, Outcome, Ratio, Tried, Tuning, TuningBench, is_promising, tune};
 pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
