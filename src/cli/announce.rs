@@ -8,7 +8,7 @@ use super::prepare::file_bytes;
 use super::track;
 use crate::report::{about_duration, bytes, printable};
 use crate::space::Study;
-use crate::tune::{CostSurvey, Forecast};
+use crate::tune::{CostSurvey, Forecast, Progress};
 use crate::worker::Placement;
 
 /// Workers that are named one by one.
@@ -74,6 +74,29 @@ fn budget_text(study: &Study) -> String {
     }
 }
 
+/// Where a study that began earlier stands: `it goes on: 10 of 40 trials are done, and 2 variants, which the budget does not count`;
+/// `None` of a new one.
+pub(super) fn standing_text(progress: &Progress) -> Option<String> {
+    if progress.finished == 0 {
+        return None;
+    }
+    let done = progress.counted();
+    let done = match progress.budget_trials {
+        Some(budget) => format!("{done} of {budget} trials are done"),
+        None => format!("{done} trials are done"),
+    };
+    let variants = match progress.variants {
+        0 => String::new(),
+        1 => ", and a variant, which the budget does not count".to_owned(),
+        variants => format!(", and {variants} variants, which the budget does not count"),
+    };
+    let spent = match progress.share() {
+        Some(share) if share >= 1.0 => "; the budget is spent, and `--trials N` or `--time TIME` give it more",
+        _ => "",
+    };
+    Some(format!("it goes on: {done}{variants}{spent}"))
+}
+
 /// What is predicted: what fits, and how long trials take; `None` where nothing can be.
 pub(super) fn prediction_text(study: &Study, forecast: &Forecast) -> Option<String> {
     let survey = CostSurvey::quick(study, forecast);
@@ -119,5 +142,31 @@ fn and(words: &[String]) -> String {
         [] => String::new(),
         [one] => one.clone(),
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_study_that_goes_on_says_what_its_budget_counts() {
+        let mut progress = Progress {
+            finished: 12,
+            variants: 2,
+            budget_trials: Some(40),
+            ..Progress::default()
+        };
+        assert_eq!(
+            standing_text(&progress).unwrap(),
+            "it goes on: 10 of 40 trials are done, and 2 variants, which the budget does not count"
+        );
+        progress.budget_trials = Some(10);
+        let spent = standing_text(&progress).unwrap();
+        assert!(
+            spent.ends_with("; the budget is spent, and `--trials N` or `--time TIME` give it more"),
+            "{spent}"
+        );
+        assert_eq!(standing_text(&Progress::default()), None);
     }
 }

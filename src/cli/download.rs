@@ -2,6 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::screen;
 use peft_tune_engine::hub::DownloadObserver;
 
 /// Draws one bar a file on standard error, where that is a terminal.
@@ -12,7 +13,7 @@ pub(super) struct DownloadProgress {
 
 impl DownloadObserver for DownloadProgress {
     fn started(&mut self, file: &str, bytes: u64) {
-        let bar = ProgressBar::new(bytes);
+        let bar = ProgressBar::with_draw_target(Some(bytes), screen::target());
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:28}] {bytes}/{total_bytes}, {eta} left") {
             bar.set_style(style.progress_chars("=> "));
         }

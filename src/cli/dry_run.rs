@@ -178,6 +178,19 @@ fn device_text(study: &Study, device: Option<&str>) -> String {
     }
 }
 
+/// `12 trials finished, of which the budget does not count 2 variants`.
+fn finished_text(finished: usize, variants: u64) -> String {
+    let text = match finished {
+        1 => "1 trial finished".to_owned(),
+        finished => format!("{finished} trials finished"),
+    };
+    match variants {
+        0 => text,
+        1 => format!("{text}, of which the budget does not count one variant"),
+        variants => format!("{text}, of which the budget does not count {variants} variants"),
+    }
+}
+
 fn to_text(
     study: &Study,
     database: &DatabaseArgs,
@@ -191,7 +204,11 @@ fn to_text(
     };
     add(
         "database",
-        format!("{} ({finished} trials finished)", database.path().display()),
+        format!(
+            "{} ({})",
+            database.path().display(),
+            finished_text(finished, found.variants)
+        ),
     );
     if let Some(process) = found.process {
         add(

@@ -1,6 +1,6 @@
 //! Ctrl-C (SIGINT), SIGTERM from a scheduler, SIGHUP from a terminal that closes: the first one asks, the second one ends.
 
-use super::output::tell;
+use super::output::{take_bar_away, tell};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -55,7 +55,8 @@ impl Signals {
             match first {
                 First::GoesOn(message) => tell(message),
                 First::Ends(message) => {
-                    // A terminal shows `^C` where the cursor is.
+                    // It shows what is no longer done.
+                    take_bar_away();
                     tell(message);
                     std::process::exit(i32::from(heard.exit_code()));
                 }
@@ -63,6 +64,7 @@ impl Signals {
             runtime.block_on(all.next());
             let message = reaction.second();
             heard.interrupt.request_now();
+            take_bar_away();
             tell(message);
             stream::restore_default();
             std::thread::sleep(in_order);

@@ -72,6 +72,7 @@ mod resume;
 mod rows;
 mod same_again;
 mod schema;
+mod screen;
 mod search;
 mod search_kernels;
 mod show;

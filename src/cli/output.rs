@@ -15,9 +15,17 @@ use crate::report::printable;
 /// drawn over.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Writes all messages above this bar from now on, or where they are without one.
-pub(super) fn keep_below(bar: Option<ProgressBar>) {
-    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+/// Writes all messages above this bar from now on.
+pub(super) fn keep_below(bar: ProgressBar) {
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+}
+
+/// Takes the bar off the screen for good, where there is one.
+pub(super) fn take_bar_away() {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
 }
 
 /// Writes while no bar is drawn.

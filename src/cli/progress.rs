@@ -1,7 +1,6 @@
 //! Where a search stands, on standard error: a line that changes where that is a terminal, else a line for each trial.
 
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use super::database::DatabaseArgs;
 use super::explain_failures;
 use super::interrupt::{First, Reaction};
-use super::output::{keep_below, tell};
+use super::output::{keep_below, take_bar_away, tell};
 use super::progress_line::{Standing, named_value};
 use super::resume::resume_command;
+use super::screen;
 use crate::space::Study;
 use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
 use crate::worker::TrialEvent;
@@ -23,8 +23,6 @@ use peft_tune_kernels::Kernels;
 const DRAW: Duration = Duration::from_millis(200);
 /// How often a line says where a long trial stands, where there is no terminal.
 const LINE: Duration = Duration::from_secs(60);
-/// Columns of a terminal that does not say how many it has.
-const USUAL_WIDTH: usize = 80;
 /// Columns that the spinner takes.
 const SPINNER: usize = 2;
 /// Characters of a failed trial's reason that its line shows.
@@ -47,7 +45,7 @@ enum Display {
     Lines {
         last: Option<Instant>,
     },
-    Bar(ProgressBar),
+    Bar,
 }
 
 /// What a search is doing, for all who say it.
@@ -70,11 +68,14 @@ impl SearchProgress {
     /// Shows a search of `study` from now on, or where `is_quiet` only its failures. `interrupt` is what signals request.
     pub(super) fn new(study: &Study, database: &DatabaseArgs, interrupt: Interrupt, is_quiet: bool) -> Self {
         let standing = Shared(Arc::new(Mutex::new(Standing::new(interrupt))));
-        let target = ProgressDrawTarget::stderr();
+        let target = screen::target();
         let display = match (is_quiet, target.is_hidden()) {
             (true, _) => Display::Nothing,
             (false, true) => Display::Lines { last: None },
-            (false, false) => Display::Bar(bar(target, &standing)),
+            (false, false) => {
+                draw_bar(target, &standing);
+                Display::Bar
+            }
         };
         Self {
             standing,
@@ -99,10 +100,7 @@ impl SearchProgress {
 
     /// Takes the line off the screen.
     pub(super) fn finish(&self) {
-        if let Display::Bar(bar) = &self.display {
-            keep_below(None);
-            bar.finish_and_clear();
-        }
+        take_bar_away();
     }
 
     /// Where there is no terminal: where the search stands, if that was not said for a while or `is_due`.
@@ -116,14 +114,10 @@ impl SearchProgress {
         }
     }
 
-    /// How a trial ended: `trial 7/40 complete · 5,120 tokens/s · loss 2.6412 · 3 min left`.
-    fn ended_line(&self, trial: &Trial) -> String {
+    /// How a trial ended: `trial 7 (8 of 40) complete · 5,120 tokens/s · loss 2.6412 · 3 min left`.
+    fn ended_line(&self, name: &str, trial: &Trial) -> String {
         let standing = self.standing.lock();
-        let mut parts = vec![format!(
-            "trial {} {}",
-            standing.of_all(trial.number),
-            trial.state.name()
-        )];
+        let mut parts = vec![format!("{name} {}", trial.state.name())];
         let metrics = trial.state.metrics();
         let values = self
             .metrics
@@ -215,14 +209,14 @@ impl TuneObserver for SearchProgress {
     }
 
     fn trial_ended(&mut self, trial: &Trial, progress: &Progress) {
-        self.standing.lock().ends(trial.number, progress);
+        let name = self.standing.lock().ends(trial.number, progress);
         if let Some(line) = self.failed_line(trial) {
             tell(line);
             return;
         }
         if let Display::Lines { last } = &mut self.display {
             *last = Some(Instant::now());
-            tell(self.ended_line(trial));
+            tell(self.ended_line(&name, trial));
         }
     }
 }
@@ -247,21 +241,18 @@ impl Reaction for Interrupted {
     }
 }
 
-/// A bar that draws itself, above which messages stand.
-fn bar(target: ProgressDrawTarget, standing: &Shared) -> ProgressBar {
+/// Draws a bar that draws itself, above which messages stand.
+fn draw_bar(target: ProgressDrawTarget, standing: &Shared) {
     let bar = ProgressBar::with_draw_target(None, target);
     let standing = standing.clone();
     let lines = move |_: &ProgressState, out: &mut dyn fmt::Write| {
-        let width =
-            terminal_size::terminal_size_of(io::stderr()).map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0));
-        // The last column stays free: some terminals go on below when it is filled.
-        let lines = standing.lock().lines(Instant::now(), width.saturating_sub(SPINNER + 1));
+        let width = screen::width().saturating_sub(SPINNER);
+        let lines = standing.lock().lines(Instant::now(), width);
         let _ = out.write_str(&lines.join("\n  "));
     };
     if let Ok(style) = ProgressStyle::with_template("{spinner} {lines}") {
         bar.set_style(style.with_key("lines", lines));
     }
     bar.enable_steady_tick(DRAW);
-    keep_below(Some(bar.clone()));
-    bar
+    keep_below(bar);
 }

@@ -1,4 +1,4 @@
-//! Where a search stands, in words that fit a terminal of any width: `trial 7/40 · train 48/148 · loss 2.64 · 3 min left`.
+//! Where a search stands, in words that fit a terminal of any width: `trial 7 (8 of 40) · train 48/148 · loss 2.64`.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -33,6 +33,8 @@ pub(super) struct Standing {
 /// A trial under way, or a run that confirms one.
 #[derive(Debug)]
 struct UnderWay {
+    /// `trial 7 (8 of 40)`, as it was when it began.
+    name: String,
     phase: Phase,
     step: u64,
     /// Steps of the training, where they are known.
@@ -45,8 +47,9 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    fn new(params: String) -> Self {
+    fn new(name: String, params: String) -> Self {
         Self {
+            name,
             phase: Phase::Load,
             step: 0,
             steps: None,
@@ -127,8 +130,9 @@ impl Standing {
 
     pub(super) fn begins(&mut self, trial: &Trial, progress: &Progress) {
         self.knows(progress);
+        let name = self.named(trial.number);
         self.under_way
-            .insert(trial.number, UnderWay::new(describe(&trial.params)));
+            .insert(trial.number, UnderWay::new(name, describe(&trial.params)));
     }
 
     pub(super) fn takes(&mut self, event: &TrialEvent) {
@@ -146,12 +150,15 @@ impl Standing {
     /// A finished trial is run again.
     pub(super) fn again(&mut self, number: TrialNumber, what: String) {
         self.under_way.clear();
-        self.under_way.insert(number, UnderWay::new(what));
+        self.under_way
+            .insert(number, UnderWay::new(format!("trial {number}"), what));
     }
 
-    pub(super) fn ends(&mut self, number: TrialNumber, progress: &Progress) {
+    /// A trial ended; what it was called.
+    pub(super) fn ends(&mut self, number: TrialNumber, progress: &Progress) -> String {
         self.knows(progress);
-        self.under_way.remove(&number);
+        let ended = self.under_way.remove(&number);
+        ended.map_or_else(|| format!("trial {number}"), |one| one.name)
     }
 
     pub(super) fn pauses(&mut self, is_paused: bool, progress: &Progress) {
@@ -164,14 +171,18 @@ impl Standing {
         self.told = Some(Instant::now());
     }
 
-    /// `7/40`, `7`: a trial's number, and how many there will be.
-    pub(super) fn of_all(&self, number: TrialNumber) -> String {
+    /// `trial 7 (8 of 40)`: a trial's number, which counts from 0, and the how many-th it is of how many there will be.
+    fn named(&self, number: TrialNumber) -> String {
         match self.progress.budget_trials {
             Some(budget) => {
-                let all = (budget + self.progress.variants).max(number.0 + 1);
-                format!("{}/{all}", number.0)
+                let (all, place) = (budget + self.progress.variants, number.0 + 1);
+                match place > all {
+                    // A variant, or what a finalist is to be compared with.
+                    true => format!("trial {number} (after the budget's {budget})"),
+                    false => format!("trial {number} ({place} of {all})"),
+                }
             }
-            None => number.to_string(),
+            None => format!("trial {number}"),
         }
     }
 
@@ -210,15 +221,15 @@ impl Standing {
         let first = self.under_way.first_key_value();
         parts.push(match (&self.confirming, first) {
             (Some(one), _) => format!("confirming {}/{}", one.run, one.of),
-            (None, Some((number, _))) => {
+            (None, Some((_, one))) => {
                 let more = match self.under_way.len() {
                     0 | 1 => String::new(),
                     all => format!(" and {} more", all - 1),
                 };
-                format!("trial {}{more}", self.of_all(*number))
+                one.name.clone() + &more
             }
             (None, None) => match self.progress.budget_trials {
-                Some(budget) => format!("{}/{budget} trials done", self.progress.counted()),
+                Some(budget) => format!("{} of {budget} trials done", self.progress.counted()),
                 None => format!("{} trials done", self.progress.counted()),
             },
         });
@@ -292,7 +303,8 @@ fn wrapped(parts: Vec<String>, width: usize) -> Vec<String> {
     lines
 }
 
-fn cut(text: &str, width: usize) -> String {
+/// The text in so many columns.
+pub(super) fn cut(text: &str, width: usize) -> String {
     match text.chars().count() > width {
         true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
         false => text.to_owned(),
@@ -356,12 +368,12 @@ mod tests {
     fn what_matters_is_whole_at_any_width() {
         let standing = standing();
         let now = standing.told.unwrap();
-        let line = "trial 7/40 · train 48/148 · loss 2.64 · 3 min left";
+        let line = "trial 7 (8 of 40) · train 48/148 · loss 2.64 · 3 min left";
         assert_eq!(standing.lines(now, 80), [line, "best loss 2.1000", "rank 16"]);
         assert_eq!(standing.lines(now, 60), [line, "best loss 2.1000", "rank 16"]);
         assert_eq!(
             standing.lines(now, 40),
-            ["trial 7/40 · train 48/148 · loss 2.64", "3 min left"]
+            ["trial 7 (8 of 40) · train 48/148", "loss 2.64 · 3 min left"]
         );
     }
 
@@ -373,10 +385,10 @@ mod tests {
         let now = standing.told.unwrap();
         assert_eq!(
             standing.parts(now),
-            ["paused", "trial 7/40", "train 48/148", "loss 2.64"]
+            ["paused", "trial 7 (8 of 40)", "train 48/148", "loss 2.64"]
         );
         standing.ends(TrialNumber(7), &progress);
-        assert_eq!(standing.parts(now), ["paused", "7/40 trials done"]);
+        assert_eq!(standing.parts(now), ["paused", "7 of 40 trials done"]);
         standing.interrupt.request();
         assert_eq!(standing.parts(now)[0], "stopping");
     }

@@ -52,7 +52,8 @@ pub(super) struct Args {
     file: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Trials of the study in all, instead of the file's `budget: trials`. Unless the file says how many, the
+    /// Trials of the study in all, those of earlier searches included, instead of the file's `budget: trials`. Variants, which
+    /// take the loss of a training over and measure a cost alone, come on top. Unless the file says how many, the
     /// recommendation is then confirmed by at most as many repeats as there are complete trials.
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
@@ -112,7 +113,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         study.budget.time_s = Some(time.0);
     }
     args.track.apply(&mut study);
-    args.workers.check_kernels(&study)?;
+    args.workers.check_devices(&study)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }
@@ -355,6 +356,11 @@ async fn tune(
         ));
     }
     let tuner = Tuner::new(parts).await?;
+    if !args.json
+        && let Some(text) = announce::standing_text(&tuner.progress())
+    {
+        tell(text);
+    }
     // The baseline is the first trial anyway.
     if let Content::Changed(settings) = &opened.content {
         let others = settings.iter();

@@ -6,7 +6,9 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::output::{tell, write_result};
+use super::output::{keep_below, take_bar_away, tell, write_result};
+use super::progress_line::cut;
+use super::screen;
 use crate::report::duration;
 use crate::tune::Interrupt;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
@@ -14,6 +16,9 @@ use peft_tune_engine::{Control, Evaluation, StepEvent, StepObserver};
 
 /// Lines that a training prints of its steps where there is no terminal to draw on.
 const LINES: u64 = 20;
+
+/// Columns of a bar, beside its numbers and its message.
+const BAR: usize = 33;
 
 /// Shows each step, adds it to the event file, and stops where a person asks for it.
 pub(super) struct TrainWatch {
@@ -85,9 +90,7 @@ impl TrainWatch {
 
     /// Takes the bar off the screen.
     pub(super) fn finish(&self) {
-        if let Display::Bar(bar, _) = &self.display {
-            bar.finish_and_clear();
-        }
+        take_bar_away();
     }
 
     fn control(&self) -> Control {
@@ -122,7 +125,8 @@ impl StepObserver for TrainWatch {
             Display::Json => print_line(&step_line(event)),
             Display::Bar(bar, pace) => {
                 bar.set_position(event.step);
-                bar.set_message(describe(event, pace));
+                let used = BAR + 2 * pace.total.to_string().len();
+                bar.set_message(cut(&describe(event, pace), screen::width().saturating_sub(used)));
             }
             Display::Lines(pace) if pace.is_line_due(event.step) => {
                 tell(format_args!(
@@ -159,11 +163,12 @@ impl StepObserver for TrainWatch {
 impl Display {
     /// A bar, after `first` of `total` steps.
     pub(super) fn bar(first: u64, total: u64) -> Self {
-        let bar = ProgressBar::new(total).with_position(first);
-        if let Ok(style) = ProgressStyle::with_template("[{bar:28}] {pos}/{len} {wide_msg}") {
+        let bar = ProgressBar::with_draw_target(Some(total), screen::target()).with_position(first);
+        if let Ok(style) = ProgressStyle::with_template("[{bar:28}] {pos}/{len} {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.tick();
+        keep_below(bar.clone());
         Self::Bar(bar, Pace::new(first, total))
     }
 

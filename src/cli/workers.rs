@@ -7,6 +7,7 @@ use crate::space::{Backend, Seconds, Study};
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
 };
+use peft_tune_kernels::device::DeviceError;
 use peft_tune_kernels::{Kernels, device};
 
 /// Where trials run.
@@ -88,21 +89,25 @@ impl WorkerArgs {
         Ok((0..workers).map(|number| format!("cuda:{number}")).collect())
     }
 
-    /// Whether every worker's device has the kernels that were asked for. Other machines' are not known.
+    /// Whether every device that is named is there, and every worker's has the kernels that were asked for. Other machines' are not
+    /// known. Nothing is opened.
     ///
     /// # Errors
-    /// As [`WorkerArgs::slots`], and a device that has them not.
-    pub(super) fn check_kernels(&self, study: &Study) -> Result<(), CliError> {
+    /// As [`WorkerArgs::slots`], a device that is not there, and one without the kernels.
+    pub(super) fn check_devices(&self, study: &Study) -> Result<(), CliError> {
         let slots = self.slots(study)?;
         let kernels = self.kernels.form();
-        // Forms that any device runs: one that is not there is told elsewhere.
-        let runs_anywhere = !matches!(kernels, Kernels::Tiled | Kernels::Hopper);
-        if study.backend != Backend::Native || study.launcher.is_elsewhere() || runs_anywhere {
+        if study.backend != Backend::Native || study.launcher.is_elsewhere() {
             return Ok(());
         }
+        // Forms that any device runs need no look at one that nobody named.
+        let runs_anywhere = !matches!(kernels, Kernels::Tiled | Kernels::Hopper);
         for slot in slots {
-            let device = slot.device.as_deref().unwrap_or_else(|| device::default_name());
-            device::check_kernels(device, kernels).map_err(CliError::bad_input)?;
+            match slot.device.as_deref() {
+                Some(device) => device::check_kernels(device, kernels).map_err(|error| unusable(device, error))?,
+                None if runs_anywhere => {}
+                None => device::check_kernels(device::default_name(), kernels).map_err(CliError::bad_input)?,
+            }
         }
         Ok(())
     }
@@ -148,6 +153,11 @@ impl WorkerArgs {
         settings.heartbeat = settings.heartbeat.min(settings.silent_after / 4);
         settings
     }
+}
+
+/// A device that was named and cannot be used.
+fn unusable(device: &str, error: DeviceError) -> CliError {
+    CliError::bad_input(anyhow::anyhow!("`--devices`: {device} cannot be used: {error}"))
 }
 
 /// The devices of `--devices` by their names; `never` says why none may be named twice.

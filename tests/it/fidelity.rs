@@ -301,7 +301,7 @@ fn finalists_and_the_same_at_half_their_rate_are_trained_longer() {
         "{runs:?}"
     );
     // What was trained longest, and had the least loss or nearly so, is recommended.
-    assert!(text.contains("of the 2 trainings made longer"), "{text}");
+    assert!(text.contains("among the 2 trainings made longer ("), "{text}");
     // A setting at half a finalist's rate was trained behind the budget.
     let rates = study.rows("select learning_rate as rate, rank from trial order by number");
     assert!(rates.len() > 3, "{rates:?}");

@@ -1,5 +1,6 @@
 //! Trials whose training was made longer: their loss there goes before that of short trainings.
 
+use super::reason::grouped;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER};
 use peft_tune_core::study::{Metrics, Trial, TrialState};
 
@@ -42,11 +43,9 @@ impl Longest {
         })
     }
 
-    /// What is to be said of a loss: `losses after 240000 tokens, for which 2 trainings were made longer`.
+    /// What is to be said of a choice: `among the 2 trainings made longer (240,000 tokens each)`.
     pub(crate) fn said(&self) -> String {
-        format!(
-            "losses after {} tokens, of the {} trainings made longer",
-            self.tokens, self.losses
-        )
+        let tokens = grouped(&self.tokens.to_string());
+        format!("among the {} trainings made longer ({tokens} tokens each)", self.losses)
     }
 }

@@ -21,8 +21,13 @@ pub(super) fn limits_text(constraints: &[Constraint]) -> String {
     constraints.iter().map(one).collect::<Vec<_>>().join(" and ")
 }
 
-/// Each objective's value, and how far it is from the best that any complete feasible trial reached.
-pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen: &Evaluated<'_>) -> String {
+/// Each objective's value, and how far it is from the best that any of these complete feasible trials reached, which has this name.
+pub(super) fn numbers_text(
+    problem: &Problem,
+    complete: &[Evaluated<'_>],
+    chosen: &Evaluated<'_>,
+    best_name: &str,
+) -> String {
     let feasible: Vec<&[f64]> = complete
         .iter()
         .filter(|one| one.is_feasible())
@@ -37,7 +42,7 @@ pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen
             value_text(&objective.metric, objective.minimised(value))
         );
         if value == best {
-            return format!("{text} (the best)");
+            return format!("{text} ({best_name})");
         }
         let share = 100.0 * (value - best) / best.abs();
         let side = match objective.direction {
@@ -45,9 +50,9 @@ pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen
             Direction::Maximize => "below",
         };
         if share >= LARGE {
-            format!("{text} ({:.1} times the best)", 1.0 + share / 100.0)
+            format!("{text} ({:.1} times {best_name})", 1.0 + share / 100.0)
         } else if share.is_finite() {
-            format!("{text} ({share:.1}% {side} the best)")
+            format!("{text} ({share:.1}% {side} {best_name})")
         } else {
             text
         }
@@ -87,7 +92,7 @@ fn four_digits(value: f64) -> String {
 }
 
 /// A decimal number with its whole part in groups of three digits: `71,303`.
-fn grouped(number: &str) -> String {
+pub(super) fn grouped(number: &str) -> String {
     let (whole, fraction) = number.split_at(number.find('.').unwrap_or(number.len()));
     let (sign, digits) = whole.split_at(usize::from(whole.starts_with('-')));
     let groups: Vec<&str> = (0..digits.len())

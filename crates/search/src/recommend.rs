@@ -85,21 +85,21 @@ pub fn recommend<'a>(
         Rule::Knee | Rule::Weights(_) => false,
     };
     if let Some(longest) = Longest::of(history).filter(|_| by_loss)
-        && let Ok(chosen) = recommend_among(problem, &longest.trials, preference)
+        && let Ok(chosen) = recommend_among(problem, &longest.trials, preference, Some(&longest))
         && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
     {
-        return Ok(Recommendation {
-            trial,
-            reason: format!("{} ({})", chosen.reason, longest.said()),
-        });
+        let reason = chosen.reason;
+        return Ok(Recommendation { trial, reason });
     }
-    recommend_among(problem, history, preference)
+    recommend_among(problem, history, preference, None)
 }
 
+/// `longest` are the trials, where they are not all: values are then compared with these alone, and the reason says so.
 fn recommend_among<'a>(
     problem: &Problem,
     history: &'a [Trial],
     preference: &Preference,
+    longest: Option<&Longest>,
 ) -> Result<Recommendation<'a>, RecommendError> {
     check_metrics(problem, preference)?;
     let (preference, implied) = &explicit(problem, preference);
@@ -136,10 +136,14 @@ fn recommend_among<'a>(
         }
         _ => String::new(),
     };
-    let numbers = numbers_text(problem, &complete, &front[chosen]);
+    let (among, best) = match longest {
+        Some(longest) => (format!(" {}", longest.said()), "their best"),
+        None => (String::new(), "the best"),
+    };
+    let numbers = numbers_text(problem, &complete, &front[chosen], best);
     Ok(Recommendation {
         trial: front[chosen].trial,
-        reason: format!("trial {} {why}{kept}: {numbers}", front[chosen].trial.number),
+        reason: format!("trial {} {why}{kept}{among}: {numbers}", front[chosen].trial.number),
     })
 }
 
@@ -317,7 +321,7 @@ mod tests {
         assert_eq!(chosen(&history), Ok(2));
         let reason = recommend(&problem, &history, &Preference::default()).unwrap().reason;
         assert!(
-            reason.ends_with("(losses after 800000 tokens, of the 2 trainings made longer)"),
+            reason.contains(" among the 2 trainings made longer (800,000 tokens each): throughput 800.0 tokens/s (11.1% below their best), "),
             "{reason}"
         );
         // Who asks for the knee is not asking for the loss.

@@ -52,8 +52,15 @@ fn change(path: &Path, with: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
 fn a_device_that_is_not_there_costs_no_trial() {
     if !cfg!(feature = "cuda") {
         let bench = Bench::of(SPACE);
-        refused(&bench, &["--devices", "0"], 5, "built without NVIDIA support");
-        assert_eq!(trials(&bench), 0);
+        let output = refused(&bench, &["--devices", "0"], 2, "built without NVIDIA support");
+        // At once: before anything is said of what would run, and no worker is started.
+        let said = messages(&output);
+        assert!(
+            said.starts_with("error: `--devices`: cuda:0 cannot be used: "),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!bench.path("study.db").exists());
         Bench::succeed(bench.command(&["search", "space.yaml"]));
         assert_eq!(
             bench.count("select count(*) as n from trial where state = 'complete'"),

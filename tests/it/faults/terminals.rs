@@ -2,10 +2,10 @@
 //! or a GPU.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, messages, signal};
@@ -32,33 +32,51 @@ fn terminal(columns: u16) -> (OwnedFd, OwnedFd) {
     }
 }
 
-/// All that a command writes to a terminal of so many columns, with its exit code.
-fn shown(mut command: Command, columns: u16) -> (String, Option<i32>) {
-    let (controller, end) = terminal(columns);
+/// Starts a command whose terminal is `end`.
+fn started(command: &mut Command, end: OwnedFd) -> Child {
     let stream = || Stdio::from(end.try_clone().unwrap());
     command
         .stdin(stream())
         .stdout(stream())
         .stderr(stream())
         .env("TERM", "xterm");
-    // SAFETY: only `setsid` is called between fork and exec, which is async-signal-safe.
+    // SAFETY: only `setsid` and `ioctl` are called between fork and exec, which are async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             libc::setsid();
+            // What is typed there signals this process.
+            libc::ioctl(0, libc::TIOCSCTTY, 0);
             Ok(())
         });
     }
-    let mut child = command.spawn().unwrap();
+    let child = command.spawn().unwrap();
+    // Its own copies of the end would keep the terminal open.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    child
+}
+
+/// All that a command writes to a terminal of so many columns, with its exit code.
+fn shown(mut command: Command, columns: u16) -> (String, Option<i32>) {
+    let (controller, end) = terminal(columns);
+    let mut child = started(&mut command, end);
     drop(command);
-    drop(end);
-    let (mut text, mut block) = (Vec::new(), [0; 4096]);
-    let mut controller = File::from(controller);
-    // A terminal whose other end is closed reads as an error.
-    while let Ok(count @ 1..) = controller.read(&mut block) {
-        text.extend_from_slice(&block[..count]);
-    }
+    let mut text = Vec::new();
+    read_to(&mut File::from(controller), &mut text, None);
     let code = child.wait().unwrap().code();
     (String::from_utf8_lossy(&text).into_owned(), code)
+}
+
+/// Reads on until the text has these words behind its first `from` bytes, or to its end.
+fn read_to(controller: &mut File, text: &mut Vec<u8>, words: Option<(usize, &str)>) {
+    let mut block = [0; 4096];
+    let has = |text: &[u8]| words.is_some_and(|(from, words)| String::from_utf8_lossy(&text[from..]).contains(words));
+    // A terminal whose other end is closed reads as an error.
+    while !has(text)
+        && let Ok(count @ 1..) = controller.read(&mut block)
+    {
+        text.extend_from_slice(&block[..count]);
+    }
+    assert!(words.is_none() || has(text), "{}", String::from_utf8_lossy(text));
 }
 
 /// What steers the terminal in a text: the letter that ends it, and what follows up to the next.
@@ -98,12 +116,80 @@ fn the_line_of_a_search_is_whole_in_narrow_terminals() {
                 .is_some_and(|c| ('\u{2800}'..='\u{28ff}').contains(&c))
         };
         let own: Vec<&String> = lines.iter().filter(spinner).collect();
-        assert!(own.iter().any(|line| line.contains("trial 1/3")), "{own:?}");
+        assert!(own.iter().any(|line| line.contains("trial 1 (2 of 3)")), "{own:?}");
         assert!(own.iter().any(|line| line.contains(" · train ")), "{own:?}");
         assert!(lines.iter().any(|line| line.ends_with(" left")), "{lines:?}");
         assert!(
             own.iter().all(|line| line.chars().count() < usize::from(columns)),
             "{own:?}"
+        );
+    }
+}
+
+/// The rows that a terminal of so many columns shows in the end, as xterm would: a full row goes on in the next with the next character.
+fn rows_of(text: &str, columns: usize) -> Vec<String> {
+    let (mut rows, mut row, mut column) = (vec![vec![' '; columns]], 0_usize, 0_usize);
+    let mut characters = text.chars().peekable();
+    while let Some(one) = characters.next() {
+        match one {
+            '\r' => column = 0,
+            '\n' => row += 1,
+            '\u{1b}' if characters.next_if_eq(&'[').is_some() => {
+                let mut number = String::new();
+                let letter = loop {
+                    match characters.next() {
+                        Some(letter) if letter.is_ascii_alphabetic() => break letter,
+                        Some(part) => number.push(part),
+                        None => return Vec::new(),
+                    }
+                };
+                let count = number.parse().unwrap_or(1);
+                match letter {
+                    'A' => row = row.saturating_sub(count),
+                    'B' => row += count,
+                    'K' => rows[row].fill(' '),
+                    'h' | 'l' | 'm' => {}
+                    other => panic!("what does a terminal do with {other}?"),
+                }
+            }
+            one => {
+                if column == columns {
+                    (row, column) = (row + 1, 0);
+                }
+                rows.resize(rows.len().max(row + 1), vec![' '; columns]);
+                rows[row][column] = one;
+                column += 1;
+            }
+        }
+        rows.resize(rows.len().max(row + 1), vec![' '; columns]);
+    }
+    rows.into_iter()
+        .map(|row| row.into_iter().collect::<String>().trim_end().to_owned())
+        .collect()
+}
+
+#[test]
+fn ctrl_c_leaves_no_line_of_progress_behind() {
+    for columns in [40, 80] {
+        let bench = Bench::new();
+        let (controller, end) = terminal(columns);
+        let mut controller = File::from(controller);
+        let mut child = started(&mut bench.search("60", &["--trials", "3"]), end);
+        let mut text = Vec::new();
+        read_to(&mut controller, &mut text, Some((0, "trial 0 (1 of 3) · train")));
+        // The keyboard's interrupt: the terminal itself echoes `^C`.
+        for words in ["stopping · trial 0", "stopping now"] {
+            let from = text.len();
+            controller.write_all(b"\x03").unwrap();
+            read_to(&mut controller, &mut text, Some((from, words)));
+        }
+        read_to(&mut controller, &mut text, None);
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        let rows = rows_of(&String::from_utf8_lossy(&text), usize::from(columns));
+        assert!(rows.iter().any(|row| row.starts_with("finishing trial 0")), "{rows:#?}");
+        assert!(
+            rows.iter().all(|row| !row.contains("(1 of 3)") && !row.contains("^C")),
+            "{rows:#?}"
         );
     }
 }
@@ -128,9 +214,9 @@ fn without_a_terminal_each_trial_is_a_line_and_a_closed_pipe_is_no_error() {
     assert!(!said.contains('\u{1b}') && !said.contains('\r'), "{said:?}");
     for part in [
         "study faults: up to 3 trials",
-        "trial 0/3 · loading",
-        "trial 0/3 complete · ",
-        "trial 2/3 complete · ",
+        "trial 0 (1 of 3) · loading",
+        "trial 0 (1 of 3) complete · ",
+        "trial 2 (3 of 3) complete · ",
         "tokens/s",
     ] {
         assert!(said.contains(part), "{part}: {said}");
