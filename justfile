@@ -116,6 +116,21 @@ wheel folder='dist':
 wheel-test wheel *packages:
     scripts/package/wheel-test.sh {{wheel}} {{packages}}
 
+# Whether a wheel runs on the systems of its name: auditwheel's and pip's word
+[group('package')]
+audit wheel:
+    scripts/package/audit.sh {{wheel}}
+
+# Starts the program of a wheel for 64-bit ARM under qemu: a search of one trial and a training (`qemu-user-static`)
+[group('package')]
+emulated-test wheel:
+    scripts/package/emulated-test.sh {{wheel}}
+
+# What a program is made of: sections, and code by crate; `just sizes target/release/peft-tune`
+[group('package')]
+sizes *args:
+    scripts/package/sizes.py {{args}}
+
 # Every crate as a registry gets it, and the program compiled from them; `just crates --install FOLDER` installs it
 [group('package')]
 crates *args='target/crates':

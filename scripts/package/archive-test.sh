@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks an archive of `archive.sh` and uses it as its reader would: checksum, program, manual, completions.
+# Unpacks an archive of `archive.sh` and uses it as its reader would: checksum, program, manual, completions, installation,
+# also where the C library is too old for the program.
 #
 #     scripts/package/archive-test.sh ARCHIVE
 set -euo pipefail
@@ -24,4 +25,29 @@ for shell in fish zsh; do
   [ -s $file ]
   if command -v $shell > /dev/null; then $shell -n $file; fi
 done
+
+./install.sh "$folder/installed"
+for file in bin/peft-tune share/man/man1/peft-tune.1 share/bash-completion/completions/peft-tune share/zsh/site-functions/_peft-tune; do
+  [ -s "$folder/installed/$file" ] || { echo "error: install.sh installs no $file" >&2 && exit 1; }
+done
+"$folder/installed/bin/peft-tune" --version > "$folder/version"
+
+# A program that asks for a function of glibc 2.99, which a stand-in had when it was linked: the loader refuses it in its own
+# words, and install.sh says what they mean.
+if command -v cc > /dev/null; then
+  mkdir "$folder/newer"
+  echo 'int of_the_future(void) { return 0; }' > "$folder/newer/library.c"
+  echo 'GLIBC_2.99 { global: of_the_future; };' > "$folder/newer/versions"
+  echo 'int of_the_future(void); int main(void) { return of_the_future(); }' > "$folder/newer/program.c"
+  cc -shared -fPIC -nostdlib -Wl,-soname,libm.so.6 "-Wl,--version-script=$folder/newer/versions" \
+    -o "$folder/newer/stand-in.so" "$folder/newer/library.c"
+  cc -Wl,--no-as-needed -o peft-tune "$folder/newer/program.c" "$folder/newer/stand-in.so"
+  if ./install.sh "$folder/refused" 2> "$folder/said"; then
+    echo "error: install.sh installed a program that cannot run" >&2
+    exit 1
+  fi
+  grep -q '^error: peft-tune needs the C library glibc 2.99 or newer, and this system has 2' "$folder/said" || { cat "$folder/said" && exit 1; }
+  [ ! -e "$folder/refused" ]
+  cat "$folder/said"
+fi
 echo "the archive holds what it should"

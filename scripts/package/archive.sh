@@ -20,8 +20,9 @@ trap 'rm -rf "$folder"' EXIT
 package="$folder/$name"
 mkdir -p "$package/completions"
 install -m 755 "$program" "$package/peft-tune"
-# A strip that does not know the processor leaves the program as it is.
-strip "$package/peft-tune" 2> /dev/null || true
+# Where no strip knows the processor, the program stays as it is.
+strip "$package/peft-tune" 2> /dev/null || "${target%%-*}-linux-gnu-strip" "$package/peft-tune" 2> /dev/null || true
+install -m 755 scripts/package/install.sh "$package/"
 install -m 644 LICENSE README.md CHANGELOG.md "$package/"
 "$speaker" man "$package/man/man1" > /dev/null
 "$speaker" completions bash > "$package/completions/peft-tune.bash"

@@ -3,7 +3,7 @@
 #
 #     scripts/package/wheels.sh dist                                              # for this machine and those like it
 #     scripts/package/wheels.sh --dev dist                                        # what `cargo build` has built, for the tests
-#     scripts/package/wheels.sh --portable dist [aarch64-unknown-linux-gnu]       # manylinux_2_28, by zig; not tried as a whole yet
+#     scripts/package/wheels.sh --portable dist [aarch64-unknown-linux-gnu]       # manylinux_2_28, by zig
 #     scripts/package/wheels.sh --relinked dist                                   # the same of what was built here
 #
 # Needs Rust and python3; brings maturin, and for the last two zig as the C compiler and linker that knows old C libraries.
