@@ -43,6 +43,17 @@ find_library() {
   return 1
 }
 
+# The archive says which C library its program was linked for; of a wheel pip knows that before it installs it.
+if [ -r "$here/glibc" ]; then
+  needed=$(cat "$here/glibc")
+  present=$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2)
+  if [ -n "$present" ] && [ "$(printf '%s\n' "$needed" "$present" | sort -V | head -n 1)" != "$needed" ]; then
+    echo "error: this program needs the C library glibc $needed or newer, and this system has $present." >&2
+    echo "Run it in a container of a newer system, or build it here with \`--features cuda\`." >&2
+    exit 1
+  fi
+fi
+
 path=
 for library in libcuda.so.1 libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13; do
   if ! folder=$(find_library "$library"); then

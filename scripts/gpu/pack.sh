@@ -28,6 +28,8 @@ package="$folder/peft-tune"
 mkdir -p "$package/scripts/gpu" "$package/wheels"
 cp "${CARGO_TARGET_DIR:-target}/release/peft-tune" "$package/peft-tune.bin"
 strip "$package/peft-tune.bin"
+# For the launcher: the loader's own message does not say what to do.
+readelf --version-info "$package/peft-tune.bin" | grep -oE 'GLIBC_2\.[0-9]+' | sort -V | tail -n 1 | cut -d_ -f2 > "$package/glibc"
 install -m 755 scripts/gpu/launch.sh "$package/peft-tune"
 cp scripts/gpu/check.sh scripts/gpu/*.py "$package/scripts/gpu/"
 cp -r search_spaces LICENSE "$package/"

@@ -2,7 +2,7 @@
 # Packs every crate as a registry would get it, and checks that the program builds from what is packed and from nothing beside it.
 #
 #     scripts/package/crates.sh FOLDER             # unpacks the crates there and checks the program
-#     scripts/package/crates.sh --install FOLDER   # builds and installs it into FOLDER/installed, without optimisation
+#     scripts/package/crates.sh --install FOLDER   # installs it into FOLDER/installed, without optimisation, and searches
 #
 # Packages of dependencies are those of CARGO_TARGET_DIR, so that after the tests the check has little to do.
 set -euo pipefail
@@ -48,6 +48,15 @@ if [ $work = check ]; then
   cargo check --quiet "${overrides[@]}"
   echo "the packed program compiles"
 else
-  cargo install --quiet --debug --path . --root "$folder/installed" "${overrides[@]}"
-  "$folder/installed/bin/peft-tune" --version
+  # The packed lock file, with our own crates from their folders: `cargo install` alone would take newer dependencies.
+  cargo metadata --format-version 1 "${overrides[@]}" > /dev/null
+  cargo install --quiet --debug --locked --path . --root "$folder/installed" "${overrides[@]}"
+  program="$folder/installed/bin/peft-tune"
+  "$program" --version
+  # Away from all sources.
+  trial=$(mktemp -d)
+  trap 'rm -rf "$trial"' EXIT
+  cd "$trial"
+  "$program" quickstart --trials 1 --time 1m > said.txt 2> log.txt || { cat log.txt && exit 1; }
+  grep '^\* recommended: trial ' said.txt
 fi

@@ -3,7 +3,8 @@
 
 Prints two tables in megabytes: sections of the file, and code by crate. A crate is the one in which a function is defined, and
 for generic functions of the standard library the one that uses them. C code goes by its file. PROGRAM is an ELF file for any 64-bit
-processor; the second table needs its symbols, which `cargo build --release` strips unless CARGO_PROFILE_RELEASE_STRIP=debuginfo.
+processor; the second table needs its symbols, which `cargo build --release` keeps where
+CARGO_PROFILE_RELEASE_STRIP=debuginfo is set.
 """
 
 import argparse

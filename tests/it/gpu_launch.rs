@@ -94,3 +94,21 @@ fn each_library_that_is_missing_is_named_with_what_brings_it_and_where_it_was_lo
         assert!(text.contains(&format!("  {}\n", folder.display())), "{text}");
     }
 }
+
+#[test]
+fn a_c_library_older_than_the_archive_says_is_named_before_the_program_starts() {
+    let package = package(None);
+    let needed = package.path().join("glibc");
+    std::fs::write(&needed, "2.99\n").unwrap();
+    let output = launch(package.path());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.starts_with("error: this program needs the C library glibc 2.99 or newer, and this system has 2."),
+        "{text}"
+    );
+    assert!(text.contains("container"), "{text}");
+    std::fs::write(&needed, "2.4\n").unwrap();
+    let output = launch(package.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
