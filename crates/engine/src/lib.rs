@@ -40,7 +40,7 @@ mod whole_file;
 pub use base::{BaseModel, BaseSource};
 pub use checkpoint::{Checkpoint, WeightsError};
 pub use error::TrainError;
-pub use generation::{Decoding, Generated, GenerationSettings, Generator, TextEnd};
+pub use generation::{AnswerSettings, Decoding, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 pub use gguf::{GgufError, GgufType};
 pub use merge::{GgufFile, MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
 pub use parameters::Parameters;

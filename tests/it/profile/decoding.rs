@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor};
 use peft_tune_core::recipe::Precision;
-use peft_tune_engine::{BaseModel, Generator};
+use peft_tune_engine::{AnswerSettings, BaseModel, Control, Generated, GenerationSettings, Generator, Prompt, TextEnd};
+use proptest::prelude::*;
 
 use crate::golden::{folder, relative_error};
 
@@ -94,4 +95,128 @@ fn a_merged_model_says_what_its_adapter_says() {
     assert_eq!(merged.adapter_rank(), None);
     let actual = Tensor::new(merged.next_logits(&tokens).unwrap(), &Device::Cpu).unwrap();
     assert!(relative_error(&actual, &expected) < 1e-5);
+}
+
+fn answers(generator: &mut Generator, prompts: &[(&[u32], &[u32])], batch: usize, max_tokens: usize) -> Vec<Generated> {
+    let prompts: Vec<Prompt<'_>> = prompts
+        .iter()
+        .map(|(tokens, stop_ids)| Prompt { tokens, stop_ids })
+        .collect();
+    let settings = AnswerSettings { max_tokens, batch };
+    generator
+        .answers(&prompts, &settings, &mut || Control::Continue)
+        .unwrap()
+}
+
+/// Greedy generation by transformers 5.23.0 with PyTorch 2.15.0 in F32: 12 tokens behind prompts of `(length, step)`, made as below,
+/// of `AutoModelForCausalLM.from_pretrained(model).generate(ids, do_sample=False, max_new_tokens=12, eos_token_id=None)`. The second
+/// most likely token was at least 0.002 behind in each logit.
+const BY_TRANSFORMERS: [(&str, [[u32; 12]; 3]); 3] = [
+    (
+        "ref_llama",
+        [
+            [174, 174, 174, 174, 348, 312, 312, 312, 312, 312, 312, 312],
+            [432, 432, 432, 352, 34, 274, 235, 235, 235, 235, 403, 36],
+            [332, 332, 332, 332, 332, 189, 189, 189, 189, 189, 189, 189],
+        ],
+    ),
+    (
+        "ref_qwen3",
+        [
+            [441; 12],
+            [140, 140, 140, 140, 140, 140, 140, 140, 140, 140, 174, 174],
+            [334, 334, 334, 23, 23, 23, 23, 23, 23, 23, 23, 23],
+        ],
+    ),
+    (
+        "ref_gemma2",
+        [
+            [236, 236, 83, 83, 83, 83, 83, 83, 83, 83, 83, 232],
+            [49, 49, 298, 298, 298, 298, 298, 298, 298, 298, 298, 298],
+            [270, 499, 264, 478, 478, 225, 225, 225, 225, 225, 225, 225],
+        ],
+    ),
+];
+
+#[test]
+fn answers_of_a_batch_are_those_of_transformers_one_by_one() {
+    for (reference, expected) in BY_TRANSFORMERS {
+        let base = BaseModel::load(&folder(reference).join("model"), Precision::Fp32, &Device::Cpu).unwrap();
+        let mut generator = Generator::new(base, None).unwrap();
+        let prompts = [(25, 7), (16, 11), (3, 13)]
+            .map(|(count, step): (u32, u32)| (0..count).map(|place| 5 + (place * step) % 200).collect::<Vec<u32>>());
+        let prompts = [0, 1, 2].map(|place| (prompts[place].as_slice(), &[][..]));
+        for batch in [1, 2, 3] {
+            let got = answers(&mut generator, &prompts, batch, 12);
+            let tokens: Vec<&[u32]> = got.iter().map(|answer| answer.tokens.as_slice()).collect();
+            assert_eq!(tokens, expected, "{reference}, {batch} at once");
+            assert!(got.iter().all(|answer| answer.end == TextEnd::MaxTokens));
+        }
+    }
+}
+
+#[test]
+fn an_answer_ends_where_its_row_says_and_the_others_go_on() {
+    let mut generator = generator("ref_llama", Precision::Fp32);
+    let [first, second] = sequences();
+    let whole = answers(&mut generator, &[(&first[..20], &[]), (&second[..9], &[])], 2, 10);
+    // The second ends before a token that it would say, unless it says that at once.
+    let stop = whole[1].tokens[5];
+    let said_before = whole[1].tokens.iter().position(|token| *token == stop).unwrap();
+    let got = answers(&mut generator, &[(&first[..20], &[]), (&second[..9], &[stop])], 2, 10);
+    assert_eq!(got[0], whole[0]);
+    assert_eq!(
+        (got[1].tokens.as_slice(), got[1].end),
+        (&whole[1].tokens[..said_before], TextEnd::StopToken)
+    );
+    let nothing = answers(&mut generator, &[(&first[..20], &[])], 2, 0);
+    assert!(nothing[0].tokens.is_empty());
+}
+
+#[test]
+fn an_answer_at_the_model_s_last_position_ends_and_a_shorter_one_goes_on() {
+    let mut generator = generator("ref_llama", Precision::Fp32);
+    let positions = generator.base().architecture().max_positions;
+    let long: Vec<u32> = (0..positions as u32 - 2).map(|place| 5 + place % 200).collect();
+    let short = [7; 5];
+    let got = answers(&mut generator, &[(&long, &[]), (&short, &[])], 2, 6);
+    let settings = GenerationSettings {
+        max_tokens: 6,
+        temperature: 0.0,
+        seed: 0,
+        stop_ids: Vec::new(),
+    };
+    for (prompt, got) in [(&long[..], &got[0]), (&short[..], &got[1])] {
+        let alone = generator
+            .generate(prompt, &settings, &mut |_| Control::Continue)
+            .unwrap();
+        assert_eq!(*got, alone);
+    }
+    assert_eq!((got[0].end, got[1].end), (TextEnd::MaxPositions, TextEnd::MaxTokens));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// With a cache of several sequences and alone, whatever the prompts' lengths and where they end.
+    #[test]
+    fn prompts_are_answered_together_as_alone(
+        lengths in prop::collection::vec(1_usize..40, 1..6),
+        batch in 1_usize..7,
+        stop in 0_u32..500,
+        step in 1_u32..50,
+    ) {
+        let mut generator = generator("ref_qwen3", Precision::Fp32);
+        let prompts: Vec<Vec<u32>> = lengths
+            .iter()
+            .enumerate()
+            .map(|(place, length)| (0..*length as u32).map(|at| 5 + (at * step + 31 * place as u32) % 400).collect())
+            .collect();
+        let stops = [stop];
+        let prompts: Vec<(&[u32], &[u32])> = prompts.iter().map(|prompt| (prompt.as_slice(), &stops[..])).collect();
+        let together = answers(&mut generator, &prompts, batch, 8);
+        for (prompt, together) in prompts.iter().zip(&together) {
+            prop_assert_eq!(together, &answers(&mut generator, &[*prompt], 1, 8)[0]);
+        }
+    }
 }

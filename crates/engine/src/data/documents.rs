@@ -184,6 +184,12 @@ impl DocumentSet {
         self.table.count_targets(&row, range.start + 1..range.end)
     }
 
+    /// Whether document `index` is a row of its own, with nothing cut away.
+    pub(super) fn is_whole_row(&self, index: usize) -> bool {
+        let (row, range) = self.located(index);
+        row.kind == RowKind::Whole && range == (0..row.tokens)
+    }
+
     /// Document `index`.
     pub fn document(&self, index: usize) -> DocumentView {
         let (row, range) = self.located(index);

@@ -1,9 +1,9 @@
 //! Generation step by step: several sequences side by side, each token read once.
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use crate::data::MicroBatch;
-use crate::model::{KeyValueCache, Stream};
+use crate::model::KeyValueCache;
 use crate::{Generator, TrainError};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -11,12 +11,16 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 /// and a look at what is kept.
 #[derive(Debug)]
 pub struct Decoding {
-    cache: KeyValueCache,
+    pub(super) cache: KeyValueCache,
     /// The longest sequence that the positions' table was made for.
-    longest: usize,
+    pub(super) longest: usize,
 }
 
 impl Decoding {
+    pub(super) fn new(cache: KeyValueCache, longest: usize) -> Self {
+        Self { cache, longest }
+    }
+
     /// Bytes of the keys and values, room for later tokens included.
     pub fn cache_bytes(&self) -> usize {
         self.cache.bytes()
@@ -45,27 +49,7 @@ impl Generator {
     /// # Errors
     /// No prompts, an empty one, a token outside the vocabulary, or more than the model has positions; memory.
     pub fn begin(&mut self, prompts: &[&[u32]], room: usize) -> Result<(Decoding, Tensor), TrainError> {
-        if prompts.is_empty() {
-            return Err(TrainError::EmptyPrompt);
-        }
-        let mut longest = 0;
-        for prompt in prompts {
-            self.check(prompt)?;
-            longest = longest.max(prompt.len());
-        }
-        let base = self.base();
-        let mut decoding = Decoding {
-            cache: KeyValueCache::new(
-                base.architecture(),
-                prompts.len(),
-                room.max(longest),
-                base.compute_dtype(),
-                base.device(),
-            )?,
-            longest,
-        };
-        let logits = self.read(&mut decoding, prompts)?;
-        Ok((decoding, logits))
+        self.reader().begin(prompts, room)
     }
 
     /// Reads one more token of each sequence and returns the logits (sequences, V), F32, of the token that follows.
@@ -73,28 +57,12 @@ impl Generator {
     /// # Errors
     /// As [`Generator::begin`]; a sequence without room.
     pub fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
-        let tokens: Vec<&[u32]> = tokens.chunks(1).collect();
-        self.read(decoding, &tokens)
-    }
-
-    /// Reads the tokens that continue with each sequence.
-    fn read(&mut self, decoding: &mut Decoding, tokens: &[&[u32]]) -> Result<Tensor, TrainError> {
-        let batch = going_on(decoding.lengths(), tokens);
-        let longest = batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
-        decoding.longest = decoding.longest.max(longest);
-        let last: Vec<u32> = batch.offsets[1..].iter().map(|end| end - 1).collect();
-        self.ropes.prepare(decoding.longest)?;
-        let device = self.base().device().clone();
-        let stream = Stream::new(&batch, None, None, &device)?;
-        let normed = self.decoder.infer(&stream, &self.ropes, &mut decoding.cache)?;
-        let last = Tensor::from_slice(&last, last.len(), &device)?;
-        let logits = self.decoder.logits(&normed.index_select(&last, 0)?)?;
-        Ok(logits.to_dtype(DType::F32)?)
+        self.reader().advance(decoding, tokens)
     }
 }
 
 /// A stream whose documents continue after so many tokens each.
-fn going_on(lengths: &[usize], tokens: &[&[u32]]) -> MicroBatch {
+pub(super) fn going_on(lengths: &[usize], tokens: &[&[u32]]) -> MicroBatch {
     let mut batch = MicroBatch::new();
     for (length, tokens) in lengths.iter().zip(tokens) {
         let first = batch.positions.len();

@@ -13,6 +13,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::decoding::Decoding;
+use super::reader::{self, Reader};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{Decoder, Keep, RopeTables, Stream};
@@ -25,8 +26,8 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 pub struct Generator {
     base: Arc<BaseModel>,
     trained: TrainedSet,
-    pub(crate) decoder: Decoder,
-    pub(crate) ropes: RopeTables,
+    decoder: Decoder,
+    ropes: RopeTables,
 }
 
 /// How tokens are chosen, and when to stop.
@@ -207,23 +208,17 @@ impl Generator {
         Ok(logits.flatten_all()?.to_vec1()?)
     }
 
-    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), TrainError> {
-        let architecture = self.base.architecture();
-        let vocabulary = architecture.vocabulary;
-        if tokens.is_empty() {
-            return Err(TrainError::EmptyPrompt);
+    fn check(&self, tokens: &[u32]) -> Result<(), TrainError> {
+        reader::check(self.base.architecture(), tokens)
+    }
+
+    /// What reads with this model.
+    pub(super) fn reader(&mut self) -> Reader<'_> {
+        Reader {
+            base: &self.base,
+            decoder: &self.decoder,
+            ropes: &mut self.ropes,
         }
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-            let token = i64::from(*token);
-            return Err(TrainError::UnknownToken { token, vocabulary });
-        }
-        if tokens.len() > architecture.max_positions {
-            return Err(TrainError::PromptTooLong {
-                tokens: tokens.len(),
-                max_positions: architecture.max_positions,
-            });
-        }
-        Ok(())
     }
 }
 

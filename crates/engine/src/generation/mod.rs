@@ -1,7 +1,10 @@
 //! Text and tokens from a model: greedy decoding with kept keys and values.
 
+mod answers;
 mod decoding;
 mod generate;
+mod reader;
 
+pub use answers::{AnswerSettings, Prompt};
 pub use decoding::Decoding;
 pub use generate::{Generated, GenerationSettings, Generator, TextEnd};

@@ -308,6 +308,11 @@ impl Trainer {
         self.tokens
     }
 
+    /// What a text is read with: the model as trained so far.
+    pub(crate) fn reading(&mut self) -> (&BaseModel, &Decoder, &mut RopeTables) {
+        (&self.base, &self.decoder, &mut self.ropes)
+    }
+
     /// What trains, with the names that lead there.
     pub(crate) fn trained(&self) -> &TrainedSet {
         &self.trained

@@ -1,0 +1,53 @@
+//! Rows as questions: what comes before an answer, and the answer.
+
+use super::DocumentSet;
+use peft_tune_kernels::ops::loss_head::IGNORE;
+
+/// The last answer of a row with all that leads to it, in tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Never empty.
+    pub prompt: Vec<u32>,
+    /// What the row answers, with what ends it. Never empty.
+    pub answer: Vec<u32>,
+}
+
+impl Question {
+    /// The question of a row whose tokens have these labels; `None` where nothing comes before the answer, or there is none.
+    fn of(ids: &[u32], labels: &[i64]) -> Option<Self> {
+        let end = labels.iter().rposition(|label| *label != IGNORE)? + 1;
+        let start = labels[..end].iter().rposition(|label| *label == IGNORE)? + 1;
+        let answer = labels[start..end].iter().map(|label| u32::try_from(*label));
+        Some(Self {
+            prompt: ids[..start].to_vec(),
+            answer: answer.collect::<Result<_, _>>().ok()?,
+        })
+    }
+}
+
+impl DocumentSet {
+    /// The first questions of the set, at most so many: rows of running text, rows that are targets from their beginning and rows
+    /// whose end was cut away ask none.
+    pub fn questions(&self, most: usize) -> Vec<Question> {
+        let whole = (0..self.len()).filter(|index| self.is_whole_row(*index));
+        let questions = whole.filter_map(|index| {
+            let document = self.document(index);
+            Question::of(&document.input_ids, &document.labels().collect::<Vec<_>>())
+        });
+        questions.take(most).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_answer_of_a_row_is_asked_for() {
+        let (ids, no) = ([1, 2, 3, 4, 5, 6, 7], IGNORE);
+        let question = Question::of(&ids, &[no, no, 3, no, 5, 6, no]).unwrap();
+        assert_eq!((question.prompt, question.answer), (vec![1, 2, 3, 4], vec![5, 6]));
+        assert_eq!(Question::of(&ids, &[1, 2, 3, 4, 5, 6, 7]), None);
+        assert_eq!(Question::of(&ids, &[no; 7]), None);
+    }
+}
