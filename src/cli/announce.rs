@@ -6,7 +6,7 @@ use super::database::DatabaseArgs;
 use super::dry_run::{phases, slot_text};
 use super::prepare::file_bytes;
 use super::track;
-use crate::report::{about_duration, bytes, printable};
+use crate::report::{about_duration, bytes, metric_words, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast, Progress};
 use crate::worker::Placement;
@@ -21,11 +21,7 @@ pub(super) fn plan_text(study: &Study, database: &DatabaseArgs, slots: &[Placeme
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  {name:<8} {}", printable(&value));
     };
-    let objectives: Vec<String> = study
-        .objectives
-        .iter()
-        .map(|one| one.metric.replace('_', " "))
-        .collect();
+    let objectives: Vec<String> = study.objectives.iter().map(|one| metric_words(&one.metric)).collect();
     add("finds", format!("the best trade-off of {}", and(&objectives)));
     add("a trial", phases(study));
     if let Some(base) = &study.base {

@@ -8,7 +8,7 @@ use super::database::DatabaseArgs;
 use super::output::{tell_part, write_result};
 use super::resume::resume_command_of;
 use super::standing::Standing;
-use crate::report::{duration, metric_value};
+use crate::report::{duration, metric_value, metric_words};
 use peft_tune_core::study::{Trial, TrialState};
 
 /// How often the database is looked at.
@@ -104,7 +104,7 @@ fn line(trial: &Trial) -> String {
     let metrics = trial.state.metrics().into_iter().flat_map(|metrics| metrics.iter());
     let shown = metrics.filter(|(name, _)| ["throughput", "peak_memory", "loss"].contains(name));
     let values: Vec<String> = shown
-        .map(|(name, value)| format!("{} {}", name.replace('_', " "), metric_value(name, value)))
+        .map(|(name, value)| format!("{} {}", metric_words(name), metric_value(name, value)))
         .collect();
     let why = match &trial.state {
         TrialState::Failed { reason, .. } => format!(" ({})", reason.name()),

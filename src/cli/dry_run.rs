@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::tune::baseline;
 use crate::worker::{Placement, usable_cpus};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{AccuracyPlan, Params, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::device::first_gpu;
 use peft_tune_search::Sampler;
 
@@ -142,9 +142,32 @@ pub(super) fn phases(study: &Study) -> String {
                 }),
                 train.map(|plan| format!("a training phase with {} evaluations", plan.evaluations.max(1))),
             ];
-            parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            let behind = train.map(|plan| behind_training(&plan.accuracy)).unwrap_or_default();
+            match behind.is_empty() {
+                true => parts.join(" and "),
+                false => format!("{}, then {}", parts.join(" and "), behind.join(" and ")),
+            }
         }
     }
+}
+
+/// What a trial does behind its training.
+fn behind_training(plan: &AccuracyPlan) -> Vec<String> {
+    let check = plan.check.then(|| "a comparison with fp32 base weights".to_owned());
+    let training = plan.fp32_training.then(|| "the same training in fp32".to_owned());
+    let score = plan.score.as_ref().map(|score| {
+        let by = score
+            .command
+            .as_ref()
+            .map(|command| format!(", scored by {}", command.command.join(" ")));
+        let (rows, tokens) = (score.rows, score.max_new_tokens);
+        format!(
+            "answers to {rows} held-out rows of at most {tokens} tokens each{}",
+            by.unwrap_or_default()
+        )
+    });
+    check.into_iter().chain(training).chain(score).collect()
 }
 
 pub(super) fn slot_text(study: &Study, slot: &Placement) -> String {

@@ -11,6 +11,7 @@ use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
 /// What was found.
@@ -46,6 +47,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliErro
     if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
         tell(format_args!("warning: {warning}"));
     }
+    check_questions(study, &data)?;
     let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
     let sources: Vec<_> = recipe
         .data
@@ -80,4 +82,29 @@ pub(super) fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliErro
         inputs,
         architecture,
     })
+}
+
+/// Refuses a study whose trained models have nothing to answer, and says where they have less than the file asks for.
+fn check_questions(study: &Study, data: &PreparedData) -> Result<(), CliError> {
+    let score = study
+        .plan
+        .train
+        .as_ref()
+        .and_then(|train| train.accuracy.score.as_ref());
+    let Some(score) = score else {
+        return Ok(());
+    };
+    let questions = data.held_out().questions(score.rows).len();
+    if questions == 0 {
+        let message = "no held-out row has a prompt and a whole answer to it; give rows of messages, or of prompt and \
+                       completion, that fit the sequence length, or remove this key";
+        return Err(study.reject(&["score"], message).into());
+    }
+    if questions < score.rows {
+        tell(format_args!(
+            "warning: {questions} held-out rows have a prompt and a whole answer, and `score` asks for {}",
+            score.rows
+        ));
+    }
+    Ok(())
 }

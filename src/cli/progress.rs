@@ -13,10 +13,11 @@ use super::output::{keep_below, take_bar_away, tell};
 use super::progress_line::{Standing, named_value};
 use super::resume::resume_command;
 use super::screen;
+use crate::report::duration;
 use crate::space::Study;
 use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
 use crate::worker::TrialEvent;
-use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 
 /// How often a terminal's line is drawn.
@@ -26,7 +27,7 @@ const LINE: Duration = Duration::from_secs(60);
 /// Columns that the spinner takes.
 const SPINNER: usize = 2;
 /// Characters of a failed trial's reason that its line shows.
-const REASON: usize = 160;
+const REASON: usize = 240;
 
 /// Shows where a search stands.
 pub(super) struct SearchProgress {
@@ -124,6 +125,7 @@ impl SearchProgress {
             .iter()
             .filter_map(|metric| Some(named_value(metric, metrics?.value(metric)?)));
         parts.extend(values);
+        parts.extend(metrics.and_then(behind_training));
         parts.extend(
             standing
                 .parts(Instant::now())
@@ -151,6 +153,13 @@ impl SearchProgress {
             trial.number
         ))
     }
+}
+
+/// What a trial took behind its training: `12.3 s for accuracy`.
+fn behind_training(metrics: &Metrics) -> Option<String> {
+    let parts = ["accuracy_check_s", "fp32_training_s", "generate_s", "score_s"];
+    let seconds: f64 = parts.iter().filter_map(|part| metrics.value(part)).sum();
+    (seconds > 0.0).then(|| format!("{} for accuracy", duration(seconds)))
 }
 
 impl TuneObserver for SearchProgress {

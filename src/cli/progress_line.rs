@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::report::{about_duration, bytes, metric_value, param_value};
+use crate::report::{about_duration, bytes, metric_value, metric_words, param_value};
 use crate::tune::{Confirming, Interrupt, Progress, Repeat};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT, measured_of};
@@ -319,7 +319,7 @@ pub(super) fn named_value(metric: &str, value: f64) -> String {
     match metric {
         THROUGHPUT => format!("{} tokens/s", metric_value(metric, value)),
         PEAK_MEMORY => bytes(value),
-        _ => format!("{} {}", metric.replace('_', " "), metric_value(metric, value)),
+        _ => format!("{} {}", metric_words(metric), metric_value(metric, value)),
     }
 }
 

@@ -4,7 +4,7 @@ use super::CliError;
 use super::output::tell;
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
-use peft_tune_core::objective::is_of_target;
+use peft_tune_core::objective::{EXACT_MATCH, is_of_target};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 use peft_tune_kernels::Kernels;
@@ -70,7 +70,8 @@ pub(super) async fn earlier_trials(
             }
             Err(error) => return Err(error.into()),
         };
-        let fixed = fixed_of(&store.study_settings(found.id).await?);
+        let settings = store.study_settings(found.id).await?;
+        let (fixed, scores_alike) = (fixed_of(&settings), scores_alike(study, &settings));
         let mut trials = store.trials(found.id).await?;
         trials.truncate(most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
         store.record_warm_start(id, &name, trials.len() as u64).await?;
@@ -87,6 +88,10 @@ pub(super) async fn earlier_trials(
             .map(|trial| match found.target == study.target {
                 true => trial,
                 false => without_target(trial),
+            })
+            .map(|trial| match scores_alike {
+                true => trial,
+                false => without_scores(study, trial),
             });
         let known: Vec<Trial> = known.collect();
         tell(format_args!("starts from {} trials of study `{name}`", known.len()));
@@ -99,6 +104,30 @@ pub(super) async fn earlier_trials(
 fn without_target(mut trial: Trial) -> Trial {
     if let Some(metrics) = trial.state.metrics_mut() {
         metrics.retain(|name| !is_of_target(name));
+    }
+    trial
+}
+
+/// Whether an earlier study had its models answer the same in the same way: shares of other rows do not compare.
+fn scores_alike(study: &Study, earlier: &serde_json::Value) -> bool {
+    let plan = study
+        .plan
+        .train
+        .as_ref()
+        .and_then(|train| train.accuracy.score.as_ref());
+    serde_json::to_value(plan).is_ok_and(|plan| plan == earlier["plan"]["train"]["score"])
+}
+
+/// A trial without what this study measures of answers.
+fn without_scores(study: &Study, mut trial: Trial) -> Trial {
+    let plan = study
+        .plan
+        .train
+        .as_ref()
+        .and_then(|train| train.accuracy.score.as_ref());
+    let printed = plan.and_then(|plan| plan.command.as_ref());
+    if let Some(metrics) = trial.state.metrics_mut() {
+        metrics.retain(|name| name != EXACT_MATCH && printed.is_none_or(|command| !command.metrics.contains_key(name)));
     }
     trial
 }

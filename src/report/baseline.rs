@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::number::times;
+use super::number::{metric_words, times};
 use peft_tune_core::objective::{Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState};
 
@@ -114,7 +114,7 @@ fn words(metric: &str, ratio: f64) -> String {
             let name = if metric == LOSS {
                 "loss".to_owned()
             } else {
-                metric.replace('_', " ")
+                metric_words(metric)
             };
             match is_same {
                 true => format!("the same {name}"),

@@ -21,7 +21,9 @@ pub use basis::{basis, confirmation_text, disturbance_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf};
-pub use number::{about_duration, bytes, change, duration, metric_heading, metric_value, param_value, significant};
+pub use number::{
+    about_duration, bytes, change, duration, metric_heading, metric_value, metric_words, param_value, significant,
+};
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, cost_text, curve_svg, curve_text, findings_text, profile_text,

@@ -1,8 +1,8 @@
 //! Numbers as people read them. JSON and CSV carry the raw ones.
 
 use peft_tune_core::objective::{
-    GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU, PEAK_MEMORY,
-    TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT,
+    EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU,
+    PEAK_MEMORY, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
 };
 use peft_tune_core::study::ParamValue;
 
@@ -63,6 +63,10 @@ pub fn metric_value(name: &str, value: f64) -> String {
         PEAK_MEMORY | TARGET_PEAK_MEMORY => bytes(value),
         LOSS => format!("{value:.4}"),
         MFU | GPU_UTILISATION => format!("{:.1}%", 100.0 * value),
+        TOKEN_ACCURACY | EXACT_MATCH | "token_accuracy_fp32" | "exact_match_low" | "exact_match_high" => {
+            format!("{:.2}%", 100.0 * value)
+        }
+        _ if name.ends_with("_percent") => format!("{value:.2}%"),
         GPU_POWER_W => format!("{value:.0} W"),
         GPU_TEMPERATURE_C => format!("{value:.0} °C"),
         GPU_CLOCK_MHZ => format!("{value:.0} MHz"),
@@ -97,8 +101,13 @@ pub fn metric_heading(name: &str) -> String {
         THROUGHPUT => "tokens/s".to_owned(),
         TARGET_THROUGHPUT => "target tokens/s (predicted)".to_owned(),
         TARGET_PEAK_MEMORY => "target peak memory (predicted)".to_owned(),
-        name => name.replace('_', " "),
+        name => metric_words(name),
     }
+}
+
+/// A metric's name in words; a percentage's without that, as its values carry the sign.
+pub fn metric_words(name: &str) -> String {
+    name.strip_suffix("_percent").unwrap_or(name).replace('_', " ")
 }
 
 /// A param's value; a float to four significant digits, as a sampled one has up to 17.
@@ -174,6 +183,9 @@ mod tests {
         assert_eq!(metric_value(THROUGHPUT, 999.6), "1,000");
         assert_eq!(metric_value(PEAK_MEMORY, 1073741824.0), "1.00 GiB");
         assert_eq!(metric_value(LOSS, 2.0), "2.0000");
+        assert_eq!(metric_value(TOKEN_ACCURACY, 0.62345), "62.34%");
+        assert_eq!(metric_value("top1_agreement_percent", 98.8), "98.80%");
+        assert_eq!(metric_heading("top1_agreement_percent"), "top1 agreement");
         assert_eq!(metric_value("forward_s", 0.5), "500 ms");
         assert_eq!(metric_value("rss_bytes", 2048.0), "2.0 KiB");
     }

@@ -9,7 +9,7 @@ use super::baseline::against_baseline;
 use super::basis::confirmation_text;
 use super::counts::Counts;
 use super::front_table::{FrontNotes, FrontRow, front_table};
-use super::number::duration;
+use super::number::{duration, metric_words};
 use super::table::printable;
 use super::target::{target_note, target_text};
 use crate::shell::command_line;
@@ -269,7 +269,7 @@ fn objectives_text(objectives: &[Objective]) -> String {
                 Direction::Minimize => "min",
                 Direction::Maximize => "max",
             };
-            format!("{} ({direction})", printable(&objective.metric.replace('_', " ")))
+            format!("{} ({direction})", printable(&metric_words(&objective.metric)))
         })
         .collect();
     parts.join(", ")

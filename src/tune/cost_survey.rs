@@ -222,7 +222,7 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
 }
 
 /// Seconds of a trial: the profile phase with the worst-case step and half of the warm-up that it may take, then training;
-/// evaluation is taken as a tenth of it.
+/// evaluation is taken as a tenth of it, and the same training in F32 as long again. Answers are not predicted.
 fn trial_s(study: &Study, one: &Expected) -> f64 {
     let step_s = one.prediction.tokens / one.tokens_per_s.value;
     let profile = study.plan.measure.as_ref().map_or(0.0, |measure| {
@@ -234,5 +234,11 @@ fn trial_s(study: &Study, one: &Expected) -> f64 {
         // The number of rows is not known here.
         TrainingLength::Epochs(_) => 0.0,
     });
-    profile + 1.1 * train
+    let plan = study.plan.train.as_ref();
+    let trainings = if plan.is_some_and(|plan| plan.accuracy.fp32_training) {
+        2.0
+    } else {
+        1.0
+    };
+    profile + 1.1 * trainings * train
 }

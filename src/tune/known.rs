@@ -209,7 +209,7 @@ pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Met
 mod tests {
     use super::*;
     use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
-    use peft_tune_core::study::{MeasurePlan, TrainPlan};
+    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan};
 
     const FUSED: Kernels = Kernels::Fused;
 
@@ -233,7 +233,7 @@ mod tests {
                 length: TrainingLength::Steps(5),
                 evaluations: 1,
                 evaluation_rows: None,
-                accuracy_check: false,
+                accuracy: AccuracyPlan::default(),
                 seed_offset: 0,
             }),
         }

@@ -1,6 +1,7 @@
 //! From a trial's events to the rows of the database.
 
 use crate::store::{EvaluationRecord, StepRecord};
+use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
 use peft_tune_core::study::{Metrics, Phase};
 use peft_tune_engine::{Evaluation, StepEvent};
 
@@ -35,7 +36,7 @@ pub(super) fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {
 /// What an evaluation adds to a trial's curve.
 pub(super) fn evaluation_metrics(evaluation: &Evaluation) -> Metrics {
     let mut metrics = Metrics::default();
-    metrics.insert(peft_tune_core::objective::LOSS, evaluation.loss);
-    metrics.insert("accuracy", evaluation.accuracy);
+    metrics.insert(LOSS, evaluation.loss);
+    metrics.insert(TOKEN_ACCURACY, evaluation.accuracy);
     metrics
 }

@@ -10,7 +10,7 @@ use super::{TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
 use crate::worker::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::TrainingLength;
-use peft_tune_core::study::{FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
+use peft_tune_core::study::{AccuracyPlan, FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
 use peft_tune_kernels::Kernels;
 
 /// Settings that are tried before the study is to blame.
@@ -167,7 +167,7 @@ fn small_task(study: &Study, params: &Params) -> Result<Task, String> {
         length: TrainingLength::Steps(1),
         evaluations: 1,
         evaluation_rows: Some(1),
-        accuracy_check: false,
+        accuracy: AccuracyPlan::default(),
         seed_offset: 0,
     };
     Ok(Task::Recipe {

@@ -132,6 +132,16 @@ impl ChildProcess {
         write_line(input, message)
     }
 
+    /// Hands the child all of its input, in a thread of its own as fast as it reads, and closes it. A child that does not read is
+    /// not wrong.
+    pub(super) fn feed(&mut self, text: Vec<u8>) {
+        let Some(mut input) = self.input.take() else { return };
+        let write = move || input.write_all(&text);
+        if let Err(error) = std::thread::Builder::new().spawn(write) {
+            tracing::warn!(%error, "no thread that hands a program its input");
+        }
+    }
+
     /// Closes the child's standard input.
     pub(super) fn close_input(&mut self) {
         self.input = None;

@@ -1,9 +1,10 @@
 //! What a trial of the native engine measures: one row for each metric, from which the documentation has its table.
 
 use peft_tune_core::objective::{
-    GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS, LOSS_BEFORE,
-    LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT,
-    THROUGHPUT,
+    EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS,
+    LOSS_BEFORE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, TARGET_PEAK_MEMORY,
+    TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
+    TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 
@@ -49,7 +50,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 47] = [
+const ROWS: [MetricRow; 61] = [
     row(
         Cost,
         THROUGHPUT,
@@ -162,14 +163,14 @@ const ROWS: [MetricRow; 47] = [
     ),
     row(
         Training,
-        "accuracy",
+        TOKEN_ACCURACY,
         "",
-        "Share of the target tokens that the model finds the most likely ones.",
+        "Share of the held-out target tokens that the model finds the most likely ones.",
     ),
     row(Training, "train_steps", "", "Steps of the training phase."),
     row(Training, "train_tokens", "", "Tokens that it trained on."),
     row(Training, "train_epochs", "", "How often it went over its rows."),
-    row(Training, "train_s", "s", "Time of its steps."),
+    row(Training, "train_s", "s", "Time of its steps and evaluations."),
     row(
         Training,
         "loss_fp32",
@@ -178,16 +179,75 @@ const ROWS: [MetricRow; 47] = [
     ),
     row(
         Training,
-        "loss_kept_percent",
+        LOSS_KEPT_PERCENT,
         "%",
         "With `accuracy_check`: that loss over `loss`.",
     ),
     row(
         Training,
-        "top1_agreement_percent",
+        TOP1_AGREEMENT_PERCENT,
         "%",
         "With `accuracy_check`: how often both find the same token most likely.",
     ),
+    row(
+        Training,
+        "accuracy_check_s",
+        "s",
+        "With `accuracy_check`: the time that it took, loading the weights in F32 included.",
+    ),
+    row(
+        Training,
+        "token_accuracy_fp32",
+        "",
+        "With `fp32_training`: the token accuracy of the same recipe trained in F32.",
+    ),
+    row(
+        Training,
+        TOKEN_ACCURACY_LOST_PERCENT,
+        "%",
+        "With `fp32_training`: how much of that the trial's own lacks.",
+    ),
+    row(
+        Training,
+        "fp32_training_s",
+        "s",
+        "With `fp32_training`: the time that it took; 0 where an earlier trial had trained the same.",
+    ),
+    row(
+        Training,
+        EXACT_MATCH,
+        "",
+        "With `score.exact_match`: share of the generated answers that are the rows' own.",
+    ),
+    row(Training, "exact_match_right", "", "How many that are."),
+    row(
+        Training,
+        "exact_match_low",
+        "",
+        "Lower end of the share's 95% interval (Wilson's).",
+    ),
+    row(Training, "exact_match_high", "", "Upper end of it."),
+    row(
+        Training,
+        "exact_match_interval",
+        "",
+        "Its farther end's distance from the share, relative.",
+    ),
+    row(
+        Training,
+        "answers",
+        "",
+        "With `score`: held-out rows that were answered.",
+    ),
+    row(
+        Training,
+        "answers_cut",
+        "",
+        "Answers that the model did not end itself.",
+    ),
+    row(Training, "generated_tokens", "", "Tokens of the answers."),
+    row(Training, "generate_s", "s", "Time of generating them."),
+    row(Training, "score_s", "s", "Time of the program that scored them."),
     row(Stop, "planned_steps", "", "Steps that the training would have had."),
     row(Stop, "loss_expected", "nats", "Where the curve was going."),
     row(Stop, "loss_expected_deviation", "nats", "Standard deviation of that."),
@@ -229,7 +289,7 @@ pub fn metric_rows() -> &'static [MetricRow] {
     &ROWS
 }
 
-/// Whether the training phase measures a metric.
+/// Whether the training phase measures a metric: all that the other phases do not, as a study's program may name any.
 pub(crate) fn is_of_training(metric: &str) -> bool {
-    ROWS.iter().any(|row| row.part == Training && row.name == metric)
+    ROWS.iter().all(|row| row.part == Training || row.name != metric)
 }

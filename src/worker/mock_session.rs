@@ -7,7 +7,7 @@ use super::control::Control;
 use super::fault::Fault;
 use super::serve::Runner;
 use super::{Task, TrialEvent, TrialRequest};
-use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
 use peft_tune_engine::profile::disturbance::{Busy, DisturbanceWatch, Load};
@@ -141,6 +141,7 @@ impl MockTrial<'_> {
             self.phase(Phase::Evaluate, emit);
             let loss = made_up_loss(recipe, STEPS);
             metrics.insert(LOSS, loss);
+            metrics.insert(TOKEN_ACCURACY, 0.5);
             emit(evaluation_event(self.request, loss));
         }
         TrialState::Complete {

@@ -19,11 +19,14 @@ mod program;
 mod protocol;
 mod rank;
 mod rank_group;
+mod scorer;
+mod scoring;
 mod serve;
 mod session;
 mod surroundings;
 mod training_ranks;
 mod trial;
+mod trial_accuracy;
 mod turns;
 mod worker_slot;
 

@@ -13,7 +13,7 @@ use peft_tune_core::study::TrialNumber;
 use peft_tune_kernels::Kernels;
 
 /// Version of the protocol; both sides must agree.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// What this program's worker can do beside running trials of recipes.
 pub const CAPABILITIES: [&str; 4] = ["cancel", "hold", "turns", "stop"];

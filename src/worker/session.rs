@@ -1,7 +1,7 @@
 //! The trial process's memory between trials: base weights and tokenised data stay loaded, so that the next trial on
 //! them starts at once.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
-use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
@@ -44,6 +44,16 @@ struct LoadedInputs {
     data: Option<(DataKey, Arc<PreparedData>)>,
     /// Losses of models that were not trained yet: a few numbers, so all of them.
     loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
+    /// Token accuracies of recipes that were trained in F32 to compare others with.
+    fp32_accuracies: Vec<(Fp32Key, f64)>,
+}
+
+/// What decides the token accuracy of a training in F32.
+#[derive(Clone, PartialEq)]
+pub(super) struct Fp32Key {
+    pub(super) training: RecipeKey,
+    pub(super) length: TrainingLength,
+    pub(super) evaluation_rows: Option<usize>,
 }
 
 impl LoadedInputs {
@@ -215,12 +225,14 @@ impl Session {
         self.group = None;
         forget_attention();
         let evaluation_rows = plan.train.as_ref().and_then(|train| train.evaluation_rows);
+        let fp32_accuracies = RefCell::new(std::mem::take(&mut self.kept.fp32_accuracies));
         let loaded = self.load(recipe, evaluation_rows, request.memory_limit_bytes);
         let ended = loaded.and_then(|loaded| {
             let run = TrialRun {
                 request,
                 recipe,
                 loaded,
+                fp32_accuracies: &fp32_accuracies,
                 control,
                 waited,
                 collective: &self.rank.collective,
@@ -229,6 +241,7 @@ impl Session {
             };
             run.run(plan, emit, metrics)
         });
+        self.kept.fp32_accuracies = fp32_accuracies.into_inner();
         emit(kernels_of(request, &ended));
         ended
     }

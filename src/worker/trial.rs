@@ -1,28 +1,28 @@
 //! One trial on the native engine: the profile phase, then the training phase.
 //! The metrics that it measures are the rows of `metric_rows`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
-use super::session::{Loaded, invalid};
+use super::session::{Fp32Key, Loaded, invalid};
 use super::surroundings::Surroundings;
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::objective::{
-    JOULES_PER_TOKEN, LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, THROUGHPUT,
+    JOULES_PER_TOKEN, LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY,
 };
 use peft_tune_core::predict::{self, Host, Machine, Predictor, RowLengths, Setting};
-use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{
     FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
 };
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
-use peft_tune_engine::{BaseModel, LossKept, OverflowWatch, StepEvent, TrainError, Trainer};
+use peft_tune_engine::{OverflowWatch, StepEvent, TrainError, Trainer};
 use peft_tune_kernels::device;
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
@@ -52,6 +52,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) request: &'a TrialRequest,
     pub(super) recipe: &'a Recipe,
     pub(super) loaded: Loaded,
+    /// Token accuracies of trainings in F32 that were made before.
+    pub(super) fp32_accuracies: &'a RefCell<Vec<(Fp32Key, f64)>>,
     pub(super) control: &'a Control,
     /// Time that was spent waiting for neighbours, which is none of the trial's.
     pub(super) waited: &'a Cell<Duration>,
@@ -240,16 +242,13 @@ impl TrialRun<'_> {
                 self.evaluate(&mut run, &held_out, emit, metrics)?;
             }
         }
-        if plan.accuracy_check {
-            self.check_accuracy(&mut run.trainer, &held_out, metrics);
-        }
         metrics.insert("train_steps", steps as f64);
         metrics.insert("train_tokens", tokens as f64);
         let rows = steps as f64 * self.recipe.batch.global_batch() as f64;
         metrics.insert("train_epochs", rows / source.rows() as f64);
         let train = started.elapsed().saturating_sub(self.waited.get() - waited);
         metrics.insert("train_s", train.as_secs_f64());
-        Ok(())
+        self.measure_accuracy(plan, run, &held_out, emit, metrics)
     }
 
     /// The loss before the training, which is the same for all settings that start from one model.
@@ -287,7 +286,7 @@ impl TrialRun<'_> {
                 loss: run.last_loss,
             }));
         }
-        metrics.insert("accuracy", evaluation.accuracy);
+        metrics.insert(TOKEN_ACCURACY, evaluation.accuracy);
         if let Some(error) = evaluation.standard_error {
             metrics.insert(LOSS_STANDARD_ERROR, error);
         }
@@ -297,33 +296,6 @@ impl TrialRun<'_> {
             phase: Phase::Train,
         });
         Ok(())
-    }
-
-    /// Compares the trained model with the same on F32 base weights. What keeps that from being done costs the trial these
-    /// metrics and nothing else.
-    fn check_accuracy(&self, trainer: &mut Trainer, held_out: &[MicroBatch], metrics: &mut Metrics) {
-        // The comparison's own memory is none of the setting's.
-        self.loaded.memory.set_limit(None);
-        match self.loss_kept(trainer, held_out) {
-            Ok(kept) => {
-                metrics.insert("loss_fp32", kept.loss_f32);
-                metrics.insert("loss_kept_percent", kept.percent());
-                metrics.insert("top1_agreement_percent", 100.0 * kept.agreement);
-            }
-            Err(error) => tracing::warn!(%error, "the accuracy check could not be done"),
-        }
-    }
-
-    fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
-        let mut recipe = self.recipe.clone();
-        recipe.precision = Precision::Fp32;
-        if let Some(adapter) = &mut recipe.adapter {
-            // The values are copied from the trained model.
-            adapter.adapter_init = None;
-        }
-        let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, trainer.base().device())?;
-        let mut reference = Trainer::new(Arc::new(base), &recipe, 1)?;
-        LossKept::measure(trainer, &mut reference, held_out)
     }
 
     /// One step, told to the coordinator; fails where the loss explodes or the time is up.
@@ -360,7 +332,7 @@ impl TrialRun<'_> {
     }
 
     /// Counts time that was spent waiting for neighbours.
-    fn wait(&self, waited: Duration) {
+    pub(super) fn wait(&self, waited: Duration) {
         self.waited.set(self.waited.get() + waited);
     }
 
@@ -399,7 +371,7 @@ impl TrialRun<'_> {
         }
     }
 
-    fn source(&self, recipe: &Recipe) -> Result<BatchSource, Interruption> {
+    pub(super) fn source(&self, recipe: &Recipe) -> Result<BatchSource, Interruption> {
         let training = &recipe.training;
         let order = if training.shuffle {
             RowOrder::Shuffled { seed: training.seed }
@@ -434,8 +406,8 @@ struct Seen {
 }
 
 /// A trainer with its data.
-struct Run {
-    trainer: Trainer,
+pub(super) struct Run {
+    pub(super) trainer: Trainer,
     batches: Prefetch,
     overflows: OverflowWatch,
     first_loss: Option<f64>,

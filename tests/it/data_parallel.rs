@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, TrialEvent, WorkerPool};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, TrainingLength};
-use peft_tune_core::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState};
+use peft_tune_core::study::{
+    AccuracyPlan, FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState,
+};
 use peft_tune_engine::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Collective, Segment, SharedMemory};
@@ -162,7 +164,7 @@ fn plan(measured: u64, trained: u64) -> TrialPlan {
             length: TrainingLength::Steps(trained),
             evaluations: 1,
             evaluation_rows: Some(8),
-            accuracy_check: false,
+            accuracy: AccuracyPlan::default(),
             seed_offset: 0,
         }),
     }

@@ -12,6 +12,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "bounded",
             "hexadecimal",
             "objective",
+            "score",
             "panic",
             "architecture",
             "recipe",

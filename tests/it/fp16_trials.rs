@@ -6,7 +6,7 @@ use std::time::Duration;
 use peft_tune::worker::{TrialEvent, WorkerPool};
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
 use peft_tune_core::recipe::{DataSettings, HeldOut, Precision, Recipe, TrainingLength};
-use peft_tune_core::study::{MeasurePlan, TrainPlan, TrialPlan};
+use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 
 use super::trial_run::{self, complete};
 
@@ -32,7 +32,7 @@ fn gradients_that_overflow_are_no_divergence() {
             length: TrainingLength::Steps(12),
             evaluations: 1,
             evaluation_rows: Some(4),
-            accuracy_check: false,
+            accuracy: AccuracyPlan::default(),
             seed_offset: 0,
         }),
     };

@@ -9,7 +9,7 @@ use peft_tune_core::objective::{LOSS, PEAK_MEMORY};
 use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataSettings, HeldOut, OptimizerKind, Precision, Recipe, ScheduleKind,
 };
-use peft_tune_core::study::{MeasurePlan, Metrics, TrainPlan, TrialPlan};
+use peft_tune_core::study::{AccuracyPlan, MeasurePlan, Metrics, TrainPlan, TrialPlan};
 
 use super::trial_run::{self, complete};
 
@@ -51,7 +51,7 @@ fn loss(recipe: Recipe) -> f64 {
         length: peft_tune_core::recipe::TrainingLength::Steps(3),
         evaluations: 1,
         evaluation_rows: Some(8),
-        accuracy_check: false,
+        accuracy: AccuracyPlan::default(),
         seed_offset: 0,
     };
     let plan = TrialPlan {

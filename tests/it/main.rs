@@ -17,6 +17,8 @@ fn program() -> std::process::Command {
     std::process::Command::new(env!("CARGO_BIN_EXE_peft-tune"))
 }
 
+/// Accuracies as objectives and constraints, measured on real trials.
+mod accuracy;
 /// Models under a name of their own.
 mod adopt;
 /// Every way to look at a study says the same of it.

@@ -9,7 +9,7 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`recipe`] |
+//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`recipe`], [`score`] |
 
 pub mod architecture;
 pub mod bounded;
@@ -19,6 +19,7 @@ pub mod panic;
 pub mod plan;
 pub mod predict;
 pub mod recipe;
+pub mod score;
 pub mod space;
 pub mod study;
 

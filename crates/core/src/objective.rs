@@ -30,6 +30,19 @@ pub const LONGER_TOKENS: &str = "longer_tokens";
 /// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
 /// no noise of the training; two trainings of one setting on the same rows have it in common.
 pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";
+/// Name of the metric that holds the share of the held-out target tokens that the model finds the most likely ones, in [0, 1].
+pub const TOKEN_ACCURACY: &str = "token_accuracy";
+/// Name of the metric that says what a precision keeps of the loss: that of the trained values on base weights in fp32 over the
+/// trial's own, in percent. Above 100 where rounding helped.
+pub const LOSS_KEPT_PERCENT: &str = "loss_kept_percent";
+/// Name of the metric that says at how many of the held-out target tokens the trained values find the same token most likely on
+/// their own base weights and on those in fp32, in percent.
+pub const TOP1_AGREEMENT_PERCENT: &str = "top1_agreement_percent";
+/// Name of the metric that says how much of the token accuracy of the same recipe trained in fp32 a trial's own lacks, in percent
+/// of that. Below 0 where it has more.
+pub const TOKEN_ACCURACY_LOST_PERCENT: &str = "token_accuracy_lost_percent";
+/// Name of the metric that holds the share of generated answers that are the held-out rows' own, in [0, 1].
+pub const EXACT_MATCH: &str = "exact_match";
 /// Name of the metric that holds the throughput predicted of another stack on its device, in tokens/s; padding is
 /// not counted where the data's rows are known.
 pub const TARGET_THROUGHPUT: &str = "target_throughput";
@@ -38,6 +51,16 @@ pub const TARGET_PEAK_MEMORY: &str = "target_peak_memory";
 /// Name of the metric that says by how many bytes less than the prediction's reserve is left there: whether it fits is uncertain.
 /// A trial that surely fits has none.
 pub const TARGET_SHORTFALL: &str = "target_shortfall_bytes";
+
+/// Metrics of which more is better.
+const MAXIMISED: [&str; 6] = [
+    THROUGHPUT,
+    TARGET_THROUGHPUT,
+    TOKEN_ACCURACY,
+    EXACT_MATCH,
+    LOSS_KEPT_PERCENT,
+    TOP1_AGREEMENT_PERCENT,
+];
 
 /// What the engine measures, and what is predicted of another stack in its place.
 const TARGETS: [(&str, &str); 2] = [(THROUGHPUT, TARGET_THROUGHPUT), (PEAK_MEMORY, TARGET_PEAK_MEMORY)];
@@ -89,9 +112,9 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// The objective for `metric` with its natural direction: throughput is maximised, anything else minimised.
+    /// The objective for `metric` with its natural direction: throughput and accuracies are maximised, anything else minimised.
     pub fn new(metric: &str) -> Self {
-        let direction = if [THROUGHPUT, TARGET_THROUGHPUT].contains(&metric) {
+        let direction = if MAXIMISED.contains(&metric) {
             Direction::Maximize
         } else {
             Direction::Minimize
@@ -104,12 +127,13 @@ impl Objective {
         }
     }
 
-    /// The metric's unit, where it is one of ours: `tokens/s`, `bytes`, `nats`; empty for other metrics.
+    /// The metric's unit, where it is one of ours: `tokens/s`, `bytes`, `nats`, `%`; empty for shares and other metrics.
     pub fn unit(&self) -> &'static str {
         match self.metric.as_str() {
             THROUGHPUT | TARGET_THROUGHPUT => "tokens/s",
             PEAK_MEMORY | TARGET_PEAK_MEMORY => "bytes",
             LOSS => "nats",
+            metric if metric.ends_with("_percent") => "%",
             _ => "",
         }
     }
@@ -153,10 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn throughput_is_maximised_and_the_rest_minimised() {
+    fn throughput_and_accuracies_are_maximised_and_the_rest_minimised() {
         assert_eq!(Objective::new(THROUGHPUT).minimised(2.0), -2.0);
         assert_eq!(Objective::new(LOSS).minimised(2.0), 2.0);
         assert_eq!(Objective::new("f1").direction, Direction::Minimize);
+        for accuracy in [TOKEN_ACCURACY, EXACT_MATCH, LOSS_KEPT_PERCENT, TOP1_AGREEMENT_PERCENT] {
+            assert_eq!(Objective::new(accuracy).minimised(0.5), -0.5);
+        }
     }
 
     #[test]

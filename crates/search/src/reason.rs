@@ -77,7 +77,8 @@ pub(super) fn value_text(metric: &str, value: f64) -> String {
             .unwrap_or((1.0, "bytes"));
         return format!("{} {unit}", four_digits(value / scale));
     }
-    format!("{} {unit}", four_digits(value)).trim_end().to_owned()
+    let space = if unit == "%" { "" } else { " " };
+    format!("{}{space}{unit}", four_digits(value)).trim_end().to_owned()
 }
 
 fn four_digits(value: f64) -> String {

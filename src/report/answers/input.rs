@@ -9,7 +9,7 @@ use super::coverage::Coverage;
 use super::more_time::MoreTime;
 use super::neighbours::{Neighbour, neighbours};
 use super::{certainty, coverage, more_time, worth};
-use peft_tune_core::objective::LOSS;
+use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
 use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
 
@@ -80,7 +80,11 @@ impl<'a> AnswersInput<'a> {
         let of_repeats = self.repeats(trial.number, metric).map(|one| one.interval * value.abs());
         let own = trial.state.metrics().and_then(|metrics| own_interval(metrics, metric));
         let own = own.map(|share| share * value.abs());
-        let assumed = || (metric == LOSS).then(|| ASSUMED_LOSS_NOISE * value.abs());
+        let assumed = || {
+            [LOSS, TOKEN_ACCURACY]
+                .contains(&metric)
+                .then(|| ASSUMED_LOSS_NOISE * value.abs())
+        };
         of_repeats.or(own).or_else(assumed).unwrap_or(0.0)
     }
 

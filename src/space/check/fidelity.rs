@@ -3,7 +3,7 @@
 use super::Context;
 use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
-use peft_tune_core::objective::{Constraint, LOSS, Objective, THROUGHPUT};
+use peft_tune_core::objective::{Constraint, LOSS, Objective, THROUGHPUT, TOKEN_ACCURACY};
 use peft_tune_core::space::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 use peft_tune_core::study::TrialPlan;
 
@@ -104,7 +104,7 @@ impl Context<'_> {
             Some(ConfirmEntry::None) => return Ok(None),
             Some(ConfirmEntry::Plan(details)) => details,
             None => {
-                let noisy = |metric: &str| metric == THROUGHPUT || metric == LOSS;
+                let noisy = |metric: &str| [THROUGHPUT, LOSS, TOKEN_ACCURACY].contains(&metric);
                 let matters = objectives.iter().any(|objective| noisy(&objective.metric))
                     || constraints.iter().any(|constraint| noisy(&constraint.metric));
                 return Ok((native && matters).then_some(default));

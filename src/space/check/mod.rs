@@ -7,11 +7,13 @@ mod parameter;
 mod paths;
 mod plan;
 mod recipe_file;
+mod score;
 mod study_file;
 mod target;
 mod track;
 mod values;
 
+pub(super) use objective::NATIVE_METRICS;
 pub use recipe_file::{RecipeFile, RecipeFileError};
 
 use super::SpaceError;

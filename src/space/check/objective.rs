@@ -5,16 +5,35 @@ use crate::space::SpaceError;
 use crate::space::error::nearest;
 use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Span;
-use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{
+    Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, THROUGHPUT,
+    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+};
+use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
 
-/// The metrics that the native backend measures.
-const NATIVE_METRICS: [&str; 3] = [THROUGHPUT, PEAK_MEMORY, LOSS];
+/// The metrics of the native backend that a study may trade off or bound.
+pub(in crate::space) const NATIVE_METRICS: [&str; 7] = [
+    THROUGHPUT,
+    PEAK_MEMORY,
+    LOSS,
+    TOKEN_ACCURACY,
+    TOKEN_ACCURACY_LOST_PERCENT,
+    LOSS_KEPT_PERCENT,
+    TOP1_AGREEMENT_PERCENT,
+];
+/// Metrics of a study's answers, each with what is better of it; `None` where a command runs the trials, which may report any.
+pub(super) type Scored<'a> = Option<&'a [(String, Direction)]>;
+
 /// Hypervolumes are computed for up to four objectives.
 const MOST_OBJECTIVES: usize = 4;
 
 impl Context<'_> {
-    pub(super) fn objectives(&self, entries: &[ObjectiveEntry], native: bool) -> Result<Vec<Objective>, SpaceError> {
+    pub(super) fn objectives(
+        &self,
+        entries: &[ObjectiveEntry],
+        scored: Scored<'_>,
+    ) -> Result<Vec<Objective>, SpaceError> {
         if entries.is_empty() || entries.len() > MOST_OBJECTIVES {
             return Err(SpaceError::ObjectiveCount {
                 at: self.document.key(&["objectives"]),
@@ -29,7 +48,7 @@ impl Context<'_> {
                 self.document
                     .value(if self.document.has(&keys) { &keys } else { &keys[..2] })
             };
-            let objective = self.objective(entry, native, &place)?;
+            let objective = self.objective(entry, scored, &place)?;
             if objectives.iter().any(|other| other.metric == objective.metric) {
                 return Err(SpaceError::DuplicateObjective {
                     at: place("metric"),
@@ -44,13 +63,17 @@ impl Context<'_> {
     fn objective(
         &self,
         entry: &ObjectiveEntry,
-        native: bool,
+        scored: Scored<'_>,
         place: &dyn Fn(&str) -> Box<Span>,
     ) -> Result<Objective, SpaceError> {
         let details = &entry.0;
-        check_metric(&details.metric, native, || place("metric"))?;
-        let natural = Objective::new(&details.metric);
-        if native
+        check_metric(&details.metric, scored, || place("metric"))?;
+        let mut natural = Objective::new(&details.metric);
+        let mut named = scored.unwrap_or_default().iter();
+        if let Some((_, direction)) = named.find(|(name, _)| *name == details.metric) {
+            natural.direction = *direction;
+        }
+        if scored.is_some()
             && details
                 .direction
                 .is_some_and(|direction| direction != natural.direction)
@@ -80,11 +103,15 @@ impl Context<'_> {
         })
     }
 
-    pub(super) fn constraints(&self, entries: &Entries<String>, native: bool) -> Result<Vec<Constraint>, SpaceError> {
+    pub(super) fn constraints(
+        &self,
+        entries: &Entries<String>,
+        scored: Scored<'_>,
+    ) -> Result<Vec<Constraint>, SpaceError> {
         let mut constraints = Vec::new();
         for (metric, text) in &entries.0 {
             let keys = ["constraints", metric];
-            check_metric(metric, native, || self.document.key(&keys))?;
+            check_metric(metric, scored, || self.document.key(&keys))?;
             let bound = bound(metric, text).ok_or_else(|| SpaceError::WrongValue {
                 at: self.document.value(&keys),
                 found: format!("`{text}`"),
@@ -102,15 +129,24 @@ impl Context<'_> {
     }
 }
 
-fn check_metric(metric: &str, native: bool, at: impl Fn() -> Box<Span>) -> Result<(), SpaceError> {
-    if native && !NATIVE_METRICS.contains(&metric) {
-        let known: Vec<String> = NATIVE_METRICS.map(String::from).into();
-        return Err(SpaceError::UnknownMetric {
-            at: at(),
-            metric: metric.to_owned(),
-            nearest: nearest(metric, &known),
-            known,
-        });
+fn check_metric(metric: &str, scored: Scored<'_>, at: impl Fn() -> Box<Span>) -> Result<(), SpaceError> {
+    if let Some(scored) = scored {
+        let named = scored.iter().map(|(name, _)| name.clone());
+        let known: Vec<String> = NATIVE_METRICS.map(String::from).into_iter().chain(named).collect();
+        if metric == EXACT_MATCH && !known.iter().any(|name| name == metric) {
+            return Err(SpaceError::Rejected {
+                at: at(),
+                message: "`exact_match` is measured on generated answers; add `score: {exact_match: {}}`".into(),
+            });
+        }
+        if !known.iter().any(|name| name == metric) {
+            return Err(SpaceError::UnknownMetric {
+                at: at(),
+                metric: metric.to_owned(),
+                nearest: nearest(metric, &known),
+                known,
+            });
+        }
     }
     if metric.trim().is_empty() {
         return Err(SpaceError::Rejected {
@@ -123,17 +159,20 @@ fn check_metric(metric: &str, native: bool, at: impl Fn() -> Box<Span>) -> Resul
 
 /// What a value of this metric looks like.
 fn expected_value(metric: &str) -> &'static str {
-    if metric == PEAK_MEMORY {
-        "a size such as 22 GiB"
-    } else {
-        "a number such as 2.5 or 60k"
+    match metric {
+        PEAK_MEMORY => "a size such as 22 GiB",
+        TOKEN_ACCURACY | EXACT_MATCH => "a share from 0 to 1, such as 0.62 or 62%",
+        TOKEN_ACCURACY_LOST_PERCENT => "a percentage of at most 100, such as 1.2",
+        TOP1_AGREEMENT_PERCENT => "a percentage from 0 to 100, such as 98.8",
+        LOSS_KEPT_PERCENT => "a percentage such as 99.5",
+        _ => "a number such as 2.5 or 60k",
     }
 }
 
 fn reference(metric: &str, value: &FileValue) -> Option<f64> {
     match value {
         FileValue::One(ParamValue::Text(text)) => metric_value(metric, text),
-        FileValue::One(value) => value.as_f64(),
+        FileValue::One(value) => value.as_f64().filter(|value| is_possible(metric, *value)),
         FileValue::List(_) => None,
     }
 }
@@ -155,8 +194,44 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
     if metric == PEAK_MEMORY {
         return text.parse::<Bytes>().ok().map(|bytes| bytes.0 as f64);
     }
-    let number = text.parse::<f64>().ok().filter(|value| value.is_finite());
-    number.or_else(|| text.parse::<Count>().ok().map(|count| count.0 as f64))
+    let plain = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
+    let percent = text.strip_suffix('%').and_then(|text| plain(text.trim_end()));
+    let number = match (percent, metric) {
+        (Some(percent), TOKEN_ACCURACY | EXACT_MATCH) => Some(percent / 100.0),
+        (Some(percent), LOSS_KEPT_PERCENT | TOP1_AGREEMENT_PERCENT | TOKEN_ACCURACY_LOST_PERCENT) => Some(percent),
+        _ => plain(text),
+    };
+    let number = number.or_else(|| text.parse::<Count>().ok().map(|count| count.0 as f64));
+    number.filter(|value| is_possible(metric, *value))
+}
+
+/// Whether a metric can have this value: a share of 62 is a mistake for 0.62.
+fn is_possible(metric: &str, value: f64) -> bool {
+    match metric {
+        TOKEN_ACCURACY | EXACT_MATCH => (0.0..=1.0).contains(&value),
+        TOKEN_ACCURACY_LOST_PERCENT => value <= 100.0,
+        TOP1_AGREEMENT_PERCENT => (0.0..=100.0).contains(&value),
+        LOSS_KEPT_PERCENT => value >= 0.0,
+        _ => true,
+    }
+}
+
+/// Lets whatever changes the loss change the other metrics of a training too, which are measured on the same trained values.
+pub(super) fn follow_loss(objectives: &[Objective], constraints: &[Constraint], space: &mut SearchSpace) {
+    let known_before = [THROUGHPUT, PEAK_MEMORY, LOSS];
+    let objectives = objectives.iter().map(|objective| &objective.metric);
+    let names = objectives.chain(constraints.iter().map(|constraint| &constraint.metric));
+    let mut learned: Vec<&String> = Vec::new();
+    for name in names.filter(|name| !known_before.contains(&name.as_str())) {
+        if !learned.contains(&name) {
+            learned.push(name);
+        }
+    }
+    for affects in space.parameters.iter_mut().filter_map(|one| one.affects.as_mut()) {
+        if affects.iter().any(|metric| metric == LOSS) {
+            affects.extend(learned.iter().map(|name| (*name).clone()));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -171,6 +246,16 @@ mod tests {
         );
         assert_eq!(bound(THROUGHPUT, ">=1.5k"), Some(Bound::AtLeast(1500.0)));
         assert_eq!(bound(LOSS, "≤ 2.5"), Some(Bound::AtMost(2.5)));
+        assert_eq!(bound(TOKEN_ACCURACY, ">= 62%"), Some(Bound::AtLeast(0.62)));
+        assert_eq!(bound(TOP1_AGREEMENT_PERCENT, ">= 98.8 %"), Some(Bound::AtLeast(98.8)));
+        assert_eq!(bound(LOSS_KEPT_PERCENT, ">= 100.5"), Some(Bound::AtLeast(100.5)));
+        for (metric, wrong) in [
+            (TOKEN_ACCURACY, ">= 62"),
+            (TOP1_AGREEMENT_PERCENT, ">= 101"),
+            (LOSS, "<= 2%"),
+        ] {
+            assert_eq!(bound(metric, wrong), None, "{metric} {wrong}");
+        }
         for wrong in ["22 GiB", "< 22 GiB", "<= 22 gallons", "== 1", "<= inf"] {
             assert_eq!(bound(PEAK_MEMORY, wrong), None, "{wrong}");
         }

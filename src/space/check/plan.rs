@@ -1,11 +1,16 @@
 //! What one trial does: phases and limits.
 
 use super::Context;
+use super::score::score_metrics;
 use crate::space::SpaceError;
 use crate::space::file::{StudyFile, TrialEntry};
-use peft_tune_core::objective::{Constraint, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{
+    Constraint, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY,
+    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+};
 use peft_tune_core::recipe::{TrainingLength, TrainingSettings};
-use peft_tune_core::study::{MeasurePlan, TrainPlan, TrialPlan};
+use peft_tune_core::score::ScorePlan;
+use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 
 const DEFAULT_PROFILE_STEPS: u64 = 5;
 const DEFAULT_PROFILE_WARMUP: u64 = 10;
@@ -16,7 +21,7 @@ impl Context<'_> {
     /// The phases that some objective, constraint or key of the file asks for.
     pub(super) fn plan(
         &self,
-        file: &StudyFile,
+        (file, score): (&StudyFile, Option<ScorePlan>),
         objectives: &[Objective],
         constraints: &[Constraint],
         native: bool,
@@ -34,7 +39,9 @@ impl Context<'_> {
         let trial = &file.trial;
         let length = self.training_length(trial)?;
         let measures = asked(THROUGHPUT) || asked(PEAK_MEMORY) || trial.profile_steps.is_some();
-        let trains = asked(LOSS) || length.is_some();
+        let accuracy = self.accuracy(file, score, &asked)?;
+        let measured = accuracy.is_required || accuracy.score.is_some();
+        let trains = asked(LOSS) || asked(TOKEN_ACCURACY) || measured || length.is_some();
         Ok(TrialPlan {
             measure: measures.then(|| MeasurePlan {
                 steps: trial.profile_steps.map_or(DEFAULT_PROFILE_STEPS, u64::from),
@@ -44,9 +51,42 @@ impl Context<'_> {
                 length: length.unwrap_or(TrainingLength::Tokens(DEFAULT_TRAINING_TOKENS)),
                 evaluations: trial.evaluation.times.map_or(DEFAULT_EVALUATIONS, u64::from),
                 evaluation_rows: trial.evaluation.rows.map(usize::from),
-                accuracy_check: trial.evaluation.accuracy_check,
+                accuracy,
                 seed_offset: 0,
             }),
+        })
+    }
+
+    /// What objectives, constraints and the file ask to be measured of trained models beside the loss.
+    fn accuracy(
+        &self,
+        file: &StudyFile,
+        score: Option<ScorePlan>,
+        asked: &dyn Fn(&str) -> bool,
+    ) -> Result<AccuracyPlan, SpaceError> {
+        let evaluation = &file.trial.evaluation;
+        let compared = [LOSS_KEPT_PERCENT, TOP1_AGREEMENT_PERCENT]
+            .into_iter()
+            .find(|metric| asked(metric));
+        let lost = Some(TOKEN_ACCURACY_LOST_PERCENT).filter(|metric| asked(metric));
+        for (key, is_on, wanted) in [
+            ("accuracy_check", evaluation.accuracy_check, compared),
+            ("fp32_training", evaluation.fp32_training, lost),
+        ] {
+            let keys = ["trial", "evaluation", key];
+            if let Some(metric) = wanted.filter(|_| self.document.has(&keys) && !is_on) {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(&keys),
+                    message: format!("`{metric}` is what this measures, and the study asks for it; remove this key"),
+                });
+            }
+        }
+        let scores = score_metrics(score.as_ref()).iter().any(|(name, _)| asked(name));
+        Ok(AccuracyPlan {
+            check: evaluation.accuracy_check || compared.is_some(),
+            fp32_training: evaluation.fp32_training || lost.is_some(),
+            score: score.map(Box::new),
+            is_required: compared.is_some() || lost.is_some() || scores,
         })
     }
 

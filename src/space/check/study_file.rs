@@ -4,7 +4,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use super::objective::follow_loss;
 use super::parameter::Parameters;
+use super::score::score_metrics;
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
 use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
@@ -27,6 +29,7 @@ const NATIVE_KEYS: &[&[&str]] = &[
     &["model"],
     &["data"],
     &["training"],
+    &["score"],
     &["trial", "sequence_length"],
     &["trial", "profile_steps"],
     &["trial", "profile_warmup"],
@@ -68,9 +71,15 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let target = context.target(&file)?;
     let mut parameters = context.parameters(&file.space, native)?;
     let baseline = context.baseline(&file.baseline, &parameters, native)?;
-    let mut objectives = context.objectives(&file.objectives, native)?;
-    let mut constraints = context.constraints(&file.constraints, native)?;
-    let mut plan = context.plan(&file, &objectives, &constraints, native)?;
+    let score = context.score(&file)?;
+    let scored = score_metrics(score.as_ref());
+    let metrics = native.then_some(scored.as_slice());
+    let mut objectives = context.objectives(&file.objectives, metrics)?;
+    let mut constraints = context.constraints(&file.constraints, metrics)?;
+    let mut plan = context.plan((&file, score), &objectives, &constraints, native)?;
+    if native {
+        follow_loss(&objectives, &constraints, &mut parameters.space);
+    }
     if let Some(target) = &target {
         target.take_over(&mut objectives, &mut constraints, &mut parameters.space);
     }

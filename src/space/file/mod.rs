@@ -4,6 +4,7 @@ mod entries;
 mod fidelity;
 mod parameter;
 mod quantity;
+mod score;
 mod study_file;
 mod track;
 mod warm_start;
@@ -12,6 +13,7 @@ pub use entries::Entries;
 pub use fidelity::{ConfirmDetails, ConfirmEntry, PrunerDetails, PrunerEntry, StopDetails, StopEntry};
 pub use parameter::{DetailedParameter, FileValue, Number, ParameterEntry};
 pub use quantity::{Bytes, Count, QuantityError, Seconds};
+pub use score::ScoreEntry;
 pub use study_file::{
     BackendEntry, BudgetEntry, CommandEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
     SamplerEntry, StudyFile, TrialEntry,

@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::{
-    Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, TrackEntry,
-    WarmStartEntry,
+    Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
+    TrackEntry, WarmStartEntry,
 };
+use crate::space::check::NATIVE_METRICS;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::stack::{STACKS, StackRow};
 use peft_tune_core::recipe::{DataSettings, TrainingSettings};
@@ -52,6 +53,8 @@ pub struct StudyFile {
     /// What one trial does.
     #[serde(default)]
     pub trial: TrialEntry,
+    /// Answers that each trained model generates to held-out prompts, and what scores them.
+    pub score: Option<ScoreEntry>,
     /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`.
     pub training: Option<TrainingSettings>,
     /// When the study ends.
@@ -115,9 +118,10 @@ impl ObjectiveEntry {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveDetails {
-    /// `throughput`, `peak_memory`, `loss`, or any metric that a command backend reports.
+    /// `throughput`, `peak_memory`, `loss`, `token_accuracy`, `token_accuracy_lost_percent`, `loss_kept_percent`,
+    /// `top1_agreement_percent`, what `score` measures, or any metric that a command backend reports.
     pub metric: String,
-    /// Default: `maximize` for throughput, `minimize` for anything else.
+    /// Default: `maximize` for throughput and accuracies, `minimize` for anything else.
     pub direction: Option<Direction>,
     /// Value from which the hypervolume is measured, in the metric's own unit (`24 GiB`, `60k`, `2.5`).
     #[schemars(with = "Option<FileValue>")]
@@ -161,8 +165,11 @@ pub struct EvaluationEntry {
     /// Evaluations during the training phase, at equal distances, the last at its end; default 2.
     pub times: Option<NonZeroU64>,
     /// Compares each trained model with the same on fp32 base weights, which takes their memory too; metrics
-    /// `loss_kept_percent` and `top1_agreement_percent`. Default false.
+    /// `loss_kept_percent` and `top1_agreement_percent`. Default: on where an objective or a constraint asks for one of them.
     pub accuracy_check: bool,
+    /// Trains each setting in fp32 too, as long and on the same rows, and compares the accuracies: metric
+    /// `token_accuracy_lost_percent`. Default: on where an objective or a constraint asks for it.
+    pub fp32_training: bool,
 }
 
 /// When the study ends: at whichever comes first.
@@ -214,7 +221,7 @@ pub struct CommandEntry {
 }
 
 /// Values as YAML has them: numbers and truth values are passed on as they are written.
-fn env_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub(super) fn env_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
         "additionalProperties": {"type": ["string", "number", "boolean"]},
@@ -272,7 +279,7 @@ name_or_map!(
     ObjectiveEntry,
     "Objective",
     |details: ObjectiveDetails| {
-        "anyOf": [{"type": "string", "enum": [THROUGHPUT, PEAK_MEMORY, LOSS]}, {"type": "string"}, details]
+        "anyOf": [{"type": "string", "enum": NATIVE_METRICS}, {"type": "string"}, details]
     }
 );
 

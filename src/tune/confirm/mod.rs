@@ -25,7 +25,7 @@ use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
+    AccuracyPlan, Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
 };
 use peft_tune_search::Problem;
 use seeds::SeedRuns;
@@ -321,7 +321,7 @@ fn trained(plan: TrainPlan) -> TrialPlan {
     TrialPlan {
         measure: None,
         train: Some(TrainPlan {
-            accuracy_check: false,
+            accuracy: AccuracyPlan::default(),
             ..plan
         }),
     }

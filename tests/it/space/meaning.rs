@@ -310,3 +310,33 @@ fn the_file_in_the_documentation_is_sound() {
         StudyFile::parse(Path::new("docs.yaml"), block, options).unwrap_or_else(|error| panic!("{error}"));
     }
 }
+
+#[test]
+fn accuracies_are_maximised_and_change_with_what_changes_the_loss() {
+    let study = read(
+        "model: ./base
+data: {train: train.jsonl}
+objectives: [throughput, token_accuracy, top1_agreement_percent]
+constraints: {loss_kept_percent: '>= 99%', token_accuracy: '>= 40%'}
+space: {learning_rate: {low: 1e-4, high: 1e-2}, gradient_checkpointing: [none, full]}
+",
+    )
+    .unwrap();
+    let directions: Vec<Direction> = study.objectives.iter().map(|one| one.direction).collect();
+    assert_eq!(directions, [Direction::Maximize; 3]);
+    let bounds: Vec<Bound> = study.constraints.iter().map(|one| one.bound).collect();
+    assert_eq!(bounds, [Bound::AtLeast(99.0), Bound::AtLeast(0.4)]);
+    let accuracy = study.plan.train.unwrap().accuracy;
+    assert!(accuracy.check && accuracy.is_required);
+    let affects = |name: &str| {
+        let mut parameters = study.space.parameters.iter();
+        let found = parameters.find(|one| one.name == name).unwrap();
+        found.affects.clone().unwrap()
+    };
+    assert_eq!(
+        affects("learning_rate"),
+        ["loss", "token_accuracy", "top1_agreement_percent", "loss_kept_percent"]
+    );
+    let costs = affects("gradient_checkpointing");
+    assert!(!costs.iter().any(|metric| metric == "token_accuracy"), "{costs:?}");
+}

@@ -130,14 +130,19 @@ fn files_that_are_not_there_are_named() {
 #[test]
 fn objectives_and_constraints_must_be_measurable() {
     insta::assert_snapshot!(top("objectives: [throughput, los]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `los`; did you mean `loss`?");
-    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss");
+    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent");
     insta::assert_snapshot!(top("objectives: [loss, throughput, loss]"), @"space.yaml:3:32: key `objectives[2]`: loss appears twice; remove one");
     insta::assert_snapshot!(top("objectives: []"), @"space.yaml:3:1: key `objectives`: a study has 1 to 4 objectives, not 0; name at least one metric");
     insta::assert_snapshot!(top("objectives: [{metric: loss, direction: maximize}]"), @"space.yaml:3:40: key `objectives[0].direction`: the direction of `loss` is minimize; remove this key");
     insta::assert_snapshot!(top("objectives: [{metric: peak_memory, reference: 24 apples}]"), @"space.yaml:3:47: key `objectives[0].reference`: found `24 apples`; write a size such as 22 GiB");
     insta::assert_snapshot!(top("constraints: {peak_memory: 22 GiB}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `22 GiB`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
     insta::assert_snapshot!(top("constraints: {peak_memory: <= 22 Gigs}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `<= 22 Gigs`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
-    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss");
+    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent");
+    insta::assert_snapshot!(top("objectives: [accuracy]"), @"space.yaml:3:14: key `objectives[0]`: unknown metric `accuracy`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent");
+    insta::assert_snapshot!(top("constraints: {token_accuracy: '>= 62'}"), @r##"space.yaml:3:31: key `constraints.token_accuracy`: found `>= 62`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%"##);
+    insta::assert_snapshot!(top("constraints: {top1_agreement_percent: '>= 120'}"), @r##"space.yaml:3:39: key `constraints.top1_agreement_percent`: found `>= 120`; write a bound in quotes, "<= .." or ">= ..", with a percentage from 0 to 100, such as 98.8"##);
+    insta::assert_snapshot!(top("objectives: [{metric: token_accuracy, reference: 3}]"), @"space.yaml:3:50: key `objectives[0].reference`: found `3`; write a share from 0 to 1, such as 0.62 or 62%");
+    insta::assert_snapshot!(top("objectives: [top1_agreement_percent]\ntrial: {evaluation: {accuracy_check: false}}"), @"space.yaml:4:38: key `trial.evaluation.accuracy_check`: `top1_agreement_percent` is what this measures, and the study asks for it; remove this key");
     insta::assert_snapshot!(top("constraints:\n  throughput: >= 100"), @r#"space.yaml:4:15: not valid YAML: a `>` after `:` begins a text block; put the bound in quotes, ">= .."; check indentation, brackets and quotes here and on the line above"#);
 }
 
@@ -241,4 +246,52 @@ proptest! {
             prop_assert!(error.rendered(false).starts_with("space.yaml:"));
         }
     }
+}
+
+#[test]
+fn what_scores_answers_is_checked() {
+    let cases = [
+        "objectives: [exact_match]",
+        "score: {}",
+        "score: {exact_match: {extract: {}}}",
+        "score: {exact_match: {extract: {regex: '('}}}",
+        "score: {exact_match: {extract: {json_path: answer}}}",
+        "score: {exact_match: {extract: {json_path: $.answer, take: last}}}",
+        "score: {exact_match: {normalize: [upper]}}",
+        "score: {exact_match: {}, timeout: 5s}",
+        "score: {command: [], metrics: {f1: maximize}}",
+        "score: {command: [score]}",
+        "score: {command: [score], metrics: {loss: maximize}}",
+        "score: {command: [score], metrics: {f 1: maximize}}",
+        "score: {command: [score], metrics: {f1: up}}",
+        "score: {command: [score], metrics: {f1: maximize}, timeout: 0s}",
+        "score: {command: [score], metrics: {f1: maximize}, folder: nowhere}",
+        "score: {command: [score], metrics: {f1: maximize}}\nobjectives: [{metric: f1, direction: minimize}]",
+        "score: {command: [score], metrics: {f1: maximize}}\nobjectives: [f2]",
+        "score: {exact_match: {}, rows: 0}",
+        "constraints: {exact_match: '>= 50'}\nscore: {exact_match: {}}",
+        "constraints: {token_accuracy_lost_percent: '<= 1.2'}\ntrial: {evaluation: {fp32_training: false}}",
+    ];
+    let said: Vec<String> = cases.iter().map(|case| top(case)).collect();
+    insta::assert_snapshot!(said.join("\n"), @r##"space.yaml:3:14: key `objectives[0]`: `exact_match` is measured on generated answers; add `score: {exact_match: {}}`
+space.yaml:3:1: key `score`: nothing scores the answers; write `exact_match: {}` or `command: [program, argument, ..]`
+space.yaml:3:23: key `score.exact_match.extract`: write one of `regex` and `json_path`
+space.yaml:3:40: key `score.exact_match.extract.regex`: this is no regular expression: unclosed group
+space.yaml:3:44: key `score.exact_match.extract.json_path`: a JSON path begins with `$`, as in $.answer
+space.yaml:3:60: key `score.exact_match.extract.take`: `take` is about matches of a `regex`; remove it
+space.yaml:3:35: key `score.exact_match.normalize[0]`: found `upper`; write one of strip, lower, punctuation, spaces, articles, numbers
+space.yaml:3:35: key `score.timeout`: this is about the program of `score.command`, and there is none; add it, or remove this key
+space.yaml:3:9: key `score.command`: there is no program; write [program, argument, ..]
+space.yaml:3:9: key `score.command`: no metric of this program is named; add `metrics: {name: maximize}` beside it, with what it prints
+space.yaml:3:37: key `score.metrics.loss`: the engine has a metric of this name; give the program's another
+space.yaml:3:37: key `score.metrics.f 1`: the name of a metric has letters, digits and `_`, `-`, `.` or `/`
+space.yaml:3:41: key `score.metrics.f1`: found `up`; write one of minimize, maximize
+space.yaml:3:61: key `score.timeout`: no program keeps a limit of 0; raise it, or remove the key
+space.yaml:3:60: key `score.folder`: there is no folder nowhere; correct the path (it is relative to the folder of this file)
+space.yaml:4:38: key `objectives[0].direction`: the direction of `f1` is maximize; remove this key
+space.yaml:4:14: key `objectives[0]`: unknown metric `f2`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, f1
+space.yaml:3:32: key `score.rows`: found the number 0; write a whole number, 1 or more
+space.yaml:3:28: key `constraints.exact_match`: found `>= 50`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%
+space.yaml:4:37: key `trial.evaluation.fp32_training`: `token_accuracy_lost_percent` is what this measures, and the study asks for it; remove this key"##);
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, loss_on: all}\nscore: {exact_match: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:37: key `data.loss_on`: `score` has models answer the prompts of held-out rows, and `loss_on: all` tells no prompt from an answer; remove one of both");
 }

@@ -19,6 +19,6 @@ pub use disturbance::{
 pub use fidelity::{Confirmed, Curve, Stop, student_95, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;
-pub use plan::{MeasurePlan, TrainPlan, TrialPlan};
+pub use plan::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 pub use request::StudyRequest;
 pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};

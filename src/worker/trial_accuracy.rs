@@ -1,0 +1,241 @@
+//! What a trial measures of its trained model beside the loss: what the precision keeps, what a training in F32 reaches, and answers.
+//!
+//! All of it happens behind the training and takes none of the setting's memory or throughput; its seconds are the trial's.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::TrialEvent;
+use super::scorer::ScorerError;
+use super::scoring::{ScoringError, score};
+use super::session::Fp32Key;
+use super::trial::{Interruption, Run, TrialRun, failure};
+use peft_tune_core::objective::{
+    LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+};
+use peft_tune_core::recipe::Precision;
+use peft_tune_core::score::ScorePlan;
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, with_causes};
+use peft_tune_engine::data::{MicroBatch, Prefetch};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::{BaseModel, LossKept, TrainError, Trainer};
+
+/// Why something could not be measured.
+enum Unmeasured {
+    /// The trial ends, whether or not somebody asks for the metric.
+    Ends(Interruption),
+    /// The trial goes without, unless somebody asks for the metric.
+    Goes(String),
+}
+
+impl Unmeasured {
+    /// What an error of the engine means to a measurement of this name.
+    fn of(what: &str, error: TrainError) -> Self {
+        match error.lost_device() {
+            true => Self::Ends(failure(error, Phase::Evaluate)),
+            false => Self::Goes(format!("{what}: {}", with_causes(&error))),
+        }
+    }
+}
+
+impl TrialRun<'_> {
+    /// What `plan` asks for beside the loss. What keeps that from being measured costs the trial these metrics and nothing else,
+    /// where no objective or constraint is among them.
+    pub(super) fn measure_accuracy(
+        &self,
+        plan: &TrainPlan,
+        mut run: Run,
+        held_out: &[MicroBatch],
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let accuracy = &plan.accuracy;
+        if !accuracy.check && !accuracy.fp32_training && accuracy.score.is_none() {
+            return Ok(());
+        }
+        emit(TrialEvent::Phase {
+            number: self.request.number,
+            phase: Phase::Evaluate,
+        });
+        // The memory of all this is none of the setting's.
+        self.loaded.memory.set_limit(None);
+        let settle = |done: Result<(), Unmeasured>| match done {
+            Ok(()) => Ok(()),
+            Err(Unmeasured::Ends(interruption)) => Err(interruption),
+            Err(Unmeasured::Goes(message)) if accuracy.is_required => Err(Interruption::Failed(FailReason::Crashed {
+                phase: Phase::Evaluate,
+                message,
+            })),
+            Err(Unmeasured::Goes(message)) => {
+                tracing::warn!("{message}");
+                Ok(())
+            }
+        };
+        if let Some(score) = &accuracy.score {
+            settle(self.score(score, &mut run.trainer, metrics))?;
+        }
+        if accuracy.check {
+            settle(self.compare_weights(&mut run.trainer, held_out, metrics))?;
+        }
+        // A second training need not stand beside the first in memory.
+        drop(run);
+        if accuracy.fp32_training {
+            settle(self.compare_training(plan, held_out, metrics))?;
+        }
+        Ok(())
+    }
+
+    /// Compares the trained model with the same on F32 base weights.
+    fn compare_weights(
+        &self,
+        trainer: &mut Trainer,
+        held_out: &[MicroBatch],
+        metrics: &mut Metrics,
+    ) -> Result<(), Unmeasured> {
+        let began = Instant::now();
+        let kept = self.loss_kept(trainer, held_out);
+        let kept = kept.map_err(|error| Unmeasured::of("the comparison with fp32 base weights", error))?;
+        metrics.insert("loss_fp32", kept.loss_f32);
+        metrics.insert(LOSS_KEPT_PERCENT, kept.percent());
+        metrics.insert(TOP1_AGREEMENT_PERCENT, 100.0 * kept.agreement);
+        metrics.insert("accuracy_check_s", began.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
+        let mut recipe = self.recipe.clone();
+        recipe.precision = Precision::Fp32;
+        if let Some(adapter) = &mut recipe.adapter {
+            // The values are copied from the trained model.
+            adapter.adapter_init = None;
+        }
+        let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, trainer.base().device())?;
+        let mut reference = Trainer::new(Arc::new(base), &recipe, 1)?;
+        LossKept::measure(trainer, &mut reference, held_out)
+    }
+
+    /// Compares the token accuracy with that of the same recipe trained in F32, from the same seed on the same rows.
+    fn compare_training(
+        &self,
+        plan: &TrainPlan,
+        held_out: &[MicroBatch],
+        metrics: &mut Metrics,
+    ) -> Result<(), Unmeasured> {
+        let Some(own) = metrics.value(TOKEN_ACCURACY) else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        let (reference, seconds) = match self.recipe.precision {
+            Precision::Fp32 => (own, 0.0),
+            _ => (self.fp32_accuracy(plan, held_out)?, began.elapsed().as_secs_f64()),
+        };
+        metrics.insert("token_accuracy_fp32", reference);
+        metrics.insert("fp32_training_s", seconds);
+        if reference <= 0.0 {
+            return Err(Unmeasured::Goes(
+                "the training in fp32 finds none of the held-out tokens: nothing can be lost of that; train longer, or \
+                 evaluate on more rows"
+                    .to_owned(),
+            ));
+        }
+        metrics.insert(TOKEN_ACCURACY_LOST_PERCENT, 100.0 * (reference - own) / reference);
+        Ok(())
+    }
+
+    /// The token accuracy of the recipe trained in F32; trained once in this process.
+    fn fp32_accuracy(&self, plan: &TrainPlan, held_out: &[MicroBatch]) -> Result<f64, Unmeasured> {
+        let mut recipe = self.recipe.clone();
+        recipe.precision = Precision::Fp32;
+        recipe.training.seed = recipe.training.seed.wrapping_add(plan.seed_offset);
+        let key = Fp32Key {
+            training: recipe.loss_key(),
+            length: plan.length,
+            evaluation_rows: plan.evaluation_rows,
+        };
+        let known = self
+            .fp32_accuracies
+            .borrow()
+            .iter()
+            .find(|(one, _)| *one == key)
+            .map(|(_, value)| *value);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let source = Arc::new(self.source(&recipe).map_err(Unmeasured::Ends)?);
+        let steps = source.steps(plan.length);
+        let failed = |error| Unmeasured::of("the training in fp32", error);
+        let device = self.loaded.base.device();
+        let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, device).map_err(failed)?;
+        let trainer = Trainer::new(Arc::new(base), &recipe, steps);
+        let trainer = trainer.and_then(|trainer| trainer.with_collective(self.collective.clone()));
+        let mut trainer = trainer.map_err(failed)?;
+        let batches = Prefetch::start(source, 0..steps);
+        for batch in batches.map_err(|error| Unmeasured::Goes(format!("the training in fp32: {error}")))? {
+            self.wait(self.control.wait_while_held(self.request.number));
+            trainer.step(&batch).map_err(failed)?;
+            self.ends_now(trainer.steps())?;
+        }
+        let accuracy = trainer.evaluate(held_out).map_err(failed)?.accuracy;
+        self.fp32_accuracies.borrow_mut().push((key, accuracy));
+        Ok(accuracy)
+    }
+
+    /// Ends the trial where it was asked to stop or its time is up, on all devices alike.
+    fn ends_now(&self, at_step: u64) -> Result<(), Unmeasured> {
+        let mut ends = [
+            f64::from(u8::from(self.is_stopped())),
+            f64::from(u8::from(self.is_late())),
+        ];
+        let shared = self.collective.highest(&mut ends);
+        shared.map_err(|error| Unmeasured::of("the training in fp32", error.into()))?;
+        match ends {
+            [stopped, _] if stopped > 0.0 => Err(Unmeasured::Ends(Interruption::Stopped { at_step })),
+            [_, late] if late > 0.0 => Err(Unmeasured::Ends(self.timed_out())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the model answer held-out prompts, and scores the answers. All devices answer, and the first one's are scored.
+    fn score(&self, plan: &ScorePlan, trainer: &mut Trainer, metrics: &mut Metrics) -> Result<(), Unmeasured> {
+        let files = ModelFiles::resolve_weights(&self.recipe.model, &mut ());
+        let files = files.map_err(|error| Unmeasured::Goes(format!("`score`: {}", with_causes(&error))))?;
+        let at_step = trainer.steps();
+        let inputs = (trainer, self.loaded.data.held_out(), &files);
+        let is_first = self.collective.rank() == 0;
+        let stops = || self.is_stopped() || self.is_late();
+        match score(plan, inputs, is_first, &stops, metrics) {
+            Ok(()) => Ok(()),
+            Err(ScoringError::Stopped | ScoringError::Scorer(ScorerError::Stopped)) => {
+                Err(Unmeasured::Ends(if self.is_late() && !self.is_stopped() {
+                    self.timed_out()
+                } else {
+                    Interruption::Stopped { at_step }
+                }))
+            }
+            Err(ScoringError::Generation(error)) => Err(Unmeasured::of("answering held-out prompts", error)),
+            Err(error) => Err(Unmeasured::Goes(with_causes(&error))),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.control.is_stopped(self.request.number)
+    }
+
+    /// Whether the trial has taken longer than it may.
+    fn is_late(&self) -> bool {
+        let limit = self.request.time_limit_s;
+        limit.is_some_and(|limit| self.after_s() > limit)
+    }
+
+    fn timed_out(&self) -> Interruption {
+        Interruption::Failed(FailReason::TimedOut {
+            phase: Phase::Evaluate,
+            after_s: self.after_s(),
+        })
+    }
+
+    /// Seconds since the trial began, without those in which it waited for neighbours.
+    fn after_s(&self) -> f64 {
+        self.started.elapsed().saturating_sub(self.waited.get()).as_secs_f64()
+    }
+}
