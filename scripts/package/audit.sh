@@ -11,7 +11,8 @@ manylinux_*) ;;
 *) echo "error: $(basename "$wheel") promises no C library: make it with \`wheels.sh --portable\` or \`--relinked\`" >&2 && exit 2 ;;
 esac
 processor=${tag#manylinux_*_*_}
-package=$(basename "${wheel%%-*}")
+package=$(basename "$wheel")
+package=${package%%-*}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/python"

@@ -48,3 +48,17 @@ ln -s "$stub" "$folder/driver/libcuda.so.1"
 alone LD_LIBRARY_PATH="$folder/driver" "$folder/python/bin/peft-tune" --version
 alone LD_LIBRARY_PATH="$folder/driver" "$folder/python/bin/peft-tune" doctor --db "$folder/doctor.db" > "$folder/doctor.txt" 2>&1
 grep 'built with CUDA support' "$folder/doctor.txt"
+# The libraries are those of the environment, not of some toolkit here.
+alone LD_LIBRARY_PATH="$folder/driver" LD_DEBUG=libs "$folder/python/bin/peft-tune" --version > /dev/null 2> "$folder/loaded"
+for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13; do
+  grep -oE "calling init: $folder/python/.*/$library" "$folder/loaded" | sort -u | sed "s|calling init: $folder/python/|loaded |" | grep . || {
+    echo "error: $library is not loaded from the environment:" >&2
+    grep "$library" "$folder/loaded" >&2
+    exit 1
+  }
+done
+# Without a GPU it searches on the processor.
+cd "$folder"
+alone LD_LIBRARY_PATH="$folder/driver" "$folder/python/bin/peft-tune" quickstart --trials 1 --time 1m > search.txt 2> search.log ||
+  { cat search.log && exit 1; }
+grep '^\* recommended: trial ' search.txt
