@@ -233,7 +233,7 @@ fn template(_: &Corpus, bytes: &[u8]) {
 
 fn data(corpus: &Corpus, name: &str, bytes: &[u8]) {
     let settings = DataSettings {
-        train: vec![corpus.put(name, bytes)],
+        train: vec![corpus.put(name, bytes)].into(),
         held_out: HeldOut::Fraction(0.5),
         ..DataSettings::default()
     };

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::database::DatabaseArgs;
 use super::dry_run::{phases, slot_text};
 use super::prepare::file_bytes;
+use super::shares::text_of;
 use super::track;
 use crate::report::{about_duration, bytes, metric_words, printable};
 use crate::space::Study;
@@ -25,14 +26,13 @@ pub(super) fn plan_text(study: &Study, database: &DatabaseArgs, slots: &[Placeme
     add("finds", format!("the best trade-off of {}", and(&objectives)));
     add("a trial", phases(study));
     if let Some(base) = &study.base {
-        let files: Vec<String> = base.data.train.iter().map(|path| path.display().to_string()).collect();
         add("model", base.model.clone());
         // Data of the hub that are not here yet have no size.
         let size = match file_bytes(&base.data) {
             0 => String::new(),
             size => format!(" ({})", bytes(size as f64)),
         };
-        add("data", format!("{}{size}", files.join(", ")));
+        add("data", format!("{}{size}", text_of(&base.data.train)));
     }
     for slot in slots.iter().take(NAMED) {
         add("runs on", slot_text(study, slot));

@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_recipe_is_a_baseline_too() {
         let data = DataSettings {
-            train: vec!["train.jsonl".into()],
+            train: "train.jsonl".into(),
             ..DataSettings::default()
         };
         let said = shown(&RecipeFile::to_yaml(&Recipe::new("m", data)).unwrap());

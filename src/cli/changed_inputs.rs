@@ -25,6 +25,8 @@ const HEAD: usize = 4 << 20;
 const BLOCK: usize = 64 << 10;
 /// Blocks that are sampled, evenly spaced, the last one at the end.
 const BLOCKS: u64 = 256;
+/// Role of the shares that sets are mixed by. Studies that mix none have no such input.
+pub(super) const TRAINING_WEIGHTS: &str = "training weights";
 /// Role of the device among the inputs.
 const DEVICE: &str = "device";
 
@@ -51,7 +53,7 @@ pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<Input
                 .collect(),
         ),
         ("chat template", recipe.data.chat_template.iter().collect()),
-        ("training data", data.train.iter().collect()),
+        ("training data", data.train.files().collect()),
         ("held-out data", data.held_out.files().iter().collect()),
     ];
     let mut inputs = Vec::new();
@@ -65,6 +67,20 @@ pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<Input
                 fingerprint,
             });
         }
+    }
+    let shares: Vec<String> = recipe
+        .data
+        .train
+        .sets()
+        .iter()
+        .map(|set| set.weight.to_string())
+        .collect();
+    if !shares.is_empty() {
+        inputs.push(InputRecord {
+            role: TRAINING_WEIGHTS.to_owned(),
+            path: shares.join(", "),
+            fingerprint: shares.join(" "),
+        });
     }
     Ok(inputs)
 }
@@ -194,7 +210,7 @@ fn differences(before: &[InputRecord], now: &[InputRecord]) -> Vec<String> {
                 continue;
             }
             match (old, new) {
-                (Some(old), Some(new)) if [DEVICE, TARGET_STACK, TARGET_DEVICE].contains(&role) => {
+                (Some(old), Some(new)) if [DEVICE, TARGET_STACK, TARGET_DEVICE, TRAINING_WEIGHTS].contains(&role) => {
                     found.push(format!("{role} `{}` to `{}`", old.path, new.path))
                 }
                 // Studies of earlier versions do not say, and commands compute on what they like.

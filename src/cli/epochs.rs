@@ -40,7 +40,12 @@ pub(super) fn warning_of_study(study: &Study, base: &Recipe, data: &PreparedData
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for length in sequence_lengths(study, base) {
         let data = data.at_length(length).map_err(CliError::bad_input)?;
-        let epochs = tokens as f64 / data.train().statistics().tokens as f64;
+        let batch = BatchSettings {
+            sequence_length: length,
+            ..BatchSettings::default()
+        };
+        let source = BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)?;
+        let epochs = tokens as f64 / source.tokens_per_epoch() as f64;
         (least, most) = (least.min(epochs), most.max(epochs));
     }
     Ok(text(

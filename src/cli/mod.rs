@@ -75,6 +75,7 @@ mod schema;
 mod screen;
 mod search;
 mod search_kernels;
+mod shares;
 mod show;
 mod standing;
 mod status;

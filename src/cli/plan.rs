@@ -11,6 +11,7 @@ use super::output::{tell, terminal_width, write_result};
 use super::plan_stack;
 use super::plan_stack::StackArgs;
 use super::plan_text::{StudyPlan, to_json, to_text};
+use super::shares;
 use super::study_rows::{StudyRows, study_of};
 use crate::report::Lengths;
 use crate::space::Study;
@@ -134,6 +135,11 @@ fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Opti
         return Ok(None);
     };
     let looked_at = (|| {
+        if rows.sample.is_none() {
+            for warning in shares::warnings(&base.data.train, (&base.batch, None), &rows.data)? {
+                tell(format_args!("warning: {warning}"));
+            }
+        }
         if rows.sample.is_none()
             && let Some(warning) = epochs::warning_of_study(study, base, &rows.data)?
         {

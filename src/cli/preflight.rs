@@ -1,12 +1,13 @@
 //! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
 
 use super::CliError;
-use super::changed_inputs::{fingerprint_of, inputs_of};
+use super::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
 use super::download::DownloadProgress;
 use super::epochs;
 use super::forecast::sequence_lengths;
 use super::output::tell;
 use super::prepare::prepared;
+use super::shares::{self, text_of};
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
@@ -44,17 +45,15 @@ pub(super) fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliErro
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }
+    for warning in shares::warnings(&recipe.data.train, (&recipe.batch, None), &data)? {
+        tell(format_args!("warning: {warning}"));
+    }
     if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     check_questions(study, &data)?;
     let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
-    let sources: Vec<_> = recipe
-        .data
-        .train
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let sources = text_of(&recipe.data.train);
     let inputs = inputs_of(recipe, &files)?;
     Ok(Preflight {
         model: ModelRecord {
@@ -64,16 +63,22 @@ pub(super) fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliErro
             fingerprint: fingerprint_of(&inputs, &["config", "weights"]),
         },
         data_set: DataSetRecord {
-            source: sources.join(", "),
+            source: sources,
             rows: Some(train.documents),
-            tokens: Some(train.tokens),
+            tokens: Some(shares::tokens_of_epoch(&data)?),
             held_out_rows: Some(held_out.documents),
             // Studies that read other parts of the same files have other rows.
             fingerprint: format!(
                 "{}-{}-{}",
                 fingerprint_of(
                     &inputs,
-                    &["tokenizer", "chat template", "training data", "held-out data"],
+                    &[
+                        "tokenizer",
+                        "chat template",
+                        "training data",
+                        TRAINING_WEIGHTS,
+                        "held-out data"
+                    ],
                 ),
                 train.documents,
                 held_out.documents

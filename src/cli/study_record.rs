@@ -19,7 +19,7 @@ pub(super) fn inputs_of(study: &Study) -> Inputs {
     let data = on_disk(&base.data).unwrap_or_else(|_| base.data.clone());
     let files = data
         .train
-        .iter()
+        .files()
         .chain(&data.chat_template)
         .chain(data.held_out.files());
     Inputs::of(model.into_iter().chain(files.cloned()))

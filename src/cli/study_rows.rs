@@ -7,7 +7,7 @@ use super::forecast::{self, Rows};
 use super::init::about_rows;
 use super::output::tell;
 use super::prepare::prepared;
-use crate::report::{Lengths, RowsAtLength, SampleOf};
+use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
 use crate::space::{ReadOptions, SpaceError, Study, StudyFile};
 use peft_tune_core::predict::RowLengths;
 use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, HubDataSet, Recipe};
@@ -47,10 +47,12 @@ pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
     };
     let mut files = data
         .train
-        .iter()
+        .files()
         .chain(data.held_out.files())
         .chain(&data.chat_template);
-    match files.find(|path| !is_here(path)) {
+    let missing = files.find(|path| !is_here(path)).cloned();
+    drop(files);
+    match missing {
         Some(missing) => {
             tell(format_args!(
                 "warning: no data at {}: every row is assumed to be full, and no lengths are shown",
@@ -145,7 +147,14 @@ impl StudyRows {
             micro_batches.push(base.batch.micro_batch);
         }
         micro_batches.sort_unstable();
-        Ok(Lengths::new(lengths, at, &micro_batches, self.sample))
+        let passes = dealt(&whole, UNCUT, false)?.passes();
+        let sets = base.data.train.sets().iter().zip(passes);
+        let sets = sets.map(|(set, passes)| SetShare {
+            files: set.files.clone(),
+            share: set.weight,
+            passes: self.sample.is_none().then_some(passes),
+        });
+        Ok(Lengths::new(lengths, at, &micro_batches, self.sample).with_sets(sets.collect()))
     }
 }
 
@@ -201,16 +210,16 @@ fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Option<SampleOf>) {
         };
         std::fs::metadata(path).map_or(0, |metadata| metadata.len().saturating_mul(factor))
     };
-    let bytes: u64 = data.train.iter().chain(data.held_out.files()).map(size).sum();
+    let bytes: u64 = data.train.files().chain(data.held_out.files()).map(size).sum();
     if bytes <= QUICK_BYTES {
         return (base.clone(), None);
     }
-    let about: Vec<Option<u64>> = data.train.iter().map(|path| about_rows(path)).collect();
+    let about: Vec<Option<u64>> = data.train.files().map(|path| about_rows(path)).collect();
+    let most = data.max_rows.unwrap_or(usize::MAX) as u64;
     let all_rows: Option<u64> = about.into_iter().sum();
-    let trained: u64 = data.train.iter().map(size).sum();
+    let trained: u64 = data.train.files().map(size).sum();
     let share = QUICK_BYTES as f64 / trained.max(1) as f64;
     let first_rows = all_rows.map_or(SOME_ROWS, |rows| ((rows as f64 * share) as u64).max(1000));
-    let most = data.max_rows.unwrap_or(usize::MAX) as u64;
     if most <= first_rows {
         return (base.clone(), None);
     }
@@ -236,7 +245,7 @@ mod tests {
         let recipe = |rows: usize| {
             std::fs::write(&path, row.repeat(rows)).unwrap();
             let data = DataSettings {
-                train: vec![path.clone()],
+                train: vec![path.clone()].into(),
                 ..DataSettings::default()
             };
             Recipe::new("m", data)

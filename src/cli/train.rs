@@ -13,6 +13,7 @@ use super::model::ComputeArgs;
 use super::output::{tell, write_result};
 use super::prepare::prepared;
 use super::same_again::same_again;
+use super::shares;
 use super::train_devices::{AskedDevices, TrainDevices};
 use super::train_ranks::OtherRanks;
 use super::train_watch::{Display, LogEvery, TrainWatch};
@@ -176,6 +177,10 @@ fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
+        tell(format_args!("warning: {warning}"));
+    }
+    let course = (&recipe.batch, Some(recipe.training.length));
+    for warning in shares::warnings(&recipe.data.train, course, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     if let Some(warning) = epochs::warning_of_recipe(&recipe, &data)? {

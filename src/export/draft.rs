@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::target_yaml::TargetYaml;
 use super::write::Rendered;
-use super::{ExportFormat, ExportInput, Warning};
+use super::{ExportError, ExportFormat, ExportInput, Warning};
 use peft_tune_core::recipe::settings::{SettingRow, Tool, setting, settings, unsearched};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, ParamValue, Recipe};
 
@@ -193,6 +193,18 @@ impl<'a> Draft<'a> {
             );
         }
         self.say_as("alpha", whole);
+    }
+
+    /// Refuses sets that are mixed, for tools that cannot.
+    pub(super) fn refuse_mixture(&self, reason: &'static str) -> Result<(), ExportError> {
+        match self.recipe().data.train.sets() {
+            [] => Ok(()),
+            _ => Err(ExportError::Refused {
+                format: self.format,
+                field: "data.train",
+                reason,
+            }),
+        }
     }
 
     /// Says the seed.

@@ -1,6 +1,7 @@
 //! [`Lengths`]: how long the rows of a study's data are, what is cut and padded of them, and what packing would gain.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -21,8 +22,21 @@ pub struct Lengths {
     /// Where not all rows were looked at.
     pub sample: Option<SampleOf>,
     pub histogram: Vec<LengthBin>,
+    /// Where sets are mixed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<SetShare>,
     /// At each sequence length of the study.
     pub at: Vec<AtLength>,
+}
+
+/// A set of a mixture.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SetShare {
+    pub files: Vec<PathBuf>,
+    /// Of the rows of an epoch.
+    pub share: f64,
+    /// How often an epoch goes through its rows; `None` where not all rows were looked at.
+    pub passes: Option<f64>,
 }
 
 /// What a sample is of.
@@ -130,8 +144,14 @@ impl Lengths {
             longest: quantile(1.0),
             sample,
             histogram: histogram(&lengths),
+            sets: Vec::new(),
             at: at.into_iter().map(|rows| AtLength::new(rows, micro_batches)).collect(),
         }
+    }
+
+    /// With the sets that the rows are a mixture of.
+    pub fn with_sets(self, sets: Vec<SetShare>) -> Self {
+        Self { sets, ..self }
     }
 
     /// For people, with a chart, of this engine.
@@ -155,6 +175,16 @@ impl Lengths {
             }
         };
         line("rows", &format!("{rows} to train on, {tokens} tokens{of}"));
+        for (set, name) in self.sets.iter().zip(short_names(&self.sets)) {
+            let passes = set.passes.map_or_else(String::new, |passes| match passes < 0.995 {
+                true => format!(": an epoch sees {:.0}% of its rows", 100.0 * passes),
+                false => format!(": an epoch goes {passes:.1} times through its rows"),
+            });
+            line(
+                "mixed",
+                &format!("{} of the rows are of {name}{passes}", percent(set.share)),
+            );
+        }
         let (median, most, longest) = (self.median, self.most_rows, self.longest);
         line(
             "tokens a row",
@@ -242,6 +272,43 @@ impl AtLength {
             "packing",
             &format!("{rows} rows that are {full:.0}% full; tokens with padding over tokens with packing: {saves}"),
         );
+    }
+}
+
+/// `70%`, `12.5%`, `0.04%`.
+pub fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    let decimals = match percent {
+        whole if (whole - whole.round()).abs() < 1e-6 => 0,
+        small if small < 1.0 => 2,
+        _ => 1,
+    };
+    format!("{percent:.decimals$}%")
+}
+
+/// Names of the sets: without their folders, where that tells them apart.
+fn short_names(sets: &[SetShare]) -> Vec<String> {
+    let of = |set: &SetShare| {
+        let first = set.files.first();
+        let name = first.and_then(|path| path.file_name());
+        let others = match set.files.len() {
+            0 | 1 => String::new(),
+            many => format!(" and {} more", many - 1),
+        };
+        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned() + &others)
+    };
+    let names: Vec<String> = sets.iter().map(of).collect();
+    let is_clear = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
+    match names.iter().all(is_clear) {
+        true => names,
+        false => sets
+            .iter()
+            .map(|set| {
+                set.files
+                    .first()
+                    .map_or_else(String::new, |path| path.display().to_string())
+            })
+            .collect(),
     }
 }
 

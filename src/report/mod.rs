@@ -20,7 +20,7 @@ pub use baseline::{Gain, against_baseline, gains};
 pub use basis::{basis, confirmation_text, disturbance_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;
-pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf};
+pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
 pub use number::{
     about_duration, bytes, change, duration, metric_heading, metric_value, metric_words, param_value, significant,
 };

@@ -215,7 +215,7 @@ mod tests {
 
     fn recipe(change: impl FnOnce(&mut Recipe)) -> Recipe {
         let data = DataSettings {
-            train: vec!["train.jsonl".into()],
+            train: "train.jsonl".into(),
             ..Default::default()
         };
         let mut recipe = Recipe::new("model", data);

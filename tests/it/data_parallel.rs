@@ -29,7 +29,7 @@ const STEPS: u64 = 10;
 fn recipe(devices: usize) -> Recipe {
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     let data = DataSettings {
-        train: vec![assets.join("train.jsonl")],
+        train: vec![assets.join("train.jsonl")].into(),
         held_out: HeldOut::Files(vec![assets.join("held_out.jsonl")]),
         max_rows: Some(64),
         ..DataSettings::default()

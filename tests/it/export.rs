@@ -14,7 +14,7 @@ use peft_tune_core::study::{Metrics, TrialNumber};
 
 fn data() -> DataSettings {
     DataSettings {
-        train: vec!["/data/train.jsonl".into()],
+        train: "/data/train.jsonl".into(),
         held_out: HeldOut::Fraction(0.1),
         format: DataFormat::Messages,
         ..DataSettings::default()
@@ -39,7 +39,10 @@ pub(crate) fn qlora() -> Recipe {
     let mut recipe = Recipe::new("/models/base", data());
     recipe.data.format = DataFormat::PromptCompletion;
     recipe.data.held_out = HeldOut::File("/data/held_out.jsonl".into());
-    recipe.data.train.push("/data/more.jsonl".into());
+    recipe.data.train = ["/data/train.jsonl", "/data/more.jsonl"]
+        .map(Into::into)
+        .to_vec()
+        .into();
     recipe.data.max_rows = Some(5000);
     recipe.precision = Precision::Nf4Double;
     recipe.adapter = Some(AdapterSettings {
@@ -69,7 +72,7 @@ pub(crate) fn qlora() -> Recipe {
 /// Settings that the targets cannot say, each of which must be told.
 pub(crate) fn odd() -> Recipe {
     let mut recipe = Recipe::new("/models/base", data());
-    recipe.data.train = vec!["/data/train.txt".into()];
+    recipe.data.train = "/data/train.txt".into();
     recipe.data.format = DataFormat::Text;
     recipe.precision = Precision::Fp32;
     recipe.adapter = Some(AdapterSettings {

@@ -14,7 +14,7 @@ use super::trial_run::{self, complete};
 fn gradients_that_overflow_are_no_divergence() {
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     let data = DataSettings {
-        train: vec![assets.join("train.jsonl")],
+        train: vec![assets.join("train.jsonl")].into(),
         held_out: HeldOut::Files(vec![assets.join("held_out.jsonl")]),
         ..DataSettings::default()
     };

@@ -7,7 +7,7 @@ use peft_tune::stacks::{Imported, import, parse_recipe};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataFormat, HeldOut, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
-    TargetModules, TargetPreset, TrainingLength,
+    TargetModules, TargetPreset, TrainingData, TrainingLength, TrainingSet,
 };
 
 use crate::export::{export_again, lora, odd, qlora};
@@ -120,7 +120,7 @@ fn a_data_set_of_the_hub_is_named_and_read_back() {
     for address in ["hf://datasets/owner/rows", "hf://datasets/owner/rows:en/train_sft"] {
         for (format, part) in tools {
             let mut recipe = lora();
-            recipe.data.train = vec![address.into()];
+            recipe.data.train = address.into();
             let (_, imported) = there_and_back(&recipe, format).unwrap();
             let folder = tempfile::tempdir().unwrap();
             let exported = export_again(&recipe, format, folder.path(), false).unwrap();
@@ -132,16 +132,78 @@ fn a_data_set_of_the_hub_is_named_and_read_back() {
     }
     // A revision that a tool cannot say is told, and a second data set where it loads one only.
     let mut recipe = lora();
-    recipe.data.train = vec!["hf://datasets/owner/rows@v1".into()];
+    recipe.data.train = "hf://datasets/owner/rows@v1".into();
     for format in [ExportFormat::Trl, ExportFormat::LlamaFactory] {
         let (exported, _) = there_and_back(&recipe, format).unwrap();
         let is_told = exported.warnings.iter().any(|warning| warning.field == "data.train");
         assert!(is_told, "{format}");
     }
-    recipe.data.train.push("/data/more.jsonl".into());
+    recipe.data.train = ["hf://datasets/owner/rows@v1", "/data/more.jsonl"]
+        .map(Into::into)
+        .to_vec()
+        .into();
     let folder = tempfile::tempdir().unwrap();
     let error = export_again(&recipe, ExportFormat::Torchtune, folder.path(), false).unwrap_err();
     assert!(error.to_string().contains("data.train"), "{error}");
+}
+
+#[test]
+fn a_mixture_is_said_where_a_tool_mixes_and_refused_by_name_elsewhere() {
+    let mut recipe = lora();
+    recipe.data.format = DataFormat::Messages;
+    let set = |file: &str, weight| TrainingSet {
+        files: vec![file.into()],
+        weight,
+    };
+    recipe.data.train = TrainingData::Mixture(vec![set("/data/a.jsonl", 0.7), set("/data/b.jsonl", 0.3)]);
+    for (format, parts) in [
+        (ExportFormat::Trl, ["fraction: 0.7", "fraction: 0.3"]),
+        (
+            ExportFormat::LlamaFactory,
+            ["mix_strategy: interleave_over", "interleave_probs: \"0.7,0.3\""],
+        ),
+        (
+            ExportFormat::Unsloth,
+            ["interleave_datasets(", "probabilities=[0.7, 0.3]"],
+        ),
+    ] {
+        let (exported, imported) = there_and_back(&recipe, format).unwrap();
+        assert_eq!(imported.recipe.data.train, recipe.data.train, "{format}");
+        assert_eq!(imported.recipe.data.held_out, recipe.data.held_out, "{format}");
+        assert_eq!(imported.data_notes, [""; 0], "{format}");
+        assert!(
+            exported.warnings.iter().any(|warning| warning.field == "data.train"),
+            "{format}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let exported = export_again(&recipe, format, folder.path(), false).unwrap();
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        assert!(parts.iter().all(|part| text.contains(part)), "{format}: {text}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for format in [ExportFormat::Axolotl, ExportFormat::Torchtune] {
+        let error = export_again(&recipe, format, folder.path(), false)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("refuses `data.train`") && error.contains("knows no weights"),
+            "{error}"
+        );
+    }
+    // Its held-out files are mixed by the weights of others.
+    recipe.data.held_out = HeldOut::File("/data/held_out.jsonl".into());
+    let error = export_again(&recipe, ExportFormat::LlamaFactory, folder.path(), false).unwrap_err();
+    assert!(error.to_string().contains("refuses `data.held_out`"), "{error}");
+    // A file of such a tool that says something else.
+    let path = folder.path().join("trl.yaml");
+    let text = "model_name_or_path: m\ndatasets:\n  - {path: json, data_files: a.jsonl, fraction: 0.5}\n  - {path: json, data_files: b.jsonl}\n";
+    std::fs::write(&path, text).unwrap();
+    let imported = import(&path, ExportFormat::Trl.stack()).unwrap();
+    assert_eq!(imported.recipe.data.train.sets(), []);
+    assert!(
+        imported.data_notes[0].contains("has no share above 0 for each of the 2 data sets"),
+        "{imported:?}"
+    );
 }
 
 #[test]
@@ -290,7 +352,7 @@ fn a_command_line_and_a_script_are_read_as_a_yaml_is() {
             (recipe.optimizer.learning_rate, recipe.training.length),
             (1e-3, TrainingLength::Steps(7))
         );
-        assert_eq!(recipe.data.train, [Path::new("train.jsonl")]);
+        assert_eq!(recipe.data.train, "train.jsonl".into());
     }
 }
 

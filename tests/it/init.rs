@@ -97,7 +97,7 @@ fn own_recipe() -> Recipe {
     let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     let mut recipe = crate::export::lora();
     recipe.model = quickstart.join("base").to_string_lossy().into_owned();
-    recipe.data.train = vec![quickstart.join("train.jsonl")];
+    recipe.data.train = vec![quickstart.join("train.jsonl")].into();
     recipe.batch.micro_batch = 2;
     recipe.batch.gradient_accumulation = 6;
     recipe.batch.sequence_length = 96;
@@ -138,7 +138,7 @@ fn a_config_of_every_tool_becomes_a_study_around_its_setting() {
         let base = study.base.as_ref().unwrap();
         assert_eq!(study.fixed["alpha_ratio"].to_string(), "3", "{format}");
         assert_eq!(
-            (base.model.as_str(), base.data.train[0].as_path()),
+            (base.model.as_str(), base.data.train.files().next().unwrap().as_path()),
             (recipe.model.as_str(), Path::new(OWN_DATA))
         );
         assert_eq!(base.data.format, recipe.data.format);

@@ -151,7 +151,7 @@ fn the_chat_template_is_what_the_base_model_has_read() {
     let path = folder.path().join("rows.jsonl");
     std::fs::write(&path, texts::to_jsonl(&[messages])).unwrap();
     let settings = DataSettings {
-        train: vec![path.clone()],
+        train: vec![path.clone()].into(),
         held_out: HeldOut::File(path),
         ..DataSettings::default()
     };
@@ -202,7 +202,7 @@ fn the_study_file_is_sound() {
 /// The shipped rows as a training sees them.
 fn data() -> PreparedData {
     let settings = DataSettings {
-        train: vec![quickstart().join("train.jsonl")],
+        train: vec![quickstart().join("train.jsonl")].into(),
         held_out: HeldOut::File(quickstart().join("held_out.jsonl")),
         ..DataSettings::default()
     };

@@ -236,7 +236,7 @@ impl Engine {
             path
         };
         let data = DataSettings {
-            train: vec![rows(64, "train.jsonl")],
+            train: vec![rows(64, "train.jsonl")].into(),
             held_out: HeldOut::File(rows(4, "held_out.jsonl")),
             format: DataFormat::Tokenized,
             ..DataSettings::default()

@@ -31,7 +31,7 @@ pub(crate) fn study_record(name: &str) -> StudyRecord {
 
 pub(crate) fn recipe() -> Recipe {
     let data = DataSettings {
-        train: vec!["train.jsonl".into()],
+        train: "train.jsonl".into(),
         ..DataSettings::default()
     };
     let mut recipe = Recipe::new("tiny", data);

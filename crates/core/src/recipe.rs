@@ -16,6 +16,7 @@ mod schedule;
 pub mod settings;
 mod tool_keys;
 mod training;
+mod training_data;
 mod value;
 
 use schemars::JsonSchema;
@@ -34,6 +35,7 @@ pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use tool_keys::{KeyValue, Keys, ToolKeys};
 pub use training::{TrainingLength, TrainingSettings};
+pub use training_data::{TrainingData, TrainingSet, WeightFault};
 pub use value::ParamValue;
 
 /// Settings of one fine-tuning.
@@ -112,7 +114,7 @@ mod tests {
     #[test]
     fn a_recipe_survives_json() {
         let data = DataSettings {
-            train: vec!["train.jsonl".into()],
+            train: "train.jsonl".into(),
             ..Default::default()
         };
         let recipe = Recipe::new("model", data);

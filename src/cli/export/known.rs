@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::ModelShape;
-use peft_tune_core::recipe::{DataFormat, Recipe};
+use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe};
 use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
@@ -41,14 +41,23 @@ impl KnownFacts {
         let model_folder = model_folder(&recipe.model);
         let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
         let data = on_disk(&recipe.data).unwrap_or_else(|_| recipe.data.clone());
-        let first = data.train.first();
         Self {
             shape: config.as_deref().and_then(shape_in),
             architecture: config.and_then(|config| Architecture::from_config(&config).ok()),
-            data_format: first.and_then(|path| recognise(path, &recipe.data.columns).ok().flatten()),
+            data_format: format_of(&data),
             model_folder,
         }
     }
+}
+
+/// What all files are recognised as; `None` where they are not all the same.
+fn format_of(data: &DataSettings) -> Option<DataFormat> {
+    let mut formats = data
+        .train
+        .files()
+        .filter_map(|path| recognise(path, &data.columns).ok().flatten());
+    let first = formats.next()?;
+    formats.all(|format| format == first).then_some(first)
 }
 
 /// The dimensions in a `config.json`, where it is there and can be read.

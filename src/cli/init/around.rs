@@ -1,5 +1,6 @@
 //! The text of a study around one setting: its neighbours are searched, and all else stays as it is.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -49,7 +50,12 @@ struct Searched {
 /// The whole file.
 pub(super) fn study_file(around: &Around<'_>) -> String {
     let recipe = &around.imported.recipe;
-    let data_file = recipe.data.train.first().map_or(Path::new("data"), PathBuf::as_path);
+    let data_file = recipe
+        .data
+        .train
+        .files()
+        .next()
+        .map_or(Path::new("data"), PathBuf::as_path);
     let name = study_name(around.output, &recipe.model, data_file);
     let limit = around.memory_bytes >> 20;
     let searched = searched(recipe);
@@ -107,7 +113,9 @@ fn heading(around: &Around<'_>) -> String {
 fn data(data: &DataSettings, output: &Path) -> String {
     let mut data = data.clone();
     let seen = |path: &mut PathBuf| *path = near(&path.to_string_lossy(), output).into();
-    data.train.iter_mut().for_each(seen);
+    let near = |path: &Path| vec![PathBuf::from(near(&path.to_string_lossy(), output))];
+    let Ok(train) = data.train.replaced(|_, path| Ok::<_, Infallible>(near(path)));
+    data.train = train;
     match &mut data.held_out {
         HeldOut::Fraction(_) => {}
         HeldOut::File(path) => seen(path),

@@ -10,7 +10,7 @@ use crate::cli::export::model_folder;
 use crate::cli::output::tell;
 use crate::space::{ReadOptions, StudyFile};
 use crate::stacks::{self, Imported};
-use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn};
+use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TrainingData};
 use peft_tune_engine::data::recognise;
 
 /// Writes the file.
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
 /// Rows that are read of the data, about.
 fn rows_of(imported: &Imported) -> Option<u64> {
     let data = &imported.recipe.data;
-    let rows: Option<u64> = data.train.iter().map(|path| about_rows(path)).sum();
+    let rows: Option<u64> = data.train.files().map(|path| about_rows(path)).sum();
     rows.map(|rows| rows.min(data.max_rows.unwrap_or(usize::MAX) as u64))
 }
 
@@ -88,11 +88,11 @@ fn model(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErr
 /// The rows: as they are given, or as the file names them; what they are is looked up in the first of them.
 fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliError> {
     if let Some(given) = &args.data {
-        imported.recipe.data.train = vec![given.clone()];
+        imported.recipe.data.train = TrainingData::from(given);
         imported.data_notes.clear();
     }
     let data = &mut imported.recipe.data;
-    let Some(first) = data.train.first().cloned() else {
+    let Some(first) = data.train.files().next().cloned() else {
         let why = match imported.data_notes.as_slice() {
             [] => "it names no files of rows".to_owned(),
             notes => notes.join("; "),
@@ -102,7 +102,7 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
             from.display()
         )));
     };
-    data.train.iter().try_for_each(|path| check_data(path))?;
+    data.train.files().try_for_each(|path| check_data(path))?;
     let missing: Vec<&PathBuf> = data
         .held_out
         .files()

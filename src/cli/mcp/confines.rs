@@ -123,7 +123,7 @@ impl Confines {
             loss_on: _,
             max_rows: _,
         } = &recipe.data;
-        let files = train.iter().chain(held_out.files()).chain(chat_template);
+        let files = train.files().chain(held_out.files()).chain(chat_template);
         let model = Path::new(&recipe.model);
         let is_path = model.is_absolute() || self.root.join(model).exists();
         let model = is_path.then_some(model);

@@ -8,10 +8,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::Format;
-use crate::export::ExportFormat;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
+use crate::export::{ExportError, ExportFormat};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
@@ -30,7 +30,7 @@ pub(super) const FORMAT: Format = Format {
         if let Some(adapter) = &recipe.adapter {
             self::adapter(&mut draft, adapter);
         }
-        data(&mut draft, &recipe.data);
+        data(&mut draft, &recipe.data)?;
         held_out(&mut draft, recipe);
         batch(&mut draft);
         let words = draft.optimizer_words();
@@ -110,12 +110,13 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     }
 }
 
-fn data(draft: &mut Draft<'_>, data: &DataSettings) {
+fn data(draft: &mut Draft<'_>, data: &DataSettings) -> Result<(), ExportError> {
     draft.said(&ROWS);
+    draft.refuse_mixture("it puts data sets together whole and knows no weights; use --format trl or llamafactory, or train with `peft-tune train`")?;
     let format = draft.input.data_format();
     let items: Vec<_> = data
         .train
-        .iter()
+        .files()
         .map(|path| item(format, path, data, data.max_rows))
         .collect();
     draft.yaml.block("datasets", &items);
@@ -141,12 +142,13 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings) {
         ),
         _ => {}
     }
-    if data.max_rows.is_some() && data.train.len() > 1 {
+    if data.max_rows.is_some() && data.train.files().count() > 1 {
         draft.warn(
             "data.max_rows",
             "is applied to each file by itself; lower it in `split`",
         );
     }
+    Ok(())
 }
 
 /// One file of rows, or data set of the hub.

@@ -50,7 +50,7 @@ fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportE
     if let Some(adapter) = &recipe.adapter {
         self::adapter(&mut draft, adapter);
     }
-    let data_sets = data(&mut draft, &recipe.data, directory);
+    let data_sets = data(&mut draft, &recipe.data, directory)?;
     held_out(&mut draft, recipe);
     batch(&mut draft, recipe);
     let words = draft.optimizer_words();
@@ -101,15 +101,16 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
 }
 
 /// Writes the data keys and returns the content of `dataset_info.json`.
-fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Value {
+fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<Value, ExportError> {
     draft.said(&ROWS);
     let format = draft.input.data_format();
-    let train = named("train", &data.train);
-    let held_out = named("held_out", data.held_out.files());
+    let train = named("train", data.train.files());
+    let held_out = named("held_out", data.held_out.files().iter());
     let stage = if format == DataFormat::Text { "pt" } else { "sft" };
     draft.key("stage", stage);
     draft.key("do_train", true);
     draft.key("dataset", join(&train));
+    mixture(draft, data)?;
     if !held_out.is_empty() {
         draft.key("eval_dataset", join(&held_out));
     }
@@ -149,7 +150,41 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Value {
     let entries: Map<String, Value> = entries
         .map(|(name, path)| (name.clone(), entry(format, path, data)))
         .collect();
-    Value::Object(entries)
+    Ok(Value::Object(entries))
+}
+
+/// The shares of the sets, which are one file each there.
+fn mixture(draft: &mut Draft<'_>, data: &DataSettings) -> Result<(), ExportError> {
+    let sets = data.train.sets();
+    if sets.is_empty() {
+        return Ok(());
+    }
+    let refused = |field, reason| ExportError::Refused {
+        format: ExportFormat::LlamaFactory,
+        field,
+        reason,
+    };
+    if sets.iter().any(|set| set.files.len() != 1) {
+        return Err(refused(
+            "data.train",
+            "each set that it mixes is one file; put the files of a set together",
+        ));
+    }
+    if !data.held_out.files().is_empty() {
+        return Err(refused(
+            "data.held_out",
+            "it mixes held-out files by the weights of the training files, too; hold out a fraction",
+        ));
+    }
+    let weights: Vec<String> = sets.iter().map(|set| set.weight.to_string()).collect();
+    draft.key("mix_strategy", "interleave_over");
+    draft.key("interleave_probs", weights.join(","));
+    draft.warn(
+        "data.train",
+        "LLaMA-Factory draws by chance whose row is next, an epoch there ends once each set is used up, and rows that it \
+         repeats may be held out; set `max_steps` for as many steps",
+    );
+    Ok(())
 }
 
 /// What `dataset_info.json` says of one file.
@@ -235,13 +270,12 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
 }
 
 /// Files with a name each: `train`, `train_2`, ...
-fn named(name: &str, paths: &[PathBuf]) -> Vec<(String, PathBuf)> {
+fn named<'a>(name: &str, paths: impl Iterator<Item = &'a PathBuf>) -> Vec<(String, PathBuf)> {
     let name_of = |index: usize| match index {
         0 => name.to_owned(),
         index => format!("{name}_{}", index + 1),
     };
     paths
-        .iter()
         .enumerate()
         .map(|(index, path)| (name_of(index), path.clone()))
         .collect()

@@ -64,6 +64,7 @@ fn refused(field: &'static str, reason: &'static str) -> ExportError {
 
 fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
     draft.said(&ROWS);
+    draft.refuse_mixture("it puts data sets together whole and knows no weights; use --format trl or llamafactory, or train with `peft-tune train`")?;
     let data = &draft.recipe().data;
     let format = draft.input.data_format();
     let component = match format {
@@ -78,13 +79,10 @@ fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
             ));
         }
     };
-    let files: Vec<_> = data
-        .train
-        .iter()
-        .map(|path| path.to_string_lossy().into_owned())
-        .collect();
+    let train: Vec<_> = data.train.files().collect();
+    let files: Vec<_> = train.iter().map(|path| path.to_string_lossy()).collect();
     let mut keys = vec![("_component_", json!(format!("torchtune.datasets.{component}")))];
-    match &data.train[..] {
+    match &train[..] {
         [set] if HubDataSet::is_written(set) => {
             let (words, name) = on_hub(set, None).unwrap_or_default();
             let as_source = |(word, value)| (if word == "path" { "source" } else { word }, value);
@@ -98,7 +96,7 @@ fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
             ));
         }
         _ => {
-            let builder = data.train.first().map_or("json", |path| builder_of(path));
+            let builder = train.first().map_or("json", |path| builder_of(path));
             keys.push(("source", json!(builder)));
             keys.push(("data_files", json!(files)));
             keys.push(("split", json!(split(data, "train"))));

@@ -4,15 +4,15 @@
 //! recipe decides is written out, and nothing else but the output folder. Its `assistant_only_loss` asks for a chat template that
 //! marks answers: where the model's own does not, one that does is written beside the file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::{target_modules, whole_if_possible};
-use crate::export::draft::{Advice, Draft, builder_of, on_hub};
+use crate::export::draft::{Advice, Draft, Word, builder_of, on_hub};
 use crate::export::hf_trainer::TrainerWords;
-use crate::export::{AnswerMarks, ExportFormat, ExportInput};
+use crate::export::{AnswerMarks, ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
 
@@ -30,7 +30,7 @@ pub(super) const FORMAT: Format = Format {
         if let Some(adapter) = &recipe.adapter {
             self::adapter(&mut draft, adapter);
         }
-        data(&mut draft, &recipe.data, directory);
+        data(&mut draft, &recipe.data, directory)?;
         batch(&mut draft, recipe);
         let words = draft.optimizer_words();
         draft.keys(words);
@@ -104,44 +104,42 @@ fn marked_template<'a>(input: &ExportInput<'a>) -> Option<&'a str> {
     }
 }
 
-fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) {
+fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<(), ExportError> {
     draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
-    let (sets, files): (Vec<_>, Vec<_>) = data.train.iter().partition(|path| HubDataSet::is_written(path));
-    let builder = files.first().map_or("json", |path| builder_of(path));
-    let mut items = Vec::new();
-    if !files.is_empty() {
-        let of_files = match &files[..] {
-            [one] => json!(one),
-            many => json!(many),
-        };
-        let split = data
-            .max_rows
-            .map_or("train".to_owned(), |rows| format!("train[:{rows}]"));
-        items.push(vec![
-            ("path", json!(builder)),
-            ("data_files", of_files),
-            ("split", json!(split)),
-        ]);
-    }
-    for (mut words, split) in sets.iter().filter_map(|path| on_hub(path, data.max_rows)) {
-        if words.iter().any(|(word, _)| *word == "revision") {
-            words.retain(|(word, _)| *word != "revision");
+    let (mut items, mut is_text) = (Vec::new(), false);
+    match data.train.sets() {
+        [] => {
+            let files: Vec<_> = data.train.files().collect();
+            is_text = loads(draft, &files, data.max_rows, &mut items);
+        }
+        sets => {
+            for set in sets {
+                let before = items.len();
+                is_text |= loads(draft, &set.files.iter().collect::<Vec<_>>(), data.max_rows, &mut items);
+                if items.len() != before + 1 {
+                    return Err(ExportError::Refused {
+                        format: ExportFormat::Trl,
+                        field: "data.train",
+                        reason: "each set that it mixes is one data set, of the hub or of files; put a set's files together",
+                    });
+                }
+                items[before].push(("fraction", json!(set.weight)));
+            }
             draft.warn(
                 "data.train",
-                "TRL loads the newest revision of a data set; download another one and name its files",
+                "TRL takes of each set its first rows, as many as make these shares without repeating one: an epoch is shorter \
+                 there; set `max_steps` for as many steps",
             );
         }
-        words.push(("split", json!(split)));
-        items.push(words);
     }
     draft.yaml.block("datasets", &items);
-    if data.max_rows.is_some() && items.len() > 1 {
+    if data.max_rows.is_some() && items.len() > 1 && data.train.sets().is_empty() {
         draft.warn(
             "data.max_rows",
             "is applied to each data set by itself; lower it in `split`",
         );
     }
-    if builder == "text" {
+    if is_text {
         draft.warn(
             "data.train",
             "TRL takes each line of a text file for a row; write JSONL rows of `text`",
@@ -156,6 +154,40 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) {
         draft.warn("data.columns", "trl renames no columns; rename them in the file");
     }
     targets(draft, data);
+    Ok(())
+}
+
+/// Adds what loads some files, and what loads data sets of the hub. Returns whether the files are plain text.
+fn loads(draft: &mut Draft<'_>, paths: &[&PathBuf], max_rows: Option<usize>, items: &mut Vec<Vec<Word>>) -> bool {
+    let (sets, files): (Vec<_>, Vec<_>) = paths
+        .iter()
+        .copied()
+        .partition(|path: &&PathBuf| HubDataSet::is_written(path));
+    let builder = files.first().map_or("json", |path| builder_of(path));
+    if !files.is_empty() {
+        let of_files = match &files[..] {
+            [one] => json!(one),
+            many => json!(many),
+        };
+        let split = max_rows.map_or("train".to_owned(), |rows| format!("train[:{rows}]"));
+        items.push(vec![
+            ("path", json!(builder)),
+            ("data_files", of_files),
+            ("split", json!(split)),
+        ]);
+    }
+    for (mut words, split) in sets.iter().filter_map(|path| on_hub(path, max_rows)) {
+        if words.iter().any(|(word, _)| *word == "revision") {
+            words.retain(|(word, _)| *word != "revision");
+            draft.warn(
+                "data.train",
+                "TRL loads the newest revision of a data set; download another one and name its files",
+            );
+        }
+        words.push(("split", json!(split)));
+        items.push(words);
+    }
+    builder == "text"
 }
 
 /// Which tokens count in the loss.

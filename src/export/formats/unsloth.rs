@@ -4,7 +4,7 @@
 //! lines of Python that a user would add: rows of other formats become messages, prompts are masked by the markers of
 //! the family's chat template.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TrainingSet};
 
 pub(super) const FORMAT: Format = Format {
     name: "unsloth",
@@ -150,25 +150,90 @@ fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
 fn data(draft: &mut Draft<'_>) -> Result<String, ExportError> {
     let recipe = draft.recipe();
     let data = &recipe.data;
-    let mut text = load("train_dataset", &data.train, data.max_rows);
+    let sets = data.train.sets();
+    let mut text = match sets.is_empty() {
+        true => load("train_dataset", &data.train.files().collect::<Vec<_>>(), data.max_rows),
+        false => load_mixture(draft, sets),
+    };
     match &data.held_out {
         HeldOut::Fraction(fraction) => {
-            text.push_str(&format!(
-                "parts = train_dataset.train_test_split(test_size={fraction}, seed={})\n\
-                 train_dataset, eval_dataset = parts[\"train\"], parts[\"test\"]\n",
-                recipe.training.seed
-            ));
+            if sets.is_empty() {
+                text.push_str(&format!(
+                    "parts = train_dataset.train_test_split(test_size={fraction}, seed={})\n\
+                     train_dataset, eval_dataset = parts[\"train\"], parts[\"test\"]\n",
+                    recipe.training.seed
+                ));
+            }
             draft.warn_of_other_rows();
         }
-        files => text.push_str(&load("eval_dataset", files.files(), None)),
+        files => text.push_str(&load("eval_dataset", &files.files().iter().collect::<Vec<_>>(), None)),
     }
     draft.said(&["data.held_out"]);
     text.push_str(&to_rows(draft)?);
     Ok(text)
 }
 
-fn load(name: &str, paths: &[std::path::PathBuf], rows: Option<usize>) -> String {
-    let (sets, files): (Vec<_>, Vec<_>) = paths.iter().partition(|path| HubDataSet::is_written(path));
+/// Loads files that are read one after another.
+fn load(name: &str, paths: &[&PathBuf], rows: Option<usize>) -> String {
+    match &loads(paths, rows)[..] {
+        [one] => format!("{name} = {one}\n"),
+        many => format!(
+            "from datasets import concatenate_datasets\n{name} = {}\n",
+            concatenated(many)
+        ),
+    }
+}
+
+fn concatenated(loads: &[String]) -> String {
+    format!("concatenate_datasets([\n    {},\n])", loads.join(",\n    "))
+}
+
+/// Loads sets, of each of which `held_out` is a share that is put aside, and mixes what is left.
+fn load_mixture(draft: &mut Draft<'_>, sets: &[TrainingSet]) -> String {
+    let (data, seed) = (&draft.recipe().data, draft.recipe().training.seed);
+    let of_set = |set: &TrainingSet| {
+        let loads = loads(&set.files.iter().collect::<Vec<_>>(), data.max_rows);
+        match &loads[..] {
+            [one] => one.clone(),
+            many => concatenated(many).replace('\n', "\n    "),
+        }
+    };
+    let all: Vec<String> = sets.iter().map(of_set).collect();
+    let mut text = format!(
+        "from datasets import concatenate_datasets, interleave_datasets\nsets = [\n    {},\n]\n",
+        all.join(",\n    ")
+    );
+    if let HeldOut::Fraction(fraction) = &data.held_out {
+        text.push_str(&format!(
+            "parts = [one.train_test_split(test_size={fraction}, seed={seed}) for one in sets]\n\
+             sets = [part[\"train\"] for part in parts]\n\
+             eval_dataset = concatenate_datasets([part[\"test\"] for part in parts])\n"
+        ));
+    }
+    let weights = python(&json!(sets.iter().map(|set| set.weight).collect::<Vec<_>>()));
+    text.push_str(&call(
+        "train_dataset = interleave_datasets",
+        &[
+            ("datasets", expression("sets")),
+            ("probabilities", expression(&weights)),
+            ("seed", json!(seed)),
+            ("stopping_strategy", json!("all_exhausted")),
+        ],
+    ));
+    draft.warn(
+        "data.train",
+        "`datasets` draws by chance whose row is next, and an epoch there ends once each set is used up; set `max_steps` for \
+         as many steps",
+    );
+    text
+}
+
+/// An expression for the files among `paths`, and one for each data set of the hub.
+fn loads(paths: &[&PathBuf], rows: Option<usize>) -> Vec<String> {
+    let (sets, files): (Vec<_>, Vec<_>) = paths
+        .iter()
+        .copied()
+        .partition(|path: &&PathBuf| HubDataSet::is_written(path));
     let mut loads: Vec<String> = Vec::new();
     if !files.is_empty() {
         loads.push(load_files(&files, rows));
@@ -182,16 +247,10 @@ fn load(name: &str, paths: &[std::path::PathBuf], rows: Option<usize>) -> String
             python(&json!(split))
         ));
     }
-    match &loads[..] {
-        [one] => format!("{name} = {one}\n"),
-        many => format!(
-            "from datasets import concatenate_datasets\n{name} = concatenate_datasets([\n    {},\n])\n",
-            many.join(",\n    ")
-        ),
-    }
+    loads
 }
 
-fn load_files(files: &[&std::path::PathBuf], rows: Option<usize>) -> String {
+fn load_files(files: &[&PathBuf], rows: Option<usize>) -> String {
     let builder = files.first().map_or("json", |path| builder_of(path));
     let files: Vec<_> = files.iter().map(|path| json!(path.to_string_lossy())).collect();
     let split = rows.map_or("train".to_owned(), |rows| format!("train[:{rows}]"));

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Context;
 use crate::space::SpaceError;
-use peft_tune_core::recipe::{DataSettings, HeldOut, HubDataSet};
+use peft_tune_core::recipe::{DataSettings, HeldOut, HubDataSet, TrainingData, WeightFault};
 
 impl Context<'_> {
     /// A path of the file as an absolute one, `.` and empty parts left out.
@@ -82,7 +82,7 @@ impl Context<'_> {
                 at: self.document.key(&["data", "train"]),
             });
         }
-        data.train = self.files(&["data", "train"], &data.train)?;
+        data.train = self.training_data(&data.train)?;
         data.held_out = match &data.held_out {
             HeldOut::Fraction(fraction) if *fraction > 0.0 && *fraction < 1.0 => HeldOut::Fraction(*fraction),
             HeldOut::Fraction(fraction) => {
@@ -113,6 +113,48 @@ impl Context<'_> {
             });
         }
         Ok(())
+    }
+
+    /// Training files as absolute paths, and the weights of a mixture as shares.
+    fn training_data(&self, train: &TrainingData) -> Result<TrainingData, SpaceError> {
+        let keys = ["data", "train"];
+        let is_mixture = !train.sets().is_empty();
+        // As it is written, which messages then quote; two ways to write one path show only as absolute ones.
+        train.normalized().map_err(|fault| self.bad_mixture(fault))?;
+        let resolved = train.replaced(|(number, index), path| {
+            let (number, index) = (number.to_string(), index.to_string());
+            let within = match is_mixture {
+                true => [&keys[..], &[&number, "file", &index]].concat(),
+                false => [&keys[..], &[&number]].concat(),
+            };
+            self.file(self.deepest(&within), path).map(|path| vec![path])
+        })?;
+        resolved.normalized().map_err(|fault| self.bad_mixture(fault))
+    }
+
+    fn bad_mixture(&self, (number, fault): (Option<usize>, WeightFault)) -> SpaceError {
+        let number = number.map(|number| number.to_string());
+        let key = match fault {
+            WeightFault::NotPositive { .. } => "weight",
+            _ => "file",
+        };
+        let keys: Vec<&str> = ["data", "train"]
+            .into_iter()
+            .chain(number.as_deref())
+            .chain([key])
+            .collect();
+        SpaceError::Rejected {
+            at: self.document.value(self.deepest(&keys)),
+            message: fault.to_string(),
+        }
+    }
+
+    /// As many of the keys as the document has.
+    fn deepest<'a>(&self, keys: &'a [&'a str]) -> &'a [&'a str] {
+        let there = (1..=keys.len())
+            .rev()
+            .find(|length| self.document.has(&keys[..*length]));
+        &keys[..there.unwrap_or(0)]
     }
 
     fn files(&self, keys: &[&str], paths: &[PathBuf]) -> Result<Vec<PathBuf>, SpaceError> {

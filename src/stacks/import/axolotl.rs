@@ -69,6 +69,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         true => LossOn::All,
         false => LossOn::Completions,
     };
+    let mut train = Vec::new();
     for set in keys.items("datasets", "datasets.") {
         let path = set.text("path")?.unwrap_or_default();
         let named = match files(&set, "data_files") {
@@ -84,12 +85,13 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         if named.is_empty() {
             reader.not_a_file("datasets.path", &path);
         }
-        reader.recipe.data.train.extend(named);
+        train.extend(named);
         let split = set.text("split")?;
         reader.split("datasets.split", split);
         rows(reader, &set)?;
         reader.part_unread(&set, "datasets.", OF_SETS);
     }
+    reader.recipe.data.train = train.into();
     template(reader)
 }
 

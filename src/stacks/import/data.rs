@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::reader::Reader;
 use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
-use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart};
+use crate::stacks::script;
+use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, TrainingData, TrainingSet};
 
 /// Endings of files that rows can be read from.
 const ENDINGS: [&str; 10] = [
@@ -115,6 +116,48 @@ impl Reader<'_> {
         self.data_note(format!(
             "`{key}: {name}` is neither a file of rows nor a data set of the hub: name one with `--data`"
         ));
+    }
+
+    /// Sets of files with shares, as far as there is one above 0 for each; else the files, which is told.
+    pub(super) fn mixture(&mut self, key: &str, sets: Vec<Vec<PathBuf>>, weights: Option<Vec<f64>>) -> TrainingData {
+        let weights = weights.filter(|weights| weights.len() == sets.len());
+        if let Some(weights) = weights {
+            let of = |(files, weight)| TrainingSet { files, weight };
+            let mixture = TrainingData::Mixture(sets.iter().cloned().zip(weights).map(of).collect());
+            if let Ok(mixture) = mixture.normalized() {
+                return mixture;
+            }
+        }
+        self.data_note(format!(
+            "`{key}` has no share above 0 for each of the {} data sets, which are read one after another: write weights in \
+             `data.train`",
+            sets.len()
+        ));
+        sets.concat().into()
+    }
+
+    /// The sets that a script mixes with `interleave_datasets`; `None` where it does not.
+    pub(super) fn mixed_in_script(&mut self) -> Option<TrainingData> {
+        let (before, _) = self.text.split_once("interleave_datasets(")?;
+        // Read below, of each call by itself.
+        let _ = self.keys.has("data_files");
+        let weights = self.keys.raw("probabilities").and_then(Value::as_array).map(|all| {
+            let numbers = all.iter().filter_map(Value::as_f64);
+            numbers.collect::<Vec<f64>>()
+        });
+        let calls = before.split("load_dataset(").skip(1);
+        let sets: Vec<Vec<PathBuf>> = calls
+            .filter_map(|call| {
+                let values = script::python(call.lines().next()?);
+                let set = Keys::new(self.keys.path(), &values);
+                match files(&set, "data_files") {
+                    none if none.is_empty() => Some(vec![on_hub(&set, "path").ok()??]),
+                    files => Some(files),
+                }
+            })
+            .collect();
+        let weights = weights.or_else(|| Some(vec![1.0; sets.len()]));
+        (sets.len() > 1).then(|| self.mixture("probabilities", sets, weights))
     }
 
     /// Takes a number of rows from a split's text.

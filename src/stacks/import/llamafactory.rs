@@ -13,7 +13,7 @@ use crate::stacks::keys::Keys;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, ScheduleKind, TargetModules, TargetPreset,
-    TrainingLength,
+    TrainingData, TrainingLength,
 };
 
 const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -88,6 +88,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let is_pretraining = keys.text("stage")?.as_deref() == Some("pt");
     let train = named(reader, &known, "dataset")?;
     let held_out = named(reader, &known, "eval_dataset")?;
+    let train = mixed(reader, train)?;
     let data = &mut reader.recipe.data;
     data.train = train;
     if is_pretraining {
@@ -111,6 +112,23 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.unknown_word("template", &template, "the tokenizer's own chat template");
     }
     Ok(())
+}
+
+/// The training files, mixed where the file says so.
+fn mixed(reader: &mut Reader<'_>, files: Vec<PathBuf>) -> Result<TrainingData, StackFileError> {
+    let keys = reader.keys;
+    let strategy = keys.text("mix_strategy")?.unwrap_or_default();
+    let given = keys.names("interleave_probs")?;
+    if !strategy.starts_with("interleave") || files.len() < 2 {
+        return Ok(files.into());
+    }
+    // Without shares it takes a row of each in turn.
+    let weights: Option<Vec<f64>> = match &given {
+        None => Some(vec![1.0; files.len()]),
+        Some(given) => given.iter().map(|weight| weight.trim().parse().ok()).collect(),
+    };
+    let sets = files.iter().map(|file| vec![file.clone()]).collect();
+    Ok(reader.mixture("interleave_probs", sets, weights))
 }
 
 /// What `dataset_info.json` says; nothing where it is not there.

@@ -206,7 +206,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         }
         reader.part_unread(&set, "dataset.", &["source", "new_system_prompt"]);
     }
-    reader.recipe.data.train = train;
+    reader.recipe.data.train = train.into();
     Ok(())
 }
 

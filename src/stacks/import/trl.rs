@@ -81,27 +81,31 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let mut train: Vec<PathBuf> = files(keys, "data_files");
     reader.split("split", keys.text("split")?);
+    let (mut sets, mut fractions) = (Vec::new(), Vec::new());
     for set in keys.items("datasets", "datasets.") {
         let path = set.text("path")?.unwrap_or_default();
-        let named = files(&set, "data_files");
+        let mut named = files(&set, "data_files");
         if !BUILDERS.contains(&path.as_str()) && !is_file(keys.path(), &path) || named.is_empty() {
             match on_hub(&set, "path")?.filter(|_| named.is_empty()) {
-                Some(on_hub) => {
-                    train.push(on_hub);
-                    reader.split("datasets.split", set.text("split")?);
-                    reader.part_unread(&set, "datasets.", &[]);
+                Some(on_hub) => named = vec![on_hub],
+                None => {
+                    reader.not_a_file("datasets.path", &path);
+                    continue;
                 }
-                None => reader.not_a_file("datasets.path", &path),
             }
-            continue;
-        }
-        if path == "text" {
+        } else if path == "text" {
             reader.recipe.data.format = DataFormat::Text;
         }
-        train.extend(named);
+        sets.push(named);
+        fractions.extend(set.number("fraction")?);
         reader.split("datasets.split", set.text("split")?);
         reader.part_unread(&set, "datasets.", &[]);
     }
+    if !fractions.is_empty() && sets.len() > 1 {
+        reader.recipe.data.train = reader.mixture("datasets.fraction", sets, Some(fractions));
+        return template(reader);
+    }
+    train.extend(sets.concat());
     if let Some(name) = keys.text("dataset_name")? {
         match is_file(keys.path(), &name) {
             true => train.push(located(keys.path(), &name)),
@@ -111,7 +115,15 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             },
         }
     }
-    reader.recipe.data.train = train;
+    reader.recipe.data.train = match reader.mixed_in_script() {
+        Some(mixture) if is_script(keys.path()) => mixture,
+        _ => train.into(),
+    };
+    template(reader)
+}
+
+fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
     let template = keys.text("chat_template_path")?;
     reader.recipe.data.chat_template = template.map(|path| located(keys.path(), &path));
     let field = keys.text("dataset_text_field")?;

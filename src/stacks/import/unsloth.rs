@@ -31,7 +31,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     adapter::read(reader, &adapter::OF_PEFT)?;
     trainer::read(reader, "num_train_epochs", "optim", "lr_scheduler_type")?;
-    reader.recipe.data.train = files(keys, "data_files");
+    reader.recipe.data.train = match reader.mixed_in_script() {
+        Some(mixture) => mixture,
+        None => files(keys, "data_files").into(),
+    };
     reader.split("split", keys.text("split")?);
     held_out(reader)?;
     rows(reader)
@@ -94,6 +97,8 @@ fn rows(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         "eval_dataset",
         "train_dataset",
         "chat_template",
+        "stopping_strategy",
+        "datasets",
     ] {
         let _ = keys.has(key);
     }

@@ -208,7 +208,7 @@ fn answers_are_told_whatever_a_template_does_to_them() {
     ];
     for (name, expected) in cases {
         let settings = DataSettings {
-            train: vec![path.clone()],
+            train: vec![path.clone()].into(),
             chat_template: Some(test_file("golden/chat/templates").join(name)),
             ..settings("messages.jsonl")
         };
@@ -229,7 +229,7 @@ fn only_weighted_answers_and_completions_are_targets() {
     for row in [weighted, lists].map(|row| row.replace('\n', " ")) {
         std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
         let settings = DataSettings {
-            train: vec![path.clone()],
+            train: vec![path.clone()].into(),
             ..settings("messages.jsonl")
         };
         let prepared = prepare(&settings, &tokenizer, 512).unwrap();

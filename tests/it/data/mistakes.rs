@@ -11,7 +11,7 @@ fn message(name: &str, text: &str, change: impl FnOnce(&mut DataSettings)) -> St
     let path = folder.path().join(name);
     std::fs::write(&path, text).unwrap();
     let mut settings = DataSettings {
-        train: vec![path],
+        train: vec![path].into(),
         ..settings("text.jsonl")
     };
     change(&mut settings);
@@ -49,7 +49,7 @@ fn messages_say_where_what_and_how() {
         message("a.jsonl", "{\"text\": \"x\"}\n", none),
         message("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", none),
         message("a.txt", "x", |settings| settings.held_out = HeldOut::Fraction(1.5)),
-        message("a.txt", "x", |settings| settings.train.clear()),
+        message("a.txt", "x", |settings| settings.train = Default::default()),
         message("a.txt", "x", |settings| settings.max_rows = Some(0)),
     ];
     insta::assert_snapshot!(messages.join("\n"), @r#"
@@ -137,7 +137,7 @@ proptest! {
             bytes.truncate((bytes.len() as f64 * cut) as usize);
         }
         std::fs::write(&path, bytes).unwrap();
-        let settings = DataSettings { train: vec![path], ..settings("messages.jsonl") };
+        let settings = DataSettings { train: vec![path].into(), ..settings("messages.jsonl") };
         let _ = prepare(&settings, &tokenizer("tokenizer"), 64);
     }
 
@@ -147,7 +147,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
-        let settings = DataSettings { train: vec![path], ..settings("messages.jsonl") };
+        let settings = DataSettings { train: vec![path].into(), ..settings("messages.jsonl") };
         let _ = prepare(&settings, &tokenizer("tokenizer"), 16);
     }
 }

@@ -2,6 +2,7 @@
 
 mod formats;
 mod mistakes;
+mod mixtures;
 mod prepare;
 mod templates;
 mod windows;
@@ -33,7 +34,7 @@ fn tokenizer(name: &str) -> Tokenizer {
 /// Settings for one fixture file, with half of it held out.
 fn settings(name: &str) -> DataSettings {
     DataSettings {
-        train: vec![data_file(name)],
+        train: vec![data_file(name)].into(),
         held_out: peft_tune_core::recipe::HeldOut::Fraction(0.5),
         ..DataSettings::default()
     }

@@ -82,7 +82,7 @@ fn marked_answers_are_the_mask_of_transformers() {
         let row = serde_json::json!({"messages": rendered["chats"][name]});
         std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
         let settings = peft_tune_core::recipe::DataSettings {
-            train: vec![path],
+            train: vec![path].into(),
             held_out: peft_tune_core::recipe::HeldOut::Fraction(0.5),
             chat_template: Some(test_file("golden/chat/templates/marked.jinja")),
             ..Default::default()

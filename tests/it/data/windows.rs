@@ -107,7 +107,7 @@ fn the_loss_in_windows_is_that_of_each_target_with_its_context() {
     let mut recipe = Recipe::new(
         model.to_str().unwrap(),
         DataSettings {
-            train: vec![rows.clone()],
+            train: vec![rows.clone()].into(),
             held_out: HeldOut::File(rows),
             held_out_length: Some(21),
             format: DataFormat::Tokenized,

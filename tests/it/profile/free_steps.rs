@@ -15,7 +15,7 @@ fn profiled(spans_apart: Option<bool>) -> Measured {
     let directory = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(recipe_file(directory.path(), "")).unwrap();
     let mut recipe: Recipe = serde_saphyr::from_str(&text).unwrap();
-    recipe.data.train = vec![directory.path().join("train.jsonl")];
+    recipe.data.train = vec![directory.path().join("train.jsonl")].into();
     let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
     let data = PreparedData::of_recipe(&recipe, &files).unwrap();
     let base = BaseModel::load(&files.folder, recipe.precision, &Device::Cpu).unwrap();

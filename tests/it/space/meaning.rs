@@ -19,7 +19,8 @@ fn every_key_of_a_study_file_has_its_meaning() {
     assert_eq!(study.name, "everything");
     let base = study.base.as_ref().unwrap();
     assert!(Path::new(&base.model).is_absolute() && base.model.ends_with("base"));
-    assert!(base.data.train[0].is_absolute() && base.data.train[0].ends_with("train.jsonl"));
+    let train = base.data.train.files().next().unwrap();
+    assert!(train.is_absolute() && train.ends_with("train.jsonl"));
     assert!(matches!(&base.data.held_out, HeldOut::File(path) if path.is_absolute()));
     assert_eq!(base.gradient_checkpointing, Checkpointing::Full);
     assert_eq!(base.optimizer.max_grad_norm, None);
@@ -252,7 +253,7 @@ space: {rank: [4, 8]}
     let study = StudyFile::parse(path, text, ReadOptions { check_files: false }).unwrap();
     let base = study.base.unwrap();
     assert_eq!(base.model, "Qwen/Qwen2.5-7B");
-    assert_eq!(base.data.train, [Path::new("/somewhere/mine.jsonl")]);
+    assert_eq!(base.data.train, "/somewhere/mine.jsonl".into());
     assert_eq!(study.name, "space");
     assert!(StudyFile::parse(path, text, ReadOptions::default()).is_err());
 }

@@ -57,10 +57,38 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(space("  rank: {low: 4.5, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: `4.5` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");
     insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, scale: logarithmic}"), @"space.yaml:5:49: key `space.learning_rate.scale`: found `logarithmic`; write one of linear, log");
-    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:15: key `data.train`: write a file or a list of files");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:16: unknown key `data.train.a`; write one of file, weight");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, format: parquet}\nspace: {rank: [1, 2]}")), @"space.yaml:2:36: key `data.format`: found `parquet`; write one of auto, alpaca, sharegpt, messages, prompt_completion, text, tokenized");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, held_out: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:38: key `data.held_out`: write a fraction such as 0.1, a file or a list of files");
     insta::assert_snapshot!(message(read("- rank\n- alpha\n")), @"space.yaml:1:1: the file as a whole: found a list; write keys and values");
+}
+
+#[test]
+fn mixtures_must_be_possible() {
+    let mixed = |train: &str| {
+        message(read(&format!(
+            "model: ./base\ndata: {{train: {train}}}\nspace: {{rank: [1, 2]}}"
+        )))
+    };
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: 0.7}, {file: held_out.jsonl, weight: -1}]"), @"space.yaml:2:81: key `data.train[1].weight`: the weight of held_out.jsonl is -1; write a number above 0, or leave the set out");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: .nan}, {file: held_out.jsonl, weight: 1}]"), @"space.yaml:2:44: not valid YAML: non-finite float `.nan` rejected by the configured policy; check indentation, brackets and quotes here and on the line above");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: heavy}, {file: held_out.jsonl, weight: 1}]"), @"space.yaml:2:44: key `data.train[0].weight`: found `heavy`; write a number");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: 1}, {file: train.jsonl, weight: 1}]"), @"space.yaml:2:55: key `data.train[1].file`: train.jsonl stands in the mixture twice; name it once, with the sum of both weights");
+    let other_words = mixed("[{file: train.jsonl, weight: 1}, {file: ./train.jsonl, weight: 1}]");
+    assert!(
+        other_words.ends_with("train.jsonl stands in the mixture twice; name it once, with the sum of both weights")
+    );
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: 1}, {file: more.jsonl, weight: 1}]"), @"space.yaml:2:55: key `data.train[1].file`: there is no file more.jsonl; correct the path (it is relative to the folder of this file)");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: 1}, {file: [held_out.jsonl, more.jsonl], weight: 1}]"), @"space.yaml:2:72: key `data.train[1].file[1]`: there is no file more.jsonl; correct the path (it is relative to the folder of this file)");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: 1}, held_out.jsonl]"), @"space.yaml:2:15: key `data.train`: held_out.jsonl has no weight beside sets that have one; write `{file: held_out.jsonl, weight: ...}`, or no weights at all");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, weight: 1}]"), @"space.yaml:2:8: key `data.train`: a mixture needs two sets or more, and this one has 1; write the file alone, or add a set");
+    insta::assert_snapshot!(mixed("{file: train.jsonl, weight: 1}"), @"space.yaml:2:22: key `data.train.file`: a mixture needs two sets or more, and this one has 1; write the file alone, or add a set");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl}, {file: held_out.jsonl}]"), @"space.yaml:2:16: key `weight` is missing in `data.train[0]`; add it");
+    insta::assert_snapshot!(mixed("[{file: train.jsonl, wieght: 1}, {file: held_out.jsonl, weight: 1}]"), @"space.yaml:2:36: unknown key `data.train[0].wieght`; did you mean `weight`?");
+    insta::assert_snapshot!(mixed("[{file: [], weight: 1}, {file: held_out.jsonl, weight: 1}]"), @"space.yaml:2:17: key `data.train[0].file`: set 1 of the mixture names no file; name one or more under `file`");
+    insta::assert_snapshot!(mixed("[{file: hf://datasets/x, weight: 1}, {file: held_out.jsonl, weight: 1}]"), @"space.yaml:2:23: key `data.train[0].file`: `hf://datasets/x` is no data set of the hub (it has no owner and name); write hf://datasets/OWNER/NAME, and behind it, where they are needed, @REVISION, :CONFIGURATION and /SPLIT or /FILE");
+    insta::assert_snapshot!(mixed("5"), @"space.yaml:2:15: key `data.train`: found the number 5; write a file, a list of files, or a list of sets such as `{file: a.jsonl, weight: 0.7}`");
+    insta::assert_snapshot!(mixed("[]"), @"space.yaml:2:8: key `data.train`: the list of choices is empty; write at least one value");
 }
 
 #[test]

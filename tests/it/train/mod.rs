@@ -2,6 +2,7 @@
 
 mod endings;
 mod events;
+mod mixtures;
 mod outputs;
 mod ranks;
 mod resume;

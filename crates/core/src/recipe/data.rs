@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::TrainingData;
+
 /// What to train and evaluate on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataSettings {
-    /// Training file, or several that are read one after another (JSONL, JSON, CSV, Parquet or plain text).
-    #[serde(with = "one_or_many")]
-    #[schemars(with = "OneOrMany")]
-    pub train: Vec<PathBuf>,
+    /// Training file, or several that are read one after another (JSONL, JSON, CSV, Parquet or plain text). Or sets that
+    /// are mixed: a list of `{file, weight}`, where the weights are shares of the rows that a training takes.
+    pub train: TrainingData,
     /// Held-out data for the loss: file(s), or the fraction of the training rows to hold out (default 0.1).
     #[serde(default)]
     pub held_out: HeldOut,
@@ -96,31 +97,4 @@ pub enum LossOn {
     Completions,
     /// Every token.
     All,
-}
-
-/// One value or a list of them in the file; always a list here.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "write a file or a list of files")]
-enum OneOrMany {
-    One(PathBuf),
-    Many(Vec<PathBuf>),
-}
-
-mod one_or_many {
-    use super::{OneOrMany, PathBuf};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
-        match paths {
-            [one] => one.serialize(serializer),
-            many => many.serialize(serializer),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-        Ok(match OneOrMany::deserialize(deserializer)? {
-            OneOrMany::One(path) => vec![path],
-            OneOrMany::Many(paths) => paths,
-        })
-    }
 }

@@ -1,6 +1,7 @@
 //! Documents: tokenised rows, cut to the sequence length.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -13,13 +14,23 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 /// in tokens: these stay where they are, in memory or in the mapped cache file, and are read document by document.
 #[derive(Clone, Debug)]
 pub struct DocumentSet {
-    table: TokenTable,
+    /// One, or those of the sets of a mixture.
+    tables: Vec<SetTable>,
     spans: Vec<Span>,
     /// Most tokens of a document.
     length: usize,
     /// Longest stretch of a document, in tokens, that is scored at once.
     window: usize,
     statistics: Statistics,
+    /// Of each table, where sets are mixed.
+    weights: Option<Arc<[f64]>>,
+}
+
+/// A table, and where its documents end among those of all.
+#[derive(Clone, Debug)]
+struct SetTable {
+    table: TokenTable,
+    end: usize,
 }
 
 /// What is known of a set of documents.
@@ -43,7 +54,35 @@ pub struct Statistics {
     pub longest: u64,
 }
 
-/// Where a document lies in the table. There is one for each document, so it holds nothing that the table tells.
+impl Statistics {
+    /// Of both sets together.
+    fn with(self, other: &Self) -> Self {
+        let Self {
+            rows,
+            empty_rows,
+            dropped_rows,
+            cut_rows,
+            cut_tokens,
+            documents,
+            tokens,
+            target_tokens,
+            longest,
+        } = self;
+        Self {
+            rows: rows + other.rows,
+            empty_rows: empty_rows + other.empty_rows,
+            dropped_rows: dropped_rows + other.dropped_rows,
+            cut_rows: cut_rows + other.cut_rows,
+            cut_tokens: cut_tokens + other.cut_tokens,
+            documents: documents + other.documents,
+            tokens: tokens + other.tokens,
+            target_tokens: target_tokens + other.target_tokens,
+            longest: longest.max(other.longest),
+        }
+    }
+}
+
+/// Where a document lies in its table. There is one for each document, so it holds nothing that the table tells.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     row: u32,
@@ -110,7 +149,8 @@ impl DocumentSet {
     pub(super) fn cut(table: &TokenTable, sequence_length: usize) -> Self {
         let counts = table.extent().counts;
         let mut set = Self {
-            table: table.clone(),
+            tables: Vec::new(),
+            weights: None,
             spans: Vec::with_capacity(table.extent().rows as usize),
             length: sequence_length,
             window: sequence_length,
@@ -123,10 +163,10 @@ impl DocumentSet {
         for (index, row) in table.rows().enumerate() {
             let kept = set.spans.len();
             match row.kind {
-                RowKind::Whole => set.push(index, &row, 0),
+                RowKind::Whole => set.push(table, index, &row, 0),
                 RowKind::Running => {
                     let offsets = (0..row.tokens).step_by(sequence_length);
-                    offsets.for_each(|offset| set.push(index, &row, offset));
+                    offsets.for_each(|offset| set.push(table, index, &row, offset));
                 }
             }
             if set.spans.len() == kept {
@@ -136,7 +176,39 @@ impl DocumentSet {
                 set.statistics.cut_tokens += (row.tokens - sequence_length) as u64;
             }
         }
+        let (table, end) = (table.clone(), set.spans.len());
+        set.tables.push(SetTable { table, end });
         set
+    }
+
+    /// The documents of several sets, all cut to the same length, with the weights that they are mixed by when they are
+    /// trained on.
+    pub(super) fn mixed(sets: Vec<Self>, weights: Option<Arc<[f64]>>) -> Option<Self> {
+        let mut sets = sets.into_iter();
+        let mut all = sets.next()?;
+        for set in sets {
+            let before = all.spans.len();
+            all.spans.extend(set.spans);
+            let moved = set.tables.into_iter().map(|SetTable { table, end }| SetTable {
+                table,
+                end: before + end,
+            });
+            all.tables.extend(moved);
+            all.statistics = all.statistics.with(&set.statistics);
+        }
+        all.weights = weights;
+        Some(all)
+    }
+
+    /// The documents of each set of a mixture; all of them where no sets are mixed.
+    pub(super) fn set_ranges(&self) -> Vec<Range<usize>> {
+        let starts = std::iter::once(0).chain(self.tables.iter().map(|set| set.end));
+        starts.zip(&self.tables).map(|(start, set)| start..set.end).collect()
+    }
+
+    /// The weights of the sets, where they are mixed.
+    pub(super) fn weights(&self) -> Option<&[f64]> {
+        self.weights.as_deref()
     }
 
     /// The same documents, scored in windows of at most `window` tokens (at least 2).
@@ -146,9 +218,9 @@ impl DocumentSet {
     }
 
     /// Adds the document that begins at `offset` of a row, if it has a target: a token after the first that counts.
-    fn push(&mut self, index: usize, row: &Row, offset: usize) {
+    fn push(&mut self, table: &TokenTable, index: usize, row: &Row, offset: usize) {
         let tokens = (row.tokens - offset).min(self.length);
-        let targets = self.table.count_targets(row, offset + 1..offset + tokens);
+        let targets = table.count_targets(row, offset + 1..offset + tokens);
         if targets == 0 {
             return;
         }
@@ -175,37 +247,38 @@ impl DocumentSet {
 
     /// Tokens of document `index`.
     pub fn tokens(&self, index: usize) -> usize {
-        self.located(index).1.len()
+        self.located(index).2.len()
     }
 
     /// Tokens of document `index` that count in the loss.
     pub fn target_tokens(&self, index: usize) -> usize {
-        let (row, range) = self.located(index);
-        self.table.count_targets(&row, range.start + 1..range.end)
+        let (table, row, range) = self.located(index);
+        table.count_targets(&row, range.start + 1..range.end)
     }
 
     /// Whether document `index` is a row of its own, with nothing cut away.
     pub(super) fn is_whole_row(&self, index: usize) -> bool {
-        let (row, range) = self.located(index);
+        let (_, row, range) = self.located(index);
         row.kind == RowKind::Whole && range == (0..row.tokens)
     }
 
     /// Document `index`.
     pub fn document(&self, index: usize) -> DocumentView {
-        let (row, range) = self.located(index);
+        let (table, row, range) = self.located(index);
         DocumentView {
-            input_ids: self.table.ids(&row, range.clone()),
-            labels: self.table.labels(&row, range),
+            input_ids: table.ids(&row, range.clone()),
+            labels: table.labels(&row, range),
         }
     }
 
-    /// The row that a document is of, and its tokens there.
-    fn located(&self, index: usize) -> (Row, Range<usize>) {
+    /// The row that a document is of, its table, and its tokens there.
+    fn located(&self, index: usize) -> (&TokenTable, Row, Range<usize>) {
         let span = self.spans[index];
-        let row = self.table.row(span.row as usize);
+        let table = &self.tables[self.tables.partition_point(|set| set.end <= index)].table;
+        let row = table.row(span.row as usize);
         let offset = span.offset as usize;
         let end = row.tokens.min(offset + self.length);
-        (row, offset..end)
+        (table, row, offset..end)
     }
 
     /// The windows in which document `index` is scored: together they hold each of its targets once. The document itself
@@ -215,7 +288,7 @@ impl DocumentSet {
     /// least half a window of context, or all there is. Windows that lie end to end would cost half as much, but give
     /// the tokens at their beginning next to no context; a stride of one token would cost as many passes as tokens.
     pub fn windows(&self, index: usize) -> impl Iterator<Item = WindowView> + '_ {
-        let (row, document) = self.located(index);
+        let (table, row, document) = self.located(index);
         let (tokens, window) = (document.len(), self.window.max(SHORTEST));
         let mut scored = 1;
         std::iter::from_fn(move || {
@@ -227,16 +300,20 @@ impl DocumentSet {
             let first_scored = std::mem::replace(&mut scored, end) - start;
             let range = document.start + start..document.start + end;
             Some(WindowView {
-                input_ids: self.table.ids(&row, range.clone()),
-                labels: self.table.labels(&row, range),
+                input_ids: table.ids(&row, range.clone()),
+                labels: table.labels(&row, range),
                 first_scored,
             })
         })
         .filter(|window| window.target_tokens() > 0)
     }
 
-    /// Adds every document, its tokens and its labels, to `hash`.
+    /// Adds every document, its tokens and its labels, to `hash`; of a mixture also what decides whose turn it is.
     pub(super) fn hash_into(&self, hash: &mut Sha256) {
+        for (set, weight) in self.tables.iter().zip(self.weights().unwrap_or_default()) {
+            hash.update((set.end as u64).to_le_bytes());
+            hash.update(weight.to_bits().to_le_bytes());
+        }
         hash.update((self.len() as u64).to_le_bytes());
         let mut bytes = Vec::new();
         self.each(|document| {
@@ -260,15 +337,18 @@ impl DocumentSet {
 
     /// Whether all token ids are below `vocabulary`, those of what was cut away included. Looks at no row.
     pub(super) fn is_surely_below(&self, vocabulary: usize) -> bool {
-        self.table.extent().highest < vocabulary as u64
+        let is_below = |set: &SetTable| set.table.extent().highest < vocabulary as u64;
+        self.tables.iter().all(is_below)
     }
 
     /// Looks at all documents, in order. Their tokens do not stay in memory.
     fn each(&self, mut look: impl FnMut(&DocumentView)) {
         for index in 0..self.len() {
             look(&self.document(index));
-            if index % RELEASE_AFTER == RELEASE_AFTER - 1 || index + 1 == self.len() {
-                self.table.release_words(&self.located(index).0);
+            let is_last = self.tables.iter().any(|set| set.end == index + 1);
+            if index % RELEASE_AFTER == RELEASE_AFTER - 1 || is_last {
+                let (table, row, _) = self.located(index);
+                table.release_words(&row);
             }
         }
     }

@@ -6,12 +6,21 @@ use super::RowLocation;
 use crate::hub::DataSetError;
 use crate::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
+use peft_tune_core::recipe::WeightFault;
 
 /// Data that cannot be used. Every message names the file, the line or row, the column, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("no training file; name one or more under `data.train`")]
     NoTrainingFile,
+    #[error("`data.train`: {0}")]
+    Weights(#[from] WeightFault),
+    #[error("{set}: {source}")]
+    OfSet {
+        /// A set of a mixture.
+        set: String,
+        source: Box<DataError>,
+    },
     #[error("`{key}`: {source}")]
     Hub { key: &'static str, source: DataSetError },
     #[error("cannot read {path}: {source}; correct the path under `data`")]
@@ -182,6 +191,23 @@ pub enum DataError {
     Unwritten { source: std::io::Error },
     #[error("cannot start the thread that prepares batches: {source}")]
     Thread { source: std::io::Error },
+}
+
+impl DataError {
+    /// The same, with the set of the mixture that it is of where the error does not name a file itself.
+    pub(super) fn of_set(self, set: Option<&String>) -> Self {
+        let names_none = matches!(
+            self,
+            Self::TooFewRows { .. } | Self::NothingLeft { .. } | Self::OtherCount { .. }
+        );
+        match set.filter(|_| names_none) {
+            Some(set) => Self::OfSet {
+                set: set.clone(),
+                source: Box::new(self),
+            },
+            None => self,
+        }
+    }
 }
 
 /// `` (did you mean `instruction`?)``, where one of `names` is near.

@@ -9,6 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::order::Permutation;
 
+/// An epoch in the order that is grouped.
+pub(super) struct Epoch<F> {
+    pub number: u64,
+    pub rows: usize,
+    /// Decides how batches change places.
+    pub key: u64,
+    /// The row at a position.
+    pub at: F,
+}
+
 /// Global batches in a span.
 const SPAN: usize = 50;
 
@@ -36,22 +46,21 @@ impl LengthGroups {
         }
     }
 
-    /// The row at `position` of `epoch`, whose rows are shuffled by `shuffled` and have `tokens` tokens each.
+    /// The row at `position` of `epoch`, whose rows have `tokens` tokens each.
     pub(super) fn row_at(
         &self,
-        epoch: u64,
+        epoch: &Epoch<impl Fn(usize) -> usize>,
         position: usize,
-        shuffled: &Permutation,
         tokens: impl Fn(usize) -> usize,
     ) -> usize {
         let length = SPAN.saturating_mul(self.global_batch);
         let (number, within) = (position / length, position % length);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = last.take_if(|span| span.epoch == epoch && span.number == number);
+        let known = last.take_if(|span| span.epoch == epoch.number && span.number == number);
         let span = known.unwrap_or_else(|| Span {
-            epoch,
+            epoch: epoch.number,
             number,
-            rows: self.sorted(number * length, shuffled, tokens),
+            rows: self.sorted(number * length, epoch, tokens),
         });
         let row = span.rows[within] as usize;
         *last = Some(span);
@@ -59,15 +68,20 @@ impl LengthGroups {
     }
 
     /// The span that begins at `first`.
-    fn sorted(&self, first: usize, shuffled: &Permutation, tokens: impl Fn(usize) -> usize) -> Vec<u32> {
-        let end = shuffled
-            .len()
+    fn sorted(
+        &self,
+        first: usize,
+        epoch: &Epoch<impl Fn(usize) -> usize>,
+        tokens: impl Fn(usize) -> usize,
+    ) -> Vec<u32> {
+        let end = epoch
+            .rows
             .min(first.saturating_add(SPAN.saturating_mul(self.global_batch)));
-        let mut rows: Vec<u32> = (first..end).map(|position| shuffled.at(position) as u32).collect();
+        let mut rows: Vec<u32> = (first..end).map(|position| (epoch.at)(position) as u32).collect();
         rows.sort_by_key(|row| Reverse(tokens(*row as usize)));
         // A batch that is not full ends the span: it shares its step with what follows.
         let full = rows.len() / self.global_batch;
-        let order = Permutation::new(shuffled.key(), first as u64, full);
+        let order = Permutation::new(epoch.key, first as u64, full);
         let batches = (0..full).flat_map(|batch| {
             let start = order.at(batch) * self.global_batch;
             rows[start..start + self.global_batch].iter().copied()

@@ -33,10 +33,10 @@ pub(super) fn cache_key(
         settings.loss_on,
         settings.max_rows,
         split,
-        settings.train.len(),
+        settings.train.files().count(),
     );
     hash.update(format!("{plain:?}"));
-    for path in settings.train.iter().chain(settings.held_out.files()) {
+    for path in settings.train.files().chain(settings.held_out.files()) {
         hash_file(&mut hash, path, folder)?;
     }
     Ok(hash.finalize().into())

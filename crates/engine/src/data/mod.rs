@@ -9,7 +9,7 @@
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_limit`, `key`, `digest` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
-//! | documents to steps | `packing`, `order`, `source`, `prefetch`, `batch` |
+//! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
 
 mod answers;
 mod batch;
@@ -28,6 +28,7 @@ mod format;
 mod grouping;
 mod key;
 mod messages;
+mod mixture;
 mod on_disk;
 mod order;
 mod packing;

@@ -1,6 +1,6 @@
 //! The files of data settings on this disk: data sets of the hub are files of its cache.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::DataError;
 use crate::hub::{DownloadObserver, cached_data_files, data_files};
@@ -24,24 +24,24 @@ pub fn bring(settings: &DataSettings, observer: &mut dyn DownloadObserver) -> Re
 
 fn each(
     settings: &DataSettings,
-    files: &mut dyn FnMut(&std::path::Path) -> Result<Vec<PathBuf>, crate::hub::DataSetError>,
+    files: &mut dyn FnMut(&Path) -> Result<Vec<PathBuf>, crate::hub::DataSetError>,
 ) -> Result<DataSettings, DataError> {
-    let mut all = settings.train.iter().chain(settings.held_out.files());
+    let mut all = settings.train.files().chain(settings.held_out.files());
     if !all.any(|path| HubDataSet::is_written(path)) {
         return Ok(settings.clone());
     }
-    let mut of = |key, paths: &[PathBuf]| -> Result<Vec<PathBuf>, DataError> {
-        let mut found = Vec::new();
-        for path in paths {
-            found.extend(files(path).map_err(|source| DataError::Hub { key, source })?);
-        }
-        Ok(found)
-    };
+    let mut of = |key, path: &Path| files(path).map_err(|source| DataError::Hub { key, source });
     Ok(DataSettings {
-        train: of("data.train", &settings.train)?,
+        train: settings.train.replaced(|_, path| of("data.train", path))?,
         held_out: match &settings.held_out {
             HeldOut::Fraction(fraction) => HeldOut::Fraction(*fraction),
-            files => HeldOut::Files(of("data.held_out", files.files())?),
+            files => {
+                let mut found = Vec::new();
+                for path in files.files() {
+                    found.extend(of("data.held_out", path)?);
+                }
+                HeldOut::Files(found)
+            }
         },
         ..settings.clone()
     })

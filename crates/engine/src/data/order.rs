@@ -26,11 +26,6 @@ impl Permutation {
         }
     }
 
-    /// How many things are ordered.
-    pub(super) fn len(&self) -> usize {
-        self.length as usize
-    }
-
     /// The key of this order, to derive others from.
     pub(super) fn key(&self) -> u64 {
         self.key

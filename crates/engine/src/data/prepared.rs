@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -16,19 +17,28 @@ use super::tokens::{Tables, Width};
 use super::{DataError, DataWarning, DocumentSet, Vocabulary};
 use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
-use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
+use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
 
 /// The training and held-out documents of a recipe.
 #[derive(Clone, Debug)]
 pub struct PreparedData {
     train: DocumentSet,
     held_out: DocumentSet,
-    tables: Tables,
     sequence_length: usize,
+    uncut: Uncut,
+}
+
+/// What does not depend on the sequence length.
+#[derive(Clone, Debug)]
+struct Uncut {
+    /// Of each set of a mixture, else one.
+    tables: Vec<Tables>,
+    /// Names and weights of the sets, where sets are mixed.
+    names: Vec<String>,
+    weights: Option<Arc<[f64]>>,
     /// Length that held-out documents are cut to; the sequence length where absent.
     held_out_length: Option<usize>,
-    /// Warnings that do not depend on the sequence length.
-    general: Vec<DataWarning>,
+    warnings: Vec<DataWarning>,
 }
 
 impl PreparedData {
@@ -100,15 +110,30 @@ impl PreparedData {
         {
             general.push(DataWarning::NoEndOfDocument);
         }
-        let trained = |path: &&PathBuf| settings.train.contains(path);
+        let trained = |path: &&PathBuf| settings.train.files().any(|file| file == *path);
         let both = settings.held_out.files().iter().filter(trained);
         general.extend(both.map(|path| DataWarning::HeldOutIsTrained { path: path.clone() }));
 
-        let tables = match cache {
-            None => in_memory(settings, &vocabulary, seed)?,
-            Some(cache) => cached(settings, &vocabulary, seed, cache, &mut general)?,
+        let sets = settings.train.sets();
+        let names: Vec<String> = sets.iter().map(TrainingSet::name).collect();
+        let mut tables = Vec::new();
+        for (number, settings) in by_set(settings).iter().enumerate() {
+            let of_set = match cache {
+                None => in_memory(settings, &vocabulary, seed),
+                Some(cache) => cached(settings, &vocabulary, seed, cache, &mut general),
+            };
+            tables.push(of_set.map_err(|error| error.of_set(names.get(number)))?);
+        }
+        // A cache that cannot be written is told once.
+        general.dedup();
+        let uncut = Uncut {
+            tables,
+            weights: (!sets.is_empty()).then(|| sets.iter().map(|set| set.weight).collect()),
+            names,
+            held_out_length: settings.held_out_length,
+            warnings: general,
         };
-        Self::cut(tables, (sequence_length, settings.held_out_length), general)
+        uncut.cut(sequence_length)
     }
 
     /// The same data at another sequence length, without reading or tokenising anything again. Held-out documents with a
@@ -117,8 +142,7 @@ impl PreparedData {
     /// # Errors
     /// Fails where nothing is left to train on or to evaluate on.
     pub fn at_length(&self, sequence_length: usize) -> Result<Self, DataError> {
-        let lengths = (sequence_length, self.held_out_length);
-        Self::cut(self.tables.clone(), lengths, self.general.clone())
+        self.uncut.clone().cut(sequence_length)
     }
 
     /// The training documents, in file order.
@@ -146,7 +170,7 @@ impl PreparedData {
 
     /// What the user should know: rows left out or cut, and the like.
     pub fn warnings(&self) -> Vec<DataWarning> {
-        let held_out_length = self.held_out_length.unwrap_or(self.sequence_length);
+        let held_out_length = self.uncut.held_out_length.unwrap_or(self.sequence_length);
         let sets = [
             ("training", &self.train, self.sequence_length),
             ("held-out", &self.held_out, held_out_length),
@@ -154,15 +178,13 @@ impl PreparedData {
         let of_sets = sets
             .iter()
             .flat_map(|(name, set, length)| set_warnings(name, set, *length));
-        self.general.iter().cloned().chain(of_sets).collect()
+        self.uncut.warnings.iter().cloned().chain(of_sets).collect()
     }
+}
 
-    fn cut(
-        tables: Tables,
-        (sequence_length, held_out_length): (usize, Option<usize>),
-        general: Vec<DataWarning>,
-    ) -> Result<Self, DataError> {
-        let cut_at = held_out_length.unwrap_or(sequence_length);
+impl Uncut {
+    fn cut(self, sequence_length: usize) -> Result<PreparedData, DataError> {
+        let cut_at = self.held_out_length.unwrap_or(sequence_length);
         for (key, value) in [("sequence_length", sequence_length), ("data.held_out_length", cut_at)] {
             if value < SHORTEST {
                 let least = SHORTEST;
@@ -171,31 +193,59 @@ impl PreparedData {
         }
         let cut = |table, set, sequence_length| {
             let documents = DocumentSet::cut(table, sequence_length);
-            if documents.is_empty() {
-                let rows = documents.statistics().rows;
-                return Err(DataError::NothingLeft {
+            let rows = documents.statistics().rows;
+            match documents.is_empty() {
+                true => Err(DataError::NothingLeft {
                     set,
                     rows,
                     sequence_length,
-                });
+                }),
+                false => Ok(documents),
             }
-            Ok(documents)
         };
-        Ok(Self {
-            train: cut(&tables.train, "training", sequence_length)?,
-            held_out: cut(&tables.held_out, "held-out", cut_at)?.scored_in(sequence_length),
-            tables,
+        let (mut train, mut held_out) = (Vec::new(), Vec::new());
+        for (number, tables) in self.tables.iter().enumerate() {
+            let of_set = |error: DataError| error.of_set(self.names.get(number));
+            train.push(cut(&tables.train, "training", sequence_length).map_err(of_set)?);
+            // Held-out files stand with the first set, so that the others have none.
+            if number == 0 || tables.held_out.extent().counts.read > 0 {
+                held_out.push(cut(&tables.held_out, "held-out", cut_at).map_err(of_set)?);
+            }
+        }
+        let none = "there is a set where nothing is mixed, too";
+        Ok(PreparedData {
+            train: DocumentSet::mixed(train, self.weights.clone()).expect(none),
+            held_out: DocumentSet::mixed(held_out, None)
+                .expect(none)
+                .scored_in(sequence_length),
             sequence_length,
-            held_out_length,
-            general,
+            uncut: self,
         })
     }
+}
+
+/// The settings of each set of a mixture by itself, or those that there are. Held-out files go with the first.
+fn by_set(settings: &DataSettings) -> Vec<DataSettings> {
+    let sets = settings.train.sets();
+    if sets.is_empty() {
+        return vec![settings.clone()];
+    }
+    let of_set = |(number, set): (usize, &TrainingSet)| DataSettings {
+        train: TrainingData::Files(set.files.clone()),
+        held_out: match &settings.held_out {
+            HeldOut::File(_) | HeldOut::Files(_) if number > 0 => HeldOut::Files(Vec::new()),
+            held_out => held_out.clone(),
+        },
+        ..settings.clone()
+    };
+    sets.iter().enumerate().map(of_set).collect()
 }
 
 fn check(settings: &DataSettings) -> Result<(), DataError> {
     if settings.train.is_empty() {
         return Err(DataError::NoTrainingFile);
     }
+    settings.train.normalized().map_err(|(_, fault)| fault)?;
     if let HeldOut::Fraction(fraction) = settings.held_out
         && !(fraction > 0.0 && fraction < 1.0)
     {
@@ -241,7 +291,7 @@ fn cached(
         Err(Failure::Data(error)) => return Err(error),
         Err(Failure::Write(error)) => error,
     };
-    let bytes = settings.train.iter().chain(settings.held_out.files());
+    let bytes = settings.train.files().chain(settings.held_out.files());
     let bytes: u64 = bytes
         .map(|path| path.metadata().map_or(0, |metadata| metadata.len()))
         .sum();

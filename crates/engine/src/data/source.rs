@@ -5,6 +5,10 @@
 //! sequence. So the last rows of an epoch share a step with the first of the next, and data with fewer rows than a
 //! global batch is repeated within a step.
 //!
+//! The sets of a mixture take turns ([`super::mixture`]): an epoch has as many rows as all sets together, of each set its
+//! share. Its turns are the same in each epoch, and each set goes through shuffled epochs of its own. Documents are packed
+//! with those of their own set. Grouped by length, a mixture has its shares in each span of 50 steps.
+//!
 //! How a global batch is divided into micro-batches, and these among devices, changes nothing: they are consecutive
 //! slices of it. Two settings with
 //! equal global batches see equal data.
@@ -15,8 +19,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
-use super::grouping::LengthGroups;
+use super::grouping::{Epoch, LengthGroups};
+use super::mixture::{Mixture, turns};
 use super::order::Permutation;
 use super::packing::best_fit_decreasing;
 use super::{DataError, DocumentSet, MicroBatch};
@@ -39,6 +45,10 @@ pub struct BatchSource {
     batch: BatchSettings,
     order: RowOrder,
     groups: Option<LengthGroups>,
+    mixture: Option<Mixture>,
+    /// Of an epoch; of a mixture those of a mean one.
+    tokens: u64,
+    target_tokens: u64,
 }
 
 /// Documents of each row.
@@ -72,20 +82,38 @@ impl BatchSource {
         at_least_one("batch.gradient_accumulation", batch.gradient_accumulation)?;
         at_least_one("batch.devices", batch.devices)?;
         at_least_one("data.train", documents.len())?;
-        let rows = if batch.packing {
-            let lengths: Vec<usize> = (0..documents.len()).map(|index| documents.tokens(index)).collect();
-            Rows::packed(&best_fit_decreasing(&lengths, batch.sequence_length))
-        } else {
-            Rows::OneEach(documents.len())
+        let sets = documents.set_ranges();
+        let (rows, row_ranges) = match batch.packing {
+            true => {
+                let pack = |documents: &DocumentSet, range: &Range<usize>| {
+                    let lengths: Vec<usize> = range.clone().map(|index| documents.tokens(index)).collect();
+                    best_fit_decreasing(&lengths, batch.sequence_length)
+                };
+                Rows::packed(sets.iter().map(|set| (set.start, pack(&documents, set))))
+            }
+            false => (Rows::OneEach(documents.len()), sets),
         };
+        let mixture = documents
+            .weights()
+            .map(|weights| Mixture::new(row_ranges.into_iter().zip(weights.iter().copied())));
         let groups = batch.group_by_length.then(|| LengthGroups::new(batch.global_batch()));
-        Ok(Self {
+        let statistics = documents.statistics();
+        let mut source = Self {
             documents,
             rows,
             batch: batch.clone(),
             order,
             groups,
-        })
+            mixture,
+            tokens: statistics.tokens,
+            target_tokens: statistics.target_tokens,
+        };
+        if let Some(mixture) = &source.mixture {
+            source.tokens = mixture.mean_sum(|row| source.row_tokens(row) as u64).round() as u64;
+            let targets = mixture.mean_sum(|row| source.row_target_tokens(row) as u64);
+            source.target_tokens = targets.round() as u64;
+        }
+        Ok(source)
     }
 
     /// Rows in an epoch.
@@ -93,14 +121,19 @@ impl BatchSource {
         self.rows.len()
     }
 
-    /// Tokens in an epoch.
-    pub fn tokens_per_epoch(&self) -> u64 {
-        self.documents.statistics().tokens
+    /// How often an epoch goes through the rows of each set of a mixture; nothing where no sets are mixed.
+    pub fn passes(&self) -> Vec<f64> {
+        self.mixture.iter().flat_map(Mixture::passes).collect()
     }
 
-    /// Target tokens in an epoch.
+    /// Tokens in an epoch; of a mixture, where no epoch need be like another, in a mean one.
+    pub fn tokens_per_epoch(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Target tokens in an epoch, or in the mean one.
     pub fn target_tokens_per_epoch(&self) -> u64 {
-        self.documents.statistics().target_tokens
+        self.target_tokens
     }
 
     /// Mean tokens of a row.
@@ -110,7 +143,11 @@ impl BatchSource {
 
     /// Mean documents of a row: 1 without packing.
     pub fn mean_documents_per_row(&self) -> f64 {
-        self.documents.len() as f64 / self.rows() as f64
+        let documents = match &self.mixture {
+            None => self.documents.len() as f64,
+            Some(mixture) => mixture.mean_sum(|row| self.rows.documents(row).count() as u64),
+        };
+        documents / self.rows() as f64
     }
 
     /// Steps that an epoch takes, the last one shared with the next epoch where the rows do not divide evenly.
@@ -155,7 +192,7 @@ impl BatchSource {
     /// The `count` rows with the most tokens, these first; of equal ones those that come first.
     fn longest_rows(&self, count: usize) -> Vec<usize> {
         let mut found = BinaryHeap::new();
-        for row in 0..self.rows() {
+        for row in self.typical_rows() {
             found.push((Reverse(self.row_tokens(row)), row));
             if found.len() > count {
                 found.pop();
@@ -164,16 +201,26 @@ impl BatchSource {
         found.into_sorted_vec().into_iter().map(|(_, row)| row).collect()
     }
 
-    /// (tokens, target tokens) of the documents of every row: what a step costs follows from them. Of more than 262,144
+    /// The rows of an epoch in any order; of a mixture rows that stand for those of any.
+    fn typical_rows(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        match &self.mixture {
+            None => Box::new(0..self.rows()),
+            Some(mixture) => Box::new(mixture.typical_rows(|row| self.row_tokens(row)).into_iter()),
+        }
+    }
+
+    /// (tokens, target tokens) of the documents of every row of an epoch: what a step costs follows from them. Of more than 262,144
     /// rows, those of an even sample of so many, and of the 256 rows with the most tokens.
     pub fn row_documents(&self) -> Vec<Vec<(usize, usize)>> {
         let of_document = |index: usize| (self.documents.tokens(index), self.documents.target_tokens(index));
         let of_row = |row: usize| self.rows.documents(row).map(of_document).collect();
         let rows = self.rows();
+        let typical: Vec<usize> = self.typical_rows().collect();
         if rows <= DESCRIBED {
-            return (0..rows).map(of_row).collect();
+            return typical.into_iter().map(of_row).collect();
         }
-        let sample = (0..DESCRIBED).map(|index| (index as u128 * rows as u128 / DESCRIBED as u128) as usize);
+        let spaced = |index: usize| (index as u128 * rows as u128 / DESCRIBED as u128) as usize;
+        let sample = (0..DESCRIBED).map(|index| typical[spaced(index)]);
         sample.chain(self.longest_rows(LONGEST)).map(of_row).collect()
     }
 
@@ -181,17 +228,35 @@ impl BatchSource {
     fn row_at(&self, position: u64) -> usize {
         let (epoch, position) = (position / self.rows() as u64, (position % self.rows() as u64) as usize);
         let RowOrder::Shuffled { seed } = self.order else {
-            return position;
+            return match &self.mixture {
+                None => position,
+                Some(mixture) => mixture.row_at(epoch, position, self.order),
+            };
         };
         let shuffled = Permutation::new(seed, epoch, self.rows());
-        match &self.groups {
+        let at = |position| match &self.mixture {
             None => shuffled.at(position),
-            Some(groups) => groups.row_at(epoch, position, &shuffled, |row| self.row_tokens(row)),
-        }
+            Some(mixture) => mixture.row_at(epoch, position, self.order),
+        };
+        let Some(groups) = &self.groups else {
+            return at(position);
+        };
+        let epoch = Epoch {
+            number: epoch,
+            rows: self.rows(),
+            key: shuffled.key(),
+            at,
+        };
+        groups.row_at(&epoch, position, |row| self.row_tokens(row))
     }
 
     fn row_tokens(&self, row: usize) -> usize {
         self.rows.documents(row).map(|index| self.documents.tokens(index)).sum()
+    }
+
+    fn row_target_tokens(&self, row: usize) -> usize {
+        let documents = self.rows.documents(row);
+        documents.map(|index| self.documents.target_tokens(index)).sum()
     }
 
     fn append(&self, row: usize, batch: &mut MicroBatch) {
@@ -201,10 +266,26 @@ impl BatchSource {
         }
     }
 
+    /// Whole epochs that hold at most `tokens` tokens, and how many these hold.
+    fn epochs_of_tokens(&self, tokens: u64) -> (u64, u64) {
+        let mut epochs = tokens / self.tokens_per_epoch().max(1);
+        let Some(mixture) = &self.mixture else {
+            return (epochs, epochs * self.tokens_per_epoch());
+        };
+        // The epochs of a mixture differ.
+        loop {
+            let before = mixture.sum_of_epochs(epochs, self.order, |row| self.row_tokens(row) as u64);
+            if before <= tokens {
+                return (epochs, before);
+            }
+            epochs -= 1;
+        }
+    }
+
     /// Rows from the beginning that hold at least `tokens` tokens.
     fn rows_of_tokens(&self, tokens: u64) -> u64 {
-        let epochs = tokens / self.tokens_per_epoch();
-        let mut left = tokens % self.tokens_per_epoch();
+        let (epochs, before) = self.epochs_of_tokens(tokens);
+        let mut left = tokens - before;
         let mut position = epochs * self.rows() as u64;
         while left > 0 {
             left = left.saturating_sub(self.row_tokens(self.row_at(position)) as u64);
@@ -215,15 +296,19 @@ impl BatchSource {
 }
 
 impl Rows {
-    fn packed(rows: &[Vec<u32>]) -> Self {
-        let ends = rows.iter().scan(0, |end, row| {
-            *end += row.len() as u32;
-            Some(*end)
-        });
-        Self::Packed {
-            documents: rows.concat(),
-            ends: ends.collect(),
+    /// The rows of several sets: the first document of each, and the documents of its rows, counted from there. Beside them
+    /// which rows are whose.
+    fn packed(sets: impl Iterator<Item = (usize, Vec<Vec<u32>>)>) -> (Self, Vec<Range<usize>>) {
+        let (mut documents, mut ends, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
+        for (first, rows) in sets {
+            let begin = ends.len();
+            for row in rows {
+                documents.extend(row.iter().map(|document| first as u32 + document));
+                ends.push(documents.len() as u32);
+            }
+            ranges.push(begin..ends.len());
         }
+        (Self::Packed { documents, ends }, ranges)
     }
 
     fn len(&self) -> usize {
@@ -245,15 +330,19 @@ impl Rows {
     }
 }
 
-/// Micro-batches of `rows` windows each that go once through a set, in file order, as far as `limit` documents. A document
-/// that is not longer than the set's window is one window.
+/// Micro-batches of `rows` windows each that go once through a set, in file order, as far as `limit` documents. Of a mixture
+/// the sets take turns, each as often as it has documents, so that any limit leaves all of them in. A document that is not
+/// longer than the set's window is one window.
 pub fn evaluation_batches(
     documents: &DocumentSet,
     rows: usize,
     limit: Option<usize>,
 ) -> impl Iterator<Item = MicroBatch> + '_ {
     let end = limit.map_or(documents.len(), |limit| limit.min(documents.len()));
-    let mut windows = (0..end).flat_map(|index| documents.windows(index));
+    let sets = documents.set_ranges();
+    let turns = (sets.len() > 1).then(|| turns(&sets.iter().map(ExactSizeIterator::len).collect::<Vec<_>>()));
+    let document = move |position: usize| turns.as_ref().map_or(position, |turns| turns[position] as usize);
+    let mut windows = (0..end).flat_map(move |position| documents.windows(document(position)));
     std::iter::from_fn(move || {
         let mut batch = MicroBatch::new();
         for window in windows.by_ref().take(rows.max(1)) {
@@ -335,6 +424,147 @@ mod tests {
                 prop_assert_eq!(&whole, &seen(&source(&lengths, micro_batch, accumulation, packing), step));
             }
         }
+    }
+
+    /// Two sets with the given weights; tokens of the first are below 100, those of the second from 100 on.
+    fn mixed(sets: [(&[usize], f64); 2], batch: &BatchSettings, seed: u64) -> BatchSource {
+        let of_set = |(number, (lengths, _)): (usize, &(&[usize], f64))| {
+            let mut writer = TokenWriter::in_memory(Width::Two);
+            for (index, length) in lengths.iter().enumerate() {
+                let ids = vec![(100 * number + index) as u32; *length];
+                let row = TokenRow {
+                    labels: ids.clone(),
+                    ids,
+                    kind: RowKind::Whole,
+                };
+                writer.push(Set::Train, Some(row)).unwrap();
+            }
+            DocumentSet::cut(&writer.into_tables().unwrap().train, batch.sequence_length)
+        };
+        let cut = sets.iter().enumerate().map(of_set).collect();
+        let weights = sets.iter().map(|(_, weight)| *weight).collect();
+        let documents = DocumentSet::mixed(cut, Some(weights)).unwrap();
+        BatchSource::new(documents, batch, RowOrder::Shuffled { seed }).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_mixture_is_the_same_however_a_global_batch_is_cut(
+            first in prop::collection::vec(2_usize..=16, 1..60),
+            second in prop::collection::vec(2_usize..=16, 1..60),
+            weight in 0.05_f64..0.95,
+            packing: bool,
+            group_by_length: bool,
+            step in 0_u64..50,
+        ) {
+            let of = |micro_batch, gradient_accumulation, devices| {
+                let batch = BatchSettings {
+                    micro_batch,
+                    gradient_accumulation,
+                    devices,
+                    sequence_length: 16,
+                    packing,
+                    group_by_length,
+                };
+                mixed([(&first, weight), (&second, 1.0 - weight)], &batch, 1)
+            };
+            let whole = of(12, 1, 1);
+            for (micro_batch, accumulation, devices) in [(1, 12, 1), (3, 4, 1), (3, 2, 2), (2, 2, 3)] {
+                prop_assert_eq!(seen(&whole, step), seen(&of(micro_batch, accumulation, devices), step));
+            }
+            // A resumed training asks for this step first.
+            prop_assert_eq!(seen(&whole, step), seen(&of(12, 1, 1), step));
+        }
+
+        #[test]
+        fn a_step_of_a_mixture_has_its_share_of_each_set(
+            first in prop::collection::vec(2_usize..=16, 20..60),
+            second in prop::collection::vec(2_usize..=16, 20..60),
+            weight in 0.1_f64..0.9,
+            seed: u64,
+        ) {
+            let batch = BatchSettings {
+                micro_batch: 10,
+                sequence_length: 16,
+                ..Default::default()
+            };
+            let source = mixed([(&first, weight), (&second, 1.0 - weight)], &batch, seed);
+            let rows = (first.len() + second.len()) as f64;
+            for step in 0..20 {
+                let of_first = seen(&source, step).iter().filter(|token| **token < 100).count();
+                // Within a row at either end of the step, and half a row in an epoch for rounding.
+                prop_assert!((of_first as f64 - 10.0 * weight).abs() < 2.0 + 10.0 * 0.5 / rows, "{of_first}");
+            }
+        }
+
+        #[test]
+        fn steps_of_a_mixture_hold_the_tokens_that_they_are_asked_for(
+            first in prop::collection::vec(2_usize..=16, 1..30),
+            second in prop::collection::vec(2_usize..=16, 1..30),
+            tokens in 1_u64..5000,
+            packing: bool,
+        ) {
+            let batch = BatchSettings {
+                micro_batch: 1,
+                sequence_length: 16,
+                packing,
+                ..Default::default()
+            };
+            let source = mixed([(&first, 0.8), (&second, 0.2)], &batch, 3);
+            let steps = source.steps(TrainingLength::Tokens(tokens));
+            let of_step = |step| source.global_batch(step).iter().map(|batch| batch.tokens() as u64).sum::<u64>();
+            let before: u64 = (0..steps - 1).map(of_step).sum();
+            prop_assert!(before < tokens && tokens <= before + of_step(steps - 1));
+        }
+    }
+
+    #[test]
+    fn packed_rows_hold_documents_of_one_set() {
+        let batch = BatchSettings {
+            micro_batch: 1,
+            sequence_length: 16,
+            packing: true,
+            ..Default::default()
+        };
+        let source = mixed([(&[3; 50], 0.5), (&[5; 50], 0.5)], &batch, 1);
+        assert_eq!(source.rows(), 10 + 17);
+        for step in 0..100 {
+            let rows = seen(&source, step);
+            assert!(rows.iter().all(|token| (*token < 100) == (rows[0] < 100)), "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_mixture_costs_is_that_of_its_shares() {
+        let batch = BatchSettings {
+            micro_batch: 2,
+            sequence_length: 16,
+            ..Default::default()
+        };
+        let source = mixed([(&[2; 30], 0.9), (&[12; 30], 0.1)], &batch, 1);
+        assert_eq!((source.rows(), source.passes()), (60, vec![1.8, 0.2]));
+        assert_eq!(source.tokens_per_epoch(), 54 * 2 + 6 * 12);
+        assert_eq!(source.target_tokens_per_epoch(), 54 + 6 * 11);
+        let rows = source.row_documents();
+        let tokens: usize = rows.iter().flatten().map(|(tokens, _)| tokens).sum();
+        assert_eq!((rows.len(), tokens), (60, 54 * 2 + 6 * 12));
+        assert_eq!(source.longest_micro_batch().tokens(), 24);
+        assert_eq!(source.mean_documents_per_row(), 1.0);
+    }
+
+    #[test]
+    fn an_evaluation_takes_turns_among_the_sets() {
+        let batch = BatchSettings {
+            sequence_length: 16,
+            ..Default::default()
+        };
+        let source = mixed([(&[2; 30], 0.9), (&[12; 10], 0.1)], &batch, 1);
+        let of_second = |limit| {
+            let batches = evaluation_batches(&source.documents, 1, limit);
+            batches.filter(|batch| batch.input_ids[0] >= 100).count()
+        };
+        assert_eq!((of_second(Some(8)), of_second(Some(20)), of_second(None)), (2, 5, 10));
+        assert_eq!(evaluation_batches(&source.documents, 1, None).count(), 40);
     }
 
     #[test]

@@ -55,14 +55,15 @@ pub(super) fn tokenize(
         HeldOut::Fraction(fraction) => (*fraction, &[][..]),
         files => (0.0, files.files()),
     };
+    let train: Vec<PathBuf> = settings.train.files().cloned().collect();
     let (expected, chosen) = match fraction > 0.0 {
         true => {
-            let expected = count_rows(&settings.train, limit);
+            let expected = count_rows(&train, limit);
             (expected, HeldOutRows::new(expected, fraction, seed))
         }
         false => (0, HeldOutRows::default()),
     };
-    let found = work.read(&settings.train, limit, &chosen, Set::Train)?;
+    let found = work.read(&train, limit, &chosen, Set::Train)?;
     if fraction > 0.0 {
         if found < 2 {
             return Err(DataError::TooFewRows { rows: found }.into());

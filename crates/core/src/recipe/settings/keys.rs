@@ -61,7 +61,7 @@ mod tests {
         Recipe::new(
             "model",
             DataSettings {
-                train: vec!["train.jsonl".into()],
+                train: "train.jsonl".into(),
                 ..Default::default()
             },
         )
