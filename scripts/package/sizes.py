@@ -72,6 +72,8 @@ def crate(name: str, file: str) -> str:
     for prefix, library in FOREIGN.items():
         if name.startswith(prefix):
             return library
+    if file == "sqlite3.c":
+        return FOREIGN["sqlite3"]
     return f"{file} (C)" if file.endswith(".c") else "other C and assembly"
 
 
