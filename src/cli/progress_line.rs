@@ -151,7 +151,7 @@ impl Standing {
     pub(super) fn again(&mut self, number: TrialNumber, what: String) {
         self.under_way.clear();
         self.under_way
-            .insert(number, UnderWay::new(format!("trial {number}"), what));
+            .insert(number, UnderWay::new(format!("trial {number} again"), what));
     }
 
     /// A trial ended; what it was called.

@@ -18,6 +18,8 @@ use peft_tune_search::{Importance, Insight, Preference, Share, recommend};
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
 pub struct Gatherer {
+    /// Name and beginning of each study: the number of one that was deleted may be given to another.
+    studies: HashMap<StudyId, (String, String)>,
     /// By study, trial and attempt.
     finished: HashMap<(StudyId, u64, u64), TrialCurves>,
     /// What decides in each study, and from how many measured trials that is known.
@@ -32,6 +34,7 @@ const IMPORTANCE_TRIALS: usize = 150;
 impl Gatherer {
     /// Everything that a page may show of a study.
     pub async fn gather(&mut self, store: &Store, study: &StudyOverview) -> Result<PageInput, StoreError> {
+        self.forget_deleted(study);
         let measured = store.trials(study.id).await?;
         let confirmed = store.confirmations(study.id).await?;
         let trials = with_confirmed(&measured, &confirmed);
@@ -89,6 +92,16 @@ impl Gatherer {
         })
     }
 
+    /// Forgets what is known of an earlier study with this one's number.
+    fn forget_deleted(&mut self, study: &StudyOverview) {
+        let known_as = (study.name.clone(), study.created_at.clone());
+        if self.studies.get(&study.id) != Some(&known_as) {
+            self.finished.retain(|(of, ..), _| *of != study.id);
+            self.importance.remove(&study.id);
+            self.studies.insert(study.id, known_as);
+        }
+    }
+
     /// What decides, from the trials so far; nothing where the study's space cannot be read.
     async fn importance(
         &mut self,
@@ -112,7 +125,7 @@ impl Gatherer {
         };
         let problem = study.problem(Some(space));
         let history = measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..].to_vec();
-        // Arithmetic of up to seconds: other pages are answered meanwhile.
+        // Arithmetic of up to seconds, which would hold up all other answers of this thread.
         let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history, None).importance()).await;
         let importance: Vec<ImportanceView> = found.unwrap_or_default().into_iter().map(importance_view).collect();
         self.importance.insert(study.id, (measured.len(), importance.clone()));

@@ -1,8 +1,8 @@
 //! What keeps other pages in the same browser out.
 //!
 //! The dashboard listens on loopback only, but any page that the browser shows may send requests there. So a request must
-//! name this machine as its host (a foreign name that was made to point here, "DNS rebinding", does not), a request that
-//! changes something must come from our own page, and no page of ours may be framed or run a foreign script.
+//! name this machine as its host (a foreign name that was made to point here, "DNS rebinding", does not), no other
+//! page may ask for anything but to be left for ours, and no page of ours may be framed or run a foreign script.
 
 use std::sync::Arc;
 
@@ -30,6 +30,10 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
+/// Where a request comes from, and what for, as browsers say it.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+
 /// The names under which the dashboard may be addressed.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts(Arc<[String]>);
@@ -54,10 +58,13 @@ impl Hosts {
                 "this dashboard answers only to 127.0.0.1 and localhost\n",
             ));
         }
-        // Scripts outside a browser send no origin; the token is asked of them all the same.
+        // Programs outside a browser send neither; the token is asked of them all the same. A page that is left by a link may name
+        // the site that it was on (Fetch Metadata, section 2).
         let own = |origin: &str| origin.strip_prefix("http://").is_some_and(|host| self.has(host));
-        let foreign = text(ORIGIN).is_some_and(|origin| !own(origin));
-        if foreign && method != Method::GET && method != Method::HEAD {
+        let from_page = text(ORIGIN).is_some_and(|origin| !own(origin));
+        let from_site = text(FETCH_SITE).is_some_and(|site| !["same-origin", "none"].contains(&site));
+        let follows_link = method == Method::GET && text(FETCH_MODE) == Some("navigate");
+        if from_page || (from_site && !follows_link) {
             return Some((StatusCode::FORBIDDEN, "requests from other pages are refused\n"));
         }
         None
@@ -113,6 +120,22 @@ mod tests {
                 Some(403),
                 "{origin}"
             );
+            // Reading is work, too: a page that listens thirty times would keep ours out.
+            assert_eq!(
+                status(Method::GET, &[local.clone(), (ORIGIN, origin)]),
+                Some(403),
+                "{origin}"
+            );
+        }
+        for (site, mode, expected) in [
+            ("same-origin", "cors", None),
+            ("none", "navigate", None),
+            ("cross-site", "navigate", None),
+            ("cross-site", "no-cors", Some(403)),
+            ("same-site", "cors", Some(403)),
+        ] {
+            let headers = [local.clone(), (FETCH_SITE, site), (FETCH_MODE, mode)];
+            assert_eq!(status(Method::GET, &headers), expected, "{site}, {mode}");
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::report::html::{
 /// What a page needs to go from an earlier view to a later one.
 #[derive(Debug, Serialize)]
 pub(super) struct News<'a> {
+    /// Whether this is everything: what the page had is of no study, or of another one of the same name.
+    pub whole: bool,
     pub head: Head<'a>,
     pub trials: Vec<&'a TrialView>,
     /// Trials that were started again: their earlier curves no longer count.
@@ -46,6 +48,7 @@ impl<'a> News<'a> {
         if old == Some(new) {
             return None;
         }
+        let old = old.filter(|old| old.study.began == new.study.began);
         let trials = old.map_or_else(HashMap::new, |old| by(&old.trials, |one| one.number));
         let curves = old.map_or_else(HashMap::new, |old| {
             by(&old.curves, |one| (one.trial, one.name.as_str()))
@@ -62,6 +65,7 @@ impl<'a> News<'a> {
         repeated.dedup();
         let again = |trial: u64| repeated.binary_search(&trial).is_ok();
         Some(Self {
+            whole: old.is_none(),
             head: Head::of(new),
             trials: new
                 .trials
@@ -151,7 +155,18 @@ mod tests {
         let news = News::between(Some(&old), &new).unwrap();
         assert_eq!(news.trials.iter().map(|one| one.number).collect::<Vec<_>>(), [3]);
         assert!(news.curves.is_empty() && news.repeated.is_empty());
-        assert_eq!(News::between(None, &new).unwrap().trials.len(), 4);
+        assert!(!news.whole);
+        let whole = News::between(None, &new).unwrap();
+        assert_eq!((whole.whole, whole.trials.len()), (true, 4));
+    }
+
+    #[test]
+    fn a_study_that_took_another_one_s_name_is_sent_whole() {
+        let (old, mut new) = (view(3, 2), view(3, 2));
+        new.study.began = "2026-01-02T03:04:05".to_owned();
+        let news = News::between(Some(&old), &new).unwrap();
+        assert_eq!((news.whole, news.trials.len(), news.curves.len()), (true, 3, 1));
+        assert!(news.repeated.is_empty());
     }
 
     #[test]

@@ -82,7 +82,7 @@ async fn asset_file(Path(name): Path<String>) -> Response {
 
 async fn view(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
     let view = served.shared.view(which.study.as_deref()).await?;
-    json(&view)
+    json(&*view)
 }
 
 async fn space(State(served): State<Served>, Query(which): Query<Which>) -> Answer {

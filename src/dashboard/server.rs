@@ -1,8 +1,10 @@
 //! The server: one listener on loopback, one store, and what its handlers share.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
@@ -15,6 +17,13 @@ use super::{DashboardError, Gatherer};
 use crate::report::html::StudyView;
 use crate::store::{Store, StoreError, StudyId, StudyOverview};
 use peft_tune_core::space::SearchSpace;
+
+/// Share of the time that making views for pages that listen takes at most: thousands of trials take half a second of a processor
+/// that the search is measured on.
+const SHARE: f64 = 0.1;
+
+/// Longest time that such pages wait for the next one.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// Pages that may listen for news at once.
 const MOST_LISTENERS: usize = 32;
@@ -44,9 +53,34 @@ pub(super) struct Shared {
     /// Absent where the dashboard only shows.
     pub(super) token: Option<Token>,
     study: Option<String>,
-    gatherer: Mutex<Gatherer>,
+    views: Mutex<Views>,
     /// Changes of this process, which the database does not tell its own connection.
     changes: AtomicI64,
+}
+
+/// Studies as pages show them.
+#[derive(Default)]
+struct Views {
+    gatherer: Gatherer,
+    /// Each study's last view: all pages share it.
+    latest: HashMap<StudyId, Latest>,
+}
+
+/// The last view of a study.
+#[derive(Clone)]
+pub(super) struct Latest {
+    pub view: Arc<StudyView>,
+    /// The mark of the database that it is of.
+    pub mark: i64,
+    made_at: Instant,
+    took: Duration,
+}
+
+impl Latest {
+    /// Whether a page that listens has to wait for the next one.
+    fn is_recent(&self) -> bool {
+        self.made_at.elapsed() < self.took.mul_f64(1.0 / SHARE - 1.0).min(LONGEST_WAIT)
+    }
 }
 
 impl Dashboard {
@@ -65,7 +99,7 @@ impl Dashboard {
             machine: Machine::default(),
             token,
             study: settings.study,
-            gatherer: Mutex::default(),
+            views: Mutex::default(),
             changes: AtomicI64::new(0),
         });
         Ok(Self {
@@ -104,11 +138,38 @@ impl Shared {
         Ok(self.store.study(name.or(self.study.as_deref())).await?)
     }
 
+    /// A study as a page that listens shows it: perhaps as it was a short time ago.
+    pub(super) async fn recent_view(&self, name: &str) -> Result<Latest, DashboardError> {
+        let study = self.study(Some(name)).await?;
+        self.latest(&study, true).await
+    }
+
     /// A study as a page shows it.
-    pub(super) async fn view(&self, name: Option<&str>) -> Result<StudyView, DashboardError> {
+    pub(super) async fn view(&self, name: Option<&str>) -> Result<Arc<StudyView>, DashboardError> {
         let study = self.study(name).await?;
-        let input = self.gatherer.lock().await.gather(&self.store, &study).await?;
-        Ok(StudyView::new(&input))
+        Ok(self.latest(&study, false).await?.view)
+    }
+
+    async fn latest(&self, study: &StudyOverview, may_be_recent: bool) -> Result<Latest, DashboardError> {
+        let mut views = self.views.lock().await;
+        // Before anything is read: what is written meanwhile makes another view.
+        let mark = self.change_mark().await?;
+        if let Some(latest) = views.latest.get(&study.id)
+            && (latest.mark == mark || (may_be_recent && latest.is_recent()))
+        {
+            return Ok(latest.clone());
+        }
+        let began = Instant::now();
+        let input = views.gatherer.gather(&self.store, study).await?;
+        let latest = Latest {
+            view: Arc::new(StudyView::new(&input)),
+            mark,
+            made_at: Instant::now(),
+            took: began.elapsed(),
+        };
+        views.latest.retain(|_, other| other.mark == mark || other.is_recent());
+        views.latest.insert(study.id, latest.clone());
+        Ok(latest)
     }
 
     /// The space that a study samples.

@@ -14,13 +14,15 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::DashboardError;
 use super::news::News;
 use super::now::Now;
-use super::server::Shared;
+use super::server::{Latest, Shared};
 use crate::report::html::StudyView;
 
 /// How often the database is asked whether it changed.
 const LOOK: Duration = Duration::from_millis(500);
 /// How often the moment is told.
 const MOMENT: Duration = Duration::from_secs(1);
+/// How many times as long as it takes to read it, at least: with thousands of trials that is some hundredths of a second.
+const REST: u32 = 19;
 
 /// One page that listens.
 struct Listener {
@@ -28,9 +30,10 @@ struct Listener {
     study: String,
     ticks: Interval,
     /// What the page has.
-    sent: Option<StudyView>,
+    sent: Option<Arc<StudyView>>,
     mark: Option<i64>,
-    told: Option<Instant>,
+    /// When the moment was told, and how long reading it took.
+    told: Option<(Instant, Duration)>,
     waiting: VecDeque<Event>,
     /// Pages that may listen at once are counted.
     _permit: OwnedSemaphorePermit,
@@ -73,20 +76,22 @@ impl Listener {
     async fn look(&mut self) -> Result<(), DashboardError> {
         let mark = self.shared.change_mark().await?;
         if self.mark != Some(mark) {
-            let view = self.shared.view(Some(&self.study)).await?;
-            if let Some(news) = News::between(self.sent.as_ref(), &view) {
+            let Latest { view, mark, .. } = self.shared.recent_view(&self.study).await?;
+            if let Some(news) = News::between(self.sent.as_deref(), &view) {
                 let data = serde_json::to_string(&news)?;
                 self.waiting.push_back(Event::default().event("view").data(data));
             }
             self.sent = Some(view);
             self.mark = Some(mark);
         }
-        if self.told.is_none_or(|told| told.elapsed() + LOOK / 2 >= MOMENT) {
-            self.told = Some(Instant::now());
+        let is_due = |(told, took): (Instant, Duration)| told.elapsed() + LOOK / 2 >= MOMENT.max(took * REST);
+        if self.told.is_none_or(is_due) {
+            let began = Instant::now();
             let study = self.shared.store.study(Some(&self.study)).await?;
             let now = Now::read(&self.shared.store, study.id, &self.shared.machine).await?;
             let data = serde_json::to_string(&now)?;
             self.waiting.push_back(Event::default().event("now").data(data));
+            self.told = Some((Instant::now(), began.elapsed()));
         }
         Ok(())
     }

@@ -244,6 +244,19 @@ async fn foreign_hosts_pages_and_guessed_tokens_are_turned_away() {
         .send("GET /api/view", &["Host: evil.example".to_owned()], "")
         .await;
     assert_eq!((rebound.status, rebound.body.contains("guarded")), (421, false));
+    // Other pages may not even make it work, or take the places of pages that listen; a link to it may be followed.
+    for (path, header, status) in [
+        ("/api/events", "Origin: http://evil.example", 403),
+        ("/api/view", "Origin: null", 403),
+        ("/api/view", "Sec-Fetch-Site: cross-site", 403),
+        ("/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate", 200),
+        ("/api/view", "Sec-Fetch-Site: same-origin", 200),
+    ] {
+        let answer = served
+            .send(&format!("GET {path}"), &[served.host(), header.to_owned()], "")
+            .await;
+        assert_eq!(answer.status, status, "{path} {header}: {}", answer.body);
+    }
     let pause = json!({"kind": "pause"});
     assert_eq!(served.ask(&pause, None).await.status, 401);
     assert_eq!(served.ask(&pause, Some("guess")).await.status, 401);
@@ -282,6 +295,30 @@ async fn foreign_hosts_pages_and_guessed_tokens_are_turned_away() {
 }
 
 #[tokio::test]
+async fn a_study_in_the_place_of_a_deleted_one_has_nothing_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("a.db");
+    synthetic(&database, "first", 5, 4).await;
+    let served = served(&database, false).await;
+    let curves = async || {
+        let view: Value = serde_json::from_str(&served.get("/api/view").await.body).unwrap();
+        let of_training = |one: &&Value| one["name"] == "training loss";
+        let count = view["curves"].as_array().unwrap().iter().filter(of_training).count();
+        (view["study"]["name"].clone(), count)
+    };
+    assert_eq!(curves().await, (json!("first"), 5));
+    let store = Store::open(&database).await.unwrap();
+    let first = store.study(None).await.unwrap();
+    store.delete_study(first.id, "first").await.unwrap();
+    store.close().await.unwrap();
+    // It gets the same number, and its trials measured no step.
+    synthetic(&database, "second", 5, 0).await;
+    let store = Store::open_read_only(&database).await.unwrap();
+    assert_eq!(store.study(None).await.unwrap().id, first.id);
+    assert_eq!(curves().await, (json!("second"), 0));
+}
+
+#[tokio::test]
 async fn a_dashboard_that_only_shows_takes_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("a.db");
@@ -304,9 +341,13 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
     let control = async {
         let token = token.as_deref();
         let mut events = Listening::to(&served).await;
-        let mut seen = events.next("view").await["trials"].as_array().unwrap().len();
+        let first = events.next("view").await;
+        assert_eq!(first["whole"], true, "a page that comes back forgets what it had");
+        let mut seen = first["trials"].as_array().unwrap().len();
         while seen < 4 {
-            seen += events.next("view").await["trials"].as_array().unwrap().len();
+            let more = events.next("view").await;
+            assert_eq!(more["whole"], false);
+            seen += more["trials"].as_array().unwrap().len();
         }
         let now = events.next("now").await;
         assert_eq!(now["running"], true, "{now}");

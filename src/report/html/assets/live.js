@@ -2,9 +2,11 @@
 // The live page: news from the study as it runs, and what may be asked of it.
 (() => {
   const { h, s, at } = PT;
-  const SAMPLES = 180;
+  const SAMPLES = 180, AGAIN = 5000;
   const name = PT.view.study.name, of = `study=${encodeURIComponent(name)}`;
-  let samples = [], redrawing = false, now = null;
+  // Drawing takes at most this share of the time: thousands of trials take a second.
+  const SHARE = 0.2;
+  let samples = [], now = null, stale = false, timer = null, pressed = false, drawn = { at: -Infinity, took: 0 };
 
   const link = (state, text) => { const pill = at("link"); pill.dataset.state = state; pill.textContent = text; };
 
@@ -16,29 +18,48 @@
       return [...kept.values()];
     };
     Object.assign(view, news.head);
+    if (news.whole) for (const list of ["trials", "curves", "phases", "memory"]) view[list] = [];
     view.trials = byNumber(view.trials, news.trials, (one) => one.number).sort((a, b) => a.number - b.number);
     view.curves = byNumber(view.curves.filter((one) => !news.repeated.includes(one.trial)), news.curves, (one) => `${one.trial} ${one.name}`);
     view.phases = byNumber(view.phases, news.phases, (one) => one.trial);
     view.memory = byNumber(view.memory, news.memory, (one) => one.trial);
     at("counts").textContent = `${view.counts_text} · ${PT.seconds(view.study.wall_s)} of trials`;
     recommendation(view);
-    if (redrawing || document.hidden) { redrawing = true; return; }
-    redrawing = true;
-    requestAnimationFrame(() => { redrawing = false; PT.redraw(); });
+    stale = true;
+    soon();
   };
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && redrawing) { redrawing = false; PT.redraw(); } });
+
+  // Draws what came, once that is due: not while nobody sees it, and not under a pointer that drags.
+  const soon = () => {
+    if (!stale || timer !== null || document.hidden || pressed) return;
+    timer = setTimeout(() => {
+      timer = null;
+      if (document.hidden || pressed) return;
+      stale = false;
+      const began = performance.now();
+      PT.redraw();
+      requestAnimationFrame(() => setTimeout(() => { drawn = { at: performance.now(), took: performance.now() - began }; soon(); }));
+    }, Math.max(0, drawn.at + drawn.took * (1 / SHARE - 1) - performance.now()));
+  };
+  document.addEventListener("visibilitychange", soon);
+  addEventListener("pointerdown", () => { pressed = true; }, true);
+  for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => { pressed = false; soon(); }, true);
 
   const recommendation = (view) => {
     const one = view.recommendation, section = at("recommendation");
     section.hidden = !one;
-    const known = JSON.stringify([one && one.trial, one && one.reason, one && one.against_baseline]);
+    const known = JSON.stringify(one);
     if (!one || section.dataset.known === known) return;
     section.dataset.known = known;
     const chips = Object.entries(one.settings).map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))));
     const commands = one.commands.map((command) => h("div", { class: "command" }, h("p", {}, command.purpose), h("pre", { tabindex: "0" }, h("code", {}, PT.flags(command.line)))));
-    section.replaceChildren(h("h2", {}, "Recommended so far"), h("div", { class: "card hero" }, h("p", { class: "reason" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), `${one.reason}.`), one.gains.length ? h("div", { class: "gains", id: "gains" }) : one.against_baseline ? h("p", { class: "against" }, `${one.against_baseline}.`) : null, h("ul", { class: "chips" }, chips), commands.length ? h("h3", {}, "Use it") : null, commands));
+    section.replaceChildren(h("h2", {}, title()), h("div", { class: "card hero" }, h("p", { class: "reason" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), `${one.reason}.`), one.gains.length ? h("div", { class: "gains", id: "gains" }) : one.against_baseline ? h("p", { class: "against" }, `${one.against_baseline}.`) : null, h("ul", { class: "chips" }, chips), one.confirmation.length ? [h("h3", {}, "Confirmed by repeats"), h("ul", { class: "chips", id: "confirmation" })] : null, commands.length ? h("h3", {}, "Use it") : null, commands, one.recipe ? h("details", {}, h("summary", {}, "Complete recipe"), h("pre", { tabindex: "0" }, h("code", {}, one.recipe))) : null));
+    PT.gains();
+    PT.confirmation();
     PT.copyButtons();
   };
+
+  const title = () => (now && now.running ? "Recommended so far" : "Recommended");
 
   // The trials under way.
   const running = () => {
@@ -60,6 +81,8 @@
     if (waits.length) parts.push(h("h3", {}, "Queue"), h("ul", { class: "chips" }, waits));
     for (const why of now.refused) parts.push(h("p", { class: "note" }, `Refused: ${why}`));
     at("running").replaceChildren(...parts.filter((part) => part));
+    const heading = at("recommendation").querySelector("h2");
+    if (heading) heading.textContent = title();
     const allowed = { Pause: state === "running", "Resume": state === "paused", "Stop after this trial": state !== "ended" };
     for (const button of at("control").querySelectorAll(".row button")) button.disabled = !allowed[button.textContent];
   };
@@ -102,9 +125,12 @@
       if (!document.hidden) { running(); device(); }
     });
     source.addEventListener("fault", (event) => link("lost", event.data));
-    // The browser asks again by itself, and then gets everything that changed meanwhile.
-    source.addEventListener("error", () => link("lost", "connection lost"));
-    addEventListener("pagehide", () => source.close());
+    // The browser asks again by itself, and then gets everything; where it was refused it gives up, and is asked again here.
+    source.addEventListener("error", () => {
+      link("lost", "connection lost");
+      if (source.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN);
+    });
+    addEventListener("pagehide", () => source.close(), { once: true });
   };
 
   recommendation(PT.view);

@@ -27,7 +27,7 @@
     }
   };
 
-  const confirmation = () => {
+  PT.confirmation = () => {
     const list = at("confirmation"), known = PT.view.recommendation && PT.view.recommendation.confirmation;
     if (!list || !known) return;
     const text = (one) => `${PT.metric(one.metric, one.confirmed)} (${PT.metric(one.metric, one.low)} to ${PT.metric(one.metric, one.high)}), searched ${PT.metric(one.metric, one.searched)}`;
@@ -81,7 +81,7 @@
     if (!PT.charts.length) build();
     PT.redraw();
     PT.copyButtons();
-    confirmation();
+    PT.confirmation();
   };
 
   theme();

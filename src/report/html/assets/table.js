@@ -69,9 +69,11 @@
       });
       const table = h("table", { class: columns.length > MANY ? "dense" : null }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
       const more = kept.length > some.length ? h("button", { type: "button", class: "more", onclick: () => { all = true; draw(); } }, `Show all ${kept.length}`) : null;
-      const left = host.scrollLeft;
+      // A live page draws again and again: who reads or sorts it stays where they are.
+      const left = host.scrollLeft, button = [...host.querySelectorAll("th button")].indexOf(document.activeElement);
       host.replaceChildren(table, ...(more ? [more] : []));
       host.scrollLeft = left;
+      if (button >= 0) table.querySelectorAll("th button")[button]?.focus({ preventScroll: true });
       shown.textContent = kept.length === view.trials.length ? `${kept.length} trials` : `${kept.length} of ${view.trials.length} trials`;
     };
     input.addEventListener("input", () => { draw(); PT.changed(); });
