@@ -176,6 +176,11 @@ release-version tag:
 parity:
     @cargo test --locked --test it -- --ignored --nocapture --test-threads 1 table_of_all_families 2>/dev/null | grep , | sed 's/.* //'
 
+# What it costs to bring a study of 1,250 and of 5,000 trials to each tracker
+[group('measure')]
+large-trackers *args:
+    scripts/measure/trackers.py --binary {{binary}} {{args}}
+
 # What a search costs around its trials: coordinator, idle workers, memory, starts
 [group('measure')]
 workers *args:

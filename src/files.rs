@@ -32,6 +32,39 @@ pub fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     kept.map(drop).map_err(|error| error.error)
 }
 
+/// Brings a file to hold these bytes, in a folder that is made where it is missing: what is there and their beginning is written
+/// on, what is there and something else is replaced whole. A reader never finds less than before of what stays. Nothing waits for the
+/// disk but a replacement: who calls this again mends what a power failure tore.
+///
+/// # Errors
+/// What the file system says.
+pub fn continue_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let there = match std::fs::read(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return write_new(path, bytes),
+        Err(error) => return Err(error),
+    };
+    match bytes.strip_prefix(there.as_slice()) {
+        Some([]) => Ok(()),
+        Some(rest) => OpenOptions::new().append(true).open(path)?.write_all(rest),
+        None => write_whole(path, bytes, true),
+    }
+}
+
+/// Writes a file that is not there yet, in a folder that is made where it is missing.
+///
+/// # Errors
+/// What the file system says.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match std::fs::write(path, bytes) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            std::fs::write(path, bytes)
+        }
+        written => written,
+    }
+}
+
 /// A file of a name that is free, readable for all as far as the user's mask lets it be. An error does not name it: nobody knows it.
 fn draft_in(folder: &Path) -> io::Result<NamedTempFile> {
     let refused = Cell::new(None);
@@ -82,6 +115,17 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
         let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(left.len(), 1, "no draft is left behind");
+    }
+
+    #[test]
+    fn a_file_is_continued_where_it_can_be_and_replaced_where_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/file");
+        for text in ["", "ab", "abcd", "abcd", "other", "o"] {
+            continue_whole(&path, text.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert!(continue_whole(&path.join("below"), b"x").is_err());
     }
 
     #[test]

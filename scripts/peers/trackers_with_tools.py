@@ -264,7 +264,9 @@ def check_wandb_sync(place, reference):
     for mark in place.glob("wandb/*/*.synced"):
         mark.unlink()
     folders = sorted(map(str, place.glob("wandb/offline-run-*")))
-    synced = subprocess.run([sys.executable, "-m", "wandb", "sync", *folders], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "wandb", "sync", *folders]
+    # It leaves logs where it runs.
+    synced = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True)
     server.stop()
     if synced.returncode or server.unknown:
         raise Different(f"wandb sync: {synced.returncode}, not understood: {server.unknown}; {synced.stderr[-1000:]}")

@@ -5,15 +5,15 @@
 //! write.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::ExportError;
-use crate::files::write_whole;
+use crate::files::continue_whole;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::study::TrialNumber;
 
@@ -281,20 +281,7 @@ fn yaml(entries: &[(&str, serde_json::Value)]) -> String {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), ExportError> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
-    }
-    let there = fs::read_to_string(path).unwrap_or_default();
-    let written = match text.strip_prefix(&there) {
-        Some("") if path.exists() => Ok(()),
-        Some(rest) => OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .and_then(|mut file| file.write_all(rest.as_bytes())),
-        None => write_whole(path, text.as_bytes(), true),
-    };
-    written.map_err(|source| failed(path, source))
+    continue_whole(path, text.as_bytes()).map_err(|source| failed(path, source))
 }
 
 fn failed(path: &Path, source: std::io::Error) -> ExportError {

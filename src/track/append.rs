@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use crate::files::write_whole;
+use crate::files::{write_new, write_whole};
 
 /// Brings a file to hold `head` and, last of all, `tail`: with what is there as it is, where that is their beginning, or where
 /// it has another tail behind the same head. Else, or where there is no file, it is written anew. `whole` says how many bytes
@@ -16,10 +16,7 @@ pub fn continue_file(path: &Path, head: &[u8], tail: &[u8], whole: impl Fn(&[u8]
     let there = match std::fs::read(path) {
         Ok(there) => there,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            if let Some(folder) = path.parent() {
-                std::fs::create_dir_all(folder)?;
-            }
-            return write_whole(path, &[head, tail].concat(), true).map(|()| true);
+            return write_new(path, &[head, tail].concat()).map(|()| true);
         }
         Err(error) => return Err(error),
     };

@@ -36,8 +36,41 @@ pub(super) struct Delivery {
     destination: Destination,
     tracker: Box<dyn Tracker>,
     /// Trials as it has them.
-    has: HashMap<TrialNumber, TrialRun>,
+    has: HashMap<TrialNumber, Given>,
     failing: Option<Failing>,
+}
+
+/// What tells whether a trial is as it was given, but for steps.
+#[derive(Clone, Debug, PartialEq)]
+struct Given {
+    state: TrialState,
+    attempt: u64,
+    started_at: String,
+    ended_at: Option<String>,
+    reason: Option<String>,
+    evaluations: usize,
+}
+
+impl Given {
+    fn of(run: &TrialRun) -> Self {
+        Self {
+            state: run.trial.state.clone(),
+            attempt: run.attempt,
+            started_at: run.started_at.clone(),
+            ended_at: run.ended_at.clone(),
+            reason: run.reason.clone(),
+            evaluations: run.evaluations.len(),
+        }
+    }
+
+    fn is(&self, run: &TrialRun) -> bool {
+        self.state == run.trial.state
+            && self.attempt == run.attempt
+            && self.started_at == run.started_at
+            && self.ended_at == run.ended_at
+            && self.reason == run.reason
+            && self.evaluations == run.evaluations.len()
+    }
 }
 
 struct Failing {
@@ -59,7 +92,12 @@ impl Delivery {
     /// Whether the tracker lacks something of a trial. A running one may have more steps at any time.
     pub(super) fn lacks(&self, run: &TrialRun) -> bool {
         let is_running = matches!(run.trial.state, TrialState::Running);
-        is_running || self.has.get(&run.trial.number).is_none_or(|has| !is_same(has, run))
+        is_running || self.has_otherwise(run)
+    }
+
+    /// Whether it has a trial not at all or otherwise, but for steps.
+    fn has_otherwise(&self, run: &TrialRun) -> bool {
+        self.has.get(&run.trial.number).is_none_or(|has| !has.is(run))
     }
 
     /// Whether it is left alone after a failure.
@@ -81,11 +119,18 @@ impl Delivery {
         }
     }
 
-    /// Gives it a trial; what there is to tell of that.
-    pub(super) fn give(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Option<Told> {
-        let taken = self.tracker.take(study, trial);
+    /// Gives it those of some trials that it lacks; what there is to tell of that.
+    pub(super) fn give(&mut self, study: &TrackedStudy, trials: &[TrackedTrial]) -> Option<Told> {
+        let lacking: Vec<&TrackedTrial> = trials.iter().filter(|trial| self.lacks(&trial.run)).collect();
+        if lacking.is_empty() {
+            return None;
+        }
+        let taken = self.tracker.take(study, &lacking);
         if taken.is_ok() {
-            self.has.insert(trial.run.trial.number, trial.run.clone());
+            let given = lacking
+                .iter()
+                .map(|trial| (trial.run.trial.number, Given::of(&trial.run)));
+            self.has.extend(given);
         }
         self.note(taken)
     }
@@ -98,8 +143,7 @@ impl Delivery {
 
     /// What it lacks of a study, at the end of all tries.
     pub(super) fn missing(&self, study: &TrackedStudy) -> Option<Missing> {
-        let lacking = |run: &&TrialRun| self.has.get(&run.trial.number).is_none_or(|has| !is_same(has, run));
-        let trials = study.runs.iter().filter(lacking).count();
+        let trials = study.runs.iter().filter(|run| self.has_otherwise(run)).count();
         let reason = match &self.failing {
             Some(failing) => failing.reason.clone(),
             None if trials > 0 => "there was no time left".to_owned(),
@@ -139,14 +183,4 @@ impl Delivery {
         });
         before.is_none().then_some(Told::Failing { destination, reason })
     }
-}
-
-/// Whether two looks at a trial saw the same, but for steps.
-fn is_same(one: &TrialRun, other: &TrialRun) -> bool {
-    one.trial.state == other.trial.state
-        && one.attempt == other.attempt
-        && one.started_at == other.started_at
-        && one.ended_at == other.ended_at
-        && one.reason == other.reason
-        && one.evaluations.len() == other.evaluations.len()
 }

@@ -12,8 +12,13 @@ use super::{Missing, Told, TrackedStudy, TrackedTrial};
 use crate::space::Destination;
 use crate::store::{Store, StoreError, TrialRun};
 
-/// How often the database is looked at.
+/// How often the database is looked at, at most; and how many times as long as reading took at least: a study of thousands of
+/// trials is not read all the time.
 const LOOK: Duration = Duration::from_secs(2);
+const PAUSE_PER_READ: u32 = 20;
+
+/// Trials that are read and given at once: some trackers take all of them with one commit.
+const AT_ONCE: usize = 32;
 
 /// Looks that may be disturbed by a writer until one is taken as it is.
 const LOOKS: usize = 3;
@@ -43,6 +48,7 @@ impl Follower {
             tell: Box::new(tell),
             runtime: Builder::new_current_thread().enable_all().build()?,
             seen: None,
+            read_took: Duration::ZERO,
             deadline: None,
         };
         let thread = std::thread::Builder::new()
@@ -51,8 +57,8 @@ impl Follower {
         Ok(Self { stop, thread })
     }
 
-    /// Brings what is there now, in at most so much time (at most that and one request) where a limit is given, and returns
-    /// what is missing then.
+    /// Brings what is there now, in at most so much time (and that of the trials under way then) where a limit is given, and
+    /// returns what is missing then.
     pub fn finish(self, within: Option<Duration>) -> Vec<Missing> {
         // It waits for this, or has panicked.
         let _ = self.stop.send(within);
@@ -69,6 +75,8 @@ struct Following {
     runtime: Runtime,
     /// The study as it was last seen, and the database's mark then.
     seen: Option<(i64, TrackedStudy)>,
+    /// How long it took to read.
+    read_took: Duration,
     /// When to give up.
     deadline: Option<Instant>,
 }
@@ -79,7 +87,7 @@ impl Following {
         let within = loop {
             // What another process writes at the same moment, or a disk that is full, makes a look fail: the next one may not.
             let _ = self.look(&mut store);
-            match stopped.recv_timeout(LOOK) {
+            match stopped.recv_timeout(LOOK.max(self.read_took * PAUSE_PER_READ)) {
                 Ok(within) => break within,
                 Err(RecvTimeoutError::Disconnected) => return Vec::new(),
                 Err(RecvTimeoutError::Timeout) => (),
@@ -113,8 +121,10 @@ impl Following {
             return Ok(());
         };
         if changed || self.deliveries.iter().any(Delivery::fails) {
-            for run in &study.runs {
-                self.give(open, &study, run)?;
+            let lacking = |run: &&TrialRun| self.deliveries.iter().any(|one| one.lacks(run));
+            let lacking: Vec<&TrialRun> = study.runs.iter().filter(lacking).collect();
+            for runs in lacking.chunks(AT_ONCE) {
+                self.give(open, &study, runs)?;
             }
         }
         self.seen = Some((mark, study));
@@ -128,21 +138,25 @@ impl Following {
             if self.seen.as_ref().is_some_and(|(seen, _)| *seen == mark) {
                 return Ok(look > 0);
             }
+            let began = Instant::now();
             let study = self.runtime.block_on(TrackedStudy::read(store, Some(&self.study)))?;
+            self.read_took = began.elapsed();
             self.seen = Some((mark, study));
         }
         Ok(true)
     }
 
-    fn give(&mut self, store: &Store, study: &TrackedStudy, run: &TrialRun) -> Result<(), StoreError> {
+    fn give(&mut self, store: &Store, study: &TrackedStudy, runs: &[&TrialRun]) -> Result<(), StoreError> {
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() > deadline);
-        let takes = |one: &Delivery| one.lacks(run) && !one.pauses() && !is_late;
-        if !self.deliveries.iter().any(takes) {
+        if is_late || self.deliveries.iter().all(Delivery::pauses) {
             return Ok(());
         }
-        let trial = self.runtime.block_on(TrackedTrial::read(store, study, run))?;
-        for delivery in self.deliveries.iter_mut().filter(|one| takes(one)) {
-            if let Some(told) = delivery.give(study, &trial) {
+        let mut trials = Vec::with_capacity(runs.len());
+        for run in runs {
+            trials.push(self.runtime.block_on(TrackedTrial::read(store, study, run))?);
+        }
+        for delivery in self.deliveries.iter_mut().filter(|one| !one.pauses()) {
+            if let Some(told) = delivery.give(study, &trials) {
                 (self.tell)(told);
             }
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{TrackError, TrackedStudy, TrackedTrial, Tracker};
-use crate::store::{OptunaFile, OptunaStudy};
+use crate::store::{OptunaFile, OptunaStudy, TrialRun};
 
 /// A file that Optuna and optuna-dashboard open.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ impl OptunaTracker {
 }
 
 impl Tracker for OptunaTracker {
-    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
+    fn take(&mut self, study: &TrackedStudy, trials: &[&TrackedTrial]) -> Result<(), TrackError> {
         // Opened anew after a failure: the file may be another one.
-        let (runtime, file) = match self.open.take() {
+        let (runtime, mut file) = match self.open.take() {
             Some(open) => open,
             None => open(&self.path)?,
         };
@@ -34,7 +34,8 @@ impl Tracker for OptunaTracker {
             space: study.space.as_ref(),
             runs: &study.runs,
         };
-        runtime.block_on(file.put(&kept, &[&trial.run]))?;
+        let changed: Vec<&TrialRun> = trials.iter().map(|trial| &trial.run).collect();
+        runtime.block_on(file.put(&kept, &changed))?;
         self.open = Some((runtime, file));
         Ok(())
     }

@@ -24,10 +24,14 @@ impl TensorBoardTracker {
 }
 
 impl Tracker for TensorBoardTracker {
-    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
-        if trial.is_waiting() {
-            return Ok(());
-        }
+    fn take(&mut self, study: &TrackedStudy, trials: &[&TrackedTrial]) -> Result<(), TrackError> {
+        let mut begun = trials.iter().filter(|trial| !trial.is_waiting());
+        begun.try_for_each(|trial| self.bring(study, trial))
+    }
+}
+
+impl TensorBoardTracker {
+    fn bring(&self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
         let folder = self.folder.join(plain_name(&study.overview.name));
         let folder = folder.join(trial_folder(trial));
         let name = TrialLog::file_name(trial.run.started_s, &format!("{OWNER}-{}", study.mark()));

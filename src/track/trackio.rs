@@ -48,8 +48,10 @@ impl TrackioTracker {
 }
 
 impl Tracker for TrackioTracker {
-    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
-        if trial.is_waiting() {
+    fn take(&mut self, study: &TrackedStudy, trials: &[&TrackedTrial]) -> Result<(), TrackError> {
+        let begun = trials.iter().filter(|trial| !trial.is_waiting());
+        let runs: Vec<TrackioRun> = begun.map(|trial| run(study, trial)).collect();
+        if runs.is_empty() {
             return Ok(());
         }
         // Opened anew after a failure: the file may be another one.
@@ -57,7 +59,7 @@ impl Tracker for TrackioTracker {
             Some(open) => open,
             None => self.open(study)?,
         };
-        runtime.block_on(file.put(&run(study, trial)))?;
+        runtime.block_on(file.put(&runs))?;
         self.open = Some((runtime, file));
         Ok(())
     }

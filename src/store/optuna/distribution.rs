@@ -9,12 +9,14 @@ use peft_tune_core::space::{Distribution, Scale, SearchSpace};
 use peft_tune_core::study::{ParamValue, Trial};
 
 /// How Optuna sees one parameter in every trial.
+#[derive(Debug)]
 pub(super) struct OptunaParameter {
     /// JSON of the distribution.
     pub distribution: Value,
     kind: Kind,
 }
 
+#[derive(Debug)]
 enum Kind {
     Number,
     /// The choices, each as JSON.

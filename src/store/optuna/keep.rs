@@ -1,14 +1,17 @@
 //! An Optuna storage that is kept up to date while others look at it.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use sqlx::{SqliteConnection, SqlitePool};
 
+use super::distribution::OptunaParameter;
 use super::write::{SCHEMA_VERSION, insert_trial, parameters, write_schema, write_study, write_trial};
 use crate::store::foreign_file::open_foreign;
 use crate::store::{StoreError, StudyOverview, TrialRun};
 use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::Params;
 
 /// The attribute of a study that says whose it is.
 const MARK: &str = "peft_tune";
@@ -27,6 +30,15 @@ const PARTS: [&str; 5] = [
 pub struct OptunaFile {
     path: PathBuf,
     pool: SqlitePool,
+    /// What was written last.
+    known: Option<Known>,
+}
+
+/// A study as it was written.
+#[derive(Debug)]
+struct Known {
+    trials: usize,
+    parameters: BTreeMap<String, OptunaParameter>,
 }
 
 /// A study to be kept there.
@@ -49,6 +61,7 @@ impl OptunaFile {
         Ok(Self {
             pool: open_foreign(path).await?,
             path: path.to_owned(),
+            known: None,
         })
     }
 
@@ -57,23 +70,24 @@ impl OptunaFile {
     /// # Errors
     /// [`StoreError::OptunaOther`] where it has another study of that name, [`StoreError::OptunaSchema`] where another Optuna made
     /// it, or where writing fails; nothing of it is written then.
-    pub async fn put(&self, study: &OptunaStudy<'_>, changed: &[&TrialRun]) -> Result<(), StoreError> {
+    pub async fn put(&mut self, study: &OptunaStudy<'_>, changed: &[&TrialRun]) -> Result<(), StoreError> {
+        let (parameters, is_explained) = explained(self.known.take(), study);
         let failed = |error| StoreError::from_sqlx(&self.path, error);
         let mut transaction = self.pool.begin_with("begin immediate").await.map_err(failed)?;
         self.check_schema(&mut transaction).await?;
         let id = self.study(&mut transaction, study).await?;
-        let parameters = parameters(study.runs, study.space);
         let written = async {
+            // Optuna's tables have no index for a trial's number.
+            let there: HashMap<i64, i64> = sqlx::query_as("select number, trial_id from trials where study_id = ?")
+                .bind(id)
+                .fetch_all(&mut *transaction)
+                .await?
+                .into_iter()
+                .collect();
             for run in changed {
                 let number = run.trial.number;
-                let there: Option<i64> =
-                    sqlx::query_scalar("select trial_id from trials where study_id = ? and number = ?")
-                        .bind(id)
-                        .bind(number.0.cast_signed())
-                        .fetch_optional(&mut *transaction)
-                        .await?;
-                let trial = match there {
-                    Some(trial) => trial,
+                let trial = match there.get(&number.0.cast_signed()) {
+                    Some(trial) => *trial,
                     None => insert_trial(&mut transaction, id, number).await?,
                 };
                 for part in PARTS {
@@ -81,37 +95,17 @@ impl OptunaFile {
                 }
                 write_trial(&mut transaction, trial, (study.overview, run), &parameters).await?;
             }
-            // A value that the search space does not explain makes a parameter another one, in every trial.
-            for (name, parameter) in &parameters {
-                let distribution = parameter.distribution.to_string();
-                let others: Vec<i64> = sqlx::query_scalar(
-                    "select number from trial_params join trials using (trial_id)
-                     where study_id = ? and param_name = ? and distribution_json <> ?",
-                )
-                .bind(id)
-                .bind(name)
-                .bind(&distribution)
-                .fetch_all(&mut *transaction)
-                .await?;
-                for number in others {
-                    let run = study.runs.iter().find(|run| run.trial.number.0.cast_signed() == number);
-                    let value = run.and_then(|run| parameter.number(run.trial.params.get(name)?));
-                    sqlx::query(
-                        "update trial_params set distribution_json = ?, param_value = coalesce(?, param_value)
-                         where param_name = ? and trial_id = (select trial_id from trials where study_id = ? and number = ?)",
-                    )
-                    .bind(&distribution)
-                    .bind(value)
-                    .bind(name)
-                    .bind(id)
-                    .bind(number)
-                    .execute(&mut *transaction)
-                    .await?;
-                }
+            if !is_explained {
+                explain_all(&mut transaction, id, (study.runs, &parameters)).await?;
             }
             transaction.commit().await
         };
-        written.await.map_err(failed)
+        written.await.map_err(failed)?;
+        self.known = Some(Known {
+            trials: study.runs.len(),
+            parameters,
+        });
+        Ok(())
     }
 
     /// Makes the tables of a new file, and looks whose those of another are.
@@ -172,4 +166,66 @@ impl OptunaFile {
             .map_err(failed)?;
         Ok(id)
     }
+}
+
+/// How Optuna sees the study's parameters, and whether all of its trials in the file were written so. A trial's values never change: it
+/// takes more trials to see them otherwise.
+fn explained(known: Option<Known>, study: &OptunaStudy<'_>) -> (BTreeMap<String, OptunaParameter>, bool) {
+    let Some(known) = known else {
+        return (parameters(study.runs, study.space), false);
+    };
+    if known.trials == study.runs.len() {
+        return (known.parameters, true);
+    }
+    let parameters = parameters(study.runs, study.space);
+    let is_same = |(name, parameter): (&String, &OptunaParameter)| {
+        let known = known.parameters.get(name);
+        known.is_some_and(|known| known.distribution == parameter.distribution)
+    };
+    let is_explained = parameters.iter().all(is_same);
+    (parameters, is_explained)
+}
+
+/// Gives all trials of a study the distributions of its parameters: a value that the search space does not explain makes a parameter
+/// another one, in every trial.
+async fn explain_all(
+    connection: &mut SqliteConnection,
+    study: i64,
+    (runs, parameters): (&[TrialRun], &BTreeMap<String, OptunaParameter>),
+) -> Result<(), sqlx::Error> {
+    for (name, parameter) in parameters {
+        let distribution = parameter.distribution.to_string();
+        let others: Vec<(i64, i64)> = sqlx::query_as(
+            "select trial_id, number from trial_params join trials using (trial_id)
+             where study_id = ? and param_name = ? and distribution_json <> ?",
+        )
+        .bind(study)
+        .bind(name)
+        .bind(&distribution)
+        .fetch_all(&mut *connection)
+        .await?;
+        if others.is_empty() {
+            continue;
+        }
+        let params: HashMap<i64, &Params> = runs
+            .iter()
+            .map(|run| (run.trial.number.0.cast_signed(), &run.trial.params))
+            .collect();
+        for (trial, number) in others {
+            let value = params
+                .get(&number)
+                .and_then(|params| parameter.number(params.get(name)?));
+            sqlx::query(
+                "update trial_params set distribution_json = ?, param_value = coalesce(?, param_value)
+                 where param_name = ? and trial_id = ?",
+            )
+            .bind(&distribution)
+            .bind(value)
+            .bind(name)
+            .bind(trial)
+            .execute(&mut *connection)
+            .await?;
+        }
+    }
+    Ok(())
 }

@@ -57,44 +57,51 @@ impl TrackioFile {
         })
     }
 
-    /// Writes what the file lacks of a run, in one transaction.
+    /// Writes what the file lacks of some runs, in one transaction.
     ///
     /// # Errors
-    /// Where writing fails; nothing of it is written then.
-    pub async fn put(&self, run: &TrackioRun) -> Result<(), StoreError> {
+    /// Where writing fails; nothing of them is written then.
+    pub async fn put(&self, runs: &[TrackioRun]) -> Result<(), StoreError> {
         let written = async {
             let mut transaction = self.pool.begin_with("begin immediate").await?;
             sqlx::raw_sql(SCHEMA).execute(&mut *transaction).await?;
-            put_config(&mut transaction, run).await?;
-            let there: i64 = sqlx::query_scalar(
-                "select count(*) from metrics where run_id = ? and log_id <> ? and log_id is not null",
-            )
-            .bind(&run.id)
-            .bind(end_of(run))
-            .fetch_one(&mut *transaction)
-            .await?;
-            let there = usize::try_from(there).unwrap_or(0);
-            for (place, row) in run.rows.iter().enumerate().skip(there) {
-                insert(&mut transaction, run, (&format!("{}-{place}", run.id), row)).await?;
-            }
-            if let Some(end) = &run.end {
-                let log_id = end_of(run);
-                let known: Option<String> = sqlx::query_scalar("select metrics from metrics where log_id = ?")
-                    .bind(&log_id)
-                    .fetch_optional(&mut *transaction)
-                    .await?;
-                if known.as_deref() != Some(end.metrics.to_string().as_str()) {
-                    sqlx::query("delete from metrics where log_id = ?")
-                        .bind(&log_id)
-                        .execute(&mut *transaction)
-                        .await?;
-                    insert(&mut transaction, run, (&log_id, end)).await?;
-                }
+            for run in runs {
+                put_run(&mut transaction, run).await?;
             }
             transaction.commit().await
         };
         written.await.map_err(|error| StoreError::from_sqlx(&self.path, error))
     }
+}
+
+async fn put_run(connection: &mut SqliteConnection, run: &TrackioRun) -> Result<(), sqlx::Error> {
+    put_config(connection, run).await?;
+    let there: i64 =
+        sqlx::query_scalar("select count(*) from metrics where run_id = ? and log_id <> ? and log_id is not null")
+            .bind(&run.id)
+            .bind(end_of(run))
+            .fetch_one(&mut *connection)
+            .await?;
+    let there = usize::try_from(there).unwrap_or(0);
+    for (place, row) in run.rows.iter().enumerate().skip(there) {
+        insert(connection, run, (&format!("{}-{place}", run.id), row)).await?;
+    }
+    let Some(end) = &run.end else {
+        return Ok(());
+    };
+    let log_id = end_of(run);
+    let known: Option<String> = sqlx::query_scalar("select metrics from metrics where log_id = ?")
+        .bind(&log_id)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if known.as_deref() == Some(end.metrics.to_string().as_str()) {
+        return Ok(());
+    }
+    sqlx::query("delete from metrics where log_id = ?")
+        .bind(&log_id)
+        .execute(&mut *connection)
+        .await?;
+    insert(connection, run, (&log_id, end)).await
 }
 
 fn end_of(run: &TrackioRun) -> String {

@@ -28,16 +28,23 @@ fn experiment<'a>(study: &'a TrackedStudy, runs: &'a [MlflowRun]) -> MlflowExper
 }
 
 impl Tracker for FileStoreTracker {
-    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
-        let mut run = mlflow_run(study, trial);
-        if trial.is_waiting() {
-            // Handed back: what was told of the attempt stays until the next one begins.
-            run.status = MlflowStatus::Killed;
-            if !experiment(study, &[]).has(&self.folder, run.number) {
-                return Ok(());
+    fn take(&mut self, study: &TrackedStudy, trials: &[&TrackedTrial]) -> Result<(), TrackError> {
+        let mut runs: Vec<MlflowRun> = Vec::with_capacity(trials.len());
+        for trial in trials {
+            let mut run = mlflow_run(study, trial);
+            if trial.is_waiting() {
+                // Handed back: what was told of the attempt stays until the next one begins.
+                run.status = MlflowStatus::Killed;
+                if !experiment(study, &[]).has(&self.folder, run.number) {
+                    continue;
+                }
             }
+            runs.push(run);
         }
-        Ok(experiment(study, &[run]).update(&self.folder)?)
+        match runs.is_empty() {
+            true => Ok(()),
+            false => Ok(experiment(study, &runs).update(&self.folder)?),
+        }
     }
 
     fn finish(&mut self, study: &TrackedStudy) -> Result<(), TrackError> {

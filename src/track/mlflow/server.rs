@@ -254,12 +254,14 @@ impl ServerTracker {
 }
 
 impl Tracker for ServerTracker {
-    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
+    fn take(&mut self, study: &TrackedStudy, trials: &[&TrackedTrial]) -> Result<(), TrackError> {
         let mut there = match self.there.take() {
             Some(there) => there,
             None => self.look(study)?,
         };
-        self.bring(&mut there, study, trial)?;
+        for trial in trials {
+            self.bring(&mut there, study, trial)?;
+        }
         self.there = Some(there);
         Ok(())
     }

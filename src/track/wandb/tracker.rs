@@ -3,6 +3,7 @@
 //! A run is rendered whole. While its trial runs, the file only grows; once the trial is over, the run ends with its summary and
 //! its exit. What changes after that (a confirmation) is written anew, and the mark that the run was sent is taken away.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::log::RunLog;
 use super::record::{Records, Run};
-use crate::files::{plain_name, write_whole};
+use crate::files::{continue_whole, plain_name};
 use crate::track::param_json::param_json;
 use crate::track::study::CourseEvent;
 use crate::track::{TrackError, TrackedStudy, TrackedTrial, Tracker};
@@ -21,67 +22,86 @@ use peft_tune_core::study::{Phase, TrialState};
 #[derive(Debug)]
 pub(in crate::track) struct WandbTracker {
     folder: PathBuf,
+    /// Folders of runs that are there, by the run's id; unknown at first.
+    folders: Option<HashMap<String, Vec<String>>>,
 }
 
 impl WandbTracker {
     pub(in crate::track) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, folders: None }
     }
 }
 
 impl Tracker for WandbTracker {
-    fn take(&mut self, study: &TrackedStudy, trial: &TrackedTrial) -> Result<(), TrackError> {
-        if trial.is_waiting() {
-            return Ok(());
-        }
-        let id = run_id(study, trial);
+    fn take(&mut self, study: &TrackedStudy, trials: &[&TrackedTrial]) -> Result<(), TrackError> {
         let runs = self.folder.join("wandb");
-        let name = format!("offline-run-{}-{id}", moment(&trial.run.started_at));
-        remove_earlier_attempts(&runs, &name, &id)?;
-        let folder = runs.join(name);
-        let path = folder.join(format!("run-{id}.wandb"));
-        let bytes = render(study, trial, &id);
-        write(&path, &bytes).map_err(TrackError::writing(&path))?;
-        let recipe = trial
-            .run
-            .recipe
-            .as_ref()
-            .and_then(|recipe| serde_saphyr::to_string(recipe).ok());
-        match recipe.filter(|_| !folder.join("files/recipe.yaml").exists()) {
-            Some(recipe) => {
-                let path = folder.join("files/recipe.yaml");
-                std::fs::create_dir_all(folder.join("files"))
-                    .and_then(|()| write_whole(&path, recipe.as_bytes(), true))
-                    .map_err(TrackError::writing(&path))
-            }
-            None => Ok(()),
+        // Read anew after a failure: what is there may be something else.
+        let mut folders = self.folders.take().unwrap_or_else(|| folders_by_run(&runs));
+        for trial in trials.iter().filter(|trial| !trial.is_waiting()) {
+            let id = run_id(study, trial);
+            let name = format!("offline-run-{}-{id}", moment(&trial.run.started_at));
+            let of_run = folders.entry(id.clone()).or_default();
+            remove_earlier_attempts(&runs, &name, of_run)?;
+            write_run(study, trial, (&runs.join(name), &id))?;
         }
+        self.folders = Some(folders);
+        Ok(())
     }
 }
 
-/// Writes what is not there yet; what is there and is no beginning of it is replaced.
+/// Folders of runs that are there, by the run's id.
+fn folders_by_run(runs: &Path) -> HashMap<String, Vec<String>> {
+    let mut folders: HashMap<String, Vec<String>> = HashMap::new();
+    for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let id = name
+            .strip_prefix("offline-run-")
+            .and_then(|name| name.rsplit('-').next());
+        if let Some(id) = id {
+            folders.entry(id.to_owned()).or_default().push(name.clone());
+        }
+    }
+    folders
+}
+
+/// Attempts that were lost tell nothing of the trial. `of_run` has the folders of all of them.
+fn remove_earlier_attempts(runs: &Path, name: &str, of_run: &mut Vec<String>) -> Result<(), TrackError> {
+    while let Some(place) = of_run.iter().position(|other| other != name) {
+        let path = runs.join(&of_run[place]);
+        std::fs::remove_dir_all(&path).map_err(TrackError::writing(&path))?;
+        of_run.swap_remove(place);
+    }
+    if of_run.is_empty() {
+        of_run.push(name.to_owned());
+    }
+    Ok(())
+}
+
+/// Brings a run's folder to what its trial is now.
+fn write_run(study: &TrackedStudy, trial: &TrackedTrial, (folder, id): (&Path, &str)) -> Result<(), TrackError> {
+    let path = folder.join(format!("run-{id}.wandb"));
+    write(&path, &render(study, trial, id)).map_err(TrackError::writing(&path))?;
+    let recipe = trial.run.recipe.as_ref();
+    let recipe = recipe.and_then(|recipe| serde_saphyr::to_string(recipe).ok());
+    let path = folder.join("files/recipe.yaml");
+    match recipe {
+        Some(recipe) => continue_whole(&path, recipe.as_bytes()).map_err(TrackError::writing(&path)),
+        None => Ok(()),
+    }
+}
+
+/// Brings a run's log to these bytes. Where it changes, it has to be sent again.
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut sent = path.as_os_str().to_owned();
-    sent.push(".synced");
-    let there = std::fs::read(path).unwrap_or_default();
-    if there == bytes {
+    if std::fs::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
+    let mut sent = path.as_os_str().to_owned();
+    sent.push(".synced");
     match std::fs::remove_file(sent) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => (),
     }
-    match bytes.strip_prefix(there.as_slice()) {
-        Some(rest) if !there.is_empty() => {
-            use std::io::Write;
-            let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
-            file.write_all(rest)
-        }
-        _ => write_whole(path, bytes, true),
-    }
+    continue_whole(path, bytes)
 }
 
 /// Eight letters that only this trial has.
@@ -97,20 +117,6 @@ fn moment(started_at: &str) -> String {
         Some((day, time)) => format!("{day}_{time}"),
         None => digits,
     }
-}
-
-/// Attempts that were lost tell nothing of the trial.
-fn remove_earlier_attempts(runs: &Path, name: &str, id: &str) -> Result<(), TrackError> {
-    let Ok(entries) = std::fs::read_dir(runs) else {
-        return Ok(());
-    };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let other = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if other != name && other.starts_with("offline-run-") && other.ends_with(&format!("-{id}")) {
-            std::fs::remove_dir_all(&path).map_err(TrackError::writing(&path))?;
-        }
-    }
-    Ok(())
 }
 
 /// The run's file.
