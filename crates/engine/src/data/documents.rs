@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Document;
+use super::mixture::turns;
 use super::tokens::{NO_TARGET, Row, RowKind, TokenTable};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -204,6 +205,14 @@ impl DocumentSet {
     pub(super) fn set_ranges(&self) -> Vec<Range<usize>> {
         let starts = std::iter::once(0).chain(self.tables.iter().map(|set| set.end));
         starts.zip(&self.tables).map(|(start, set)| start..set.end).collect()
+    }
+
+    /// All documents, in file order. Of a mixture the sets take turns, each as often as it has documents, so that the first
+    /// ones are of all sets.
+    pub(super) fn in_turns(&self) -> impl Iterator<Item = usize> + use<> {
+        let sets = self.set_ranges();
+        let turns = (sets.len() > 1).then(|| turns(&sets.iter().map(ExactSizeIterator::len).collect::<Vec<_>>()));
+        (0..self.len()).map(move |position| turns.as_ref().map_or(position, |turns| turns[position] as usize))
     }
 
     /// The weights of the sets, where they are mixed.

@@ -26,10 +26,10 @@ impl Question {
 }
 
 impl DocumentSet {
-    /// The first questions of the set, at most so many: rows of running text, rows that are targets from their beginning and rows
+    /// The first questions of the set, at most so many, of a mixture from all of its sets: rows of running text, rows that are targets from their beginning and rows
     /// whose end was cut away ask none.
     pub fn questions(&self, most: usize) -> Vec<Question> {
-        let whole = (0..self.len()).filter(|index| self.is_whole_row(*index));
+        let whole = self.in_turns().filter(|index| self.is_whole_row(*index));
         let questions = whole.filter_map(|index| {
             let document = self.document(index);
             Question::of(&document.input_ids, &document.labels().collect::<Vec<_>>())

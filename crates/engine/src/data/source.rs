@@ -22,7 +22,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use super::grouping::{Epoch, LengthGroups};
-use super::mixture::{Mixture, turns};
+use super::mixture::Mixture;
 use super::order::Permutation;
 use super::packing::best_fit_decreasing;
 use super::{DataError, DocumentSet, MicroBatch};
@@ -339,10 +339,10 @@ pub fn evaluation_batches(
     limit: Option<usize>,
 ) -> impl Iterator<Item = MicroBatch> + '_ {
     let end = limit.map_or(documents.len(), |limit| limit.min(documents.len()));
-    let sets = documents.set_ranges();
-    let turns = (sets.len() > 1).then(|| turns(&sets.iter().map(ExactSizeIterator::len).collect::<Vec<_>>()));
-    let document = move |position: usize| turns.as_ref().map_or(position, |turns| turns[position] as usize);
-    let mut windows = (0..end).flat_map(move |position| documents.windows(document(position)));
+    let mut windows = documents
+        .in_turns()
+        .take(end)
+        .flat_map(|document| documents.windows(document));
     std::iter::from_fn(move || {
         let mut batch = MicroBatch::new();
         for window in windows.by_ref().take(rows.max(1)) {
