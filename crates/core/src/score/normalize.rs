@@ -46,7 +46,7 @@ impl Normalize {
 static PUNCTUATION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[\p{P}\p{S}]").ok());
 static ARTICLES: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(?i)\b(a|an|the)\b").ok());
 static NUMBER: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"[$€£]?\s?(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)").ok());
+    LazyLock::new(|| Regex::new(r"(?:[$€£]\s?)?(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)").ok());
 
 fn replaced(pattern: &LazyLock<Option<Regex>>, text: &str, by: &str) -> String {
     match pattern.as_ref() {
