@@ -98,7 +98,7 @@ fn a_coordinator_of_another_version_is_refused_with_both_versions() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("protocol 99 (peft-tune 9.9.9)") && said.contains("speaks 3"),
+        said.contains("protocol 99 (peft-tune 9.9.9)") && said.contains("speaks 4"),
         "{said}"
     );
 }
@@ -131,6 +131,6 @@ fn the_schema_of_the_protocol_is_printed() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
     let output = command.args(["schema", "protocol"]).output().unwrap();
     let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(schema["version"], 3);
+    assert_eq!(schema["version"], 4);
     assert!(schema["properties"]["request"].is_object() && schema["properties"]["message"].is_object());
 }
