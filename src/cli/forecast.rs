@@ -11,6 +11,7 @@ use super::export::shape_in;
 use super::machine::usable_memory_bytes;
 use super::machine_ceilings::{stored, stored_or_measured};
 use super::prepare::prepared;
+use super::reading::Reading;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
 use crate::store::{Store, StudyOverview};
 use crate::tune::{Forecast, TargetForecast};
@@ -181,7 +182,9 @@ pub(super) async fn host_sheet(store: &Store) -> Result<&'static DataSheet, CliE
 
 /// The lengths of the training rows at every sequence length of the study.
 pub(super) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
-    rows_of_data(study, base, &prepared(base, files)?, |rows, _| RowLengths::new(rows))
+    rows_of_data(study, base, &prepared(base, files, Reading::shown())?, |rows, _| {
+        RowLengths::new(rows)
+    })
 }
 
 /// The same of data that are ready; `of` makes the lengths of the documents of rows, and the sequence length.

@@ -66,6 +66,7 @@ mod progress_line;
 mod query;
 mod quickstart;
 mod rank;
+mod reading;
 mod reference;
 mod report;
 mod resume;

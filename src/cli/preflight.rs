@@ -7,6 +7,7 @@ use super::epochs;
 use super::forecast::sequence_lengths;
 use super::output::tell;
 use super::prepare::prepared;
+use super::reading::Reading;
 use super::shares::{self, text_of};
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
@@ -25,15 +26,15 @@ pub(super) struct Preflight {
 }
 
 /// Finds (or downloads) the model, reads its dimensions, and reads and tokenises the data into the cache that the trials
-/// use. Warnings go to standard error.
+/// use, as `reading` shows. Warnings go to standard error.
 ///
 /// # Errors
 /// Bad input: a model or data file that is missing or cannot be used.
-pub(super) fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
+pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<Preflight, CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
-    let data = prepared(recipe, &files)?;
+    let data = prepared(recipe, &files, reading)?;
     let lengths = sequence_lengths(study, recipe);
     let shortest = lengths.into_iter().min().unwrap_or(recipe.batch.sequence_length);
     if shortest == data.sequence_length() {

@@ -7,6 +7,7 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::machine::usable_memory_bytes;
 use super::output::tell;
+use super::reading::Reading;
 use crate::worker::{Preparation, PrepareRequest, Prepared, prepare_apart, serve_prepare};
 use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_engine::data::{PreparedData, bring};
@@ -39,11 +40,11 @@ pub(super) fn run(_: Args) -> Result<(), CliError> {
 }
 
 /// The data of a recipe, downloaded where they are on the hub. A process of its own reads them first: whatever is in them, in the tokenizer and in the chat template, does
-/// not end this one.
+/// not end this one. `reading` shows how far it is.
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
-pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
+pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles, mut reading: Reading) -> Result<PreparedData, CliError> {
     let here = bring(&recipe.data, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let request = PrepareRequest {
         work: Preparation::Data(Box::new(recipe.clone())),
@@ -53,9 +54,10 @@ pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedDa
     let asked = serde_json::to_string(&request).map_err(CliError::failed)?;
     let mut ready = READY.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready.contains(&asked) {
-        made_apart(&request)?;
+        made_apart(&request, &mut reading)?;
         ready.push(asked);
     }
+    drop(reading);
     PreparedData::of_recipe(recipe, files).map_err(CliError::bad_input)
 }
 
@@ -69,15 +71,16 @@ pub(super) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<V
         files: files.clone(),
         memory_limit_bytes: memory_limit_bytes(files, 0),
     };
-    Ok(made_apart(&request)?.tokens)
+    Ok(made_apart(&request, &mut Reading::unseen())?.tokens)
 }
 
-fn made_apart(request: &PrepareRequest) -> Result<Prepared, CliError> {
+fn made_apart(request: &PrepareRequest, reading: &mut Reading) -> Result<Prepared, CliError> {
     let program = std::env::current_exe().map_err(CliError::failed)?;
     let given = std::env::var("PEFT_TUNE_ROW_TIMEOUT_S").ok();
     let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(ROW_S);
     let stuck_after = Duration::try_from_secs_f64(seconds).map_err(CliError::bad_input)?;
-    let made = prepare_apart(&program, request, stuck_after).map_err(CliError::bad_input)?;
+    let made =
+        prepare_apart(&program, request, stuck_after, &mut |now| reading.takes(now)).map_err(CliError::bad_input)?;
     if !made.logged.is_empty() {
         tell(made.logged.trim_end());
     }

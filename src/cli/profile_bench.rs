@@ -11,6 +11,7 @@ use super::model::ComputeArgs;
 use super::output::tell;
 use super::prepare::prepared;
 use super::profile_machine::MachineCeilings;
+use super::reading::Reading;
 use super::train_watch::TrainWatch;
 use crate::space::Bytes;
 use peft_tune_core::recipe::{Precision, Recipe};
@@ -56,7 +57,7 @@ impl<'a> Bench<'a> {
     pub(super) fn load(settings: BenchSettings<'a>, recipe: &Recipe) -> Result<Self, CliError> {
         let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
             .map_err(CliError::bad_input)?;
-        let data = prepared(recipe, &files)?;
+        let data = prepared(recipe, &files, Reading::shown())?;
         for warning in data.warnings() {
             tell(format_args!("warning: {warning}"));
         }

@@ -11,6 +11,7 @@ use super::explain_failures;
 use super::interrupt::{First, Reaction};
 use super::output::{keep_below, take_bar_away, tell};
 use super::progress_line::{Standing, named_value};
+use super::reading::Reading;
 use super::resume::resume_command;
 use super::screen;
 use crate::report::duration;
@@ -97,6 +98,16 @@ impl SearchProgress {
     /// Something before the first trial begins; `None` when the trials do.
     pub(super) fn prepares(&self, what: Option<&str>) {
         self.standing.lock().prepares(what.map(str::to_owned));
+    }
+
+    /// Shows how far the reading of its data is, of which it was said how many they are.
+    pub(super) fn reading(&self) -> Reading<'_> {
+        match &self.display {
+            Display::Nothing => Reading::unseen(),
+            Display::Lines { .. } => Reading::lines(),
+            Display::Bar(_) => Reading::of_search(self),
+        }
+        .told()
     }
 
     /// Takes the line off the screen.

@@ -20,6 +20,7 @@ use super::output::tell;
 use super::preflight::{self, Preflight};
 use super::prepare::file_bytes;
 use super::progress::SearchProgress;
+use super::reading::{QUICK_BYTES, reading_text};
 use super::resume::resume_command;
 use super::search_kernels::{kernels_of, warn_of_other_kernels};
 use super::study_record::{inputs_of, record_of};
@@ -27,7 +28,6 @@ use super::target;
 use super::track::{TrackArgs, Tracking};
 use super::warm_start;
 use super::workers::WorkerArgs;
-use crate::report::bytes;
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{OpenStudy, Store};
 use crate::tune::{Ending, Forecast, Interrupt, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study};
@@ -35,9 +35,6 @@ use peft_tune_core::study::Params;
 use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::{Kernels, device};
 use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
-
-/// Bytes of data that are read within a second or so.
-const QUICK_BYTES: u64 = 4 << 20;
 
 /// How long a second signal leaves to hand the trials under way back.
 const IN_ORDER: Duration = Duration::from_secs(3);
@@ -269,13 +266,13 @@ async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Resul
         say(forecast.and_then(|forecast| announce::prediction_text(study, &forecast)));
         store = Some(opened);
     }
-    let reading = format!("reading {} of data, once", bytes(data_bytes as f64));
+    let reading = reading_text(data_bytes);
     progress.prepares(Some(if takes_long { &reading } else { "reading model and data" }));
     say(Some(reading).filter(|_| takes_long));
     let preflight = study
         .base
         .as_ref()
-        .map(|base| preflight::check(study, base))
+        .map(|base| preflight::check(study, base, progress.reading()))
         .transpose()?;
     progress.prepares(Some("predicting what settings cost"));
     let store = match store {

@@ -7,6 +7,7 @@ use super::forecast::{self, Rows};
 use super::init::about_rows;
 use super::output::tell;
 use super::prepare::prepared;
+use super::reading::Reading;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
 use crate::space::{ReadOptions, SpaceError, Study, StudyFile};
 use peft_tune_core::predict::RowLengths;
@@ -97,7 +98,7 @@ impl StudyRows {
             }
         };
         let (recipe, sample) = quick(base, &here);
-        match prepared(&recipe, &files) {
+        match prepared(&recipe, &files, Reading::shown()) {
             Ok(data) => Ok(Some(Self { data, sample })),
             Err(error) if error.exit_code() == 2 => Err(error),
             Err(error) => {

@@ -3,15 +3,17 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::CliError;
 use super::download::DownloadProgress;
 use super::epochs;
-use super::interrupt::listen;
+use super::interrupt::{First, Reaction, listen};
 use super::model::ComputeArgs;
 use super::output::{tell, write_result};
 use super::prepare::prepared;
+use super::reading::Reading;
 use super::same_again::same_again;
 use super::shares;
 use super::train_devices::{AskedDevices, TrainDevices};
@@ -99,11 +101,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let recipe = RecipeFile::read(&args.recipe)?;
     let settings = settings_of(&args);
     settings.check(&recipe).map_err(CliError::bad_input)?;
-    const MESSAGE: &str = "finishing the step under way and writing a checkpoint; Ctrl-C again ends at once";
-    let signals = listen(MESSAGE, Duration::ZERO).map_err(CliError::failed)?;
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let signals = listen(Interrupted(Arc::clone(&has_begun)), Duration::ZERO).map_err(CliError::failed)?;
     let places = args.places(&recipe)?;
     let (inputs, ranks) = load(&args, recipe, &places)?;
     let recipe = inputs.recipe.clone();
+    has_begun.store(true, Relaxed);
     let run = match TrainingRun::open(inputs, settings.clone()).map_err(opening_error)? {
         Opened::Run(run) => *run,
         Opened::Over(outcome) => {
@@ -135,6 +138,22 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let outcome = run.run(&mut watch);
     watch.finish();
     report(&args, &settings, &outcome.map_err(failed)?, signals.exit_code())
+}
+
+/// What a training says when it is interrupted: it holds whether there is something to finish.
+struct Interrupted(Arc<AtomicBool>);
+
+impl Reaction for Interrupted {
+    fn first(&self) -> First {
+        if self.0.load(Relaxed) {
+            let message = "finishing the step under way and writing a checkpoint; Ctrl-C again ends at once";
+            return First::GoesOn(message.to_owned());
+        }
+        First::Ends(format!(
+            "stopped before the first step, and nothing is lost; `{}` begins again",
+            same_again(&[], &[])
+        ))
+    }
 }
 
 /// Says where a training continues from.
@@ -173,7 +192,7 @@ fn output_of(args: &Args) -> PathBuf {
 fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs, Option<OtherRanks>), CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
-    let data = prepared(&recipe, &files)?;
+    let data = prepared(&recipe, &files, Reading::shown())?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
     for warning in data.warnings() {

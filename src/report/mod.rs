@@ -22,7 +22,8 @@ pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
 pub use number::{
-    about_duration, bytes, change, duration, metric_heading, metric_value, metric_words, param_value, significant,
+    about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, param_value,
+    significant,
 };
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{

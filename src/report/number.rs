@@ -139,7 +139,7 @@ pub fn significant(value: f64) -> String {
 }
 
 /// A rate: whole with thousands set apart from 100 on, with a digit after the point below.
-fn grouped(value: f64) -> String {
+pub fn grouped(value: f64) -> String {
     if !(value.abs() >= 100.0 && value.abs() < 1e15) {
         return format!("{value:.1}");
     }

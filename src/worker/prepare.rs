@@ -17,7 +17,7 @@ use super::child::{ChildProcess, Line, Surroundings, write_line};
 use super::death::is_out_of_memory;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::with_causes;
-use peft_tune_engine::data::{PreparedData, done_so_far};
+use peft_tune_engine::data::{DataProgress, PreparedData, done_so_far, reading_now};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::HostMemory;
 use peft_tune_engine::profile::disturbance::processor_s;
@@ -82,6 +82,7 @@ struct Progress {
     done: u64,
     /// Processor time that it took so far; `None` where the system does not say.
     processor_s: Option<f64>,
+    data: DataProgress,
 }
 
 /// How long the process may stay where it is.
@@ -143,7 +144,7 @@ pub enum PrepareError {
 }
 
 /// Makes data or a text ready in a process of this program; [`PreparedData::of_recipe`] then finds data in the cache. `stuck_after` is
-/// the longest time without a row.
+/// the longest time without a row. `watch` is told how far it is, some times a second.
 ///
 /// # Errors
 /// See [`PrepareError`].
@@ -151,6 +152,7 @@ pub fn prepare_apart(
     program: &Path,
     request: &PrepareRequest,
     stuck_after: Duration,
+    watch: &mut dyn FnMut(&DataProgress),
 ) -> Result<Prepared, PrepareError> {
     let (sender, lines) = channel();
     let arguments = ["prepare".to_owned()];
@@ -158,7 +160,7 @@ pub fn prepare_apart(
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();
-    let (mut watch, mut latest, mut ready) = (StuckWatch::new(stuck_after), Progress::default(), None);
+    let (mut stuck, mut latest, mut ready) = (StuckWatch::new(stuck_after), Progress::default(), None);
     loop {
         let message = match lines.recv_timeout(TELL) {
             Ok((_, Line::Message(message))) => message,
@@ -177,10 +179,11 @@ pub fn prepare_apart(
             News::Refused { message } => return Err(PrepareError::Refused { message }),
             News::Progress(progress) => {
                 latest = progress;
-                watch.take(progress);
+                stuck.take(progress);
+                watch(&progress.data);
             }
         }
-        if ready.is_none() && watch.is_over(latest) {
+        if ready.is_none() && stuck.is_over(latest) {
             return Err(PrepareError::Stuck {
                 model: request.files.model.clone(),
                 after: stuck_after,
@@ -226,6 +229,7 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
                 let _ = tell(&News::Progress(Progress {
                     done: done_so_far(),
                     processor_s: processor_s(),
+                    data: reading_now(),
                 }));
             }
         })?;

@@ -13,6 +13,8 @@ mod fuzz;
 mod inputs;
 /// Searches and workers that are killed at any moment, and large studies.
 mod kills;
+/// Data that take a while to read, and a disk that is too small for them.
+mod large_data;
 /// Ctrl-C, schedulers, closed terminals; searches in the background.
 mod people;
 /// Folders that cannot be written, and no network.

@@ -237,7 +237,7 @@ fn without_a_terminal_each_trial_is_a_line_and_a_closed_pipe_is_no_error() {
 }
 
 /// Reads what a process says until a line has `part`; how long that took.
-fn wait_for_words(stderr: &mut impl Read, part: &str) -> (String, Duration) {
+pub(super) fn wait_for_words(stderr: &mut impl Read, part: &str) -> (String, Duration) {
     let began = Instant::now();
     let (mut said, mut byte) = (Vec::new(), [0; 1]);
     while !String::from_utf8_lossy(&said).contains(part) {

@@ -20,15 +20,15 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Mmap, UncheckedAdvice};
 
 use super::cache_limit;
 use super::checksum::Checksum;
-use super::progress;
+use super::progress::{self, ReadingStage};
 use super::token_writer::{Sink, TablePart, TableWriter, TokenWriter};
 use super::tokens::{Bytes, Extent, RowCounts, Tables, TokenTable, Width, part_bytes};
+use super::unfinished::UnfinishedFile;
 
 /// Hash of everything that decides the tokens.
 pub(super) type Key = [u8; 32];
@@ -60,7 +60,7 @@ pub(super) struct TokenCache<'a> {
 /// A cache file as it grows.
 pub(super) struct CacheWriter {
     path: PathBuf,
-    unfinished: PathBuf,
+    unfinished: UnfinishedFile,
     key: Key,
     pub tokens: TokenWriter,
 }
@@ -85,13 +85,10 @@ impl TokenCache<'_> {
 
     /// Begins the file under `key`.
     pub(super) fn create(&self, key: &Key, width: Width) -> io::Result<CacheWriter> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(self.folder)?;
         cache_limit::remove_unfinished(self.folder);
         let path = self.path(key);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let unfinished = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-        let mut file = File::create(&unfinished)?;
+        let (unfinished, mut file) = UnfinishedFile::create(&path)?;
         file.write_all(&[0; HEADER_BYTES])?;
         let beside = || Ok::<_, io::Error>(Sink::file(tempfile::tempfile_in(self.folder)?));
         let train = [Sink::file(file), beside()?, beside()?];
@@ -118,9 +115,11 @@ impl CacheWriter {
     /// Puts the file under its name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         let header = header(&self.key, &self.tokens);
+        let all = self.tokens.file_bytes().all;
         let tables = [&mut self.tokens.train, &mut self.tokens.held_out];
         let mut parts = tables.into_iter().flat_map(|table| &mut table.parts);
         let first = parts.next().expect("a table has three parts");
+        progress::begin(ReadingStage::Storing, all - first.bytes);
         let mut file = BufWriter::with_capacity(1 << 20, into_file(first)?);
         fill_up(&mut file, first.bytes)?;
         for part in parts {
@@ -135,18 +134,11 @@ impl CacheWriter {
             file.write_all(&word.to_ne_bytes())?;
         }
         file.sync_all()?;
-        std::fs::rename(&self.unfinished, &self.path)?;
+        self.unfinished.publish(&file)?;
         if let Some(folder) = self.path.parent() {
             cache_limit::make_room(folder, &self.path);
         }
         Ok(())
-    }
-}
-
-impl Drop for CacheWriter {
-    fn drop(&mut self) {
-        // It is not there any more where it was finished. Nothing can be done about one that cannot even be removed.
-        let _ = std::fs::remove_file(&self.unfinished);
     }
 }
 
@@ -162,7 +154,10 @@ fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     loop {
         match from.read(&mut block)? {
             0 => return Ok(()),
-            read => to.write_all(&block[..read])?,
+            read => {
+                to.write_all(&block[..read])?;
+                progress::pass(read as u64);
+            }
         }
         progress::count();
     }
@@ -215,6 +210,7 @@ fn parse(map: Mmap, key: &Key, check: Check) -> Option<Tables> {
         4 => Width::Four,
         _ => return None,
     };
+    progress::begin(ReadingStage::Checking, map.len() as u64);
     let bytes = MappedBytes(map);
     let mut ranges = Vec::new();
     let mut extents = Vec::new();
@@ -270,6 +266,7 @@ impl MappedBytes {
         for start in range.clone().step_by(BLOCK) {
             let block = start..range.end.min(start + BLOCK);
             checksum.add(&self.0[block.clone()]);
+            progress::pass(block.len() as u64);
             progress::count();
             self.release(block);
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`); `None` if there
 /// is neither.
-pub(super) fn cache_folder() -> Option<PathBuf> {
+pub fn cache_folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name))
 }
 

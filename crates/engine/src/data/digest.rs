@@ -8,34 +8,45 @@ use sha2::{Digest, Sha256};
 
 use super::cache_folder::cache_folder;
 use super::progress;
+use super::readers::count_lines;
 use peft_tune_core::hexadecimal;
 
 /// Bytes from which on a file's hash is remembered.
 const LARGE: u64 = 64 << 20;
 
 /// SHA-256 of a file's content. That of a file of 64 MiB and more is kept in this user's cache, with the file's length,
-/// inode and times of change.
+/// inode and times of change, and with the rows of a file of lines, which are counted in the same reading.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub fn content_digest(path: &Path) -> io::Result<[u8; 32]> {
-    digest_of(path, cache_folder().as_deref())
+    Ok(digest_of(path, cache_folder().as_deref())?.hash)
 }
 
-/// [`content_digest`], remembered in `folder`.
-pub(super) fn digest_of(path: &Path, folder: Option<&Path>) -> io::Result<[u8; 32]> {
+/// What one reading of a file tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContentDigest {
+    pub hash: [u8; 32],
+    /// Rows of a file of lines, counted while it is hashed; `None` for others.
+    pub rows: Option<usize>,
+}
+
+/// [`content_digest`] and the rows, remembered in `folder`.
+pub(super) fn digest_of(path: &Path, folder: Option<&Path>) -> io::Result<ContentDigest> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     let state = state_of(&metadata).filter(|_| metadata.len() >= LARGE);
     let (Some(folder), Some(state)) = (folder, state) else {
-        return read(file);
+        return read(path, file);
     };
     let note = note_of(folder, path);
     if let Some(digest) = remembered(&note, &state) {
+        progress::pass(metadata.len());
         return Ok(digest);
     }
-    let digest = read(file)?;
-    let text = format!("{state} {}\n", hexadecimal(&digest));
+    let digest = read(path, file)?;
+    let rows = digest.rows.map_or_else(String::new, |rows| format!(" {rows}"));
+    let text = format!("{state} {}{rows}\n", hexadecimal(&digest.hash));
     // A file that was changed while it was read has another state now, and one that cannot be remembered is read again.
     let is_same = std::fs::metadata(path).ok().and_then(|now| state_of(&now)) == Some(state);
     if is_same && std::fs::create_dir_all(folder).is_ok() {
@@ -44,24 +55,48 @@ pub(super) fn digest_of(path: &Path, folder: Option<&Path>) -> io::Result<[u8; 3
     Ok(digest)
 }
 
-fn read(mut file: File) -> io::Result<[u8; 32]> {
-    let mut hash = Sha256::new();
+fn read(path: &Path, file: File) -> io::Result<ContentDigest> {
+    let mut file = HashedFile {
+        file,
+        hash: Sha256::new(),
+    };
+    let rows = count_lines(path, &mut file);
+    // What the lines did not end with, or all of it.
     let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hash.finalize().into()),
-            count => hash.update(&buffer[..count]),
-        }
+    while file.read(&mut buffer)? > 0 {}
+    Ok(ContentDigest {
+        hash: file.hash.finalize().into(),
+        rows,
+    })
+}
+
+/// A file that is hashed as it is read.
+struct HashedFile {
+    file: File,
+    hash: Sha256,
+}
+
+impl Read for HashedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.hash.update(&buffer[..count]);
+        progress::pass(count as u64);
         progress::count();
+        Ok(count)
     }
 }
 
-fn remembered(note: &Path, state: &str) -> Option<[u8; 32]> {
+/// What a note says of a file in this state. One that was not written to its end says nothing.
+fn remembered(note: &Path, state: &str) -> Option<ContentDigest> {
     let text = std::fs::read_to_string(note).ok()?;
-    let digest = text.strip_prefix(state)?.trim();
+    let mut words = text.strip_suffix('\n')?.strip_prefix(state)?.split_whitespace();
+    let digest = words.next().filter(|digest| digest.len() == 64)?;
     let byte = |at: usize| u8::from_str_radix(digest.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Vec<u8> = (0..32).map(byte).collect::<Option<_>>()?;
-    bytes.try_into().ok().filter(|_| digest.len() == 64)
+    Some(ContentDigest {
+        hash: bytes.try_into().ok()?,
+        rows: words.next().and_then(|rows| rows.parse().ok()),
+    })
 }
 
 fn note_of(folder: &Path, path: &Path) -> PathBuf {
@@ -94,10 +129,12 @@ mod tests {
     #[test]
     fn a_large_file_is_read_again_only_after_a_change() {
         let folder = tempfile::tempdir().unwrap();
-        let (cache, path) = (folder.path().join("cache"), folder.path().join("rows"));
-        let mut content = vec![b'x'; LARGE as usize];
+        let (cache, path) = (folder.path().join("cache"), folder.path().join("rows.jsonl"));
+        let mut content = b"{\"text\": \"a tired baker\"}\n\n".repeat((LARGE / 26) as usize + 1);
         std::fs::write(&path, &content).unwrap();
         let first = digest_of(&path, Some(&cache)).unwrap();
+        assert_eq!(first.hash, <[u8; 32]>::from(Sha256::digest(&content)));
+        assert_eq!(first.rows, Some(LARGE as usize / 26 + 1));
         assert_eq!(first, digest_of(&path, None).unwrap());
         let note = note_of(&cache, &path);
         assert_eq!(
@@ -106,11 +143,20 @@ mod tests {
         );
         // What was noted is believed while the file is the same ...
         let noted = std::fs::read_to_string(&note).unwrap();
-        let other = noted.replace(&hexadecimal(&first), &hexadecimal(&[7; 32]));
+        let other = noted.replace(&hexadecimal(&first.hash), &hexadecimal(&[7; 32]));
         std::fs::write(&note, other).unwrap();
-        assert_eq!(digest_of(&path, Some(&cache)).unwrap(), [7; 32]);
+        let believed = digest_of(&path, Some(&cache)).unwrap();
+        assert_eq!((believed.hash, believed.rows), ([7; 32], first.rows));
+        // One of an earlier version says nothing of rows, and half a note says nothing.
+        std::fs::write(&note, noted.rsplit_once(' ').unwrap().0.to_owned() + "\n").unwrap();
+        assert_eq!(
+            digest_of(&path, Some(&cache)).unwrap(),
+            ContentDigest { rows: None, ..first }
+        );
+        std::fs::write(&note, &noted[..noted.len() - 2]).unwrap();
+        assert_eq!(digest_of(&path, Some(&cache)).unwrap(), first);
         // ... and not after a change of the same length, nor where the note is damaged.
-        content[5] = b'y';
+        content[12] = b'y';
         std::fs::write(&path, &content).unwrap();
         assert_eq!(digest_of(&path, Some(&cache)).unwrap(), digest_of(&path, None).unwrap());
         std::fs::write(&note, "damaged").unwrap();

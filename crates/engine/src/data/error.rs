@@ -183,10 +183,20 @@ pub enum DataError {
     )]
     OtherCount { expected: usize, found: usize },
     #[error(
-        "cannot write the tokens into {folder}: {source}; free some space, or name a folder on another disk as \
-         PEFT_TUNE_CACHE"
+        "cannot write the tokens into {folder}: {source}; free some space, name a folder on another disk as \
+         PEFT_TUNE_CACHE, or read fewer rows with `data.max_rows`"
     )]
     CacheNotWritten { folder: PathBuf, source: std::io::Error },
+    #[error(
+        "the tokens of all rows take about {} by the first of them, and {folder} has room for {}; free some space, name a \
+         folder on another disk as PEFT_TUNE_CACHE, or read fewer rows with `data.max_rows`",
+        size_text(*needed_bytes), size_text(*free_bytes)
+    )]
+    NoRoom {
+        folder: PathBuf,
+        needed_bytes: u64,
+        free_bytes: u64,
+    },
     #[error("the rows cannot become a table of tokens: {source}; split the data into smaller sets")]
     Unwritten { source: std::io::Error },
     #[error("cannot start the thread that prepares batches: {source}")]
@@ -207,6 +217,14 @@ impl DataError {
             },
             None => self,
         }
+    }
+}
+
+/// `7.42 GiB`, `310.5 MiB`.
+fn size_text(bytes: u64) -> String {
+    match bytes as f64 / f64::from(1 << 20) {
+        large if large >= 1024.0 => format!("{:.2} GiB", large / 1024.0),
+        some => format!("{some:.1} MiB"),
     }
 }
 

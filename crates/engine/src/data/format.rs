@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::columns::Columns;
 use super::example::{Chat, Example, RunningText};
 use super::messages::{message, read_messages};
+use super::meter::Meter;
 use super::readers::{Record, kind_of, read_rows};
 use super::{DataError, RowLocation};
 use peft_tune_core::recipe::DataFormat;
@@ -31,7 +32,7 @@ pub(super) struct RowParser<'a> {
 pub fn recognise(path: &Path, renames: &BTreeMap<String, String>) -> Result<Option<DataFormat>, DataError> {
     let parser = RowParser::new(DataFormat::Auto, renames, true);
     let mut found = None;
-    read_rows(path, &mut |location, record| {
+    read_rows(path, &Meter::default(), &mut |location, record| {
         found = Some(match record {
             Record::Text { .. } => DataFormat::Text,
             Record::Columns(values) => parser.recognise(&location, &Columns::new(&location, renames, values))?,

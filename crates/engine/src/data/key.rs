@@ -6,6 +6,8 @@ use sha2::{Digest, Sha256};
 
 use super::cache::Key;
 use super::digest::digest_of;
+use super::meter::bytes_of;
+use super::progress::{self, ReadingStage};
 use super::{DataError, Vocabulary};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
@@ -13,13 +15,14 @@ use peft_tune_core::recipe::{DataSettings, HeldOut};
 const VERSION: u32 = 2;
 
 /// Hashes the files' contents, the settings that matter, the tokenizer and, where it splits, the seed. Where the
-/// files lie does not matter. `folder` remembers the hashes of large ones.
+/// files lie does not matter. `folder` remembers the hashes of large ones. With it come the rows of the training files, where they
+/// are known now.
 pub(super) fn cache_key(
     settings: &DataSettings,
     vocabulary: &Vocabulary,
     seed: u64,
     folder: &Path,
-) -> Result<Key, DataError> {
+) -> Result<(Key, Vec<Option<usize>>), DataError> {
     let mut hash = Sha256::new();
     hash.update(VERSION.to_le_bytes());
     hash.update(vocabulary.fingerprint());
@@ -36,20 +39,24 @@ pub(super) fn cache_key(
         settings.train.files().count(),
     );
     hash.update(format!("{plain:?}"));
-    for path in settings.train.files().chain(settings.held_out.files()) {
-        hash_file(&mut hash, path, folder)?;
+    let files = || settings.train.files().chain(settings.held_out.files());
+    progress::begin(ReadingStage::Hashing, bytes_of(files()));
+    let mut rows = Vec::new();
+    for path in files() {
+        rows.push(hash_file(&mut hash, path, folder)?);
     }
-    Ok(hash.finalize().into())
+    rows.truncate(settings.train.files().count());
+    Ok((hash.finalize().into(), rows))
 }
 
-/// Adds a file's ending, which decides how it is read, and its content.
-fn hash_file(hash: &mut Sha256, path: &Path, folder: &Path) -> Result<(), DataError> {
+/// Adds a file's ending, which decides how it is read, and its content; its rows, where they are known.
+fn hash_file(hash: &mut Sha256, path: &Path, folder: &Path) -> Result<Option<usize>, DataError> {
     hash.update(path.extension().unwrap_or_default().as_encoded_bytes());
     hash.update([0]);
     let digest = digest_of(path, Some(folder)).map_err(|source| DataError::Read {
         path: path.to_owned(),
         source,
     })?;
-    hash.update(digest);
-    Ok(())
+    hash.update(digest.hash);
+    Ok(digest.rows)
 }

@@ -3,11 +3,11 @@
 //! | stage | module |
 //! |---|---|
 //! | settings to files | `on_disk` |
-//! | file to rows | `readers` |
+//! | file to rows | `readers`, `meter`, `progress` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
 //! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
-//! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_limit`, `key`, `digest` |
+//! | tokens at rest | `tokens`, `token_writer`, `cache`, `unfinished`, `room`, `cache_limit`, `key`, `digest` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
 
@@ -28,6 +28,7 @@ mod format;
 mod grouping;
 mod key;
 mod messages;
+mod meter;
 mod mixture;
 mod on_disk;
 mod order;
@@ -37,16 +38,19 @@ mod prepared;
 mod progress;
 mod question;
 mod readers;
+mod room;
 mod row_location;
 mod source;
 mod split;
 mod token_writer;
 mod tokenize;
 mod tokens;
+mod unfinished;
 mod vocabulary;
 mod warning;
 
 pub use batch::{Document, MicroBatch};
+pub use cache_folder::cache_folder;
 pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
@@ -54,7 +58,7 @@ pub use format::recognise;
 pub use on_disk::{bring, on_disk};
 pub use prefetch::Prefetch;
 pub use prepared::PreparedData;
-pub use progress::done_so_far;
+pub use progress::{DataProgress, ReadingStage, TokenSpace, done_so_far, reading_now};
 pub use question::Question;
 pub use row_location::{RowLocation, Unit};
 pub use source::{BatchSource, RowOrder, evaluation_batches};

@@ -10,9 +10,10 @@ use super::cache::{Check, TokenCache};
 use super::cache_folder::cache_folder;
 use super::documents::SHORTEST;
 use super::key::cache_key;
+use super::meter::bytes_of;
 use super::on_disk::on_disk;
 use super::token_writer::TokenWriter;
-use super::tokenize::{Failure, tokenize};
+use super::tokenize::{Failure, Source, tokenize};
 use super::tokens::{Tables, Width};
 use super::{DataError, DataWarning, DocumentSet, Vocabulary};
 use crate::hub::ModelFiles;
@@ -119,7 +120,12 @@ impl PreparedData {
         let mut tables = Vec::new();
         for (number, settings) in by_set(settings).iter().enumerate() {
             let of_set = match cache {
-                None => in_memory(settings, &vocabulary, seed),
+                None => in_memory(Source {
+                    settings,
+                    vocabulary: &vocabulary,
+                    seed,
+                    rows: &[],
+                }),
                 Some(cache) => cached(settings, &vocabulary, seed, cache, &mut general),
             };
             tables.push(of_set.map_err(|error| error.of_set(names.get(number)))?);
@@ -273,13 +279,19 @@ fn cached(
     warnings: &mut Vec<DataWarning>,
 ) -> Result<Tables, DataError> {
     let cache = TokenCache { folder };
-    let key = cache_key(settings, vocabulary, seed, folder)?;
+    let (key, rows) = cache_key(settings, vocabulary, seed, folder)?;
+    let source = Source {
+        settings,
+        vocabulary,
+        seed,
+        rows: &rows,
+    };
     if let Some(tables) = cache.read(&key, check) {
         return Ok(tables);
     }
     let written = cache.create(&key, Width::of(vocabulary.size())).map_err(Failure::Write);
     let written = written.and_then(|mut writer| {
-        tokenize(settings, vocabulary, seed, &mut writer.tokens)?;
+        tokenize(source, &mut writer.tokens, Some(folder))?;
         writer.finish().map_err(Failure::Write)
     });
     let error = match written {
@@ -291,10 +303,7 @@ fn cached(
         Err(Failure::Data(error)) => return Err(error),
         Err(Failure::Write(error)) => error,
     };
-    let bytes = settings.train.files().chain(settings.held_out.files());
-    let bytes: u64 = bytes
-        .map(|path| path.metadata().map_or(0, |metadata| metadata.len()))
-        .sum();
+    let bytes = bytes_of(settings.train.files().chain(settings.held_out.files()));
     if is_full(&error) || bytes > HELD_BYTES {
         return Err(DataError::CacheNotWritten {
             folder: folder.to_owned(),
@@ -305,7 +314,7 @@ fn cached(
         folder: folder.to_owned(),
         reason: error.to_string(),
     });
-    in_memory(settings, vocabulary, seed)
+    in_memory(source)
 }
 
 /// Whether a disk, a quota or the limit of a file is what ended the writing.
@@ -314,9 +323,9 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-fn in_memory(settings: &DataSettings, vocabulary: &Vocabulary, seed: u64) -> Result<Tables, DataError> {
-    let mut writer = TokenWriter::in_memory(Width::of(vocabulary.size()));
-    tokenize(settings, vocabulary, seed, &mut writer).map_err(|failure| match failure {
+fn in_memory(source: Source) -> Result<Tables, DataError> {
+    let mut writer = TokenWriter::in_memory(Width::of(source.vocabulary.size()));
+    tokenize(source, &mut writer, None).map_err(|failure| match failure {
         Failure::Data(error) => error,
         Failure::Write(source) => DataError::Unwritten { source },
     })?;

@@ -142,6 +142,15 @@ impl TableWriter {
     }
 }
 
+/// Bytes on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileBytes {
+    /// Of the whole file.
+    pub all: u64,
+    /// Most that there are at once, while one part after the other is copied into the file and removed.
+    pub at_once: u64,
+}
+
 /// Writes both tables.
 #[derive(Debug)]
 pub(super) struct TokenWriter {
@@ -157,6 +166,18 @@ impl TokenWriter {
             width,
             train: TableWriter::new(width, Default::default()),
             held_out: TableWriter::new(width, Default::default()),
+        }
+    }
+
+    /// Bytes of the file that the parts become.
+    pub(super) fn file_bytes(&self) -> FileBytes {
+        let [first, beside] = [&self.train, &self.held_out].map(|table| table.parts.each_ref().map(|part| part.bytes));
+        let parts = first.into_iter().chain(beside);
+        let most_beside = parts.clone().skip(1).max().unwrap_or_default();
+        let all = parts.sum();
+        FileBytes {
+            all,
+            at_once: all + most_beside,
         }
     }
 

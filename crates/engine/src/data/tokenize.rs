@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rayon::prelude::*;
@@ -10,16 +10,21 @@ use rayon::prelude::*;
 use super::encode::encode;
 use super::example::Example;
 use super::format::RowParser;
+use super::meter::{Meter, bytes_of};
+use super::progress::{self, ReadingStage};
 use super::readers::{count_rows, read_rows};
+use super::room::Room;
 use super::split::{HeldOutRows, Located, PieceJoiner};
 use super::token_writer::{Set, TokenWriter};
-use super::{DataError, Vocabulary, progress};
+use super::{DataError, Vocabulary};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
 /// Rows that are tokenised at once ...
 const ROWS_AT_ONCE: usize = 2048;
 /// ... or bytes of their text.
 const BYTES_AT_ONCE: usize = 4 << 20;
+/// Part of that many that the first ones are, by which the space for all tokens is estimated.
+const FIRST: usize = 16;
 
 /// Why there are no tables.
 #[derive(Debug)]
@@ -35,17 +40,34 @@ impl From<DataError> for Failure {
     }
 }
 
-/// Reads and tokenises the rows of `settings` into `writer`. Both sets keep the order of the files.
-pub(super) fn tokenize(
-    settings: &DataSettings,
-    vocabulary: &Vocabulary,
-    seed: u64,
-    writer: &mut TokenWriter,
-) -> Result<(), Failure> {
+/// What is tokenised.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    pub settings: &'a DataSettings,
+    pub vocabulary: &'a Vocabulary,
+    /// Which rows a held-out fraction takes.
+    pub seed: u64,
+    /// Rows of the training files, where they are known already.
+    pub rows: &'a [Option<usize>],
+}
+
+/// Reads and tokenises the rows of a source into `writer`, whose file lies in `folder`. Both sets keep the order of the files.
+pub(super) fn tokenize(source: Source, writer: &mut TokenWriter, folder: Option<&Path>) -> Result<(), Failure> {
+    let Source {
+        settings,
+        vocabulary,
+        seed,
+        rows,
+    } = source;
+    let of_bytes = bytes_of(settings.train.files().chain(settings.held_out.files()));
     let mut work = Tokenizing {
         settings,
         vocabulary,
         writer,
+        meter: &Meter::default(),
+        of_bytes,
+        tokenised: 0,
+        room: folder.map(Room::new),
         joiners: Default::default(),
         waiting: Vec::new(),
         waiting_bytes: 0,
@@ -58,11 +80,12 @@ pub(super) fn tokenize(
     let train: Vec<PathBuf> = settings.train.files().cloned().collect();
     let (expected, chosen) = match fraction > 0.0 {
         true => {
-            let expected = count_rows(&train, limit);
+            let expected = count_rows(&train, rows, limit);
             (expected, HeldOutRows::new(expected, fraction, seed))
         }
         false => (0, HeldOutRows::default()),
     };
+    progress::begin(ReadingStage::Tokenising, of_bytes);
     let found = work.read(&train, limit, &chosen, Set::Train)?;
     if fraction > 0.0 {
         if found < 2 {
@@ -82,6 +105,13 @@ struct Tokenizing<'a> {
     settings: &'a DataSettings,
     vocabulary: &'a Vocabulary,
     writer: &'a mut TokenWriter,
+    meter: &'a Meter,
+    /// All that the meter will have seen.
+    of_bytes: u64,
+    /// Rows whose tokens were written.
+    tokenised: usize,
+    /// Where the tokens go; `None` for memory.
+    room: Option<Room<'a>>,
     /// Of the training and of the held-out rows.
     joiners: [PieceJoiner; 2],
     /// Rows that are tokenised next, in order.
@@ -101,7 +131,8 @@ impl Tokenizing<'_> {
                 break;
             }
             let mut parser = RowParser::new(self.settings.format, &self.settings.columns, has_template);
-            let read = read_rows(path, &mut |location, record| {
+            let meter = self.meter;
+            let read = read_rows(path, meter, &mut |location, record| {
                 let example = parser.parse(&location, record)?;
                 progress::count();
                 let set = if chosen.contain(count) { Set::HeldOut } else { set };
@@ -142,7 +173,8 @@ impl Tokenizing<'_> {
     fn wait(&mut self, set: Set, located: Located) -> Result<(), Failure> {
         self.waiting_bytes += located.1.bytes();
         self.waiting.push((set, located));
-        match self.waiting.len() >= ROWS_AT_ONCE || self.waiting_bytes >= BYTES_AT_ONCE {
+        let part = if self.tokenised == 0 { FIRST } else { 1 };
+        match self.waiting.len() >= ROWS_AT_ONCE / part || self.waiting_bytes >= BYTES_AT_ONCE / part {
             true => self.encode(),
             false => Ok(()),
         }
@@ -182,7 +214,24 @@ impl Tokenizing<'_> {
         for ((set, _), row) in waiting.iter().zip(rows) {
             self.writer.push(*set, row?).map_err(Failure::Write)?;
         }
-        Ok(())
+        self.tokenised += waiting.len();
+        self.look_around()
+    }
+
+    /// Tells how far this is, and looks whether the rest will fit, too.
+    fn look_around(&mut self) -> Result<(), Failure> {
+        let of = |done: u64, all: u64| done as f64 / all.max(1) as f64;
+        let mut share = of(self.meter.bytes(), self.of_bytes);
+        // With held-out files, these come behind the rows that are limited.
+        if let (Some(limit), []) = (self.settings.max_rows, self.settings.held_out.files()) {
+            let (done, all) = (self.tokenised as u64, limit as u64);
+            progress::rows(done, all);
+            share = share.max(of(done, all));
+        }
+        match &mut self.room {
+            Some(room) => Ok(room.look(self.writer, share)?),
+            None => Ok(()),
+        }
     }
 }
 

@@ -11,14 +11,15 @@ use serde_json::{Map, Value};
 
 use super::{BOM, DataError, Record, RowLocation, Visitor, utf8_hint};
 use crate::data::Unit;
+use crate::data::meter::Meter;
 
 /// Takes the names of the columns, a record and its line, and says whether it wants more.
 pub(super) type RecordVisitor<'a> =
     dyn FnMut(&StringRecord, &ByteRecord, u64) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// Reads rows whose columns are named by the first line. Empty fields are empty strings.
-pub(super) fn read(path: &Arc<Path>, separator: Option<u8>, visit: &mut Visitor) -> Result<(), DataError> {
-    each_record(path, separator, &mut |header, record, line| {
+pub(super) fn read(path: &Arc<Path>, how: (Option<u8>, &Meter), visit: &mut Visitor) -> Result<(), DataError> {
+    each_record(path, how, &mut |header, record, line| {
         let mut columns = Map::new();
         for (at, (name, field)) in header.iter().zip(record).enumerate() {
             let text = std::str::from_utf8(field).map_err(|error| {
@@ -32,8 +33,12 @@ pub(super) fn read(path: &Arc<Path>, separator: Option<u8>, visit: &mut Visitor)
     })
 }
 
-/// Goes through the records of a file.
-pub(super) fn each_record(path: &Arc<Path>, separator: Option<u8>, look: &mut RecordVisitor) -> Result<(), DataError> {
+/// Goes through the records of a file, with this separator or, without one, what the header has most of.
+pub(super) fn each_record(
+    path: &Arc<Path>,
+    (separator, meter): (Option<u8>, &Meter),
+    look: &mut RecordVisitor,
+) -> Result<(), DataError> {
     let read_error = |source| DataError::Read {
         path: path.to_path_buf(),
         source,
@@ -55,9 +60,9 @@ pub(super) fn each_record(path: &Arc<Path>, separator: Option<u8>, look: &mut Re
         .read_byte_record(&mut record)
         .map_err(|error| bad_csv(path, &error))?
     {
-        let line = lines
-            .at(record.position().map_or(0, csv::Position::byte))
-            .map_err(read_error)?;
+        let byte = record.position().map_or(0, csv::Position::byte);
+        let line = lines.at(byte).map_err(read_error)?;
+        meter.pass(reader.position().byte().saturating_sub(byte));
         if look(&header, &record, line)?.is_break() {
             break;
         }

@@ -10,13 +10,15 @@ use serde_json::Value;
 
 use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
 use crate::data::Unit;
+use crate::data::meter::{Meter, bytes_of_file};
 
 /// Most that a row may have, in bytes: some millions of tokens, more than any context.
 const LINE_BYTES: u64 = 32 << 20;
 
 /// Reads one object per line. Blank lines are skipped.
-pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
-    each_line(path, &mut |number, bytes| {
+pub(super) fn read_lines(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor) -> Result<(), DataError> {
+    each_line(path, open(path)?, &mut |number, bytes| {
+        meter.pass(bytes.len() as u64);
         let location = RowLocation::new(path, Unit::Line, number);
         let Ok(text) = std::str::from_utf8(bytes) else {
             let hint = utf8_hint(bytes);
@@ -33,13 +35,21 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
     })
 }
 
-/// Goes through the lines of a file that are not blank, each with its number from 1.
-pub(super) fn each_line(path: &Arc<Path>, look: &mut LineVisitor) -> Result<(), DataError> {
+/// The file, for [`each_line`].
+pub(super) fn open(path: &Path) -> Result<File, DataError> {
+    File::open(path).map_err(|source| DataError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Goes through the lines of a file that are not blank, each with its number from 1 and its end.
+pub(super) fn each_line(path: &Arc<Path>, file: impl Read, look: &mut LineVisitor) -> Result<(), DataError> {
     let read_error = |source| DataError::Read {
         path: path.to_path_buf(),
         source,
     };
-    let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(read_error)?);
+    let mut reader = BufReader::with_capacity(1 << 20, file);
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
@@ -69,7 +79,7 @@ pub(super) fn each_line(path: &Arc<Path>, look: &mut LineVisitor) -> Result<(), 
 pub(super) type LineVisitor<'a> = dyn FnMut(u64, &[u8]) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// Reads a list of objects, or the only list of objects that an object holds. Rows are counted, not lines.
-pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
+pub(super) fn read_document(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor) -> Result<(), DataError> {
     let text = read_text(path)?;
     if text.trim().is_empty() {
         return Ok(());
@@ -83,7 +93,9 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
         path: path.to_path_buf(),
         reason,
     })?;
+    let (count, bytes) = (rows.len() as u64, bytes_of_file(path));
     for (index, row) in rows.into_iter().enumerate() {
+        meter.pass_row(index as u64, count, bytes);
         let location = RowLocation::new(path, Unit::Row, index as u64 + 1);
         if visit_row(location, row, visit)? {
             break;

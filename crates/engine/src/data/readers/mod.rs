@@ -6,12 +6,15 @@ mod kind;
 mod parquet_rows;
 mod text_pieces;
 
+use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::meter::{Meter, bytes_of};
+use super::progress::{self, ReadingStage};
 use super::{DataError, RowLocation};
 use kind::FileKind;
 
@@ -35,32 +38,40 @@ pub(super) enum Record {
 /// Takes rows one at a time and says whether it wants more.
 pub(super) type Visitor<'a> = dyn FnMut(RowLocation, Record) -> Result<ControlFlow<()>, DataError> + 'a;
 
-/// Reads the rows of a JSONL, JSON, CSV, TSV, Parquet or plain text file in their order.
+/// Reads the rows of a JSONL, JSON, CSV, TSV, Parquet or plain text file in their order. `meter` says how far that is.
 ///
 /// # Errors
 /// Fails on what cannot be read, with the line or row; and where `visit` does.
-pub(super) fn read_rows(path: &Path, visit: &mut Visitor) -> Result<(), DataError> {
+pub(super) fn read_rows(path: &Path, meter: &Meter, visit: &mut Visitor) -> Result<(), DataError> {
     let shared: Arc<Path> = path.into();
     match FileKind::of(path)? {
-        FileKind::JsonLines => json_rows::read_lines(&shared, visit),
-        FileKind::Json => json_rows::read_document(&shared, visit),
-        FileKind::Separated(separator) => csv_rows::read(&shared, separator, visit),
-        FileKind::Parquet => parquet_rows::read(&shared, visit),
-        FileKind::PlainText => text_pieces::read(&shared, visit),
+        FileKind::JsonLines => json_rows::read_lines(&shared, meter, visit),
+        FileKind::Json => json_rows::read_document(&shared, meter, visit),
+        FileKind::Separated(separator) => csv_rows::read(&shared, (separator, meter), visit),
+        FileKind::Parquet => parquet_rows::read(&shared, meter, visit),
+        FileKind::PlainText => text_pieces::read(&shared, meter, visit),
     }
 }
 
-/// Rows of `files`, at most `limit`; those up to the first one that cannot be read. Columns are not looked at.
-pub(super) fn count_rows(files: &[PathBuf], limit: usize) -> usize {
-    let mut count = 0;
-    for path in files {
+/// Rows of `files`, at most `limit`; those up to the first one that cannot be read. Columns are not looked at, and files whose rows
+/// are `known` are not read again.
+pub(super) fn count_rows(files: &[PathBuf], known: &[Option<usize>], limit: usize) -> usize {
+    let known = known.iter().copied().chain(std::iter::repeat(None));
+    let unknown = files.iter().zip(known.clone()).filter(|(_, known)| known.is_none());
+    progress::begin(ReadingStage::Counting, bytes_of(unknown.map(|(path, _)| path)));
+    let (mut count, meter) = (0, Meter::default());
+    for (path, known) in files.iter().zip(known) {
         if count >= limit {
             break;
         }
-        // What cannot be read is told by who reads it.
-        let _ = count_file(path, &mut |rows| {
+        if let Some(rows) = known {
             count = limit.min(count.saturating_add(rows));
-            super::progress::count();
+            continue;
+        }
+        // What cannot be read is told by who reads it.
+        let _ = count_file(path, &meter, &mut |rows| {
+            count = limit.min(count.saturating_add(rows));
+            progress::count();
             match count < limit {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -70,17 +81,36 @@ pub(super) fn count_rows(files: &[PathBuf], limit: usize) -> usize {
     count
 }
 
+/// Rows of a file of lines, as far as `file` holds it; `None` where it is of another kind or has a line that cannot be read.
+pub(super) fn count_lines(path: &Path, file: impl Read) -> Option<usize> {
+    if FileKind::of(path).ok()? != FileKind::JsonLines {
+        return None;
+    }
+    let mut rows = 0;
+    let counted = json_rows::each_line(&path.into(), file, &mut |_, _| {
+        rows += 1;
+        progress::count();
+        Ok(ControlFlow::Continue(()))
+    });
+    counted.ok().map(|()| rows)
+}
+
 /// Tells `seen` of the rows of a file.
-fn count_file(path: &Path, seen: &mut dyn FnMut(usize) -> ControlFlow<()>) -> Result<(), DataError> {
+fn count_file(path: &Path, meter: &Meter, seen: &mut dyn FnMut(usize) -> ControlFlow<()>) -> Result<(), DataError> {
     let shared: Arc<Path> = path.into();
     match FileKind::of(path)? {
-        FileKind::JsonLines => json_rows::each_line(&shared, &mut |_, _| Ok(seen(1))),
-        FileKind::Separated(separator) => csv_rows::each_record(&shared, separator, &mut |_, _, _| Ok(seen(1))),
+        FileKind::JsonLines => json_rows::each_line(&shared, json_rows::open(&shared)?, &mut |_, line| {
+            meter.pass(line.len() as u64);
+            Ok(seen(1))
+        }),
+        FileKind::Separated(separator) => {
+            csv_rows::each_record(&shared, (separator, meter), &mut |_, _, _| Ok(seen(1)))
+        }
         FileKind::Parquet => {
             let _ = seen(parquet_rows::count(&shared)?);
             Ok(())
         }
-        FileKind::Json | FileKind::PlainText => read_rows(path, &mut |_, _| Ok(seen(1))),
+        FileKind::Json | FileKind::PlainText => read_rows(path, meter, &mut |_, _| Ok(seen(1))),
     }
 }
 

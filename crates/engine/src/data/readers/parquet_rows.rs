@@ -10,10 +10,11 @@ use serde_json::{Map, Number, Value};
 
 use super::{DataError, Record, RowLocation, Visitor};
 use crate::data::Unit;
+use crate::data::meter::{Meter, bytes_of_file};
 use crate::guarded::guarded;
 
 /// Reads rows in the order of the file.
-pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
+pub(super) fn read(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor) -> Result<(), DataError> {
     let file = File::open(path).map_err(|source| DataError::Read {
         path: path.to_path_buf(),
         source,
@@ -24,11 +25,14 @@ pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataErro
     };
     let reader = guarded(|| SerializedFileReader::new(file)).map_err(bad)?;
     let mut rows = guarded(|| reader.get_row_iter(None)).map_err(bad)?;
+    let count = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
+    let bytes = bytes_of_file(path);
     for number in 1.. {
         let Some(row) = guarded(|| rows.next().transpose()).map_err(|reason| bad(format!("row {number}: {reason}")))?
         else {
             break;
         };
+        meter.pass_row(number - 1, count, bytes);
         let columns = columns_of(row).map_err(|reason| bad(format!("row {number}: {reason}")))?;
         if visit(RowLocation::new(path, Unit::Row, number), Record::Columns(columns))?.is_break() {
             break;

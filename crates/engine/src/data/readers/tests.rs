@@ -12,7 +12,7 @@ fn read(name: &str, bytes: &[u8]) -> Result<Vec<(String, Record)>, DataError> {
     let path = folder.path().join(name);
     std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
     let mut rows = Vec::new();
-    read_rows(&path, &mut |location, record| {
+    read_rows(&path, &Meter::default(), &mut |location, record| {
         let location = location.to_string();
         let start = location.rfind(name).unwrap();
         rows.push((location[start..].to_owned(), record));
@@ -124,11 +124,14 @@ fn folders_and_absent_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let mut visit = |_, _| Ok(ControlFlow::Continue(()));
     assert!(matches!(
-        read_rows(folder.path(), &mut visit),
+        read_rows(folder.path(), &Meter::default(), &mut visit),
         Err(DataError::Read { .. })
     ));
     let absent = folder.path().join("absent.jsonl");
-    assert!(matches!(read_rows(&absent, &mut visit), Err(DataError::Read { .. })));
+    assert!(matches!(
+        read_rows(&absent, &Meter::default(), &mut visit),
+        Err(DataError::Read { .. })
+    ));
 }
 
 #[test]

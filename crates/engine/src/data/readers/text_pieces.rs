@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::{DataError, Record, RowLocation, Visitor, read_text};
 use crate::data::Unit;
+use crate::data::meter::Meter;
 
 /// A piece ends at the first paragraph end after so many bytes ...
 const PARAGRAPH_AFTER: usize = 2 * 1024;
@@ -19,7 +20,7 @@ const LINE_AFTER: usize = 4 * 1024;
 const ANYWHERE_AFTER: usize = 64 * 1024;
 
 /// Reads the pieces of a file; line ends become `\n`.
-pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
+pub(super) fn read(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor) -> Result<(), DataError> {
     let mut text = read_text(path)?;
     if text.contains('\r') {
         text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -30,6 +31,7 @@ pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataErro
     let (mut rest, mut line) = (text.as_str(), 1);
     for piece in 0.. {
         let (head, tail) = rest.split_at(piece_end(rest));
+        meter.pass(head.len() as u64);
         let record = Record::Text {
             text: head.to_owned(),
             piece,
