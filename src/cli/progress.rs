@@ -105,7 +105,7 @@ impl SearchProgress {
         match &self.display {
             Display::Nothing => Reading::unseen(),
             Display::Lines { .. } => Reading::lines(),
-            Display::Bar(_) => Reading::of_search(self),
+            Display::Bar => Reading::of_search(self),
         }
         .told()
     }

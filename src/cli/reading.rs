@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{keep_below, tell};
+use super::output::{keep_below, take_bar_away, tell};
 use super::progress::SearchProgress;
 use crate::report::{about_duration, bytes, grouped};
 use peft_tune_engine::data::{DataProgress, ReadingStage, cache_folder};
@@ -38,7 +38,10 @@ enum Line<'a> {
         every: Duration,
     },
     /// A line of its own on a terminal.
-    Bar(ProgressBar),
+    Bar {
+        bar: ProgressBar,
+        is_drawn: bool,
+    },
     /// The line of a search on a terminal.
     Search(&'a SearchProgress),
 }
@@ -62,8 +65,7 @@ impl<'a> Reading<'a> {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
             bar.set_style(style);
         }
-        keep_below(Some(bar.clone()));
-        Self::new(Line::Bar(bar))
+        Self::new(Line::Bar { bar, is_drawn: false })
     }
 
     /// Shows nothing.
@@ -132,9 +134,12 @@ impl<'a> Reading<'a> {
                 tell(text);
             }
             Line::Lines { .. } => {}
-            Line::Bar(bar) => {
+            Line::Bar { bar, is_drawn } => {
                 bar.set_message(text);
-                bar.enable_steady_tick(DRAW);
+                if !std::mem::replace(is_drawn, true) {
+                    bar.enable_steady_tick(DRAW);
+                    keep_below(bar.clone());
+                }
             }
             Line::Search(search) => search.prepares(Some(&text)),
         }
@@ -174,9 +179,8 @@ impl<'a> Reading<'a> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        if let Line::Bar(bar) = &self.line {
-            keep_below(None);
-            bar.finish_and_clear();
+        if let Line::Bar { is_drawn: true, .. } = &self.line {
+            take_bar_away();
         }
     }
 }
