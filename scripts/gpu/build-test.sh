@@ -40,5 +40,5 @@ ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
 # The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
-scripts/gpu/stand-in-test.sh self doctor memory train hopper traps forms products ada turing graphs search samples ceilings \
+scripts/gpu/stand-in-test.sh self doctor memory train hopper traps forms products sums ada turing graphs search samples ceilings \
   inference

@@ -138,7 +138,13 @@ peft_more() {
 
 # Memory predicted and measured, tokens/s, and the switch from trial to trial.
 bench() { each_shape bench --parts bench --precisions bf16; }
-nf4() { each_shape nf4 --parts bench --precisions nf4; }
+# With what the engine found out of products and of sums with adapters, both ways of which it timed.
+nf4() {
+  local status=0
+  each_shape nf4 --parts bench --precisions nf4 || status=$?
+  cp "${PEFT_TUNE_KERNELS:-${XDG_CACHE_HOME:-$HOME/.cache}/peft-tune/kernels}"/products-*.json "$work/" 2> /dev/null || true
+  return "$status"
+}
 
 # Full FP32, LoRA on fp32, 16-bit and NF4 weights of a model of 7B parameters.
 literature() {

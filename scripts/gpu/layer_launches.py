@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Counts what one layer asks of a GPU in a step: launches, and the bytes of its products, as the GPU in software sees them.
 
-    python3 scripts/gpu/layer_launches.py PROGRAM FOLDER [--rank 16] [--precision bf16] [--model FOLDER_WITH_TOKENIZER]
+    python3 scripts/gpu/layer_launches.py PROGRAM FOLDER [--rank 16] [--precision bf16] [--longer] [--model FOLDER_WITH_TOKENIZER]
 
 Trains models of two and of four layers for two and for four steps on the stand-in (LD_LIBRARY_PATH names its libraries, as
 scripts/gpu/stand-in-test.sh does). The difference of the differences is what two layers ask for in two steps: whatever is done once a
 process, once a step or once a model goes out of it. Prints a table of kernels, by name, and what all products read and write.
+
+With --longer the products of quantized weights take those of adapters along, as a GPU does where it finds that to be faster: one training
+is made before, by a stand-in on which each product takes its time, and what it found out is taken by those that count.
 """
 
 import argparse
@@ -33,7 +36,7 @@ training: {{length: {{steps: {steps}}}, shuffle: false, evaluation_rows: 1}}
 """
 
 
-def logged(arguments, layers, steps):
+def logged(arguments, layers, steps, **others):
     """Operations of a training, by what the stand-in's log says of each."""
     model = f"{arguments.folder}/model-{layers}"
     if not os.path.exists(model):
@@ -45,7 +48,8 @@ def logged(arguments, layers, steps):
         file.write(RECIPE.format(model=os.path.abspath(model), rows=rows, rank=arguments.rank, precision=arguments.precision, steps=steps))
     command = [arguments.program, "train", recipe, "--output", f"{recipe}-out", "--force", "--device", "cuda", "--json"]
     # One algorithm for each shape: none is timed.
-    environment = {**os.environ, "STAND_IN_GPU_LOG": "1", "PEFT_TUNE_PRODUCTS": "first"}
+    how = {"STAND_IN_GPU_PRODUCT_TIMES": "0", "PEFT_TUNE_KERNELS": f"{arguments.folder}/kernels"} if arguments.longer else {"PEFT_TUNE_PRODUCTS": "first"}
+    environment = {**os.environ, "STAND_IN_GPU_LOG": "1", **how, **others}
     done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr[-3000:])
@@ -74,10 +78,13 @@ def main():
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--model", default=f"{HERE}/../../search_spaces/quickstart/base")
+    parser.add_argument("--longer", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     difference = collections.Counter()
+    if arguments.longer:
+        logged(arguments, LAYERS[0], STEPS[0], STAND_IN_GPU_PRODUCT_TIMES="20000")
     for layers in LAYERS:
         for steps in STEPS:
             sign = 1 if (layers == LAYERS[1]) == (steps == STEPS[1]) else -1

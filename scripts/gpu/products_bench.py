@@ -6,8 +6,9 @@
 The ceilings are a BF16 product of 8192 x 8192 x 8192 and a copy of 4 GiB within the device (bytes read and written), both on random
 values. Each product is of BF16 values as the model has them: the frozen weights forward and for the gradient of the input, the two of
 an adapter, and the head. The frozen weights' products are timed in two more ways: added to what is there, as the engine adds them to
-an adapter's, and with a sum that is longer by the rank, in rows of whole lines. A line is printed, and the file written, as soon as it is
-known.
+an adapter's, and with a sum that is longer by the rank, in rows of whole lines. What NF4 and int8 choose between is timed as a whole: the
+outputs of gate and up, and the gradient of down's input, each with its adapter by two products, and by one behind a copy of the left
+operand. A line is printed, and the file written, as soon as it is known.
 """
 
 import argparse
@@ -80,6 +81,62 @@ def product_seconds(rows, inner, columns, onto, device):
     return median_seconds(lambda: torch.mm(a, b, out=result), device)
 
 
+def beside(left, right, device):
+    """Room for the columns of both beside each other in rows of whole lines, and what copies them there."""
+    width, more = left.shape[1], right.shape[1]
+    room = torch.zeros(left.shape[0], -(-(width + more) // WHOLE) * WHOLE, device=device, dtype=torch.bfloat16)
+
+    def fill():
+        room[:, :width].copy_(left)
+        room[:, width:width + more].copy_(right)
+
+    return room[:, :width + more], fill
+
+
+def both_ways(config, tokens, rank, device):
+    """(name, rows, inner, columns, seconds) of sums with adapters' products, by two products and by one."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    x, xa, ranks = random(tokens, hidden, device), random(tokens, 2 * rank, device), (slice(0, rank), slice(rank, 2 * rank))
+    projections = []
+    for own in ranks:
+        b = torch.zeros(inner, 2 * rank, device=device, dtype=torch.bfloat16)
+        b[:, own] = random(inner, rank, device)
+        projections.append((random(inner, hidden, device), b, own, torch.empty(tokens, inner, device=device, dtype=torch.bfloat16)))
+    rights = [beside(weight, b, device) for weight, b, _, _ in projections]
+    left, copy_left = beside(x, xa, device)
+    for _, fill in rights:
+        fill()
+
+    def apart():
+        for weight, b, own, y in projections:
+            torch.mm(xa[:, own], b[:, own].t(), out=y)
+            y.addmm_(x, weight.t())
+
+    def longer():
+        copy_left()
+        for (_, b, _, y), (right, _) in zip(projections, rights, strict=True):
+            right[:, hidden:].copy_(b)
+            torch.mm(left, right.t(), out=y)
+
+    yield "gate, up with adapters, two products each", tokens, hidden, 2 * inner, median_seconds(apart, device)
+    yield "gate, up with adapters, one by a copy", tokens, hidden + 2 * rank, 2 * inner, median_seconds(longer, device)
+    weight, a, d_xa = random(hidden + rank, inner, device), random(rank, inner, device), random(tokens, rank, device)
+    dx = projections[0][3]
+    left, copy_left = beside(x, d_xa, device)
+
+    def gradient_apart():
+        torch.mm(d_xa, a, out=dx)
+        dx.addmm_(x, weight[:hidden])
+
+    def gradient_longer():
+        copy_left()
+        weight[hidden:].copy_(a)
+        torch.mm(left, weight, out=dx)
+
+    yield "down, gradient with adapter, two products", tokens, hidden, inner, median_seconds(gradient_apart, device)
+    yield "down, gradient with adapter, one by a copy", tokens, hidden + rank, inner, median_seconds(gradient_longer, device)
+
+
 def copy_bytes_per_s(count, device):
     source = torch.randint(0, 256, (count,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -104,8 +161,15 @@ def main():
     results = dict(shape=arguments.shape, batch=arguments.batch, square=square, square_flops_per_s=peak,
                    copy_bytes_per_s=copied, timed=[])
     print(f"ceilings: {square}^3 {peak / 1e12:.1f} TFLOP/s, copy {copied / 1e9:.0f} GB/s", flush=True)
-    for name, m, k, n, onto in products(SHAPES[arguments.shape](), rows * length, arguments.rank):
-        seconds = product_seconds(m, k, n, onto, device)
+
+    def timed():
+        config, tokens = SHAPES[arguments.shape](), rows * length
+        for name, m, k, n, onto in products(config, tokens, arguments.rank):
+            yield name, m, k, n, onto, product_seconds(m, k, n, onto, device)
+        for name, m, k, n, seconds in both_ways(config, tokens, arguments.rank, device):
+            yield name, m, k, n, False, seconds
+
+    for name, m, k, n, onto, seconds in timed():
         flops, moved = 2.0 * m * k * n, 2 * (m * k + k * n + (2 if onto else 1) * m * n)
         # The nearer of the two ceilings is the one that counts.
         floor = max(flops / peak, moved / copied)

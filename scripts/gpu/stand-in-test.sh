@@ -417,6 +417,95 @@ part_launches() {
     grep -qF "$wanted" "$folder/log" || die "a layer has not $wanted"
   done
   awk -F'|' 'NF == 4 && $3 + 0 {sum += $3} END {exit sum != 62}' "$folder/log" || die "a layer has not 62 launches"
+  # With NF4 a launch widens the weight for each product, and the adapter's product of gate, of up and of down's gradient may go.
+  local way bytes
+  bytes=()
+  for way in '' --longer; do
+    python3 scripts/gpu/layer_launches.py "$program" "$folder/launches" --precision nf4 $way > "$folder/log" || die "launches of a layer in NF4 $way"
+    cat "$folder/log"
+    bytes+=("$(sed -n 's/^products read and write \(.*\) bytes$/\1/p' "$folder/log" | tr -d ,)")
+    awk -F'|' -v all="$([ -n "$way" ] && echo 78 || echo 76)" -v products="$([ -n "$way" ] && echo 30 || echo 33)" \
+      'NF == 4 && $3 + 0 {sum += $3} $2 == " product " {found = $3 + 0} END {exit sum != all || found != products}' "$folder/log" ||
+      die "a layer in NF4 $way asks for other launches"
+  done
+  for wanted in '| longer_beside_bf16 | 2 |' '| longer_columns_bf16 | 2 |' '| longer_below_bf16 | 1 |'; do
+    grep -qF "$wanted" "$folder/log" || die "a layer in NF4 has not $wanted"
+  done
+  [ "${bytes[1]}" -lt "${bytes[0]}" ] || die "longer sums move more: ${bytes[*]}"
+}
+
+# Quantized weights take adapters' products along where that was timed to be faster, which the device's file keeps, and not where it was not.
+part_sums() {
+  local kept="$folder/sums-kernels" precision one far
+  mkdir -p "$kept"
+  cp "$libraries/kernels"/*.cubin "$kept/" 2> /dev/null || true
+  # summed NAME RECIPE [VARIABLE=VALUE ...]: a training, with its log of launches.
+  summed() {
+    local name=$1 recipe=$2
+    shift 2
+    env PEFT_TUNE_KERNELS="$kept" STAND_IN_GPU_TIMES=1 RUST_LOG=warn "$@" "$program" train "$folder/$recipe.yaml" --output "$folder/$name" \
+      --force --device cuda --json > "$folder/$name.json" 2> "$folder/$name.log" || { cat "$folder/$name.log" >&2 && die "$name"; }
+  }
+  # Three columns of results for each of the narrow side, in both directions.
+  python3 scripts/gpu/make_model.py "$folder/sums-model" "$repository/search_spaces/quickstart/base" 128 2 4 2 384 > /dev/null
+  local model="s|^model: .*|model: $folder/sums-model|"
+  # Each product takes its time, whatever its size; or each launch does, by a made-up clock.
+  local products=STAND_IN_GPU_PRODUCT_TIMES=20000 launches=STAND_IN_GPU_CLOCK=1e15,1e15,1e15,0,1e-3,0
+  for precision in nf4 int8; do
+    recipe "sums-$precision" $precision none adamw 6
+    sed -i "$model" "$folder/sums-$precision.yaml"
+    rm -f "$kept"/products-*.json
+    summed "sums-$precision-first" "sums-$precision" PEFT_TUNE_PRODUCTS=first
+    ls "$kept"/products-*.json > /dev/null 2>&1 && die "what was not timed is kept"
+    summed "sums-$precision-launches" "sums-$precision" "$launches" STAND_IN_GPU_PRODUCT_TIMES=0
+    rm -f "$kept"/products-*.json
+    summed "sums-$precision-longer" "sums-$precision" "$products"
+    summed "sums-$precision-again" "sums-$precision" STAND_IN_GPU_PRODUCT_TIMES=0
+    python3 - "$kept" "$folder" $precision <<'PYTHON' || die "longer sums in $precision"
+import glob, json, re, sys
+
+kept, folder, precision = sys.argv[1:]
+names = ["first", "launches", "longer", "again"]
+lines = {name: [json.loads(line) for line in open(f"{folder}/sums-{precision}-{name}.json")] for name in names}
+losses = {name: [line["loss"] for line in lines[name] if "loss" in line] for name in names}
+(path,) = glob.glob(f"{kept}/products-*.json")
+ways = json.load(open(path))["ways"]
+assert len(ways) >= 2 and all(way["is_other"] for way in ways.values()), ways
+assert all(shape.startswith(f"{precision.split('_')[0]} bf16 n") for shape in ways), ways.keys()
+ran = {name: len(re.findall(r"longer_(?:beside|columns|below)", open(f"{folder}/sums-{precision}-{name}.log").read())) for name in names}
+assert not ran["first"] and ran["longer"] == ran["again"] == 3, ran
+assert losses["launches"] == losses["first"], "ways that were timed change what is computed"
+assert losses["longer"] == losses["again"], "a process that reads the choice computes something else"
+far = max(abs(one - other) / other for one, other in zip(losses["longer"], losses["first"], strict=True))
+assert 0 < far < 1e-2, far
+print(f"   {precision}: {len(ways)} shapes, losses within {far:.1e} of those by two products each")
+PYTHON
+  done
+  # Dropout, and adapters whose outputs are turned.
+  for one in 'dropout: 0.1' 'dora: true'; do
+    recipe sums-plain nf4 none adamw 2
+    sed -i -e "$model" -e "s/target_modules: all-linear}/target_modules: [gate_proj, up_proj], $one}/" "$folder/sums-plain.yaml"
+    summed sums-plain sums-plain "$products"
+    ! grep -q longer_ "$folder/sums-plain.log" || die "longer sums with $one"
+  done
+  # Trials say so, need the same memory both ways, and it is predicted.
+  for one in first longer; do
+    space "sums_$one" '[1, 4]' '[nf4, int8]' 4
+    sed -i "$model" "$folder/sums_$one.yaml"
+    if [ $one = first ]; then far=PEFT_TUNE_PRODUCTS=first; else far=$products; fi
+    mkdir -p "$kept-$one"
+    cp "$kept"/*.cubin "$kept-$one/"
+    env "$far" PEFT_TUNE_KERNELS="$kept-$one" "$program" search "$folder/sums_$one.yaml" --devices 0 > "$folder/log" 2>&1 ||
+      { cat "$folder/log" >&2 && die "a search by $far"; }
+    ended "sums_$one" "state = 'complete'" 4
+    "$program" query --format csv "select sum(longer_sums) from trial_kernels join trial on trial.id = trial_id join study on study.id = study_id \
+      where study.name = 'sums_$one'" | tail -1 | grep -qx "$([ $one = first ] && echo 0 || echo 4)" || die "trials of sums_$one do not say how sums were made"
+    "$program" query --format csv "select count(*) from trial_prediction where study = 'sums_$one' and metric = 'peak_memory' and abs(error) < 0.02" |
+      tail -1 | grep -qx 4 || { "$program" query "select * from trial_prediction" >&2 && die "memory is predicted more than 2% wrong"; }
+  done
+  "$program" query --format csv "select count(distinct m.value) from trial_metric m where m.name = 'peak_memory' and m.study in ('sums_first', 'sums_longer')" |
+    tail -1 | grep -qx 4 || die "another peak by the other way"
+  "$program" show sums_longer 0 | grep -q "adapters' products are parts of the weights'" || die "show does not say how sums were made"
 }
 
 # Trials above the study's limit, and trials for which the device itself has no memory, end as such; the others of the same process do not.
@@ -652,7 +741,7 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory launches train mixtures hopper traps forms products ada turing graphs reference generate search samples lost ranks profile
+  parts=(self doctor memory launches train mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
     ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"

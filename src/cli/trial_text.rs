@@ -233,6 +233,7 @@ pub(super) fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_
         "inherited": inherited,
         "kernels": detail.kernels.as_ref().map(|kernels| &kernels.kernels),
         "attention": detail.kernels.as_ref().and_then(|kernels| kernels.attention.as_ref()),
+        "longer_sums": detail.kernels.as_ref().map(|kernels| kernels.longer_sums),
         "kernels_instead_of": detail.kernels.as_ref().and_then(|kernels| kernels.instead_of.as_ref()),
         "lost_attempts": detail.lost,
         "confirmed": detail.confirmed,
@@ -254,13 +255,16 @@ fn kernels_text(kernels: &TrialKernels) -> Option<String> {
         .attention
         .as_ref()
         .map(|kernels| format!("attention in its {kernels} kernels"));
+    let sums = kernels
+        .longer_sums
+        .then(|| "adapters' products are parts of the weights'".to_owned());
     let instead = kernels.instead_of.as_ref().map(|failed| {
         format!(
             "in the place of `--kernels {}`, of which a kernel failed",
             shown(failed)
         )
     });
-    let parts: Vec<String> = [form, attention, instead].into_iter().flatten().collect();
+    let parts: Vec<String> = [form, attention, sums, instead].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 

@@ -15,6 +15,8 @@ pub struct TrialKernels {
     pub kernels: String,
     /// Fastest kernels that attention ran in on a GPU.
     pub attention: Option<String>,
+    /// Whether products of quantized weights took those of adapters along, on a GPU where that was timed to be faster.
+    pub longer_sums: bool,
     /// Form that was asked for, where a kernel of it failed.
     pub instead_of: Option<String>,
 }
@@ -45,19 +47,20 @@ impl Store {
         Ok(())
     }
 
-    /// Records in which kernels a trial's attention ran.
+    /// Records in which kernels a trial's attention ran, and whether weights' products took those of adapters along.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where writing fails.
-    pub async fn record_attention(
+    pub async fn record_ran(
         &self,
         study: StudyId,
         number: TrialNumber,
-        attention: Option<&str>,
+        (attention, longer_sums): (Option<&str>, bool),
     ) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;
-        sqlx::query("update trial_kernels set attention = ? where trial_id = ?")
+        sqlx::query("update trial_kernels set attention = ?, longer_sums = ? where trial_id = ?")
             .bind(attention)
+            .bind(longer_sums)
             .bind(trial.0)
             .execute(&self.pool)
             .await
@@ -77,7 +80,7 @@ impl Store {
             kernels: TrialKernels,
         }
         let rows: Vec<Row> = sqlx::query_as(
-            "select trial.number, kernels, attention, instead_of
+            "select trial.number, kernels, attention, longer_sums, instead_of
              from trial_kernels join trial on trial.id = trial_kernels.trial_id where trial.study_id = ?",
         )
         .bind(study.0)
@@ -97,7 +100,7 @@ impl Store {
     /// Where reading fails.
     pub async fn safer_kernels(&self, study: StudyId) -> Result<Option<TrialKernels>, StoreError> {
         sqlx::query_as(
-            "select kernels, attention, instead_of
+            "select kernels, attention, longer_sums, instead_of
              from trial_kernels join trial on trial.id = trial_kernels.trial_id
              where trial.study_id = ? and state in ('complete', 'pruned') and instead_of is not null
              order by trial.number desc limit 1",

@@ -1,11 +1,10 @@
 //! Tasks of finished trials that run while nothing else does: repeats, and what is trained longer.
 
-use super::kernel_fault::KernelFault;
+use super::kernel_fault::{KernelFault, Ran};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::worker::{Task, TrialEvent};
 use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
-use peft_tune_kernels::AttentionKernels;
 
 /// How a task ended.
 #[derive(Default)]
@@ -14,15 +13,15 @@ pub(super) struct Aside {
     pub(super) metrics: Option<Metrics>,
     /// Of all its attempts.
     pub(super) wall_s: f64,
-    /// In which kernels attention ran.
-    pub(super) attention: Option<AttentionKernels>,
+    /// In which kernels attention ran, and whether weights' products took those of adapters along.
+    pub(super) ran: Ran,
 }
 
 /// One attempt at a task.
 struct Attempt {
     state: Result<TrialState, FailReason>,
     wall_s: f64,
-    attention: Option<AttentionKernels>,
+    ran: Ran,
     fault: Option<KernelFault>,
 }
 
@@ -66,7 +65,7 @@ impl Tuner<'_> {
             return Ok(Aside {
                 metrics,
                 wall_s,
-                attention: ran.attention,
+                ran: ran.ran,
             });
         }
         Ok(Aside {
@@ -78,16 +77,14 @@ impl Tuner<'_> {
     /// Runs a task once; `None` where the search is ended meanwhile.
     fn attempt_aside(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
         self.hand_out(number, attempt, task)?;
-        let (mut attention, mut fault) = (None, None);
+        let (mut last, mut fault) = (Ran::default(), None);
         loop {
             let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
                 Some(TrialEvent::Ended { state, wall_s, .. }) => (Ok(state), wall_s),
                 Some(TrialEvent::Lost { reason, wall_s, .. }) => (Err(reason), wall_s),
                 Some(event) => {
                     self.parts.observer.trial_event(&event);
-                    if let TrialEvent::Kernels { attention: ran, .. } = &event {
-                        attention = *ran;
-                    }
+                    last = Ran::of(&event).unwrap_or(last);
                     fault = fault.or_else(|| KernelFault::of(&event));
                     continue;
                 }
@@ -97,7 +94,7 @@ impl Tuner<'_> {
             return Ok(Some(Attempt {
                 state,
                 wall_s,
-                attention,
+                ran: last,
                 fault,
             }));
         }

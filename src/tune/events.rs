@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::judge::{Judge, Order};
-use super::kernel_fault::KernelFault;
+use super::kernel_fault::{KernelFault, Ran};
 use super::known::Measurement;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
@@ -47,9 +47,12 @@ impl Tuner<'_> {
                 self.parts.store.record_phase(self.parts.id, number, phase).await?;
                 return Ok(());
             }
-            TrialEvent::Kernels { attention, .. } => {
+            TrialEvent::Kernels {
+                attention, longer_sums, ..
+            } => {
                 running.fault = fault;
-                return self.note_attention(number, attention).await;
+                let ran = Ran { attention, longer_sums };
+                return self.note_ran(number, ran).await;
             }
             TrialEvent::Training { steps, .. } => {
                 running.total_steps = Some(steps);

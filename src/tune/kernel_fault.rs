@@ -6,6 +6,30 @@ use crate::worker::TrialEvent;
 use peft_tune_core::study::{TrialNumber, TrialState};
 use peft_tune_kernels::{AttentionKernels, Kernels};
 
+/// In what a trial was computed, beside the form of its ops.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ran {
+    /// The fastest kernels of attention on a GPU.
+    pub(super) attention: Option<AttentionKernels>,
+    /// Whether products of quantized weights took those of adapters along.
+    pub(super) longer_sums: bool,
+}
+
+impl Ran {
+    /// What an event tells of it.
+    pub(super) fn of(event: &TrialEvent) -> Option<Self> {
+        match event {
+            TrialEvent::Kernels {
+                attention, longer_sums, ..
+            } => Some(Self {
+                attention: *attention,
+                longer_sums: *longer_sums,
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// What is known of a kernel's fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFault {
@@ -115,15 +139,10 @@ impl Tuner<'_> {
         self.parts.observer.kernels_changed(&safer.fault, safer.kernels);
     }
 
-    /// Stores in which kernels a trial's attention ran.
-    pub(super) async fn note_attention(
-        &self,
-        number: TrialNumber,
-        attention: Option<AttentionKernels>,
-    ) -> Result<(), TuneError> {
+    /// Stores in which kernels a trial's attention ran, and how sums with adapters were made.
+    pub(super) async fn note_ran(&self, number: TrialNumber, ran: Ran) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
-        Ok(store
-            .record_attention(id, number, attention.map(AttentionKernels::name))
-            .await?)
+        let attention = ran.attention.map(AttentionKernels::name);
+        Ok(store.record_ran(id, number, (attention, ran.longer_sums)).await?)
     }
 }

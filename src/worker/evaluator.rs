@@ -89,6 +89,9 @@ pub enum TrialEvent {
         kernels: Kernels,
         /// The fastest kernels that attention was launched in on a GPU.
         attention: Option<AttentionKernels>,
+        /// Whether products of quantized weights took those of adapters along.
+        #[serde(default)]
+        longer_sums: bool,
         /// The driver's error, where a kernel failed and took the process's context with it: the process ends.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fault: Option<String>,

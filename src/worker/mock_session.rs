@@ -54,6 +54,7 @@ impl Runner for MockSession {
                 number: request.number,
                 kernels: request.kernels.unwrap_or_default(),
                 attention: None,
+                longer_sums: false,
                 fault: Some(fault.to_owned()),
             });
             return Err(std::io::Error::other(fault));

@@ -22,7 +22,7 @@ use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
 use peft_tune_engine::profile::{DeviceMemory, HostMemory};
 use peft_tune_engine::{BaseModel, BaseSource};
-use peft_tune_kernels::{attention_kernels, device, forget_attention, kernels, set_kernels};
+use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums, set_kernels};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
@@ -223,7 +223,7 @@ impl Session {
             return self.on_ranks(recipe.batch.devices, request, &stopped, emit, metrics);
         }
         self.group = None;
-        forget_attention();
+        forget_launched();
         let evaluation_rows = plan.train.as_ref().and_then(|train| train.evaluation_rows);
         let fp32_accuracies = RefCell::new(std::mem::take(&mut self.kept.fp32_accuracies));
         let loaded = self.load(recipe, evaluation_rows, request.memory_limit_bytes);
@@ -384,6 +384,7 @@ fn kernels_of(request: &TrialRequest, ended: &Result<(), Interruption>) -> Trial
         number: request.number,
         kernels: kernels(),
         attention: attention_kernels(),
+        longer_sums: longer_sums(),
         fault,
     }
 }

@@ -89,6 +89,7 @@ impl Evaluator for Faulty {
             number,
             kernels,
             attention,
+            longer_sums: kernels == Kernels::Tiled,
             fault,
         });
         let reason = FailReason::Crashed {
@@ -174,7 +175,10 @@ impl Searched {
     async fn forms(&self) -> Vec<String> {
         let forms = self.store.trial_kernels(self.id).await.unwrap().into_values();
         let named = |name: Option<String>| name.unwrap_or_else(|| "-".to_owned());
-        let forms = forms.map(|one| format!("{} {} {}", one.kernels, named(one.attention), named(one.instead_of)));
+        let forms = forms.map(|one| {
+            assert_eq!(one.longer_sums, one.kernels == "tiled", "{one:?}");
+            format!("{} {} {}", one.kernels, named(one.attention), named(one.instead_of))
+        });
         forms.collect()
     }
 

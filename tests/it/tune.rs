@@ -190,6 +190,7 @@ async fn what_other_kernels_cost_is_measured_again() {
         Some(TrialKernels {
             kernels: "reference".to_owned(),
             attention: None,
+            longer_sums: false,
             instead_of: None,
         })
     );

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use strum::IntoEnumIterator;
 
 /// The form of the ops.
@@ -110,7 +110,7 @@ pub(crate) fn note_attention(kernels: AttentionKernels) {
     LAUNCHED.fetch_or(1 << kernels as u8, Relaxed);
 }
 
-/// The fastest kernels that attention was launched in since [`forget_attention`]; `None` where it did not run on a GPU, or in plain
+/// The fastest kernels that attention was launched in since [`forget_launched`]; `None` where it did not run on a GPU, or in plain
 /// tensor ops only.
 pub fn attention_kernels() -> Option<AttentionKernels> {
     let launched = LAUNCHED.load(Relaxed);
@@ -125,9 +125,23 @@ pub(crate) fn unnoted<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Forgets what attention was launched in: another training begins.
-pub fn forget_attention() {
+/// Whether adapters' products were parts of the weights'.
+static LONGER_SUMS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a weight's product took an adapter's along.
+pub(crate) fn note_longer_sums() {
+    LONGER_SUMS.store(true, Relaxed);
+}
+
+/// Whether products of quantized weights took those of adapters along since [`forget_launched`].
+pub fn longer_sums() -> bool {
+    LONGER_SUMS.load(Relaxed)
+}
+
+/// Forgets what attention was launched in and how sums were made: another training begins.
+pub fn forget_launched() {
     LAUNCHED.store(0, Relaxed);
+    LONGER_SUMS.store(false, Relaxed);
 }
 
 /// Dtype in which the reference forms keep statistics and sums of `dtype` values: F64 stays, all else is widened to F32.

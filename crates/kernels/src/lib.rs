@@ -18,4 +18,6 @@ pub mod ops;
 pub mod quant;
 pub mod thread_pool;
 
-pub use kernel_form::{AttentionKernels, Kernels, attention_kernels, forget_attention, kernels, set_kernels};
+pub use kernel_form::{
+    AttentionKernels, Kernels, attention_kernels, forget_launched, kernels, longer_sums, set_kernels,
+};

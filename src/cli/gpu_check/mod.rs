@@ -20,7 +20,7 @@ use crate::files::write_whole;
 use peft_tune_engine::check;
 use peft_tune_engine::check::Check;
 use peft_tune_kernels::device;
-use peft_tune_kernels::{AttentionKernels, attention_kernels, set_kernels};
+use peft_tune_kernels::{AttentionKernels, attention_kernels, longer_sums, set_kernels};
 
 /// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
 /// purpose, and times models of real sizes with random weights. Fails where a comparison does.
@@ -99,6 +99,8 @@ struct Results {
     /// Form of the ops, and the fastest kernels that attention ran in.
     kernels: &'static str,
     attention_kernels: Option<&'static str>,
+    /// Whether products of quantized weights took those of adapters along.
+    longer_sums: bool,
     parity: Vec<Check>,
     memory: Option<memory::Outcome>,
     attention: Vec<attention::Timing>,
@@ -128,6 +130,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
                 .map_err(|message| CliError::bad_input(anyhow::anyhow!(message)))?,
         }
         results.attention_kernels = attention_kernels().map(AttentionKernels::name);
+        results.longer_sums = longer_sums();
         // What is known so far is kept, whatever comes.
         write(&args, &results)?;
     }

@@ -84,7 +84,7 @@ impl Tuner<'_> {
                 None => repeated.given_up.push(number),
                 Some(metrics) if repeat == Repeat::Cost && !self.is_of_this_form(number) => {
                     self.measured_anew(number, &metrics, &mut repeated).await?;
-                    self.note_attention(number, ran.attention).await?;
+                    self.note_ran(number, ran.ran).await?;
                 }
                 Some(metrics) => {
                     repeated.runs.entry(number).or_default().push(metrics);

@@ -196,6 +196,37 @@ pub mod amx {
     }
 }
 
+/// Sums that take an adapter's product along on a GPU: [x | xa] [W | s B]^T, and [dy | d_xa] with A below W. A quantized weight is
+/// dequantized for each product anyway, and the scratch has room beside or below it; the left operand is copied into rows with room.
+pub mod longer {
+    /// Elements of 16 bits in a line of memory, of which the rows of operands are multiples.
+    const LINE: usize = 64;
+    /// Elements that a thread writes at once.
+    pub const PACK: usize = 8;
+    /// Columns of the results for each column that is copied, at least: with fewer the copy costs what it spares.
+    const LEAST: usize = 3;
+    /// Most ranks: two lines. Each line is a step more of every sum.
+    const MOST_RANKS: usize = 2 * LINE;
+    /// Fewest rows: generation has one at a time.
+    const FEWEST_ROWS: usize = 16;
+
+    /// Whether left operands of (rows, depth) are copied for sums of `columns` results in all, with `ranks` of adapters in all.
+    pub fn takes([rows, columns, depth]: [usize; 3], ranks: usize) -> bool {
+        let is_even = depth.is_multiple_of(PACK) && columns.is_multiple_of(PACK);
+        rows >= FEWEST_ROWS && columns >= LEAST * depth && (1..=MOST_RANKS).contains(&ranks) && is_even
+    }
+
+    /// Values of a sum.
+    pub fn depth(depth: usize, ranks: usize) -> usize {
+        depth + ranks.next_multiple_of(PACK)
+    }
+
+    /// Elements from one row of an operand to the next.
+    pub fn row(depth: usize, ranks: usize) -> usize {
+        self::depth(depth, ranks).next_multiple_of(LINE)
+    }
+}
+
 /// Rows of a tile of an expert's products on a GPU.
 pub const GROUP_ROWS: usize = 128;
 

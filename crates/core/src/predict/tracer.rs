@@ -15,7 +15,7 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
 use super::stream::StreamShape;
 use super::trace::Trace;
-use crate::plan::products::{Call, MAX_TERMS};
+use crate::plan::products::{Call, MAX_TERMS, longer};
 use crate::plan::{AdapterOnInput, Form, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan, SavedTensor, Vectors};
 use crate::recipe::Precision;
 
@@ -173,9 +173,52 @@ impl<'a> StepTracer<'a> {
         target: Target,
     ) {
         self.adapter_products(trace, group, kept);
+        let room = match target {
+            Target::New(_) => self.longer_outputs(trace, group),
+            Target::Sum(_) => 0,
+        };
+        trace.hold(MemoryCategory::Scratch, room);
         for projection in &group.projections {
             self.projection_forward(trace, (group, module), projection, target);
         }
+        trace.free(MemoryCategory::Scratch, room);
+    }
+
+    /// Bytes of the input beside xa, where sums of a group's outputs may be longer by the ranks; 0 where they are not. A GPU may find
+    /// another way to be faster, and holds the same then.
+    fn longer_outputs(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
+        let (ranks, adapted) = (group.ranks(), |one: &ProjectionPlan| {
+            one.adapter.is_some() && !one.weight_trains
+        });
+        let fits = longer::takes([self.tokens, group.outputs(), group.inputs], ranks);
+        if !self.may_be_longer() || self.plan.dora() || !fits || !group.projections.iter().all(adapted) {
+            return 0;
+        }
+        let row = longer::row(group.inputs, ranks);
+        for projection in &group.projections {
+            trace.scratch.dequantize(projection.outputs() * row, self.c());
+        }
+        self.act(row)
+    }
+
+    /// As [`StepTracer::longer_outputs`], of the gradient beside d_xa for a group's dx.
+    fn longer_gradient(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
+        let ([projection], [adapter]) = (group.projections.as_slice(), group.adapters.as_slice()) else {
+            return 0;
+        };
+        let (outputs, ranks) = (projection.outputs(), adapter.rank);
+        let fits = longer::takes([self.tokens, group.inputs, outputs], ranks);
+        if !self.may_be_longer() || !fits || projection.adapter.is_none() || projection.weight_trains {
+            return 0;
+        }
+        let elements = longer::depth(outputs, ranks) * group.inputs;
+        trace.scratch.dequantize(elements, self.c());
+        self.act(longer::row(outputs, ranks))
+    }
+
+    /// Whether sums may take adapters' products along: a GPU dequantizes the weights to 16 bits, and adapters see what the weights see.
+    fn may_be_longer(&self) -> bool {
+        self.is_on_gpu() && self.precision.is_quantized() && self.c() == 2 && !self.plan.dropout()
     }
 
     /// A group's output, or the sum of it and the residual stream, made again from xa of its adapters.
@@ -402,7 +445,10 @@ impl<'a> StepTracer<'a> {
         let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
         trace.hold(MemoryCategory::Scratch, dx);
         let adapter_depth = if with_dropout { 0 } else { all };
+        let room = self.longer_gradient(trace, group);
+        trace.hold(MemoryCategory::Scratch, room);
         self.gradients_sum(trace, (group, module), adapter_depth);
+        trace.free(MemoryCategory::Scratch, room);
         for _ in 1..terms.div_ceil(MAX_TERMS) {
             trace.spike(MemoryCategory::Scratch, 2 * dx);
             self.pass(trace, module, Pass::Add, group.inputs);

@@ -14,7 +14,7 @@ use peft_tune_kernels::ops::{
 use super::mixtures::{
     check_clamped_glu, check_expert_factors, check_expert_rows, check_grouped, check_routing, check_sinks,
 };
-use super::products::{check_adapter_gradients, check_long_matmul, check_matmul};
+use super::products::{check_adapted_matmul, check_adapter_gradients, check_long_matmul, check_matmul};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
 
@@ -68,7 +68,7 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 22] = [
+const CHECKS: [(&str, f64, OpCheck); 23] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
@@ -83,6 +83,7 @@ const CHECKS: [(&str, f64, OpCheck); 22] = [
     ("embedding", 1.0, check_embedding),
     ("matmul", 2.0, check_matmul),
     ("matmul of 14336", 0.5, check_long_matmul),
+    ("matmul with adapters", 1.0, check_adapted_matmul),
     ("adapter_gradients", 1.0, check_adapter_gradients),
     ("loss_head", 2.0, check_loss_head),
     ("grouped products", 2.0, check_grouped),

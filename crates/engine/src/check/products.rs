@@ -1,12 +1,14 @@
 //! Products and what adapters make of them, against F64.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::ops::On;
+use crate::base::{Weight, WeightKind};
+use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::compare::{error, worst};
 use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::ops::matmul;
-use peft_tune_kernels::ops::matmul::Term;
+use peft_tune_kernels::ops::matmul::{Adapted, Factor, Term};
 
 /// Sums of 14,336 terms for few results, which a GPU splits over its multiprocessors. Those of 16 bits are rounded once: partial sums in
 /// that type would err by more. By each algorithm that is timed, of which one is taken.
@@ -86,4 +88,65 @@ pub(super) fn check_adapter_gradients(on: &On<'_>) -> Result<f64> {
         error(&d_xa, &(dy64.matmul(&b64)? * 0.5)?)?,
         error(&d_b, &sums)?,
     ]))
+}
+
+/// Products of NF4 weights with their adapters, forward and backward: on a GPU by both ways, of which one is taken; elsewhere by terms.
+pub(super) fn check_adapted_matmul(on: &On<'_>) -> Result<f64> {
+    const RANKS: [usize; 2] = [8, 5];
+    let _timed = TimedProducts::begin(true);
+    let all: usize = RANKS.iter().sum();
+    let ((x, x64), (u, u64)) = (on.pair(&[37, 64], 1)?, on.pair(&[37, all], 2)?);
+    let store = |shape: &[usize], seed| -> Result<(Weight, Tensor)> {
+        let value = on.pair(shape, seed)?.1.to_dtype(DType::F32)?;
+        let weight = Weight::store(value, "w", WeightKind::Linear, Precision::Nf4, on.device);
+        let weight = weight.map_err(candle_core::Error::wrap)?;
+        let wide = match weight.factor() {
+            Factor::QuantizedMatrix(codes) => codes.dense(on.dtype)?,
+            Factor::Dense(value) => value.clone(),
+        };
+        Ok((weight, wide.to_device(&Device::Cpu)?.to_dtype(DType::F64)?))
+    };
+    let (gate, gate64) = store(&[192, 64], 3)?;
+    let (up, up64) = store(&[96, 64], 4)?;
+    let ((b, b64), (other, other64)) = (on.pair(&[192, RANKS[0]], 5)?, on.pair(&[96, RANKS[1]], 6)?);
+    let parts = [(&gate, &b, 0, 0.5), (&up, &other, RANKS[0], 0.3)];
+    let outputs = match adapted(&parts) {
+        Some(all) if matmul::takes_adapters(&x, &u, &all)? => matmul::nt_adapted(&x, &u, &all)?,
+        _ => {
+            let terms = |(w, b, column, scale): &(&Weight, &Tensor, usize, f64)| {
+                let u = u.narrow(1, *column, b.dims2()?.1)?;
+                matmul::nt_sum(&[Term::new(&x, w.factor(), 1.0), Term::new(&u, *b, *scale)])
+            };
+            parts.iter().map(terms).collect::<Result<_>>()?
+        }
+    };
+    let expected = |w: &Tensor, b: &Tensor, column: usize, scale: f64| {
+        let u = u64.narrow(1, column, b.dims2()?.1)?.contiguous()?;
+        x64.matmul(&w.t()?)? + (u.matmul(&b.t()?)? * scale)?
+    };
+    let (down, down64) = store(&[64, 192], 7)?;
+    let ((d_xa, d_xa64), (a, a64)) = (on.pair(&[37, 8], 8)?, on.pair(&[8, 192], 9)?);
+    let dx = match matmul::takes_adapter(&x, &down.factor(), &d_xa, &a)? {
+        true => matmul::nn_adapted(&x, down.factor(), &d_xa, &a)?,
+        false => matmul::nn_sum(&[Term::new(&x, down.factor(), 1.0), Term::new(&d_xa, &a, 1.0)])?,
+    };
+    Ok(worst(&[
+        error(&outputs[0], &expected(&gate64, &b64, 0, 0.5)?)?,
+        error(&outputs[1], &expected(&up64, &other64, RANKS[0], 0.3)?)?,
+        error(&dx, &(x64.matmul(&down64)? + d_xa64.matmul(&a64)?)?)?,
+    ]))
+}
+
+/// The projections where their weights are quantized.
+fn adapted<'a>(parts: &[(&'a Weight, &'a Tensor, usize, f64)]) -> Option<Vec<Adapted<'a>>> {
+    let one = |(w, b, column, scale): &(&'a Weight, &'a Tensor, usize, f64)| match w.factor() {
+        Factor::QuantizedMatrix(w) => Some(Adapted {
+            w,
+            b,
+            column: *column,
+            scale: *scale,
+        }),
+        Factor::Dense(_) => None,
+    };
+    parts.iter().map(one).collect()
 }

@@ -81,7 +81,19 @@ impl LinearGroup {
     pub(super) fn forward(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let _span = span::module(self.module);
         let input = self.input(x, dropout);
-        let xa = self.adapter_products(&input)?;
+        let beside = self.products_at_once(&input)?;
+        let xa = match &beside {
+            Some(beside) => self.side_by_side(beside)?,
+            None => self.adapter_products(&input)?,
+        };
+        if let Some(outputs) = beside
+            .as_ref()
+            .map(|xa| self.outputs_at_once(x, xa))
+            .transpose()?
+            .flatten()
+        {
+            return Ok((outputs, xa));
+        }
         let outputs = self
             .projections
             .iter()
@@ -246,6 +258,12 @@ impl LinearGroup {
                 Some(stacked) => vec![stacked],
                 None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
             };
+            if let ([dy], [a], [d_xa], true) = (dys, inputs.as_slice(), d_xa, self.projections.len() == 1) {
+                let weight = self.projections[0].weight.factor();
+                if let Some(dx) = matmul::nn_adapted(&dy.base, weight, d_xa, &a.factor)? {
+                    return Ok(dx);
+                }
+            }
             terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.factor, 1.0)));
             return sum_of(&terms, base);
         }
@@ -266,13 +284,44 @@ impl LinearGroup {
 
     /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
+        if let Some(beside) = self.products_at_once(input)? {
+            return self.side_by_side(&beside);
+        }
         let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
-        let Some(stacked) = self.stacked(input.dropout) else {
-            let product =
-                |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.factor);
-            return self.adapters.iter().enumerate().map(product).collect();
+        let product = |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.factor);
+        self.adapters.iter().enumerate().map(product).collect()
+    }
+
+    /// x A^T of every adapter side by side, (T, sum of r), where one product makes them.
+    fn products_at_once(&self, input: &GroupInput<'_>) -> Result<Option<Tensor>> {
+        let a = match (self.stacked(input.dropout), self.adapters.as_slice()) {
+            (Some(stacked), _) => stacked,
+            (None, [adapter]) if input.dropout.is_none() => &adapter.a,
+            _ => return Ok(None),
         };
-        self.side_by_side(&matmul::nt(input.x, &stacked.factor)?)
+        let _span = span::module(Module::Adapter);
+        matmul::nt(input.x, &a.factor).map(Some)
+    }
+
+    /// The outputs where a GPU may make one product of each weight's and its adapter's; see [`matmul::nt_adapted`].
+    fn outputs_at_once(&self, x: &Tensor, xa: &Tensor) -> Result<Option<Vec<Tensor>>> {
+        let (mut columns, mut column) = (Vec::with_capacity(self.adapters.len()), 0);
+        for adapter in &self.adapters {
+            columns.push(column);
+            column += adapter.a.value.dims2()?.0;
+        }
+        let adapted = self.projections.iter().map(|projection| projection.adapted(&columns));
+        let Some(adapted) = adapted.collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let Some(outputs) = matmul::nt_adapted(x, xa, &adapted)? else {
+            return Ok(None);
+        };
+        let outputs = self.projections.iter().zip(outputs);
+        outputs
+            .map(|(projection, y)| projection.with_biases(y))
+            .collect::<Result<_>>()
+            .map(Some)
     }
 
     /// All A as one, where they are neighbours and read the same input.

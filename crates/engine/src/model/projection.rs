@@ -8,7 +8,7 @@ use super::dora::Dora;
 use super::linear::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
-use super::traced::matmul::{self, AdapterGradients, Term};
+use super::traced::matmul::{self, Adapted, AdapterGradients, Factor, Term};
 use super::traced::{bias, gain, residual};
 use crate::span;
 use crate::span::Module;
@@ -110,7 +110,31 @@ impl Projection {
             (Some(dora), Some(onto)) => residual::add(onto, &self.turned(base, xa, adapter, dora, input)?)?,
             (None, _) => product(&[base, adapter.update(xa)])?,
         };
-        if let Some(bias) = &adapter.bias {
+        self.with_biases(y)
+    }
+
+    /// The weight and the adapter for a product that takes both, where the adapter is a plain one of a quantized weight; `columns` say
+    /// where the xa of each adapter begin.
+    pub(super) fn adapted(&self, columns: &[usize]) -> Option<Adapted<'_>> {
+        let adapter = self.adapter.as_ref().filter(|adapter| adapter.dora.is_none())?;
+        let Factor::QuantizedMatrix(w) = self.weight.factor() else {
+            return None;
+        };
+        Some(Adapted {
+            w,
+            b: &adapter.b.factor,
+            column: columns[adapter.input],
+            scale: adapter.scaling,
+        })
+    }
+
+    /// y plus the biases of the adapter and of the projection, in place.
+    pub(super) fn with_biases(&self, y: Tensor) -> Result<Tensor> {
+        if let Some((adapter, bias)) = self
+            .adapter
+            .as_ref()
+            .and_then(|adapter| Some((adapter, adapter.bias.as_ref()?)))
+        {
             bias::add(&y, &bias.value, adapter.scaling)?;
         }
         self.biased(y)

@@ -75,6 +75,7 @@ pub fn sound_profile() -> Profile {
             log_every: 1,
             kernels: "fused".to_owned(),
             attention: None,
+            longer_sums: false,
             ..Setting::default()
         },
         data: DataFacts {

@@ -19,7 +19,7 @@ use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPha
 use crate::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_kernels::device::Device;
-use peft_tune_kernels::{attention_kernels, device, forget_attention, kernels};
+use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums};
 
 /// Fewest measured steps: the interval of a median means little below.
 const FEWEST_STEPS: usize = 6;
@@ -116,7 +116,7 @@ impl From<candle_core::Error> for ProfileError {
 /// # Errors
 /// Settings that do not fit the model, data that cannot be batched, memory.
 pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<Measured, ProfileError> {
-    forget_attention();
+    forget_launched();
     let source = Arc::new(source_of(&inputs)?);
     let base = inputs.base.open()?;
     let device = base.device().clone();
@@ -588,6 +588,7 @@ fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64
         log_every: 0,
         kernels: kernels().name().to_owned(),
         attention: attention_kernels().map(|kernels| kernels.name().to_owned()),
+        longer_sums: longer_sums(),
         memory_limit_bytes,
     }
 }

@@ -62,6 +62,9 @@ pub struct Setting {
     /// Fastest kernels that attention ran in on a GPU.
     #[serde(default)]
     pub attention: Option<String>,
+    /// Whether products of quantized weights took those of adapters along, on a GPU.
+    #[serde(default)]
+    pub longer_sums: bool,
     /// Device memory that may be used, in bytes.
     pub memory_limit_bytes: Option<u64>,
 }

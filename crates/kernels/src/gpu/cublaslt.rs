@@ -22,7 +22,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, sys as driver};
 use super::cache;
 use super::gemm::{Gemm, Matrix};
 use super::graph;
-use super::product_choices::{Choice, Machine, ProductChoices};
+use super::product_choices::{Choice, Machine, ProductChoices, WayTimes};
 use super::runtime::address;
 // Of all products: what the library's guide advises for Hopper, and enough for those before it.
 use super::scratch::WORKSPACE_BYTES;
@@ -34,16 +34,16 @@ const MOST_PLANS: usize = 4096;
 const CANDIDATES: usize = 16;
 
 /// Products that an algorithm is timed over, behind two: one that loads its kernels, and one that shows whether it is worth it.
-const RUNS: u32 = 3;
+pub(super) const RUNS: u32 = 3;
 
 /// An algorithm whose first two products take so many times the fastest's is not timed further.
 const HOPELESS: f32 = 2.0;
 
 /// Part of the first algorithm's time that another has to save: less may be chance.
-const GAIN: f32 = 0.02;
+pub(super) const GAIN: f32 = 0.02;
 
 /// Time that a shape may take before what is left of its algorithms is given up, and all shapes of a process.
-const SHAPE_BUDGET: Duration = Duration::from_millis(300);
+pub(super) const SHAPE_BUDGET: Duration = Duration::from_millis(300);
 const BUDGET: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -129,6 +129,33 @@ pub(super) fn prepare(device: &CudaDevice) -> Result<()> {
 pub(super) fn workspace(device: &CudaDevice) -> Result<u64> {
     let stream = device.cuda_stream();
     LIBRARIES.with_borrow_mut(|libraries| Ok(library(libraries, device)?.workspace.device_ptr(&stream).0))
+}
+
+/// Whether the second of two ways is to be taken; `None` where they are to be timed now.
+pub(super) fn known_way(device: &CudaDevice, name: &str) -> Result<Option<bool>> {
+    LIBRARIES.with_borrow_mut(|libraries| {
+        let library = library(libraries, device)?;
+        let Some(choices) = &library.choices else {
+            return Ok(Some(false));
+        };
+        let is_open = TIMES.get() && !graph::is_capturing() && library.spent < BUDGET;
+        Ok(match choices.find_way(name) {
+            Some(known) => Some(known.is_other),
+            None => (!is_open).then_some(false),
+        })
+    })
+}
+
+/// Keeps what two ways took, and the time that it took to find out.
+pub(super) fn keep_way(device: &CudaDevice, name: &str, times: WayTimes, spent: Duration) -> Result<()> {
+    LIBRARIES.with_borrow_mut(|libraries| {
+        let library = library(libraries, device)?;
+        library.spent += spent;
+        if let Some(choices) = &mut library.choices {
+            choices.insert_way(name.to_owned(), times);
+        }
+        Ok(())
+    })
 }
 
 fn library<'a>(libraries: &'a mut HashMap<usize, Library>, device: &CudaDevice) -> Result<&'a mut Library> {

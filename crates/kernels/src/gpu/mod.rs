@@ -33,6 +33,7 @@ mod runtime;
 mod scratch;
 mod source;
 mod transfer_stream;
+mod ways;
 
 pub use gemm::{Gemm, Matrix};
 pub use graph::{Graph, has_graphs, refuse_capture, warm_up};
@@ -45,6 +46,7 @@ pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
 pub(crate) use source::source;
 pub use source::{GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
+pub use ways::{Way, is_other_faster};
 
 use crate::kernels;
 use candle_core::{DType, Device, Tensor};

@@ -1,4 +1,4 @@
-//! Which algorithm is the fastest for a product of some shape, kept on disk from one process to the next.
+//! Which algorithm is the fastest for a product of some shape, and which of two ways for a sum of products, kept on disk from one process to the next.
 //!
 //! One JSON file in the folder of compiled kernels for each GPU, driver and library; what another one of them found is worth
 //! nothing. A file is written whole or not at all, together with what other processes have written meanwhile. One that cannot be
@@ -35,11 +35,28 @@ pub(super) struct Choice {
     pub first_microseconds: f32,
 }
 
+/// What two ways to the same sum took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct WayTimes {
+    pub microseconds: [f32; 2],
+    /// Whether the second is taken.
+    pub is_other: bool,
+}
+
 /// A file of choices.
 #[derive(Debug, Serialize, Deserialize)]
 struct File {
     machine: Machine,
+    #[serde(flatten)]
+    known: Known,
+}
+
+/// What is known, by shape.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Known {
     choices: BTreeMap<String, Choice>,
+    #[serde(default)]
+    ways: BTreeMap<String, WayTimes>,
 }
 
 /// The choices of one machine.
@@ -47,7 +64,7 @@ struct File {
 pub(super) struct ProductChoices {
     machine: Machine,
     path: Option<PathBuf>,
-    known: BTreeMap<String, Choice>,
+    known: Known,
     /// Whether something is known that was not written.
     is_new: bool,
 }
@@ -66,12 +83,23 @@ impl ProductChoices {
 
     /// The choice for a shape.
     pub(super) fn find(&self, shape: &str) -> Option<&Choice> {
-        self.known.get(shape)
+        self.known.choices.get(shape)
     }
 
     /// Keeps a choice, for this process until [`ProductChoices::write`].
     pub(super) fn insert(&mut self, shape: String, choice: Choice) {
-        self.known.insert(shape, choice);
+        self.known.choices.insert(shape, choice);
+        self.is_new = true;
+    }
+
+    /// What is known of two ways to a sum.
+    pub(super) fn find_way(&self, shape: &str) -> Option<&WayTimes> {
+        self.known.ways.get(shape)
+    }
+
+    /// Keeps what two ways took, as [`ProductChoices::insert`] does.
+    pub(super) fn insert_way(&mut self, shape: String, times: WayTimes) {
+        self.known.ways.insert(shape, times);
         self.is_new = true;
     }
 
@@ -81,14 +109,15 @@ impl ProductChoices {
             return;
         };
         self.is_new = false;
-        let mut choices = read(&path, &self.machine);
-        choices.append(&mut self.known.clone());
-        while choices.len() > MOST_SHAPES {
-            choices.pop_first();
-        }
+        let mut known = read(&path, &self.machine);
+        let mut mine = self.known.clone();
+        known.choices.append(&mut mine.choices);
+        known.ways.append(&mut mine.ways);
+        cut(&mut known.choices);
+        cut(&mut known.ways);
         let file = File {
             machine: self.machine.clone(),
-            choices,
+            known,
         };
         let written = serde_json::to_vec_pretty(&file)
             .map_err(std::io::Error::other)
@@ -97,7 +126,7 @@ impl ProductChoices {
             tracing::warn!(path = %path.display(), %error, "cannot keep the choice of products; each process makes it anew");
             self.path = None;
         }
-        self.known = file.choices;
+        self.known = file.known;
     }
 }
 
@@ -110,23 +139,30 @@ impl Machine {
     }
 }
 
+/// Leaves as many shapes as a file has at most.
+fn cut<T>(shapes: &mut BTreeMap<String, T>) {
+    while shapes.len() > MOST_SHAPES {
+        shapes.pop_first();
+    }
+}
+
 /// The choices in a file, if they are this machine's.
-fn read(path: &Path, machine: &Machine) -> BTreeMap<String, Choice> {
+fn read(path: &Path, machine: &Machine) -> Known {
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
             if error.kind() != std::io::ErrorKind::NotFound {
                 tracing::warn!(path = %path.display(), %error, "cannot read the choice of products");
             }
-            return BTreeMap::new();
+            return Known::default();
         }
     };
     match serde_json::from_slice::<File>(&text) {
-        Ok(file) if file.machine == *machine => file.choices,
-        Ok(_) => BTreeMap::new(),
+        Ok(file) if file.machine == *machine => file.known,
+        Ok(_) => Known::default(),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "the choice of products is damaged; it is made anew");
-            BTreeMap::new()
+            Known::default()
         }
     }
 }
@@ -179,13 +215,38 @@ mod tests {
     }
 
     #[test]
+    fn the_faster_of_two_ways_is_kept_beside_the_algorithms() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || ProductChoices::open(machine(1), Some(folder.path()));
+        let times = WayTimes {
+            microseconds: [5.0, 4.0],
+            is_other: true,
+        };
+        let (mut one, mut other) = (open(), open());
+        one.insert("a".to_owned(), choice(1));
+        other.insert_way("a".to_owned(), times);
+        one.write();
+        other.write();
+        assert_eq!(
+            (open().find("a"), open().find_way("a")),
+            (Some(&choice(1)), Some(&times))
+        );
+        // A file from before there were ways has its algorithms.
+        let path = folder.path().join(machine(1).file_name());
+        let mut file: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        file.as_object_mut().unwrap().remove("ways").unwrap();
+        std::fs::write(&path, file.to_string()).unwrap();
+        assert_eq!((open().find("a"), open().find_way("a")), (Some(&choice(1)), None));
+    }
+
+    #[test]
     fn a_file_does_not_grow_without_end() {
         let folder = tempfile::tempdir().unwrap();
         let mut choices = ProductChoices::open(machine(1), Some(folder.path()));
         (0..MOST_SHAPES + 10).for_each(|shape| choices.insert(format!("{shape:05}"), choice(1)));
         choices.write();
         let again = ProductChoices::open(machine(1), Some(folder.path()));
-        assert_eq!(again.known.len(), MOST_SHAPES);
+        assert_eq!(again.known.choices.len(), MOST_SHAPES);
         assert!(again.find("00009").is_none() && again.find("00010").is_some());
     }
 

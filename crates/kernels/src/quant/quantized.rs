@@ -38,10 +38,10 @@ pub trait Quantized: Sized {
     /// Those of candle; rows outside the weight.
     fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor>;
 
-    /// Writes some rows into a contiguous (rows, in) tensor by an own kernel.
+    /// Writes some rows into a contiguous (rows, in) tensor by an own kernel, or into the first columns of a wider one.
     ///
     /// # Errors
-    /// Those of the launch.
+    /// Those of the launch; a tensor that is narrower.
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()>;
 
     /// The weight on another device.
@@ -75,17 +75,21 @@ pub trait Quantized: Sized {
     }
 
     /// Writes some rows into `into` (rows, in), which is contiguous and whose dtype decides: nothing is allocated on the
-    /// CPU.
+    /// CPU. Own kernels on a GPU take a wider tensor as well, and leave its other columns as they are.
     ///
     /// # Errors
     /// As [`dequantize_rows`](Self::dequantize_rows); another shape.
     fn dequantize_rows_into(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
         let expected = [rows.len(), self.shape().1];
-        if into.dims() != expected {
+        let is_wider = gpu::takes(into)
+            && into
+                .dims2()
+                .is_ok_and(|(count, width)| count == rows.len() && width > expected[1]);
+        if into.dims() != expected && !is_wider {
             bail!("expected a buffer of shape {expected:?}, got {:?}", into.dims());
         }
         if gpu::takes(into) {
-            self.check_rows(&rows, into.elem_count())?;
+            self.check_rows(&rows, rows.len() * expected[1])?;
             self.launch_rows(rows, into)
         } else if self.device().is_cpu() {
             into.inplace_op1(&FillRows { weight: self, rows })

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::matmul;
-pub(in crate::model) use peft_tune_kernels::ops::matmul::{AdapterGradients, Factor, MAX_TERMS, Term};
+pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, AdapterGradients, Factor, MAX_TERMS, Term};
 
 /// x w^T; see [`matmul::nt`].
 pub(in crate::model) fn nt(x: &Tensor, w: &Tensor) -> Result<Tensor> {
@@ -42,6 +42,36 @@ pub(in crate::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> 
         ..sum(terms, Order::Transposed, base)
     });
     matmul::nt_onto(y, terms)
+}
+
+/// The outputs of projections with their adapters, where one product may make each; see [`matmul::nt_adapted`].
+pub(in crate::model) fn nt_adapted(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<Option<Vec<Tensor>>> {
+    if !matmul::takes_adapters(x, u, all)? {
+        return Ok(None);
+    }
+    let _span = op("matmul_nt", || {
+        let each = all.iter().filter_map(|one| {
+            let u = u.narrow(1, one.column, one.b.dims2().ok()?.1).ok()?;
+            let terms = [
+                Term::new(x, Factor::QuantizedMatrix(one.w), 1.0),
+                Term::new(&u, one.b, one.scale),
+            ];
+            Some(sum(&terms, Order::Transposed, 1))
+        });
+        each.reduce(add).unwrap_or_default()
+    });
+    matmul::nt_adapted(x, u, all).map(Some)
+}
+
+/// dx of a projection with its adapter, where one product may make it; see [`matmul::nn_adapted`].
+pub(in crate::model) fn nn_adapted(dy: &Tensor, w: Factor<'_>, d_xa: &Tensor, a: &Tensor) -> Result<Option<Tensor>> {
+    if !matmul::takes_adapter(dy, &w, d_xa, a)? {
+        return Ok(None);
+    }
+    let _span = op("matmul_nn", || {
+        sum(&[Term::new(dy, w, 1.0), Term::new(d_xa, a, 1.0)], Order::Straight, 1)
+    });
+    matmul::nn_adapted(dy, w, d_xa, a).map(Some)
 }
 
 /// The sums of x w side by side, all of adapters; see [`matmul::nn_beside`].

@@ -37,7 +37,7 @@ pub(crate) fn beside(sums: &[Vec<Term<'_>>], (rows, widths): (usize, &[usize])) 
 }
 
 /// See [`sum`]; the result has contiguous rows.
-fn sum_into(terms: &[Term<'_>], transposed: bool, onto: Option<&Tensor>, result: &Tensor) -> Result<()> {
+pub(super) fn sum_into(terms: &[Term<'_>], transposed: bool, onto: Option<&Tensor>, result: &Tensor) -> Result<()> {
     let mut order: Vec<&Term<'_>> = terms.iter().collect();
     order.sort_by_key(|term| term.x.elem_count());
     for (index, term) in order.into_iter().enumerate() {

@@ -7,6 +7,7 @@ pub(in crate::ops) mod elementwise;
 pub(in crate::ops) mod embedding;
 pub(in crate::ops) mod gain;
 pub(in crate::ops) mod grouped;
+pub(in crate::ops) mod longer;
 pub(in crate::ops) mod loss_head;
 pub(in crate::ops) mod matmul;
 #[cfg(test)]

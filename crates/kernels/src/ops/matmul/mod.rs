@@ -8,6 +8,7 @@
 //! | [`nt_sum`], [`nn_sum`] | several [`Term`]s | the sum of the scaled products | a layer with its adapter |
 //! | [`nt_onto`] | the same, and y (T, N) | y + the sum | a layer onto the residual stream |
 //! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
+//! | [`nt_adapted`], [`nn_adapted`] | a quantized weight and its adapter | one product for both, where a GPU is faster so | layers of NF4 and int8 |
 //! | [`grouped`] | groups of rows, a matrix each | as above | the experts of a mixture |
 //!
 //! `x`, `a`, `b` and the result are in the compute dtype. `w` may be of any float dtype: it is converted to the compute
@@ -35,6 +36,7 @@ pub(in crate::ops) mod engine;
 mod finish;
 pub mod grouped;
 mod linear;
+mod longer;
 pub(in crate::ops) mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
@@ -54,6 +56,7 @@ mod widened;
 pub use adapter_gradients::{AdapterGradients, adapter_gradients, reads_once};
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+pub use longer::{Adapted, nn_adapted, nt_adapted, takes_adapter, takes_adapters};
 pub use peft_tune_core::plan::products::MAX_TERMS;
 pub use quantized::{Factor, QuantizedMatrix};
 

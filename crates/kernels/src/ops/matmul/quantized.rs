@@ -42,7 +42,7 @@ pub trait QuantizedMatrix: Debug + Sync {
     /// The whole matrix, for devices and forms that have no blocks.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
 
-    /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides.
+    /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides. On a GPU it may be wider.
     fn fill(&self, into: &Tensor) -> Result<()>;
 
     /// Writes a block, row by row, into `into` (rows times columns).
