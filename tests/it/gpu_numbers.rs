@@ -21,7 +21,8 @@ const NUMBERS: [(&str, f64, &str); 6] = [
 /// Elements that hold what is put into them, and the text of a page's table.
 const BROWSER: &str = r#"
 class Element {
-  constructor() { this.children = []; this.classList = { toggle() {} }; }
+  constructor() { this.children = []; this.classList = { toggle() {} }; this.scrollLeft = 0; }
+  querySelectorAll() { return []; }
   setAttribute() {}
   addEventListener() {}
   append(...children) { this.children.push(...children); }
