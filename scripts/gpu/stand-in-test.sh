@@ -417,7 +417,7 @@ part_launches() {
     grep -qF "$wanted" "$folder/log" || die "a layer has not $wanted"
   done
   awk -F'|' 'NF == 4 && $3 + 0 {sum += $3} END {exit sum != 62}' "$folder/log" || die "a layer has not 62 launches"
-  # With NF4 a launch widens the weight for each product, and the adapter's product of gate, of up and of down's gradient may go.
+  # With NF4 a launch dequantizes the weight for each product, and the adapter's product of gate, of up and of down's gradient may go.
   local way bytes
   bytes=()
   for way in '' --longer; do
@@ -491,7 +491,6 @@ PYTHON
   # Trials say so, need the same memory both ways, and it is predicted.
   for one in first longer; do
     space "sums_$one" '[1, 4]' '[nf4, int8]' 4
-    sed -i "$model" "$folder/sums_$one.yaml"
     if [ $one = first ]; then far=PEFT_TUNE_PRODUCTS=first; else far=$products; fi
     mkdir -p "$kept-$one"
     cp "$kept"/*.cubin "$kept-$one/"
