@@ -85,7 +85,9 @@ impl Args {
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
-    check_place(args.trace.as_deref())?;
+    if let Some(path) = &args.trace {
+        check_place("--trace", path)?;
+    }
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let mut bench = Bench::load(args.bench_settings(), &source.recipe)?;
     let measured = bench.measure(&source.recipe, args.log_every)?;
@@ -127,24 +129,23 @@ fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, (r
 }
 
 /// Finds a place that cannot be written before minutes are spent on measuring.
-fn check_place(trace: Option<&Path>) -> Result<(), CliError> {
-    let Some(path) = trace else { return Ok(()) };
+pub(super) fn check_place(option: &str, path: &Path) -> Result<(), CliError> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     if path.is_dir() {
-        let message = format!("--trace {} is a folder; name a file in it", path.display());
+        let message = format!("{option} {} is a folder; name a file in it", path.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     // A device or a pipe would be replaced by the whole file.
     if path.exists() && !path.is_file() {
-        let message = format!("--trace {} is not a plain file; name another", path.display());
+        let message = format!("{option} {} is not a plain file; name another", path.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     if !folder.is_dir() {
         let message = format!(
-            "--trace {}: there is no folder {}; create it first",
+            "{option} {}: there is no folder {}; create it first",
             path.display(),
             folder.display()
         );

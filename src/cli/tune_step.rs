@@ -8,7 +8,7 @@ use super::database::DatabaseArgs;
 use super::machine::machine;
 use super::model::ComputeArgs;
 use super::output::{show, show_part, tell};
-use super::profile::{parse_percent, store};
+use super::profile::{check_place, parse_percent, store};
 use super::profile_bench::{Bench, BenchSettings};
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
@@ -130,24 +130,13 @@ fn output_of(args: &Args, source: &ProfileSource) -> PathBuf {
 
 /// Finds out before minutes of measuring that the recipe cannot be written.
 fn check_output(path: &Path, force: bool) -> Result<(), CliError> {
-    let refused = |message: String| Err(CliError::bad_input(anyhow::Error::msg(message)));
-    let shown = path.display();
-    if path.is_dir() {
-        return refused(format!("--output {shown} is a folder; name a file in it"));
-    }
+    check_place("--output", path)?;
     if path.exists() && !force {
-        return refused(format!(
-            "{shown} is already there; give another `--output`, or `--force` to replace it"
-        ));
+        let shown = path.display();
+        let message = format!("{shown} is already there; give another `--output`, or `--force` to replace it");
+        return Err(CliError::bad_input(anyhow::Error::msg(message)));
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match folder {
-        Some(folder) if !folder.is_dir() => refused(format!(
-            "--output {shown}: there is no folder {}; create it first",
-            folder.display()
-        )),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The model and its data, and what is written down between measurements.
