@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use super::lines::fitted;
 use super::model::{ComputeArgs, KERNELS_VARIABLE};
+use super::output::messages_width;
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
     gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
@@ -136,7 +138,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error may be a terminal that was closed.
-            let _ = writeln!(std::io::stderr(), "error: {}", error.shown());
+            let message = format!("error: {}", error.shown());
+            let _ = writeln!(std::io::stderr(), "{}", fitted(&message, messages_width()));
             ExitCode::from(error.exit_code())
         }
     }

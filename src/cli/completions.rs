@@ -4,7 +4,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 use super::CliError;
-use super::output::write_result;
+use super::output::write_exact;
 
 /// Print the completion script of a shell
 ///
@@ -31,7 +31,7 @@ pub(super) fn run(args: Args, command: &Command) -> Result<(), CliError> {
     };
     clap_complete::generate(args.shell, &mut shown(command), name, &mut script);
     let script = String::from_utf8_lossy(&script);
-    write_result(&script.replace(&format!(" {BASH_NAME}\n"), " peft-tune\n"))
+    write_exact(&script.replace(&format!(" {BASH_NAME}\n"), " peft-tune\n"))
 }
 
 /// The program without its hidden commands, which the scripts would offer.

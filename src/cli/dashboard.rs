@@ -3,7 +3,7 @@
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::output::tell;
-use crate::dashboard::{Dashboard, DashboardError, DashboardSettings};
+use crate::dashboard::{ConnectionLimits, Dashboard, DashboardError, DashboardSettings};
 use crate::store::{Store, StoreError};
 
 /// Show a study as a live page on this machine, with controls for its search
@@ -31,6 +31,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             port: args.port,
             study: args.study.clone(),
             control: writable && !args.read_only,
+            limits: ConnectionLimits::default(),
         };
         let dashboard = Dashboard::bind(store, settings).await?;
         tell(format_args!("to watch:             {}", dashboard.url()));

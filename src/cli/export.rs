@@ -16,7 +16,7 @@ mod tensorboard;
 
 use super::CliError;
 use super::database::DatabaseArgs;
-use super::output::{tell, write_result};
+use super::output::{tell, write_exact};
 use crate::export;
 use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::{Bytes, Target};
@@ -230,7 +230,7 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
         tell(format_args!("{line}"));
     }
     for file in &exported.files {
-        write_result(&format!("{}\n", file.display()))?;
+        write_exact(&format!("{}\n", file.display()))?;
     }
     Ok(())
 }

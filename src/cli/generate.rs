@@ -3,7 +3,7 @@
 use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{BaseArgs, ComputeArgs};
-use super::output::write_result;
+use super::output::write_exact;
 use super::prepare::prompt_tokens;
 use crate::worker::Preparation;
 use peft_tune_engine::hub::ModelFiles;
@@ -62,7 +62,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut text = GrowingText::new(&tokenizer);
     let mut on_token = |token| {
         let piece = text.push(token);
-        let printed = if args.json { Ok(()) } else { write_result(&piece) };
+        let printed = if args.json { Ok(()) } else { write_exact(&piece) };
         match printed {
             Ok(()) => Control::Continue,
             Err(_) => Control::Stop,
@@ -72,8 +72,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let generated = generated.map_err(CliError::bad_input)?;
     let rest = text.rest()?;
     match args.json {
-        true => write_result(&json_line(&generated, prompt.len(), &rest)),
-        false => write_result(&format!("{}\n", &rest[text.printed..])),
+        true => write_exact(&json_line(&generated, prompt.len(), &rest)),
+        false => write_exact(&format!("{}\n", &rest[text.printed..])),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use clap::Command;
 
+use super::lines::in_lines;
 use super::output::terminal_width;
 
 /// Commands by what they are for. Those that are missing here are hidden.
@@ -217,21 +218,6 @@ const NAME: usize = 11;
 /// Where what a command does begins.
 const INDENT: usize = NAME + 4;
 
-/// Words in lines of at most `width` columns of characters.
-fn in_lines(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -239,12 +225,6 @@ pub(super) mod tests {
     /// Every command line that is an example.
     pub(in super::super) fn examples() -> impl Iterator<Item = &'static str> {
         EXAMPLES.iter().flat_map(|(_, lines)| lines.iter().copied())
-    }
-
-    #[test]
-    fn texts_keep_to_their_width() {
-        assert_eq!(in_lines("one two three", 8), ["one two", "three"]);
-        assert_eq!(in_lines("", 8), Vec::<String>::new());
     }
 
     /// Commands of the groups, in their order.

@@ -39,6 +39,7 @@ mod infer_bench;
 mod init;
 mod interrupt;
 mod learning_rate;
+mod lines;
 mod logging;
 mod machine;
 mod machine_ceilings;

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use indicatif::ProgressBar;
 
 use super::CliError;
+use super::lines::fitted;
 use crate::report::printable;
 
 /// The bar that the terminal shows, if any. The terminal is one, whoever writes to it: what is written while the bar is drawn would be
@@ -50,8 +51,14 @@ impl Write for Messages {
     }
 }
 
-/// Writes a result to stdout. A reader that has seen enough (`| head`) is not an error.
+/// Writes a result for people to stdout, in lines that a terminal does not break in words. A reader that has seen enough (`| head`)
+/// is not an error.
 pub(super) fn write_result(text: &str) -> Result<(), CliError> {
+    write_exact(&fitted(text, terminal_width()))
+}
+
+/// Writes a result as it is: a path, a script, what a model said.
+pub(super) fn write_exact(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(clean(text).as_bytes()).and_then(|()| stdout.flush());
     unless_closed(written).map_err(CliError::failed)
@@ -60,7 +67,7 @@ pub(super) fn write_result(text: &str) -> Result<(), CliError> {
 /// Writes a message to standard error as a line. Who closed it or let it run full wants no messages.
 pub(super) fn tell(message: impl fmt::Display) {
     let message = message.to_string();
-    let message = format!("{}\n", clean(&message));
+    let message = format!("{}\n", clean(&fitted(&message, messages_width())));
     // At once, so that no two threads' lines mix.
     let _ = above(|| io::stderr().write_all(message.as_bytes()));
 }
@@ -107,6 +114,11 @@ pub(super) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
 /// Columns of characters of the terminal that stdout is; `None` where it is none, so that files and pipes get all.
 pub(super) fn terminal_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+}
+
+/// The same of the terminal that standard error is.
+pub(super) fn messages_width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| usize::from(width.0))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::forecast;
-use super::output::{tell, write_result};
+use super::output::{tell, terminal_width, write_result};
 use super::plan::base_of;
 use super::plan_own;
 use super::plan_stack_text::{setting_text, to_json, to_text};
@@ -103,7 +103,7 @@ pub(super) fn run(
     }
     let text = match as_json {
         true => to_json(&plan),
-        false => to_text(&plan),
+        false => to_text(&plan, terminal_width()),
     };
     write_result(&text)?;
     match plan.prediction.verdict.map(|verdict| verdict.fit) {

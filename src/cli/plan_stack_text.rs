@@ -5,11 +5,12 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::plan_stack::StackPlan;
-use crate::report::{Padder, bytes, printable};
+use crate::report::{Padder, bytes, duration, metric_value, printable};
+use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::predict::stack::{AttentionForm, EVALUATION, Recompute, Sharing, StackSetting, Trains, WeightForm};
 
 /// The plan for people.
-pub(super) fn to_text(plan: &StackPlan) -> String {
+pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
     let mut text = format!("plan for {}\n", plan.stack);
     let mut line = |name: &str, value: &str| {
         // Writing to a string cannot fail.
@@ -56,7 +57,11 @@ pub(super) fn to_text(plan: &StackPlan) -> String {
     if let Some((speed, step)) = plan.prediction.tokens_per_s.zip(plan.prediction.step_s) {
         line(
             "speed",
-            &format!("{speed:.0} tokens/s, padding counted; {step:.2} s a step"),
+            &format!(
+                "{} tokens/s, padding counted; {} a step",
+                metric_value(THROUGHPUT, speed),
+                duration(step)
+            ),
         );
     }
     if let Some(limits) = plan.limits {
@@ -70,9 +75,9 @@ pub(super) fn to_text(plan: &StackPlan) -> String {
         );
     }
     for point in &plan.frontier {
-        let speed = point
-            .tokens_per_s
-            .map_or_else(String::new, |speed| format!(", {speed:.0} tokens/s"));
+        let speed = point.tokens_per_s.map_or_else(String::new, |speed| {
+            format!(", {} tokens/s", metric_value(THROUGHPUT, speed))
+        });
         line(
             "frontier",
             &format!(
@@ -91,7 +96,11 @@ pub(super) fn to_text(plan: &StackPlan) -> String {
             &format!("{}: {} less{fit}{speed}", lever.name, size_of(lever.saves_bytes)),
         );
     }
-    text.extend(plan.lengths.as_ref().map(|lengths| lengths.to_text_of(Padder::Stack)));
+    text.extend(
+        plan.lengths
+            .as_ref()
+            .map(|lengths| lengths.to_text_of(Padder::Stack, width)),
+    );
     text
 }
 

@@ -87,7 +87,7 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     if let Some(places) = track::places(study) {
         line("tracked", places);
     }
-    text.extend(lengths.map(Lengths::to_text));
+    text.extend(lengths.map(|lengths| lengths.to_text(width)));
     let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
     let fitting = survey.settings.iter().filter(|one| one.fits);
     let best: Vec<&Expected> = fitting.take(top).collect();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::CliError;
 use super::database::DatabaseArgs;
-use super::output::{terminal_width, unless_closed, write_result};
+use super::output::{terminal_width, unless_closed, write_exact, write_result};
 use super::rows::{FinishRows, RowFormat, WholeOutput};
 use crate::report::{Align, TextTable};
 use crate::store::{NamedQuery, QueryError, StoreError};
@@ -48,7 +48,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     };
     let named = named(text)?;
     if let (true, Some(query)) = (args.print_sql, named) {
-        return write_result(&format!("{}\n", query.sql));
+        return write_exact(&format!("{}\n", query.sql));
     }
     let format = format_of(&args)?;
     let sql = named.map_or(text, |query| query.sql);

@@ -4,6 +4,7 @@
 //! try a setting; requests go through the database, so that the search may be another process and needs no open port.
 
 mod commands;
+mod connection;
 mod copy;
 mod error;
 mod gather;
@@ -16,6 +17,7 @@ mod server;
 mod stream;
 mod token;
 
+pub use connection::ConnectionLimits;
 pub use error::DashboardError;
 pub use gather::{Gatherer, importance_view};
 pub use server::{Dashboard, DashboardSettings};

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
+use super::connection::{ConnectionLimits, Connections};
 use super::guard::Hosts;
 use super::machine::Machine;
 use super::route::router;
@@ -37,11 +38,12 @@ pub struct DashboardSettings {
     pub study: Option<String>,
     /// Whether people with the token may ask things of the study.
     pub control: bool,
+    pub limits: ConnectionLimits,
 }
 
 /// A dashboard that listens, and answers once it is served.
 pub struct Dashboard {
-    listener: TcpListener,
+    connections: Connections,
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -102,8 +104,9 @@ impl Dashboard {
             views: Mutex::default(),
             changes: AtomicI64::new(0),
         });
+        let limits = settings.limits;
         Ok(Self {
-            listener,
+            connections: Connections { listener, limits },
             address,
             shared,
         })
@@ -126,7 +129,7 @@ impl Dashboard {
         let hosts = Hosts::of(self.address.port());
         let router = router(self.shared, hosts, MOST_LISTENERS);
         tokio::select! {
-            served = axum::serve(self.listener, router).into_future() => served.map_err(DashboardError::Serve),
+            served = axum::serve(self.connections, router).into_future() => served.map_err(DashboardError::Serve),
             () = end => Ok(()),
         }
     }

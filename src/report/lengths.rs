@@ -108,6 +108,9 @@ pub struct RowsAtLength {
 
 /// Lines of the chart are at most so long.
 const BAR: usize = 40;
+
+/// What stands before a bar: a name, the rows and the blanks between.
+const BEFORE_BAR: usize = 26;
 /// Bins of the histogram are powers of two, and at most so many.
 const BINS: usize = 12;
 
@@ -155,12 +158,12 @@ impl Lengths {
     }
 
     /// For people, with a chart, of this engine.
-    pub fn to_text(&self) -> String {
-        self.to_text_of(Padder::Nobody)
+    pub fn to_text(&self, width: Option<usize>) -> String {
+        self.to_text_of(Padder::Nobody, width)
     }
 
     /// For people, with a chart.
-    pub fn to_text_of(&self, padder: Padder) -> String {
+    pub fn to_text_of(&self, padder: Padder, width: Option<usize>) -> String {
         let mut text = "\ndata\n".to_owned();
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
@@ -191,8 +194,10 @@ impl Lengths {
             &format!("mean {mean:.1}, median {median}, 95% up to {most}, longest {longest}"),
         );
         let highest = self.histogram.iter().map(|bin| bin.rows).max().unwrap_or(1).max(1);
+        // What stands before a bar takes its part of a narrow terminal.
+        let longest_bar = width.map_or(BAR, |width| width.saturating_sub(BEFORE_BAR).clamp(1, BAR));
         for bin in &self.histogram {
-            let bar = (bin.rows as f64 / highest as f64 * BAR as f64).ceil() as usize;
+            let bar = (bin.rows as f64 / highest as f64 * longest_bar as f64).ceil() as usize;
             let range = format!("{} to {}", bin.from, bin.to);
             line(&range, format!("{:>8}  {}", bin.rows, "#".repeat(bar)).trim_end());
         }
@@ -375,7 +380,7 @@ mod tests {
             all_rows: Some(90),
         };
         let lengths = Lengths::new(vec![11, 2, 10], vec![at], &[1, 2], Some(sample));
-        let text = lengths.to_text();
+        let text = lengths.to_text(None);
         for part in [
             "3 to train on, 23 tokens, a sample: the first 3 rows of about 90",
             "2 rows are cut, which loses 5 tokens; peaks are those of rows of 8, as others",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use peft_tune::dashboard::{Dashboard, DashboardSettings};
+use peft_tune::dashboard::{ConnectionLimits, Dashboard, DashboardSettings};
 use peft_tune::report::html::{StudyView, document};
 use peft_tune::store::Store;
 
@@ -68,6 +68,7 @@ async fn pages_work_in_a_browser() {
         port: 0,
         study: None,
         control: true,
+        limits: ConnectionLimits::default(),
     };
     let dashboard = Dashboard::bind(store, settings).await.unwrap();
     let url = dashboard.control_url().unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use peft_tune::dashboard::{Dashboard, DashboardSettings};
+use peft_tune::dashboard::{ConnectionLimits, Dashboard, DashboardSettings};
 use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{Store, StudyRecord};
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
@@ -35,11 +35,16 @@ struct Served {
 }
 
 async fn served(database: &Path, control: bool) -> Served {
+    served_with(database, control, ConnectionLimits::default()).await
+}
+
+async fn served_with(database: &Path, control: bool, limits: ConnectionLimits) -> Served {
     let store = Store::open(database).await.unwrap();
     let settings = DashboardSettings {
         port: 0,
         study: None,
         control,
+        limits,
     };
     let dashboard = Dashboard::bind(store, settings).await.unwrap();
     let url = dashboard.url();
@@ -428,4 +433,72 @@ async fn a_study_that_does_not_run_is_shown_so() {
         (&now["running"], &now["paused"], &now["trials"]),
         (&json!(false), &json!(false), &json!([]))
     );
+}
+
+/// Whether the other end closes this connection within ten seconds; what it sends until then is not read, or all of it is.
+async fn is_closed(socket: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    let end = timeout(Duration::from_secs(10), socket.read_to_end(&mut rest)).await;
+    end.is_ok()
+}
+
+/// Requests that a slow reader sends at once: their answers are more than a system keeps for it.
+const ASKED: usize = 1000;
+
+#[tokio::test]
+async fn a_slow_client_is_let_go_and_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("a.db");
+    synthetic(&database, HOSTILE, 20, 2).await;
+    let limits = ConnectionLimits {
+        answered_within: Duration::from_secs(2),
+        idle: Duration::from_millis(600),
+        taken_within: Duration::from_millis(600),
+    };
+    let served = served_with(&database, true, limits).await;
+    let connect = || TcpStream::connect(("127.0.0.1", served.port));
+
+    // One says nothing, one sends its request a byte at a time, and others ask for more than they take.
+    let mut silent = connect().await.unwrap();
+    let mut slow = connect().await.unwrap();
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut reader = socket.connect(([127, 0, 0, 1], served.port).into()).await.unwrap();
+        let text = format!("GET /assets/page.css HTTP/1.1\r\n{}\r\n\r\n", served.host());
+        reader.write_all(text.repeat(ASKED).as_bytes()).await.unwrap();
+        readers.push(reader);
+    }
+    let sending = tokio::spawn(async move {
+        let request = b"GET /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ";
+        let mut sent = 0;
+        for byte in request.iter().copied().chain(std::iter::repeat(b'x')) {
+            if slow.write_all(&[byte]).await.is_err() {
+                return sent;
+            }
+            sent += 1;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        sent
+    });
+    let answer = served.get("/assets/page.css").await;
+    assert_eq!(answer.status, 200);
+    assert!(is_closed(&mut silent).await);
+    let sent = timeout(Duration::from_secs(20), sending)
+        .await
+        .expect("still sending")
+        .unwrap();
+    assert!(sent > 10, "closed after {sent} bytes");
+
+    for reader in &mut readers {
+        // That it was cut off is an error or an end, after what was underway.
+        let mut taken = Vec::new();
+        let _ = timeout(Duration::from_secs(30), reader.read_to_end(&mut taken))
+            .await
+            .expect("not cut off");
+        let all = ASKED * answer.body.len();
+        assert!(taken.len() < all, "{} of {all}", taken.len());
+    }
+    assert_eq!(served.get("/api/view").await.status, 200);
 }

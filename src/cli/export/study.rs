@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
-use crate::cli::output::{tell, write_result};
+use crate::cli::output::{tell, write_exact};
 use crate::export::{ExportError, MlflowExperiment};
 use crate::report::printable;
 use crate::store::StoreError;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
         }
     };
     for file in files {
-        write_result(&format!("{}\n", file.display()))?;
+        write_exact(&format!("{}\n", file.display()))?;
     }
     let recommended = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;

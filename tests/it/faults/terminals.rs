@@ -126,6 +126,49 @@ fn the_line_of_a_search_is_whole_in_narrow_terminals() {
     }
 }
 
+/// Lines that a terminal of so many columns has to break itself.
+fn too_long(text: &str, columns: usize) -> Vec<&str> {
+    let lines = text.lines().map(|line| line.trim_end_matches('\r'));
+    lines.filter(|line| line.chars().count() > columns).collect()
+}
+
+#[test]
+fn no_word_is_broken_in_narrow_terminals() {
+    let bench = Bench::new();
+    let mut search = bench.search("0.01", &["--trials", "8"]);
+    search.stdout(Stdio::null()).stderr(Stdio::null());
+    assert!(search.status().unwrap().success());
+    for arguments in [
+        &["explain"][..],
+        &["show"],
+        &["pareto"],
+        &["pareto", "--plot"],
+        &["status"],
+        &["doctor"],
+        &["plan", "space.yaml"],
+        &["plan", "space.yaml", "--stack", "trl", "--device", "L4"],
+        &["search", "space.yaml", "--dry-run"],
+        &["export", "--format", "trl", "--output", "trl"],
+        &["compare", "0", "1"],
+    ] {
+        let (text, code) = shown(bench.command(arguments), 40);
+        assert_eq!(code, Some(0), "{arguments:?}: {text}");
+        // A path may be longer than a line, and stands in one of its own then; so does a command to copy.
+        let broken: Vec<&str> = too_long(&text, 40)
+            .into_iter()
+            .filter(|line| line.trim().contains(' ') && !line.contains("peft-tune "))
+            .collect();
+        assert!(broken.is_empty(), "{arguments:?}: {broken:#?}");
+    }
+    let (text, code) = shown(bench.command(&["show", "no-such-study-anywhere"]), 40);
+    assert_eq!(code, Some(2));
+    assert!(text.lines().next().unwrap().starts_with("error: no study"), "{text}");
+    assert!(text.lines().count() > 1, "{text}");
+    // Whoever reads a pipe gets whole lines.
+    let output = bench.command(&["explain"]).output().unwrap();
+    assert!(!too_long(&String::from_utf8(output.stdout).unwrap(), 40).is_empty());
+}
+
 /// The rows that a terminal of so many columns shows in the end, as xterm would: a full row goes on in the next with the next character.
 fn rows_of(text: &str, columns: usize) -> Vec<String> {
     let (mut rows, mut row, mut column) = (vec![vec![' '; columns]], 0_usize, 0_usize);
