@@ -8,9 +8,10 @@ use super::{MachineRecord, Store, StoreError};
 pub struct InferenceRecord {
     pub model: String,
     pub precision: String,
-    /// `base`, `adapter` or `merged`.
+    /// `base`, `adapter`, `merged` or `together`.
     pub form: String,
     pub rank: Option<u64>,
+    pub adapters: u64,
     pub batch: u64,
     pub prompt_tokens: u64,
     pub new_tokens: u64,
@@ -23,6 +24,29 @@ pub struct InferenceRecord {
     pub cache_bytes: u64,
 }
 
+/// One measured point from text to text; see the table `infer_requests`. Times are in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestRecord {
+    pub model: String,
+    pub precision: String,
+    /// As of an [`InferenceRecord`].
+    pub form: String,
+    pub rank: Option<u64>,
+    pub adapters: u64,
+    pub batch: u64,
+    pub requests: u64,
+    /// Means.
+    pub prompt_tokens: f64,
+    pub new_tokens: f64,
+    /// Median, 95th and 99th percentile.
+    pub first_token_s: [f64; 3],
+    pub request_s: [f64; 3],
+    pub tokens_per_s: f64,
+    pub requests_per_s: f64,
+    pub text_share: f64,
+    pub peak_memory_bytes: u64,
+}
+
 impl Store {
     /// Stores the points of one call and returns its number.
     ///
@@ -32,23 +56,25 @@ impl Store {
         &self,
         machine: Option<&MachineRecord>,
         records: &[InferenceRecord],
+        requests: &[RequestRecord],
     ) -> Result<i64, StoreError> {
         let mut transaction = self.begin().await?;
         let machine = match machine {
             Some(machine) => Some(self.machine_id(&mut transaction, machine).await?),
             None => None,
         };
-        let bench: i64 = sqlx::query_scalar("select coalesce(max(bench), 0) + 1 from infer_bench")
+        let last = "select max(coalesce((select max(bench) from infer_bench), 0), coalesce((select max(bench) from infer_requests), 0)) + 1";
+        let bench: i64 = sqlx::query_scalar(last)
             .fetch_one(&mut *transaction)
             .await
             .map_err(|error| self.error(error))?;
         let number = |value: f64| finite(value).unwrap_or(0.0);
         for record in records {
             sqlx::query(
-                "insert into infer_bench (bench, machine_id, model, precision, form, rank, batch, prompt_tokens,
+                "insert into infer_bench (bench, machine_id, model, precision, form, rank, adapters, batch, prompt_tokens,
                      new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, token_p50_s, token_p95_s,
                      token_p99_s, prefill_tokens_per_s, decode_tokens_per_s, peak_memory_bytes, cache_bytes)
-                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )
             .bind(bench)
             .bind(machine)
@@ -56,6 +82,7 @@ impl Store {
             .bind(&record.precision)
             .bind(&record.form)
             .bind(record.rank.map(to_i64).transpose()?)
+            .bind(to_i64(record.adapters)?)
             .bind(to_i64(record.batch)?)
             .bind(to_i64(record.prompt_tokens)?)
             .bind(to_i64(record.new_tokens)?)
@@ -69,6 +96,38 @@ impl Store {
             .bind(number(record.decode_tokens_per_s))
             .bind(to_i64(record.peak_memory_bytes)?)
             .bind(to_i64(record.cache_bytes)?)
+            .execute(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        }
+        for record in requests {
+            sqlx::query(
+                "insert into infer_requests (bench, machine_id, model, precision, form, rank, adapters, batch, requests,
+                     prompt_tokens, new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, request_p50_s,
+                     request_p95_s, request_p99_s, tokens_per_s, requests_per_s, text_share, peak_memory_bytes)
+                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )
+            .bind(bench)
+            .bind(machine)
+            .bind(&record.model)
+            .bind(&record.precision)
+            .bind(&record.form)
+            .bind(record.rank.map(to_i64).transpose()?)
+            .bind(to_i64(record.adapters)?)
+            .bind(to_i64(record.batch)?)
+            .bind(to_i64(record.requests)?)
+            .bind(number(record.prompt_tokens))
+            .bind(number(record.new_tokens))
+            .bind(number(record.first_token_s[0]))
+            .bind(number(record.first_token_s[1]))
+            .bind(number(record.first_token_s[2]))
+            .bind(number(record.request_s[0]))
+            .bind(number(record.request_s[1]))
+            .bind(number(record.request_s[2]))
+            .bind(number(record.tokens_per_s))
+            .bind(number(record.requests_per_s))
+            .bind(number(record.text_share))
+            .bind(to_i64(record.peak_memory_bytes)?)
             .execute(&mut *transaction)
             .await
             .map_err(|error| self.error(error))?;

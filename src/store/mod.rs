@@ -54,7 +54,7 @@ pub use diagnosis::TrialFinding;
 pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};
-pub use infer_bench::InferenceRecord;
+pub use infer_bench::{InferenceRecord, RequestRecord};
 pub use inheritance::Variants;
 pub use input::{InputRecord, TARGET_DEVICE, TARGET_STACK};
 pub use kernels::{KernelsOfTrials, TrialKernels};

@@ -37,7 +37,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// The toy model with the tokenizer of the fixtures.
-fn model_with_tokenizer(folder_to_fill: &Path) -> PathBuf {
+pub(crate) fn model_with_tokenizer(folder_to_fill: &Path) -> PathBuf {
     let model = folder_to_fill.join("model");
     std::fs::create_dir(&model).unwrap();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer");

@@ -64,6 +64,23 @@ pub enum TrainError {
     #[error(transparent)]
     Collective(Box<CollectiveError>),
 
+    #[error("this model has {adapters} adapters side by side: say which one each sequence is answered with")]
+    SeveralAdapters { adapters: usize },
+
+    #[error("adapter {number} is asked for, and there are {adapters}, counted from 0, one for each prompt")]
+    NoSuchAdapter { number: usize, adapters: usize },
+
+    #[error(
+        "a prompt of {prompt_tokens} tokens and {new_tokens} new ones need {needed} positions, and this model has {positions}; \
+         shorten the prompt, or lower `--new-tokens`",
+        needed = prompt_tokens + new_tokens
+    )]
+    NoRoomToAnswer {
+        prompt_tokens: usize,
+        new_tokens: usize,
+        positions: usize,
+    },
+
     #[error("the prompt has no tokens; write at least one word")]
     EmptyPrompt,
 
@@ -98,6 +115,12 @@ impl From<WeightsError> for TrainError {
 impl From<GgufError> for TrainError {
     fn from(error: GgufError) -> Self {
         WeightsError::from(error).into()
+    }
+}
+
+impl From<TokenizerError> for TrainError {
+    fn from(error: TokenizerError) -> Self {
+        Self::Tokenizer(Box::new(error))
     }
 }
 

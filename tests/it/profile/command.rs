@@ -189,6 +189,66 @@ fn what_cannot_be_profiled_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn requests_are_answered_from_text_to_text_with_adapters_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let model = crate::generate::model_with_tokenizer(directory);
+    let model = model.to_str().unwrap();
+    std::fs::write(directory.join("prompts.txt"), "the river\n\nmountains and snow\nA\n").unwrap();
+    let base = [
+        "infer-bench",
+        "--model",
+        model,
+        "--prompt-lengths",
+        "9",
+        "--budget",
+        "0s",
+    ];
+    let measured = |more: &[&str]| {
+        let common: [&str; 6] = ["--batch-sizes", "1,2", "--new-tokens", "5", "--prompts", "prompts.txt"];
+        shown(&[&base[..], &common, more].concat(), directory)
+    };
+    let text = measured(&["--ranks", "2", "--together", "3"]);
+    for part in ["From text to text:", "3 adapters, r6 in all", "merged r2", "text share"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let query = |sql: &str| shown(&["query", sql, "--format", "csv"], directory);
+    // Two batch sizes of four forms; each prompt once, whatever the batch.
+    let sql = "select count(*), min(requests), max(requests), min(first_token_p50_s <= request_p50_s), max(new_tokens) <= 5, \
+               min(text_share > 0 and text_share < 1), sum(form = 'together' and adapters = 3 and rank = 6) \
+               from infer_requests where bench = 1";
+    assert!(query(sql).ends_with("\n8,3,3,1,1,1,2\n"), "{}", query(sql));
+    let sql = "select count(*), sum(form = 'together' and adapters = 3) from infer_bench where bench = 1";
+    assert!(query(sql).ends_with("\n8,2\n"), "{}", query(sql));
+    let adapter = folder("ref_llama").join("adapter_init");
+    let adapters = format!("{0},{0}", adapter.display());
+    let json: serde_json::Value = serde_json::from_str(&measured(&["--adapters", &adapters, "--json"])).unwrap();
+    let forms: Vec<&str> = json
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|form| form["form"].as_str().unwrap())
+        .collect();
+    assert_eq!(forms, ["base", "together"]);
+    assert_eq!(json[1]["requests"][0]["requests"], 3);
+
+    std::fs::write(directory.join("empty.txt"), "\n \n").unwrap();
+    std::fs::write(directory.join("long.txt"), "word ".repeat(2000)).unwrap();
+    let cases = [
+        ("empty.txt", "there is no prompt in it"),
+        ("none.txt", "none.txt"),
+        ("long.txt", "shorten the prompt"),
+    ];
+    for (file, message) in cases {
+        let error = refused(
+            &[&base[..], &["--batch-sizes", "1", "--prompts", file]].concat(),
+            directory,
+        );
+        assert!(error.contains(message), "{file}: {error}");
+    }
+}
+
+#[test]
 fn inference_is_measured_stored_and_drawn() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();

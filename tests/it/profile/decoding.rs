@@ -1,9 +1,12 @@
-//! Generation with a cache against the same without.
+//! Generation with a cache against the same without; with several adapters against each alone.
+
+use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::{AnswerSettings, BaseModel, Control, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 use proptest::prelude::*;
+use serde_json::json;
 
 use crate::golden::{folder, relative_error};
 
@@ -33,6 +36,35 @@ fn generator(reference: &str, precision: Precision) -> Generator {
 fn sequences() -> [Vec<u32>; 2] {
     let tokens = |count: u32, step: u32| (0..count).map(|place| 5 + (place * step) % 200).collect();
     [tokens(40, 7), tokens(31, 11)]
+}
+
+/// The adapter of a reference cut down in `directory`: the first `rank` ranks of the modules that end in one of `targets`, with an
+/// alpha of its own.
+fn cut_adapter(reference: &str, directory: &Path, rank: usize, alpha: u32, targets: &[&str]) -> PathBuf {
+    let original = folder(reference).join("adapter_init");
+    let cut = directory.join(format!("r{rank}_{}", targets.join("_")));
+    std::fs::create_dir_all(&cut).unwrap();
+    let text = std::fs::read_to_string(original.join("adapter_config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (key, value) in [
+        ("r", json!(rank)),
+        ("lora_alpha", json!(alpha)),
+        ("target_modules", json!(targets)),
+    ] {
+        config[key] = value;
+    }
+    std::fs::write(cut.join("adapter_config.json"), config.to_string()).unwrap();
+    let tensors = candle_core::safetensors::load(original.join("adapter_model.safetensors"), &Device::Cpu).unwrap();
+    let kept = tensors
+        .into_iter()
+        .filter(|(name, _)| targets.iter().any(|target| name.contains(target)));
+    let kept = kept.map(|(name, tensor)| {
+        let rank_dimension = usize::from(name.contains("lora_B"));
+        let tensor = tensor.narrow(rank_dimension, 0, rank).unwrap().contiguous().unwrap();
+        (name, tensor)
+    });
+    candle_core::safetensors::save(&kept.collect(), cut.join("adapter_model.safetensors")).unwrap();
+    cut
 }
 
 fn row(logits: &Tensor, row: usize) -> Tensor {
@@ -75,6 +107,75 @@ fn a_cache_in_bf16_is_as_close_as_its_rounding() {
     let expected = Tensor::new(generator.next_logits(&tokens[..21]).unwrap(), &Device::Cpu).unwrap();
     let error = relative_error(&row(&logits, 0), &expected);
     assert!(error < 3e-2, "{error:.1e}");
+}
+
+#[test]
+fn sequences_with_adapters_of_their_own_are_answered_as_with_each_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let families: [(&str, &[&str]); 4] = [
+        ("ref_llama", &["q_proj", "down_proj"]),
+        ("ref_gemma2", &["v_proj", "o_proj", "gate_proj"]),
+        ("ref_phi3", &["qkv_proj"]),
+        ("ref_qwen3_5", &["q_proj", "up_proj"]),
+    ];
+    for (reference, targets) in families {
+        let whole = folder(reference).join("adapter_init");
+        let of_family = directory.path().join(reference);
+        let adapters = [
+            whole.clone(),
+            cut_adapter(reference, &of_family, 2, 9, targets),
+            cut_adapter(reference, &of_family, 1, 5, &targets[..1]),
+        ];
+        let load = || BaseModel::load(&folder(reference).join("model"), Precision::Fp32, &Device::Cpu).unwrap();
+        let paths: Vec<&Path> = adapters.iter().map(PathBuf::as_path).collect();
+        let mut together = Generator::side_by_side(load(), &paths).unwrap();
+        assert_eq!(together.adapters(), 3);
+        let [first, second] = sequences();
+        let tokens = [&first, &second, &first, &second];
+        let (owners, lengths, further) = ([1, 0, 2, 1], [20, 9, 13, 17], 3);
+        let prompts: Vec<&[u32]> = tokens
+            .iter()
+            .zip(lengths)
+            .map(|(tokens, length)| &tokens[..length])
+            .collect();
+        let (mut decoding, mut logits) = together.begin_each(&prompts, &owners, 64).unwrap();
+        for step in 0..=further {
+            for (place, owner) in owners.into_iter().enumerate() {
+                let mut alone = Generator::new(load(), Some(&adapters[owner])).unwrap();
+                let expected = alone.next_logits(&tokens[place][..lengths[place] + step]).unwrap();
+                let expected = Tensor::new(expected, &Device::Cpu).unwrap();
+                let error = relative_error(&row(&logits, place), &expected);
+                assert!(error < 1e-5, "{reference}, sequence {place}, step {step}: {error:.1e}");
+            }
+            let next: Vec<u32> = tokens
+                .iter()
+                .zip(lengths)
+                .map(|(tokens, length)| tokens[length + step])
+                .collect();
+            logits = together.advance(&mut decoding, &next).unwrap();
+        }
+        // Nothing is answered without a word on whose it is.
+        assert!(together.next_logits(&first).is_err());
+        assert!(together.begin(&prompts, 64).is_err());
+        let error = together
+            .begin_each(&prompts, &[0, 1, 2, 3], 64)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("adapter 3 is asked for, and there are 3"), "{error}");
+        assert!(together.begin_each(&prompts, &[0], 64).is_err());
+        assert!(together.into_merged().is_err());
+    }
+}
+
+#[test]
+fn adapters_with_more_than_products_are_refused_beside_others() {
+    let base = BaseModel::load(&folder("ref_olmoe").join("model"), Precision::Fp32, &Device::Cpu).unwrap();
+    let adapter = folder("ref_olmoe").join("adapter_init");
+    let refused = Generator::side_by_side(base, &[&adapter, &adapter])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(refused.contains("adapter 1 cannot answer beside others"), "{refused}");
 }
 
 #[test]

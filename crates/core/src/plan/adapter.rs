@@ -32,6 +32,8 @@ pub struct AdaptedLinear {
     pub alpha: f64,
     /// Factor on B A x.
     pub scaling: f64,
+    /// Ranks of the adapters that lie side by side in this one, 0 where one is not on this layer; empty for an adapter alone.
+    pub parts: Vec<usize>,
 }
 
 /// What an adapter trains.
@@ -247,6 +249,7 @@ fn adapted(
         rank,
         alpha,
         scaling: settings.scaling(rank, alpha),
+        parts: Vec::new(),
     })
 }
 

@@ -77,4 +77,8 @@ pub enum PlanError {
          an adapter"
     )]
     QuantizedWhole,
+    #[error(
+        "adapter {number} cannot answer beside others: {what}; measure it by itself (`--adapter`), or leave it out"
+    )]
+    NotSideBySide { number: usize, what: &'static str },
 }

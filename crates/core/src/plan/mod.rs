@@ -15,6 +15,7 @@ pub mod products;
 mod saved;
 mod scratch;
 mod shape;
+mod side_by_side;
 mod storage;
 mod target;
 mod whole;

@@ -223,9 +223,13 @@ impl ModelPlan {
             return Err(PlanError::ExpertBiases);
         }
         let adapter = AdapterPlan::new(settings, &BaseShape::new(architecture))?;
+        Ok(Self::of_adapter(architecture, adapter))
+    }
+
+    pub(super) fn of_adapter(architecture: &Architecture, adapter: AdapterPlan) -> Self {
         let mut layout = ParameterLayout::default();
         let slots = adapter.push_slots(&mut layout);
-        Ok(Self::new(architecture, Some(adapter), layout, slots))
+        Self::new(architecture, Some(adapter), layout, slots)
     }
 
     /// Every parameter of the base model, in the checkpoint's order.

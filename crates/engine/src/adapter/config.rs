@@ -400,6 +400,7 @@ mod tests {
             rank: 1,
             alpha: 1.0,
             scaling: 1.0,
+            parts: Vec::new(),
         };
         names.iter().map(linear).collect()
     }

@@ -113,6 +113,7 @@ mod tests {
             rank,
             alpha: scaling * rank as f64,
             scaling,
+            parts: Vec::new(),
         }
     }
 

@@ -53,6 +53,7 @@ impl Generator {
         settings: &AnswerSettings,
         on_token: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Generated>, TrainError> {
+        self.check_shared()?;
         answers(&mut self.reader(), prompts, settings, on_token)
     }
 }
@@ -131,7 +132,7 @@ fn continued(
     let sequences: Vec<Vec<u32>> = open.iter().map(|answer| answer.sequence()).collect();
     let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
     let longest = sequences.iter().map(|sequence| sequence.len()).max().unwrap_or(0);
-    let (mut decoding, mut logits) = reader.begin(&sequences, positions.min(longest + settings.max_tokens))?;
+    let (mut decoding, mut logits) = reader.begin(&sequences, None, positions.min(longest + settings.max_tokens))?;
     loop {
         let tokens: Vec<u32> = logits.argmax(D::Minus1)?.to_vec1()?;
         for (answer, token) in open.iter_mut().zip(&tokens) {

@@ -14,11 +14,13 @@ pub struct Decoding {
     pub(super) cache: KeyValueCache,
     /// The longest sequence that the positions' table was made for.
     pub(super) longest: usize,
+    /// The adapter of each sequence, where several lie side by side.
+    pub(super) owners: Option<Vec<u32>>,
 }
 
 impl Decoding {
-    pub(super) fn new(cache: KeyValueCache, longest: usize) -> Self {
-        Self { cache, longest }
+    pub(super) fn new(cache: KeyValueCache, longest: usize, owners: Option<Vec<u32>>) -> Self {
+        Self { cache, longest, owners }
     }
 
     /// Bytes of the keys and values, room for later tokens included.
@@ -49,7 +51,30 @@ impl Generator {
     /// # Errors
     /// No prompts, an empty one, a token outside the vocabulary, or more than the model has positions; memory.
     pub fn begin(&mut self, prompts: &[&[u32]], room: usize) -> Result<(Decoding, Tensor), TrainError> {
-        self.reader().begin(prompts, room)
+        self.check_shared()?;
+        self.reader().begin(prompts, None, room)
+    }
+
+    /// The same for a model with several adapters, of which sequence i is answered with number `owners[i]`, from 0.
+    ///
+    /// # Errors
+    /// As [`Generator::begin`]; [`TrainError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.
+    pub fn begin_each(
+        &mut self,
+        prompts: &[&[u32]],
+        owners: &[usize],
+        room: usize,
+    ) -> Result<(Decoding, Tensor), TrainError> {
+        let adapters = self.adapters();
+        let stray = owners.iter().find(|owner| **owner >= adapters).copied();
+        if stray.is_some() || owners.len() != prompts.len() {
+            return Err(TrainError::NoSuchAdapter {
+                number: stray.unwrap_or(owners.len()),
+                adapters,
+            });
+        }
+        let owners = owners.iter().map(|owner| *owner as u32).collect();
+        self.reader().begin(prompts, Some(owners), room)
     }
 
     /// Reads one more token of each sequence and returns the logits (sequences, V), F32, of the token that follows.

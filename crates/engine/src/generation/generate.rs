@@ -28,6 +28,8 @@ pub struct Generator {
     trained: TrainedSet,
     decoder: Decoder,
     ropes: RopeTables,
+    /// How many lie side by side; 0 for none, or for one that all sequences share.
+    adapters: usize,
 }
 
 /// How tokens are chosen, and when to stop.
@@ -88,6 +90,38 @@ impl Generator {
         Self::of(base, trained)
     }
 
+    /// `base` with several PEFT adapters, of which each sequence is answered with one ([`Generator::begin_each`]).
+    ///
+    /// # Errors
+    /// As [`Generator::new`]; an adapter that has more than lora_a and lora_b of linear layers.
+    pub fn side_by_side(base: impl Into<Arc<BaseModel>>, adapters: &[&Path]) -> Result<Self, TrainError> {
+        let base = base.into();
+        let adapters = adapters.iter().map(|adapter| TrainedSet::saved_adapter(&base, adapter));
+        Self::of_many(base.clone(), &adapters.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// The same with `count` fresh adapters as `recipe` asks for.
+    ///
+    /// # Errors
+    /// As [`Generator::with_fresh_adapter`] and [`Generator::side_by_side`].
+    pub fn with_fresh_adapters(
+        base: impl Into<Arc<BaseModel>>,
+        recipe: &Recipe,
+        count: usize,
+    ) -> Result<Self, TrainError> {
+        let base = base.into();
+        let adapters = (0..count).map(|_| TrainedSet::new(&base, recipe));
+        Self::of_many(base.clone(), &adapters.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    fn of_many(base: Arc<BaseModel>, adapters: &[TrainedSet]) -> Result<Self, TrainError> {
+        let trained = TrainedSet::side_by_side(&base, adapters)?;
+        Ok(Self {
+            adapters: adapters.len(),
+            ..Self::of(base, trained)?
+        })
+    }
+
     /// The same model with its adapter folded into the weights, which then are the whole model.
     ///
     /// # Errors
@@ -106,6 +140,7 @@ impl Generator {
 
     fn of(base: Arc<BaseModel>, trained: TrainedSet) -> Result<Self, TrainError> {
         Ok(Self {
+            adapters: 0,
             decoder: Decoder::new(&base, &trained.trainables())?,
             ropes: RopeTables::new(&base.architecture().ropes, base.device()),
             trained,
@@ -124,11 +159,18 @@ impl Generator {
         plan.linears.first().map(|linear| linear.rank)
     }
 
+    /// Adapters side by side; 0 for none, or for one that all sequences share.
+    pub fn adapters(&self) -> usize {
+        self.adapters
+    }
+
     /// The model with its adapter folded in.
     ///
     /// # Errors
+    /// [`TrainError::SeveralAdapters`], where each sequence has one of several;
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
+        self.check_shared()?;
         MergedModel::new(&self.base, &self.trained)
     }
 
@@ -137,6 +179,7 @@ impl Generator {
     /// # Errors
     /// No tokens, one outside the vocabulary, or more than the model has positions.
     pub fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
+        self.check_shared()?;
         self.check(tokens)?;
         let mut batch = MicroBatch::new();
         batch.push(tokens, std::iter::repeat_n(IGNORE, tokens.len()));
@@ -210,6 +253,14 @@ impl Generator {
 
     fn check(&self, tokens: &[u32]) -> Result<(), TrainError> {
         reader::check(self.base.architecture(), tokens)
+    }
+
+    /// Refuses what takes one model for all sequences where each has one of several adapters.
+    pub(super) fn check_shared(&self) -> Result<(), TrainError> {
+        match self.adapters {
+            0 => Ok(()),
+            adapters => Err(TrainError::SeveralAdapters { adapters }),
+        }
     }
 
     /// What reads with this model.

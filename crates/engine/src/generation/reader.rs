@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use super::decoding::{Decoding, going_on};
 use crate::TrainError;
 use crate::base::BaseModel;
-use crate::model::{Decoder, KeyValueCache, RopeTables, Stream};
+use crate::model::{Decoder, KeyValueCache, RopeTables, RowOwners, Stream};
 use crate::training::Trainer;
 use peft_tune_core::architecture::Architecture;
 
@@ -23,8 +23,13 @@ impl<'a> Reader<'a> {
         Self { base, decoder, ropes }
     }
 
-    /// As [`Generator::begin`](crate::Generator::begin).
-    pub(super) fn begin(&mut self, prompts: &[&[u32]], room: usize) -> Result<(Decoding, Tensor), TrainError> {
+    /// As [`Generator::begin`](crate::Generator::begin), and with the adapter of each sequence where there are several.
+    pub(super) fn begin(
+        &mut self,
+        prompts: &[&[u32]],
+        owners: Option<Vec<u32>>,
+        room: usize,
+    ) -> Result<(Decoding, Tensor), TrainError> {
         if prompts.is_empty() {
             return Err(TrainError::EmptyPrompt);
         }
@@ -40,7 +45,7 @@ impl<'a> Reader<'a> {
             self.base.compute_dtype(),
             self.base.device(),
         )?;
-        let mut decoding = Decoding::new(cache, longest);
+        let mut decoding = Decoding::new(cache, longest, owners);
         let logits = self.read(&mut decoding, prompts)?;
         Ok((decoding, logits))
     }
@@ -59,7 +64,15 @@ impl<'a> Reader<'a> {
         let last: Vec<u32> = batch.offsets[1..].iter().map(|end| end - 1).collect();
         self.ropes.prepare(decoding.longest)?;
         let device = self.base.device();
-        let stream = Stream::new(&batch, None, None, device)?;
+        let owners = match &decoding.owners {
+            Some(owners) => {
+                let documents = tokens.iter().zip(owners);
+                let documents = documents.map(|(tokens, owner)| (tokens.len(), *owner));
+                Some(RowOwners::of_documents(documents, device)?)
+            }
+            None => None,
+        };
+        let stream = Stream::new(&batch, None, None, device)?.owned_by(owners);
         let normed = self.decoder.infer(&stream, self.ropes, &mut decoding.cache)?;
         let last = Tensor::from_slice(&last, last.len(), device)?;
         let logits = self.decoder.logits(&normed.index_select(&last, 0)?)?;

@@ -75,9 +75,9 @@ impl AttentionBlock {
         cross: &mut CrossLayer,
     ) -> Result<(Tensor, AttentionSaved)> {
         let _span = span::module(Module::Attention);
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
-        let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
+        let (projected, input_xa) = self.projections.forward(&normed, pass)?;
         drop(normed);
         let (projected, gate) = self.without_gates(projected)?;
         let Attended {
@@ -96,7 +96,7 @@ impl AttentionBlock {
             sinks::apply(&o, &lse, sinks)?;
         }
         let gated = gated(&o, gate.as_ref())?;
-        let (y, output_xa, behind) = self.end.forward(x, &gated, dropout)?;
+        let (y, output_xa, behind) = self.end.forward(x, &gated, pass)?;
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,
@@ -122,7 +122,7 @@ impl AttentionBlock {
         let _span = span::phase(StepPhase::Recompute);
         let inner = || gated(&saved.heads.o, saved.gate.as_ref());
         let (xa, behind) = (&saved.output_xa, saved.behind.as_ref());
-        self.end.recompute(&saved.x, inner, xa, behind, stream.dropout.as_ref())
+        self.end.recompute(&saved.x, inner, xa, behind, &stream.pass)
     }
 
     /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.
@@ -135,12 +135,12 @@ impl AttentionBlock {
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Attention);
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let d_output = self.end.backward(saved.behind, &branch)?;
         drop(branch);
         let o = || gated(&saved.heads.o, saved.gate.as_ref());
         let out = &self.end.out;
-        let d_o = out.backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
+        let d_o = out.backward(o, &saved.output_xa, vec![d_output], pass, true)?;
         drop(saved.output_xa);
         let Some(mut d_o) = d_o else { return Ok(None) };
         let mut d_gate = None;
@@ -160,7 +160,7 @@ impl AttentionBlock {
         let wants_d_normed = wants_dx || self.norm.as_ref().is_some_and(|norm| norm.weight.is_trained());
         let d_normed = self
             .projections
-            .backward(normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
+            .backward(normed, &saved.input_xa, d_projected, pass, wants_d_normed)?;
         let Some(d_normed) = d_normed else { return Ok(None) };
         let before = Before {
             norm: self.norm.as_ref(),

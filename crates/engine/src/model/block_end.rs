@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::DropoutKey;
+use super::AdapterPass;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::NormSaved;
@@ -22,13 +22,13 @@ impl BlockEnd {
         &self,
         x: &Tensor,
         inner: &Tensor,
-        dropout: Option<&DropoutKey>,
+        pass: &AdapterPass,
     ) -> Result<(Tensor, Vec<Tensor>, Option<NormSaved>)> {
         if self.norm.is_none() && self.scale.is_none() {
-            let (y, xa) = self.out.forward_onto(x, inner, dropout)?;
+            let (y, xa) = self.out.forward_onto(x, inner, pass)?;
             return Ok((y, xa, None));
         }
-        let (mut outputs, xa) = self.out.forward(inner, dropout)?;
+        let (mut outputs, xa) = self.out.forward(inner, pass)?;
         let output = outputs.remove(0);
         let Some(norm) = &self.norm else {
             return Ok((self.sum(x, &output)?, xa, None));
@@ -45,14 +45,14 @@ impl BlockEnd {
         inner: impl FnOnce() -> Result<Tensor>,
         xa: &[Tensor],
         behind: Option<&NormSaved>,
-        dropout: Option<&DropoutKey>,
+        pass: &AdapterPass,
     ) -> Result<Tensor> {
         if let (Some(norm), Some(behind)) = (&self.norm, behind) {
             return self.sum(x, &norm.forward(&behind.x)?.0);
         }
         match self.scale {
-            None => self.out.recompute_output(Some(x), &inner()?, xa, dropout),
-            Some(_) => self.sum(x, &self.out.recompute_output(None, &inner()?, xa, dropout)?),
+            None => self.out.recompute_output(Some(x), &inner()?, xa, pass),
+            Some(_) => self.sum(x, &self.out.recompute_output(None, &inner()?, xa, pass)?),
         }
     }
 

@@ -68,15 +68,15 @@ impl ExpertBlock {
         (branches, shared): (&Branches, &SharedExpert),
         stream: &Stream<'_>,
     ) -> Result<(Tensor, ExpertsSaved)> {
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let (normed, rstd) = self.norm.forward(x)?;
         let (mut of_shared, inner) = shared.forward(&normed, self.activation, stream)?;
         drop(normed);
-        let (mut outputs, down_xa) = shared.down.forward(&inner, dropout)?;
+        let (mut outputs, down_xa) = shared.down.forward(&inner, pass)?;
         drop(inner);
         of_shared.down_xa = down_xa;
         let (first, behind_shared) = behind(&branches.behind[0], outputs.remove(0))?;
-        let (logits, router_xa) = self.router.forward(&branches.routed(x)?, dropout)?;
+        let (logits, router_xa) = self.router.forward(&branches.routed(x)?, pass)?;
         let routing = {
             let _span = span::module(Module::Router);
             routing::forward(only(&logits)?, self.correction.as_ref(), &self.settings)?
@@ -182,7 +182,7 @@ impl ExpertBlock {
         let read = || branches.routed(x);
         let d_routed = self
             .router
-            .backward(read, &router_xa, vec![d_logits], stream.dropout.as_ref(), true)?;
+            .backward(read, &router_xa, vec![d_logits], &stream.pass, true)?;
         residual::add(&dx, &branches.routed_backward(x, &rstd, &expect_gradient(d_routed)?)?)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 
 use super::activation::Activation;
+use super::adapter_pass::ColumnOwners;
 use super::attention_block::AttentionBlock;
 use super::block_end::BlockEnd;
 use super::decoder::Decoder;
@@ -408,9 +409,11 @@ impl Builder<'_> {
 
     /// Projections of one input, whether they have a tensor each or share one.
     pub(super) fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
-        let mut slots = Vec::with_capacity(plan.adapters.len());
+        let (mut slots, mut parts) = (Vec::with_capacity(plan.adapters.len()), Vec::new());
         for adapter in &plan.adapters {
-            slots.push(self.adapter_of(&inside(layer, adapter.module))?.1.lora_a);
+            let (linear, of_linear) = self.adapter_of(&inside(layer, adapter.module))?;
+            slots.push(of_linear.lora_a);
+            parts.push(linear.parts.as_slice());
         }
         let input = |slot: &usize| {
             Ok(AdapterInput {
@@ -426,6 +429,7 @@ impl Builder<'_> {
                 .collect::<Result<_, _>>()?,
             adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
             stacked: self.stacked(&slots)?,
+            owners: ColumnOwners::of_ranks(parts.into_iter(), self.base.device())?,
         })
     }
 

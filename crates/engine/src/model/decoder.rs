@@ -254,7 +254,7 @@ impl Decoder {
     /// What layers have beside the stream at the beginning of a pass.
     pub(super) fn cross_layer(&self, embedded: &Tensor, stream: &Stream<'_>) -> Result<CrossLayer> {
         let inputs = self.inputs.as_ref();
-        let inputs = inputs.map(|inputs| inputs.forward(&stream.ids, embedded, stream.dropout.as_ref()));
+        let inputs = inputs.map(|inputs| inputs.forward(&stream.ids, embedded, &stream.pass));
         Ok(CrossLayer::new(inputs.transpose()?))
     }
 
@@ -265,12 +265,7 @@ impl Decoder {
         };
         drop(cross.inputs);
         let embedded = (&stream.ids, self.embed(&stream.ids)?);
-        inputs.backward(
-            gradients,
-            embedded,
-            stream.dropout.as_ref(),
-            self.embedding.is_trained(),
-        )
+        inputs.backward(gradients, embedded, &stream.pass, self.embedding.is_trained())
     }
 
     fn backward_embedding(&self, stream: &Stream<'_>, dx: Tensor) -> Result<()> {

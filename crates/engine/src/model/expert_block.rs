@@ -84,7 +84,7 @@ impl ExpertBlock {
         let mut y = rows::sum(Some(x), &outputs, &routing.rows)?;
         drop(outputs);
         if let (Some(shared), Some(inner), Some(kept)) = (&self.shared, inner, &mut saved.shared) {
-            (y, kept.down_xa) = shared.down.forward_onto(&y, &inner, stream.dropout.as_ref())?;
+            (y, kept.down_xa) = shared.down.forward_onto(&y, &inner, &stream.pass)?;
         }
         Ok((y, saved))
     }
@@ -100,7 +100,7 @@ impl ExpertBlock {
         saved.down_xa = self.experts.down_xa(&z, &saved.routing.offsets)?;
         drop(z);
         if let (Some(shared), Some(inner), Some(kept)) = (&self.shared, inner, &mut saved.shared) {
-            kept.down_xa = shared.down.recompute(&inner, stream.dropout.as_ref())?;
+            kept.down_xa = shared.down.recompute(&inner, &stream.pass)?;
         }
         Ok(saved)
     }
@@ -108,9 +108,7 @@ impl ExpertBlock {
     /// What is kept up to what the last products read, and that: z (R, I), and the shared expert's (T, I_s).
     fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(ExpertsSaved, Tensor, Option<Tensor>)> {
         let (normed, rstd) = self.norm.forward(x)?;
-        let (logits, router_xa) = self
-            .router
-            .forward(&normed.to_dtype(DType::F32)?, stream.dropout.as_ref())?;
+        let (logits, router_xa) = self.router.forward(&normed.to_dtype(DType::F32)?, &stream.pass)?;
         let routing = {
             let _span = span::module(Module::Router);
             routing::forward(only(&logits)?, self.correction.as_ref(), &self.settings)?
@@ -184,8 +182,8 @@ impl ExpertBlock {
             routing::backward(routing, &d_weights, &self.settings)?
         };
         let wide = || normed.to_dtype(DType::F32);
-        let dropout = stream.dropout.as_ref();
-        let d_routed = self.router.backward(wide, &router_xa, vec![d_logits], dropout, true)?;
+        let pass = &stream.pass;
+        let d_routed = self.router.backward(wide, &router_xa, vec![d_logits], pass, true)?;
         d_normed = residual::add(&d_normed, &expect_gradient(d_routed)?.to_dtype(d_normed.dtype())?)?;
         if let (Some(shared), Some(saved)) = (&self.shared, saved.shared) {
             let d_shared = shared.backward(saved, &normed, &dy, self.activation, stream)?;
@@ -261,15 +259,15 @@ impl SharedExpert {
         activation: glu::Activation,
         stream: &Stream<'_>,
     ) -> Result<(SharedSaved, Tensor)> {
-        let dropout = stream.dropout.as_ref();
-        let (projected, input_xa) = self.projections.forward(normed, dropout)?;
+        let pass = &stream.pass;
+        let (projected, input_xa) = self.projections.forward(normed, pass)?;
         let [gate, up] = <[Tensor; 2]>::try_from(projected).map_err(|other| {
             candle_core::Error::Msg(format!("shared expert: {} projections instead of two", other.len()))
         })?;
         let inner = glu::forward(&gate, &up, activation)?;
         let (mut scale, mut scale_xa) = (None, Vec::new());
         if let Some(group) = &self.gate {
-            let (logits, xa) = group.forward(normed, dropout)?;
+            let (logits, xa) = group.forward(normed, pass)?;
             let value = sigmoid(&only(&logits)?.flatten_all()?.to_dtype(DType::F32)?)?;
             rows::scale(&inner, &value)?;
             (scale, scale_xa) = (Some(value), xa);
@@ -294,7 +292,7 @@ impl SharedExpert {
         activation: glu::Activation,
         stream: &Stream<'_>,
     ) -> Result<Tensor> {
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let inner = || {
             let inner = glu::forward(&saved.gate, &saved.up, activation)?;
             if let Some(scale) = &saved.scale {
@@ -304,7 +302,7 @@ impl SharedExpert {
         };
         let d_inner = self
             .down
-            .backward(inner, &saved.down_xa, vec![dy.clone()], dropout, true)?;
+            .backward(inner, &saved.down_xa, vec![dy.clone()], pass, true)?;
         let d_inner = expect_gradient(d_inner)?;
         let d_scale = match &saved.scale {
             Some(scale) => {
@@ -318,13 +316,13 @@ impl SharedExpert {
         let input = || Ok(normed.clone());
         let d_normed = self
             .projections
-            .backward(input, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
+            .backward(input, &saved.input_xa, vec![d_gate, d_up], pass, true)?;
         let d_normed = expect_gradient(d_normed)?;
         let (Some(group), Some(d_scale)) = (&self.gate, d_scale) else {
             return Ok(d_normed);
         };
         let d_logit = d_scale.to_dtype(normed.dtype())?.unsqueeze(1)?;
-        let more = group.backward(input, &saved.scale_xa, vec![d_logit], dropout, true)?;
+        let more = group.backward(input, &saved.scale_xa, vec![d_logit], pass, true)?;
         residual::add(&d_normed, &expect_gradient(more)?)
     }
 }

@@ -63,7 +63,7 @@ impl AttentionBlock {
     ) -> Result<Tensor> {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
-        let (projected, _) = self.projections.forward(&normed, None)?;
+        let (projected, _) = self.projections.forward(&normed, &stream.pass)?;
         let (projected, gate) = self.without_gates(projected)?;
         let Attended { q, k, v, .. } = self.attended(projected, stream, ropes, cross)?;
         let is_first = slot.is_first();
@@ -84,6 +84,6 @@ impl AttentionBlock {
                 cached_attention::forward((&q, keys, values), &places, &self.settings, self.sinks.as_ref())?
             }
         };
-        Ok(self.end.forward(x, &gated(&o, gate.as_ref())?, None)?.0)
+        Ok(self.end.forward(x, &gated(&o, gate.as_ref())?, &stream.pass)?.0)
     }
 }

@@ -18,7 +18,7 @@ use super::mlp_block::expect_gradient;
 use super::norm::Norm;
 use super::saved::{ExpansionSaved, LatentSaved};
 use super::traced::latent_heads;
-use super::{DropoutKey, RopeTables, Stream};
+use super::{AdapterPass, RopeTables, Stream};
 
 /// The second projections of a layer.
 #[derive(Debug)]
@@ -39,9 +39,9 @@ pub(super) struct Expansion {
 }
 
 impl Expansion {
-    fn forward(&self, x: Tensor, dropout: Option<&DropoutKey>) -> Result<(Tensor, ExpansionSaved)> {
+    fn forward(&self, x: Tensor, pass: &AdapterPass) -> Result<(Tensor, ExpansionSaved)> {
         let (normed, rstd) = self.norm.forward(&x)?;
-        let (mut outputs, xa) = self.projection.forward(&normed, dropout)?;
+        let (mut outputs, xa) = self.projection.forward(&normed, pass)?;
         match (outputs.pop(), outputs.is_empty()) {
             (Some(output), true) => Ok((output, ExpansionSaved { x, rstd, xa })),
             _ => candle_core::bail!("latent attention: a second projection of other than one layer"),
@@ -49,9 +49,9 @@ impl Expansion {
     }
 
     /// The gradient of x; adds all gradients of norm and projection.
-    fn backward(&self, saved: ExpansionSaved, dy: Tensor, dropout: Option<&DropoutKey>) -> Result<Tensor> {
+    fn backward(&self, saved: ExpansionSaved, dy: Tensor, pass: &AdapterPass) -> Result<Tensor> {
         let normed = || Ok(self.norm.forward(&saved.x)?.0);
-        let d_normed = self.projection.backward(normed, &saved.xa, vec![dy], dropout, true)?;
+        let d_normed = self.projection.backward(normed, &saved.xa, vec![dy], pass, true)?;
         self.norm.backward(&saved.x, &saved.rstd, &expect_gradient(d_normed)?)
     }
 }
@@ -73,7 +73,7 @@ impl Latent {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<Attended> {
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let [queries, compressed, shared] = <[Tensor; 3]>::try_from(projected).map_err(|other| {
             candle_core::Error::Msg(format!(
                 "latent attention: {} projections instead of three",
@@ -82,12 +82,12 @@ impl Latent {
         })?;
         let (queries, query) = match &self.query {
             Some(expansion) => {
-                let (queries, saved) = expansion.forward(queries, dropout)?;
+                let (queries, saved) = expansion.forward(queries, pass)?;
                 (queries, Some(saved))
             }
             None => (queries, None),
         };
-        let (expanded, key_value) = self.key_value.forward(compressed, dropout)?;
+        let (expanded, key_value) = self.key_value.forward(compressed, pass)?;
         let tokens = queries.dim(0)?;
         let both = [queries.reshape((tokens, self.heads, ()))?, shared.unsqueeze(1)?];
         drop((queries, shared));
@@ -114,15 +114,15 @@ impl Latent {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<Vec<Tensor>> {
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let (d_expanded, d_shared) = latent_heads::backward(&d_k, &d_v, self.plain)?;
         drop((d_k, d_v));
         let [d_q, d_shared] = path.turn_back([d_q, d_shared], stream, ropes)?;
-        let d_compressed = self.key_value.backward(saved.key_value, d_expanded, dropout)?;
+        let d_compressed = self.key_value.backward(saved.key_value, d_expanded, pass)?;
         let d_queries = flat(&d_q)?;
         drop(d_q);
         let d_queries = match (&self.query, saved.query) {
-            (Some(expansion), Some(saved)) => expansion.backward(saved, d_queries, dropout)?,
+            (Some(expansion), Some(saved)) => expansion.backward(saved, d_queries, pass)?,
             _ => d_queries,
         };
         Ok(vec![d_queries, d_compressed, flat(&d_shared)?])

@@ -18,7 +18,7 @@ use super::norm::Norm;
 use super::parameter::BaseParameter;
 use super::saved::InputSaved;
 use super::traced::{embedding, glu, residual};
-use super::{DropoutKey, Stream};
+use super::{AdapterPass, Stream};
 use crate::span;
 use crate::span::Module;
 
@@ -38,15 +38,15 @@ impl LayerInput {
     /// The stream behind it, (T, H), and what backward needs.
     pub(super) fn forward(&self, h: &Tensor, stream: &Stream<'_>, cross: &CrossLayer) -> Result<(Tensor, InputSaved)> {
         let _span = span::module(Module::Mlp);
-        let dropout = stream.dropout.as_ref();
-        let (mut gates, gate_xa) = self.gate.forward(h, dropout)?;
+        let pass = &stream.pass;
+        let (mut gates, gate_xa) = self.gate.forward(h, pass)?;
         let Some(gate) = gates.pop() else {
             candle_core::bail!("a layer's own input has no gate");
         };
         let input = cross.input(self.first, self.width)?;
         let inner = glu::forward(&gate, &input, self.activation)?;
         drop(input);
-        let (y, projection_xa, behind) = self.end.forward(h, &inner, dropout)?;
+        let (y, projection_xa, behind) = self.end.forward(h, &inner, pass)?;
         let saved = InputSaved {
             x: self.gate.reads_input().then(|| h.clone()),
             gate,
@@ -66,12 +66,12 @@ impl LayerInput {
         cross: &CrossLayer,
     ) -> Result<Tensor> {
         let _span = span::module(Module::Mlp);
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let d_projected = self.end.backward(saved.behind, &dy)?;
         let input = cross.input(self.first, self.width)?;
         let inner = || glu::forward(&saved.gate, &input, self.activation);
         let out = &self.end.out;
-        let d_inner = out.backward(inner, &saved.projection_xa, vec![d_projected], dropout, true)?;
+        let d_inner = out.backward(inner, &saved.projection_xa, vec![d_projected], pass, true)?;
         drop(saved.projection_xa);
         let (d_gate, d_input) = glu::backward(saved.gate, &input, expect_gradient(d_inner)?, self.activation)?;
         drop(input);
@@ -81,7 +81,7 @@ impl LayerInput {
             let x = saved.x.clone();
             x.ok_or_else(|| candle_core::Error::Msg("the stream before a layer's own input was not kept".into()))
         };
-        let dx = self.gate.backward(h, &saved.gate_xa, vec![d_gate], dropout, true)?;
+        let dx = self.gate.backward(h, &saved.gate_xa, vec![d_gate], pass, true)?;
         residual::add(&dy, &expect_gradient(dx)?)
     }
 }
@@ -113,9 +113,9 @@ struct Projected {
 
 impl LayerInputs {
     /// The inputs (T, L·P) of tokens whose embedding is `embedded`, (T, H).
-    pub(super) fn forward(&self, ids: &Tensor, embedded: &Tensor, dropout: Option<&DropoutKey>) -> Result<Tensor> {
+    pub(super) fn forward(&self, ids: &Tensor, embedded: &Tensor, pass: &AdapterPass) -> Result<Tensor> {
         let _span = span::module(Module::Embedding);
-        let normed = self.project(embedded, dropout)?.normed;
+        let normed = self.project(embedded, pass)?.normed;
         let rows = embedding::forward(self.table.value(), ids)?.to_dtype(embedded.dtype())?;
         let scaled = residual::scale(&rows, self.table_scale())?;
         drop(rows);
@@ -129,7 +129,7 @@ impl LayerInputs {
         &self,
         gradients: Tensor,
         (ids, embedded): (&Tensor, Tensor),
-        dropout: Option<&DropoutKey>,
+        pass: &AdapterPass,
         wants_d_embedded: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Embedding);
@@ -141,18 +141,18 @@ impl LayerInputs {
         if !wants_d_embedded && !self.norm.weight.is_trained() && !self.projection.reads_input() {
             return Ok(None);
         }
-        let Projected { x, normed, rstd, xa } = self.project(&embedded, dropout)?;
+        let Projected { x, normed, rstd, xa } = self.project(&embedded, pass)?;
         drop(normed);
         let d_x = self.norm.backward(&x, &rstd, &d_sum.reshape(x.shape())?)?;
         drop((x, d_sum));
         let d_projected = residual::scale(&d_x, self.projection_scale())?.reshape((embedded.dim(0)?, ()))?;
         drop(d_x);
         self.projection
-            .backward(|| Ok(embedded), &xa, vec![d_projected], dropout, wants_d_embedded)
+            .backward(|| Ok(embedded), &xa, vec![d_projected], pass, wants_d_embedded)
     }
 
-    fn project(&self, embedded: &Tensor, dropout: Option<&DropoutKey>) -> Result<Projected> {
-        let (mut outputs, xa) = self.projection.forward(embedded, dropout)?;
+    fn project(&self, embedded: &Tensor, pass: &AdapterPass) -> Result<Projected> {
+        let (mut outputs, xa) = self.projection.forward(embedded, pass)?;
         let Some(output) = outputs.pop() else {
             candle_core::bail!("no projection makes the layers' inputs");
         };

@@ -17,7 +17,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::DropoutKey;
+use super::AdapterPass;
+use super::adapter_pass::ColumnOwners;
 use super::parameter::Trained;
 use super::projection::{OutputGradients, Projection};
 use super::traced::matmul::{self, Term};
@@ -34,6 +35,8 @@ pub(super) struct LinearGroup {
     pub adapters: Vec<AdapterInput>,
     /// All A below each other, where they are neighbours in the flat buffer.
     pub stacked: Option<Trained>,
+    /// Of all columns of xa, where several adapters lie side by side.
+    pub owners: Option<ColumnOwners>,
 }
 
 /// The input side of an adapter.
@@ -45,25 +48,25 @@ pub(super) struct AdapterInput {
     pub number: u64,
 }
 
-/// The input of a group in one pass, with its dropout.
+/// The input of a group in one pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupInput<'a> {
     pub x: &'a Tensor,
     pub adapters: &'a [AdapterInput],
-    pub dropout: Option<&'a DropoutKey>,
+    pub pass: &'a AdapterPass,
 }
 
 impl GroupInput<'_> {
     /// What adapter `index` is multiplied with.
     pub(super) fn dropped(&self, index: usize) -> Result<Tensor> {
-        self.adapters[index].drop(self.x, self.dropout)
+        self.adapters[index].drop(self.x, self.pass)
     }
 }
 
 impl AdapterInput {
     /// Dropout of this adapter, of its input or of a gradient with respect to it.
-    fn drop(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Tensor> {
-        match dropout {
+    fn drop(&self, x: &Tensor, pass: &AdapterPass) -> Result<Tensor> {
+        match &pass.dropout {
             Some(key) => key.apply(x, self.number),
             None => Ok(x.clone()),
         }
@@ -78,9 +81,9 @@ impl LinearGroup {
     }
 
     /// The outputs (T, out) of all projections, and xa of all adapters.
-    pub(super) fn forward(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    pub(super) fn forward(&self, x: &Tensor, pass: &AdapterPass) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let _span = span::module(self.module);
-        let input = self.input(x, dropout);
+        let input = self.input(x, pass);
         let beside = self.products_at_once(&input)?;
         let xa = match &beside {
             Some(beside) => self.side_by_side(beside)?,
@@ -102,14 +105,9 @@ impl LinearGroup {
     }
 
     /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
-    pub(super) fn forward_onto(
-        &self,
-        y: &Tensor,
-        x: &Tensor,
-        dropout: Option<&DropoutKey>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
-        let xa = self.recompute(x, dropout)?;
-        Ok((self.recompute_output(Some(y), x, &xa, dropout)?, xa))
+    pub(super) fn forward_onto(&self, y: &Tensor, x: &Tensor, pass: &AdapterPass) -> Result<(Tensor, Vec<Tensor>)> {
+        let xa = self.recompute(x, pass)?;
+        Ok((self.recompute_output(Some(y), x, &xa, pass)?, xa))
     }
 
     /// The output of a group of one projection from the xa that the forward pass kept; added to y where there is one.
@@ -118,19 +116,19 @@ impl LinearGroup {
         y: Option<&Tensor>,
         x: &Tensor,
         xa: &[Tensor],
-        dropout: Option<&DropoutKey>,
+        pass: &AdapterPass,
     ) -> Result<Tensor> {
         let _span = span::module(self.module);
         match self.projections.as_slice() {
-            [projection] => projection.forward(&self.input(x, dropout), xa, y),
+            [projection] => projection.forward(&self.input(x, pass), xa, y),
             other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
         }
     }
 
     /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
-    pub(super) fn recompute(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Vec<Tensor>> {
+    pub(super) fn recompute(&self, x: &Tensor, pass: &AdapterPass) -> Result<Vec<Tensor>> {
         let _span = span::module(self.module);
-        self.adapter_products(&self.input(x, dropout))
+        self.adapter_products(&self.input(x, pass))
     }
 
     /// Whether backward needs the group's input: where something of it trains.
@@ -147,15 +145,18 @@ impl LinearGroup {
         x: impl FnOnce() -> Result<Tensor>,
         xa: &[Tensor],
         dys: Vec<Tensor>,
-        dropout: Option<&DropoutKey>,
+        pass: &AdapterPass,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(self.module);
         if !self.reads_input() {
             return self.backward_frozen(dys, wants_dx);
         }
+        if self.owners.is_some() {
+            candle_core::bail!("several adapters side by side answer, and do not train");
+        }
         let x = x()?;
-        let input = self.input(&x, dropout);
+        let input = self.input(&x, pass);
         let dys = self.projections.iter().zip(dys);
         let dys = dys.map(|(projection, dy)| projection.backward(&input, xa, dy));
         let dys: Vec<OutputGradients> = dys.collect::<Result<_>>()?;
@@ -163,7 +164,7 @@ impl LinearGroup {
         self.add_adapter_gradients(&input, &d_xa)?;
         // dx may take its place.
         drop(x);
-        wants_dx.then(|| self.input_gradient(&dys, &d_xa, dropout)).transpose()
+        wants_dx.then(|| self.input_gradient(&dys, &d_xa, pass)).transpose()
     }
 
     fn backward_frozen(&self, dys: Vec<Tensor>, wants_dx: bool) -> Result<Option<Tensor>> {
@@ -180,7 +181,7 @@ impl LinearGroup {
     fn adapter_gradients(&self, input: &GroupInput<'_>, xa: &[Tensor], dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
         let _span = span::module(Module::Adapter);
         if let Some(beside) = self.gradients_at_once(xa, dys)? {
-            return match self.stacked(input.dropout) {
+            return match self.stacked(input.pass) {
                 Some(_) => Ok(vec![beside]),
                 None => self.side_by_side(&beside),
             };
@@ -202,7 +203,7 @@ impl LinearGroup {
             terms.collect::<Vec<_>>()
         };
         let mut each = (0..self.adapters.len()).map(terms);
-        match self.stacked(input.dropout) {
+        match self.stacked(input.pass) {
             Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
             None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
         }
@@ -238,7 +239,7 @@ impl LinearGroup {
     /// dA += d_xa^T x of every adapter.
     fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
         let _span = span::module(Module::Adapter);
-        if let (Some(stacked), [all]) = (self.stacked(input.dropout), d_xa) {
+        if let (Some(stacked), [all]) = (self.stacked(input.pass), d_xa) {
             return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
         }
         for (index, (adapter, d_xa)) in self.adapters.iter().zip(d_xa).enumerate() {
@@ -248,13 +249,13 @@ impl LinearGroup {
     }
 
     /// dx, the sum over all projections and adapters: one pass where there is no dropout.
-    fn input_gradient(&self, dys: &[OutputGradients], d_xa: &[Tensor], dropout: Option<&DropoutKey>) -> Result<Tensor> {
+    fn input_gradient(&self, dys: &[OutputGradients], d_xa: &[Tensor], pass: &AdapterPass) -> Result<Tensor> {
         let both = || self.projections.iter().zip(dys);
         let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.weight.factor(), 1.0));
         let mut terms: Vec<Term<'_>> = base.collect();
         let base = terms.len();
-        if dropout.is_none() {
-            let inputs: Vec<&Trained> = match self.stacked(dropout) {
+        if pass.dropout.is_none() {
+            let inputs: Vec<&Trained> = match self.stacked(pass) {
                 Some(stacked) => vec![stacked],
                 None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
             };
@@ -271,13 +272,13 @@ impl LinearGroup {
         for (projection, dy) in both() {
             if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
                 let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)], 0)?;
-                dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, dropout)?)?;
+                dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, pass)?)?;
             }
         }
         let _span = span::module(Module::Adapter);
         for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
             let product = matmul::nn(d_xa, &adapter.a.factor)?;
-            dx = residual::add(&dx, &adapter.drop(&product, dropout)?)?;
+            dx = residual::add(&dx, &adapter.drop(&product, pass)?)?;
         }
         Ok(dx)
     }
@@ -288,19 +289,32 @@ impl LinearGroup {
             return self.side_by_side(&beside);
         }
         let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
-        let product = |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.factor);
+        let mut column = 0;
+        let product = |(index, adapter): (usize, &AdapterInput)| {
+            let xa = matmul::nt(&input.dropped(index)?, &adapter.a.factor)?;
+            let rank = xa.dim(1)?;
+            column += rank;
+            match &self.owners {
+                Some(owners) => owners.narrow(column - rank, rank)?.keep_own(&xa, input.pass),
+                None => Ok(xa),
+            }
+        };
         self.adapters.iter().enumerate().map(product).collect()
     }
 
     /// x A^T of every adapter side by side, (T, sum of r), where one product makes them.
     fn products_at_once(&self, input: &GroupInput<'_>) -> Result<Option<Tensor>> {
-        let a = match (self.stacked(input.dropout), self.adapters.as_slice()) {
+        let a = match (self.stacked(input.pass), self.adapters.as_slice()) {
             (Some(stacked), _) => stacked,
-            (None, [adapter]) if input.dropout.is_none() => &adapter.a,
+            (None, [adapter]) if input.pass.dropout.is_none() => &adapter.a,
             _ => return Ok(None),
         };
         let _span = span::module(Module::Adapter);
-        matmul::nt(input.x, &a.factor).map(Some)
+        let xa = matmul::nt(input.x, &a.factor)?;
+        match &self.owners {
+            Some(owners) => owners.keep_own(&xa, input.pass).map(Some),
+            None => Ok(Some(xa)),
+        }
     }
 
     /// The outputs where a GPU may make one product of each weight's and its adapter's; see [`matmul::nt_adapted`].
@@ -325,15 +339,15 @@ impl LinearGroup {
     }
 
     /// All A as one, where they are neighbours and read the same input.
-    fn stacked(&self, dropout: Option<&DropoutKey>) -> Option<&Trained> {
-        self.stacked.as_ref().filter(|_| dropout.is_none())
+    fn stacked(&self, pass: &AdapterPass) -> Option<&Trained> {
+        self.stacked.as_ref().filter(|_| pass.dropout.is_none())
     }
 
-    fn input<'a>(&'a self, x: &'a Tensor, dropout: Option<&'a DropoutKey>) -> GroupInput<'a> {
+    fn input<'a>(&'a self, x: &'a Tensor, pass: &'a AdapterPass) -> GroupInput<'a> {
         GroupInput {
             x,
             adapters: &self.adapters,
-            dropout,
+            pass,
         }
     }
 }

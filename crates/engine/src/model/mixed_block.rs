@@ -55,14 +55,14 @@ impl MixedBlock {
     /// The stream behind the block, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MixedSaved)> {
         let _span = span::module(Module::Attention);
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
-        let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
+        let (projected, input_xa) = self.projections.forward(&normed, pass)?;
         drop(normed);
         let offsets = stream.documents().offsets;
         let ruled = self.rule.ruled(&projected, offsets, None)?;
         let mixed = self.rule.mixed(&projected, ruled.as_ref(), offsets, None)?;
-        let (y, output_xa, behind) = self.end.forward(x, &mixed, dropout)?;
+        let (y, output_xa, behind) = self.end.forward(x, &mixed, pass)?;
         let saved = MixedSaved {
             x: x.clone(),
             rstd,
@@ -79,12 +79,12 @@ impl MixedBlock {
     pub(super) fn infer(&self, x: &Tensor, stream: &Stream<'_>, slot: &CacheSlot<'_>) -> Result<Tensor> {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
-        let (projected, _) = self.projections.forward(&normed, None)?;
+        let (projected, _) = self.projections.forward(&normed, &stream.pass)?;
         let offsets = stream.documents().offsets;
         let ruled = self.rule.ruled(&projected, offsets, Some(slot))?;
         let mixed = self.rule.mixed(&projected, ruled.as_ref(), offsets, Some(slot))?;
         self.rule.keep(&projected, slot)?;
-        Ok(self.end.forward(x, &mixed, None)?.0)
+        Ok(self.end.forward(x, &mixed, &stream.pass)?.0)
     }
 
     /// The stream behind the block, (T, H), made again from what [`MixedBlock::forward`] kept, to the same bits.
@@ -92,7 +92,7 @@ impl MixedBlock {
         let _span = span::phase(StepPhase::Recompute);
         let mixed = || self.mixed_again(saved, stream);
         let (xa, behind) = (&saved.output_xa, saved.behind.as_ref());
-        self.end.recompute(&saved.x, mixed, xa, behind, stream.dropout.as_ref())
+        self.end.recompute(&saved.x, mixed, xa, behind, &stream.pass)
     }
 
     /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.
@@ -104,7 +104,7 @@ impl MixedBlock {
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Attention);
-        let (dropout, offsets) = (stream.dropout.as_ref(), stream.documents().offsets);
+        let (pass, offsets) = (&stream.pass, stream.documents().offsets);
         let MixedSaved {
             x,
             rstd,
@@ -118,7 +118,7 @@ impl MixedBlock {
         drop(branch);
         let mixed = || self.rule.mixed(&projected, ruled.as_ref(), offsets, None);
         let out = &self.end.out;
-        let d_mixed = out.backward(mixed, &output_xa, vec![d_output], dropout, true)?;
+        let d_mixed = out.backward(mixed, &output_xa, vec![d_output], pass, true)?;
         drop(output_xa);
         let Some(d_mixed) = d_mixed else { return Ok(None) };
         let d_projected = self.rule.backward(projected, ruled, d_mixed, offsets)?;
@@ -126,7 +126,7 @@ impl MixedBlock {
         let wants_d_normed = wants_dx || self.norm.as_ref().is_some_and(|norm| norm.weight.is_trained());
         let d_normed = self
             .projections
-            .backward(normed, &input_xa, d_projected, dropout, wants_d_normed)?;
+            .backward(normed, &input_xa, d_projected, pass, wants_d_normed)?;
         let Some(d_normed) = d_normed else { return Ok(None) };
         let before = Before {
             norm: self.norm.as_ref(),

@@ -28,7 +28,7 @@ impl MlpBlock {
     pub(super) fn forward(&self, x: &Tensor, onto: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MlpSaved)> {
         let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
-        let (y, down_xa, behind) = self.end.forward(onto, &inner, stream.dropout.as_ref())?;
+        let (y, down_xa, behind) = self.end.forward(onto, &inner, &stream.pass)?;
         (saved.down_xa, saved.behind) = (down_xa, behind);
         Ok((y, saved))
     }
@@ -41,14 +41,14 @@ impl MlpBlock {
         }
         let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
-        saved.down_xa = self.end.out.recompute(&inner, stream.dropout.as_ref())?;
+        saved.down_xa = self.end.out.recompute(&inner, &stream.pass)?;
         Ok(saved)
     }
 
     /// What is kept up to the activation's output, and that output (T, I).
     fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(MlpSaved, Tensor)> {
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
-        let (projected, input_xa) = self.projections.forward(&normed, stream.dropout.as_ref())?;
+        let (projected, input_xa) = self.projections.forward(&normed, &stream.pass)?;
         drop(normed);
         let (gate, up) = self.activation.split(projected)?;
         let inner = self.activation.forward(gate.as_ref(), &up)?;
@@ -74,11 +74,11 @@ impl MlpBlock {
         stream: &Stream<'_>,
     ) -> Result<Tensor> {
         let _span = span::module(Module::Mlp);
-        let dropout = stream.dropout.as_ref();
+        let pass = &stream.pass;
         let d_down = self.end.backward(saved.behind, &dy)?;
         let inner = || self.activation.forward(saved.gate.as_ref(), &saved.up);
         let out = &self.end.out;
-        let d_inner = out.backward(inner, &saved.down_xa, vec![d_down], dropout, true)?;
+        let d_inner = out.backward(inner, &saved.down_xa, vec![d_down], pass, true)?;
         drop(saved.down_xa);
         let d_inner = expect_gradient(d_inner)?;
         let d_projected = self.activation.backward(saved.gate, &saved.up, d_inner)?;
@@ -87,7 +87,7 @@ impl MlpBlock {
         let normed = || Ok(forward_before(self.norm.as_ref(), &x)?.0);
         let d_normed = self
             .projections
-            .backward(normed, &saved.input_xa, d_projected, dropout, true)?;
+            .backward(normed, &saved.input_xa, d_projected, pass, true)?;
         let before = Before {
             norm: self.norm.as_ref(),
             x: &x,

@@ -4,6 +4,7 @@
 //! ([`saved::LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
 
 mod activation;
+mod adapter_pass;
 mod attention_block;
 mod block_end;
 mod branches;
@@ -40,6 +41,7 @@ mod saved;
 mod stream;
 mod traced;
 
+pub(crate) use adapter_pass::{AdapterPass, RowOwners};
 pub(crate) use build::Trainables;
 pub(crate) use cache::KeyValueCache;
 pub(crate) use decoder::{Decoder, Keep};

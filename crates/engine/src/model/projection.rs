@@ -195,7 +195,7 @@ impl Projection {
         dora: &Dora,
         input: &GroupInput<'_>,
     ) -> Result<Tensor> {
-        if input.dropout.is_none() {
+        if input.pass.dropout.is_none() {
             let y = matmul::nt_sum(&[base, adapter.update(xa)], 1)?;
             gain::scale(&y, &dora.gain, 0.0)?;
             return Ok(y);
@@ -227,7 +227,7 @@ impl Projection {
         let before = matmul::nt_sum(&[base, adapter.update(xa)], 0)?;
         gain::backward(&dy, &before, &dora.gain, &dora.norm, &dora.magnitude.gradient)?;
         let update = before;
-        if input.dropout.is_none() {
+        if input.pass.dropout.is_none() {
             return Ok(OutputGradients::plain(update));
         }
         let dropped_base = dy.copy()?;

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::DropoutKey;
 use super::traced::attention::Documents;
 use super::traced::loss_head::Targets;
+use super::{AdapterPass, DropoutKey, RowOwners};
 use crate::data::MicroBatch;
 use peft_tune_kernels::gpu;
 use peft_tune_kernels::ops::loss_head::{PlacedTargets, Sums, target_positions};
@@ -17,8 +17,7 @@ pub(crate) struct Stream<'a> {
     pub ids: Tensor,
     /// (T,) U32
     pub positions: Tensor,
-    /// Absent in evaluation, and where the dropout is 0.
-    pub dropout: Option<DropoutKey>,
+    pub pass: AdapterPass,
     /// Factor on the gradient of the loss sum; absent where nothing trains.
     pub gradient_scale: Option<f32>,
     /// On a GPU.
@@ -59,7 +58,7 @@ impl<'a> Stream<'a> {
             batch,
             ids: Tensor::from_slice(&batch.input_ids, tokens, device)?,
             positions: Tensor::from_slice(&batch.positions, tokens, device)?,
-            dropout,
+            pass: AdapterPass { dropout, owners: None },
             gradient_scale,
             place: None,
         })
@@ -93,10 +92,16 @@ impl<'a> Stream<'a> {
             batch,
             ids: place.ids.clone(),
             positions: place.positions.clone(),
-            dropout,
+            pass: AdapterPass { dropout, owners: None },
             gradient_scale,
             place: Some(place.clone()),
         }
+    }
+
+    /// The same for adapters side by side, of which each row has one.
+    pub(crate) fn owned_by(mut self, owners: Option<RowOwners>) -> Self {
+        self.pass.owners = owners;
+        self
     }
 
     /// The documents that attention stays in.
@@ -214,7 +219,7 @@ mod tests {
             assert_eq!(words(&targets(&stream).rows), [0, 1, 3]);
             // The tensors of the first see the second.
             let expected = Stream::onto(&place, &second, key(1), Some(0.25)).unwrap();
-            let (placed, key) = (targets(&stream), expected.dropout.as_ref().unwrap().masks.words());
+            let (placed, key) = (targets(&stream), expected.pass.dropout.as_ref().unwrap().masks.words());
             assert_eq!(words(&stream.ids), [4, 5, 6, 1, 2]);
             assert_eq!(
                 (words(&placed.ids), words(&placed.scale)),
@@ -224,7 +229,10 @@ mod tests {
                 words(stream.documents().bounds.unwrap()),
                 [0, 0, 0, 3, 3, 3, 3, 3, 5, 5]
             );
-            assert_eq!(words(stream.dropout.unwrap().masks.on_device.as_ref().unwrap()), key);
+            assert_eq!(
+                words(stream.pass.dropout.unwrap().masks.on_device.as_ref().unwrap()),
+                key
+            );
         });
     }
 

@@ -124,7 +124,13 @@ fn answer(
 ) -> Result<(f64, usize), TrainError> {
     let room = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0) + new_tokens;
     let begun = Instant::now();
-    let (mut decoding, logits) = generator.begin(prompts, room)?;
+    let (mut decoding, logits) = match generator.adapters() {
+        0 => generator.begin(prompts, room)?,
+        adapters => {
+            let owners: Vec<usize> = (0..prompts.len()).map(|place| place % adapters).collect();
+            generator.begin_each(prompts, &owners, room)?
+        }
+    };
     let mut tokens = most_likely(&logits)?;
     let first = begun.elapsed().as_secs_f64();
     for _ in 1..new_tokens {

@@ -18,6 +18,7 @@ mod memory;
 #[expect(clippy::module_inception, reason = "the noun of the folder is its main value")]
 mod profile;
 mod reference;
+mod requests;
 mod resident;
 pub mod sample;
 mod steady;
@@ -38,6 +39,7 @@ pub use profile::{
     PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
 pub use reference::Reference;
+pub use requests::{RequestLoad, RequestPoint, measure_requests};
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use sample::DeviceSample;
 pub use steady::{Median, Throughput, WarmupDetector, median};

@@ -41,6 +41,33 @@ impl TrainedSet {
         Self::start(base, ModelPlan::adapted(base.architecture(), &settings)?, 0)
     }
 
+    /// Adapters side by side, of which each row sees one; see [`ModelPlan::side_by_side`].
+    pub(crate) fn side_by_side(base: &BaseModel, adapters: &[Self]) -> Result<Self, TrainError> {
+        let plans: Vec<ModelPlan> = adapters.iter().map(|adapter| adapter.plan.clone()).collect();
+        let plan = ModelPlan::side_by_side(base.architecture(), &plans)?;
+        let set = Self {
+            parameters: Parameters::zeros(plan.layout.clone(), base.device())?,
+            replaced: HashMap::new(),
+            plan,
+        };
+        let of_adapters: Vec<_> = adapters
+            .iter()
+            .map(|adapter| (adapter, adapter.plan.adapters()))
+            .collect();
+        for (joined, slots) in set.plan.adapted_linears() {
+            let (mut below, mut beside) = (Vec::new(), Vec::new());
+            for (adapter, linears) in &of_adapters {
+                if let Some((linear, own)) = linears.get(joined.linear.name.as_str()) {
+                    below.push(adapter.parameters.value(own.lora_a)?);
+                    beside.push((adapter.parameters.value(own.lora_b)? * linear.scaling)?);
+                }
+            }
+            start_from(&set.parameters, slots.lora_a, &Tensor::cat(&below, 0)?)?;
+            start_from(&set.parameters, slots.lora_b, &Tensor::cat(&beside, 1)?)?;
+        }
+        Ok(set)
+    }
+
     /// Nothing: the base model as it is.
     pub(crate) fn nothing(base: &BaseModel) -> Result<Self, TrainError> {
         Self::start(base, ModelPlan::frozen(base.architecture()), 0)
