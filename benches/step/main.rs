@@ -1,7 +1,7 @@
 //! A whole training step on random models: tokens/s, where the time goes, and the bytes that it takes.
 //!
 //! `cargo bench --bench step -- [--shapes 135m,5m] [--precisions fp32,bf16] [--checkpointing none,full] [--steps 5]
-//! [--adapter none] [--json]`
+//! [--activations none,int8_forward,int8_both] [--adapter none] [--json]`
 //!
 //! A mixture of experts stands beside a dense model of the same active products: `--shapes 5m-experts,5m-dense` and
 //! `--shapes 500m-experts,500m-dense`. A step of the mixture should take at most 1.3 times the dense one's time.
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::chunk_tokens;
-use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
+use peft_tune_core::recipe::{ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::profile::{CountingAllocator, HostMemory, median};
 use peft_tune_engine::{BaseModel, StepSeconds, Trainer};
@@ -101,6 +101,7 @@ struct Options {
     shapes: Vec<String>,
     precisions: Vec<String>,
     checkpointing: Vec<String>,
+    activations: Vec<ActivationQuantization>,
     steps: usize,
     /// Trains all parameters instead of an adapter.
     whole_model: bool,
@@ -129,10 +130,11 @@ fn main() {
     HostMemory::keep_freed();
     if !options.json {
         println!(
-            "{:6} {:10} {:12} {:>10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8}",
+            "{:6} {:10} {:12} {:12} {:>10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8}",
             "shape",
             "precision",
             "checkpoint",
+            "activations",
             "tokens/s",
             "forward",
             "backward",
@@ -150,20 +152,31 @@ fn main() {
             let base = BaseModel::random(architecture, 1, kind, &Device::Cpu).expect("a random model fits in memory");
             let base = Arc::new(base);
             for (checkpointing, setting) in chosen(&CHECKPOINTING, &options.checkpointing) {
-                let measured = measure(&base, setting, &options);
-                print(&[shape, precision, checkpointing], &measured, options.json);
-                if !options.whole_model && base.architecture().experts.is_none() {
-                    print_floor(&base, setting, &measured, options.json);
+                for activations in &options.activations {
+                    if !activations.is_none() && !kind.is_quantized() {
+                        continue;
+                    }
+                    let measured = measure(&base, (setting, *activations), &options);
+                    let names = [shape, precision, checkpointing, activations.name()];
+                    print(&names, &measured, options.json);
+                    if !options.whole_model && base.architecture().experts.is_none() {
+                        print_floor(&base, setting, &measured, options.json);
+                    }
                 }
             }
         }
     }
 }
 
-fn measure(base: &Arc<BaseModel>, checkpointing: Checkpointing, options: &Options) -> Measured {
+fn measure(
+    base: &Arc<BaseModel>,
+    (checkpointing, activations): (Checkpointing, ActivationQuantization),
+    options: &Options,
+) -> Measured {
     let mut recipe = Recipe::new("random", DataSettings::default());
     recipe.precision = base.precision();
     recipe.gradient_checkpointing = checkpointing;
+    recipe.activation_quantization = activations;
     recipe.adapter = (!options.whole_model).then(|| AdapterSettings {
         rank: RANK,
         ..AdapterSettings::default()
@@ -222,15 +235,16 @@ fn batch(vocabulary: usize) -> MicroBatch {
     MicroBatch::from_documents(&rows)
 }
 
-fn print(names: &[&str; 3], measured: &Measured, json: bool) {
+fn print(names: &[&str; 4], measured: &Measured, json: bool) {
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
     let Measured { seconds, .. } = measured;
     if json {
         println!(
-            r#"{{"shape": "{}", "precision": "{}", "checkpointing": "{}", "tokens_per_s": {:.1}, "forward_s": {:.5}, "backward_s": {:.5}, "optimizer_s": {:.5}, "gflop_per_s": {:.1}, "peak_bytes": {}, "base_bytes": {}, "saved_bytes": {}, "page_faults": {:.0}}}"#,
+            r#"{{"shape": "{}", "precision": "{}", "checkpointing": "{}", "activations": "{}", "tokens_per_s": {:.1}, "forward_s": {:.5}, "backward_s": {:.5}, "optimizer_s": {:.5}, "gflop_per_s": {:.1}, "peak_bytes": {}, "base_bytes": {}, "saved_bytes": {}, "page_faults": {:.0}}}"#,
             names[0],
             names[1],
             names[2],
+            names[3],
             measured.tokens_per_s,
             seconds.forward,
             seconds.backward,
@@ -244,10 +258,11 @@ fn print(names: &[&str; 3], measured: &Measured, json: bool) {
         return;
     }
     println!(
-        "{:6} {:10} {:12} {:>10.0} {:>6.0} ms {:>6.0} ms {:>6.1} ms {:>9.0} {:>8.0} {:>8.0} {:>8.0} {:>8.0}",
+        "{:6} {:10} {:12} {:12} {:>10.0} {:>6.0} ms {:>6.0} ms {:>6.1} ms {:>9.0} {:>8.0} {:>8.0} {:>8.0} {:>8.0}",
         names[0],
         names[1],
         names[2],
+        names[3],
         measured.tokens_per_s,
         1e3 * seconds.forward,
         1e3 * seconds.backward,
@@ -320,6 +335,7 @@ fn options() -> Options {
         shapes: names("135m,5m"),
         precisions: names("fp32,bf16"),
         checkpointing: names("none,full"),
+        activations: vec![ActivationQuantization::None],
         steps: 5,
         whole_model: false,
         json: false,
@@ -331,6 +347,13 @@ fn options() -> Options {
             "--shapes" => options.shapes = names(&value()),
             "--precisions" => options.precisions = names(&value()),
             "--checkpointing" => options.checkpointing = names(&value()),
+            "--activations" => {
+                let named = |name: String| {
+                    let found = ActivationQuantization::from_name(&name);
+                    found.unwrap_or_else(|| panic!("`{name}` is none of {}", ActivationQuantization::NAMES.join(", ")))
+                };
+                options.activations = names(&value()).into_iter().map(named).collect();
+            }
             "--steps" => options.steps = value().parse().unwrap_or_else(|_| panic!("--steps takes a number")),
             "--adapter" => options.whole_model = value() == "none",
             "--json" => options.json = true,

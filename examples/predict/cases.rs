@@ -7,7 +7,8 @@ use candle_core::Device;
 use peft_tune_core::architecture::{Architecture, Family, LinearRole};
 use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload};
 use peft_tune_core::recipe::{
-    AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
+    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe,
+    TargetModules, TargetPreset,
 };
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::profile::{HostMemory, ceilings};
@@ -130,6 +131,16 @@ impl Case {
         if is_full && recipe.precision.is_quantized() {
             recipe.precision = Precision::Bf16;
         }
+        // Of the settings that are drawn already, by chance, those that can: what follows is drawn as before.
+        if recipe.precision.is_quantized() && recipe.gradient_checkpointing != Checkpointing::Full {
+            recipe.activation_quantization = match recipe.optimizer.kind {
+                OptimizerKind::AdamW | OptimizerKind::Lion => ActivationQuantization::Int8Forward,
+                OptimizerKind::PagedAdamW | OptimizerKind::Sgd | OptimizerKind::Muon => {
+                    ActivationQuantization::Int8Both
+                }
+                _ => ActivationQuantization::None,
+            };
+        }
         let config = config(family, random);
         let narrowest = Architecture::from_json(Path::new("config.json"), &config).map_or(1, |model| narrowest(&model));
         if let Some(adapter) = &mut recipe.adapter {
@@ -159,9 +170,10 @@ impl Case {
         };
         let name = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         format!(
-            "{} | {} | {} | {} | {adapter} | {} x {}",
+            "{} | {} | activations {} | {} | {} | {adapter} | {} x {}",
             self.family,
             self.recipe.precision.name(),
+            self.recipe.activation_quantization,
             self.recipe.gradient_checkpointing,
             name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
             self.rows,

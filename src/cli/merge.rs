@@ -1,13 +1,13 @@
 //! `peft-tune merge`: folds an adapter into its base model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
 use super::output::{tell, write_result};
 use crate::report::bytes;
-use crate::space::Bytes;
+use crate::space::{Bytes, RecipeFile};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, Generator, GgufFile, GgufType, MergedModel, ModelDirectory, WrittenDtype};
@@ -101,6 +101,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     // Codes are widened and not quantized again: merged weights are plain ones.
     let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
     let precision = if stored.is_quantized() { Precision::Fp32 } else { stored };
+    tell_ignored(&args.adapter);
     let base = args.compute.load(&files, precision)?;
     let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
     let merged = merged.merged().map_err(CliError::bad_input)?;
@@ -119,6 +120,20 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         args.output.display(),
         bytes(size as f64)
     ))
+}
+
+/// Says what of the adapter's training has no place in a merged model.
+fn tell_ignored(adapter: &Path) {
+    let Ok(recipe) = RecipeFile::read(&adapter.join("recipe.yaml")) else {
+        return;
+    };
+    let activations = recipe.activation_quantization;
+    if !activations.is_none() {
+        tell(format_args!(
+            "the adapter was trained with `activation_quantization: {activations}`, which is no part of a merged model: its activations are \
+             not quantized"
+        ));
+    }
 }
 
 fn write_gguf(args: &Args, files: &ModelFiles, stored: OutType, merged: &MergedModel<'_>) -> Result<(), CliError> {

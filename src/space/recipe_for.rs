@@ -1,8 +1,8 @@
 //! From sampled values to a recipe.
 
 use super::Study;
-use peft_tune_core::recipe::Recipe;
 use peft_tune_core::recipe::settings::{SetError, SettingRow, setting, settings};
+use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
@@ -27,6 +27,11 @@ pub enum RecipeError {
         "full fine-tuning cannot train quantized weights; search the quantized precisions with `method: lora` only"
     )]
     QuantizedWhole,
+    #[error(
+        "`activation_quantization` rounds what quantized weights are multiplied with, and `precision` is {precision}; search it with \
+         `when: {{precision: [int8, nf4, nf4_double]}}`"
+    )]
+    ActivationsOfDense { precision: Precision },
 }
 
 /// The recipe of one trial: the study's base with its fixed and the sampled values.
@@ -49,6 +54,10 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
     }
     if recipe.adapter.is_none() && recipe.precision.is_quantized() {
         return Err(RecipeError::QuantizedWhole);
+    }
+    if !recipe.activation_quantization.is_none() && !recipe.precision.is_quantized() {
+        let precision = recipe.precision;
+        return Err(RecipeError::ActivationsOfDense { precision });
     }
     Ok(recipe)
 }

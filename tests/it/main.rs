@@ -19,6 +19,8 @@ fn program() -> std::process::Command {
 
 /// Accuracies as objectives and constraints, measured on real trials.
 mod accuracy;
+/// Activations in 8 bits: trainings, searches and what is refused.
+mod activations;
 /// Models under a name of their own.
 mod adopt;
 /// Every way to look at a study says the same of it.

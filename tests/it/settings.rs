@@ -264,7 +264,7 @@ impl Engine {
     }
 
     /// Recipes in which settings are changed: an adapter, one with all that may come with it, the whole model, and, with the
-    /// first optimizer, the other schedules.
+    /// first optimizer, the other schedules and quantized weights.
     fn contexts(&self, kind: OptimizerKind) -> Vec<Recipe> {
         let mut plain = self.recipe.clone();
         plain.optimizer.kind = kind;
@@ -283,7 +283,10 @@ impl Engine {
             .into_iter()
             .filter(|_| kind == OptimizerKind::default());
         let others: Vec<_> = schedules.map(with_schedule).collect();
-        [vec![plain, rich, full], others].concat()
+        let mut quantized = plain.clone();
+        quantized.precision = Precision::Int8;
+        let quantized = (kind == OptimizerKind::default()).then_some(quantized);
+        [vec![plain, rich, full], others, quantized.into_iter().collect()].concat()
     }
 
     /// Every setting changed with every optimizer. All values are tried with the first optimizer, and where it depends on the
@@ -426,7 +429,11 @@ fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
     let with = |value: ParamValue| {
         let mut changed = recipe.clone();
         let is_set = row.legal.allows(&value) && (row.get)(recipe).is_some() && (row.set)(&mut changed, &value).is_ok();
-        let can_train = changed.adapter.is_some() || !changed.precision.is_quantized();
+        let is_quantized = changed.precision.is_quantized();
+        let can_train = match is_quantized {
+            true => changed.adapter.is_some(),
+            false => changed.activation_quantization.is_none(),
+        };
         (is_set && can_train && changed != *recipe).then_some((value, changed))
     };
     values.into_iter().filter_map(with).collect()
@@ -436,8 +443,10 @@ fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
 #[test]
 fn every_setting_has_values_to_try() {
     let recipe = Recipe::new("model", DataSettings::default());
+    let mut quantized = recipe.clone();
+    quantized.precision = Precision::Int8;
     let untried: BTreeSet<_> = settings()
-        .filter(|row| changed(row, &recipe).is_empty())
+        .filter(|row| changed(row, &recipe).is_empty() && changed(row, &quantized).is_empty())
         .map(|row| row.name)
         .collect();
     assert_eq!(untried, BTreeSet::new());

@@ -3,6 +3,7 @@
 //! A search space fixes some of them and samples the rest; `recipe.yaml` files hold one. Every field has a default
 //! except the model, the data and, for LoRA, nothing else: `peft-tune train` runs what is written here.
 
+mod activation_quantization;
 mod adapter;
 mod batch;
 mod data;
@@ -22,6 +23,7 @@ mod value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use activation_quantization::{ActivationQuantization, ActivationQuantizationRow};
 pub use adapter::{
     AdapterBias, AdapterInit, AdapterInitRow, AdapterSettings, TargetModules, TargetPreset, TargetPresetRow,
 };
@@ -51,6 +53,9 @@ pub struct Recipe {
     /// How the frozen base weights are stored and multiplied.
     #[serde(default)]
     pub precision: Precision,
+    /// Which products of quantized base weights take their activations in 8 bits.
+    #[serde(default, skip_serializing_if = "ActivationQuantization::is_none")]
+    pub activation_quantization: ActivationQuantization,
     #[serde(default)]
     pub batch: BatchSettings,
     #[serde(default)]
@@ -75,6 +80,7 @@ impl Recipe {
             data,
             adapter: default_adapter(),
             precision: Precision::default(),
+            activation_quantization: ActivationQuantization::default(),
             batch: BatchSettings::default(),
             gradient_checkpointing: Checkpointing::default(),
             optimizer: OptimizerSettings::default(),

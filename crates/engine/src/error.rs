@@ -9,6 +9,7 @@ use super::parallel::CollectiveError;
 use super::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_core::plan::PlanError;
+use peft_tune_core::recipe::ActivationQuantization;
 use peft_tune_kernels::device::DeviceError;
 
 /// A training that cannot start or continue.
@@ -48,6 +49,11 @@ pub enum TrainError {
         "the latent attention of `{family}` runs on the CPU only so far; name `cpu` as the device, or take another model"
     )]
     LatentOnGpu { family: &'static str },
+
+    #[error(
+        "`activation_quantization: {activations}` runs on the CPU only so far; name `cpu` as the device, or take it out of the recipe"
+    )]
+    ActivationsOnGpu { activations: ActivationQuantization },
 
     #[error(
         "layers of `{family}` have a convolution or a delta rule in place of attention, which run on the CPU only so far; name `cpu` as \

@@ -1,5 +1,7 @@
 //! What can be wrong with the settings of an adapter for a model.
 
+use crate::recipe::{ActivationQuantization, Precision};
+
 /// Settings that no training can have on this model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
@@ -81,4 +83,12 @@ pub enum PlanError {
         "adapter {number} cannot answer beside others: {what}; measure it by itself (`--adapter`), or leave it out"
     )]
     NotSideBySide { number: usize, what: &'static str },
+    #[error(
+        "`activation_quantization: {activations}` needs quantized base weights, and `precision` is {precision}; set `precision` to int8, \
+         nf4 or nf4_double, or take `activation_quantization` out"
+    )]
+    ActivationsOfDense {
+        activations: ActivationQuantization,
+        precision: Precision,
+    },
 }

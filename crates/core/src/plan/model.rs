@@ -11,7 +11,7 @@ use crate::architecture::{
     Architecture, CORRECTION, EMBEDDING, ExpertPart, KeyValueSource, LAYER_INPUT_NORM, LAYER_INPUT_TABLE, LAYER_SCALAR,
     LM_HEAD, Mixer, Projection, QueryKeyNorm,
 };
-use crate::recipe::{AdapterBias, AdapterSettings, Recipe};
+use crate::recipe::{ActivationQuantization, AdapterBias, AdapterSettings, Recipe};
 
 /// One projection of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +133,8 @@ pub struct ModelPlan {
     pub input_table_trains: bool,
     /// Whether something of what makes these inputs trains, embedded tokens among it.
     pub inputs_train: bool,
+    /// Which products of frozen quantized weights take their activations in 8 bits.
+    pub activation_quantization: ActivationQuantization,
 }
 
 impl ProjectionPlan {
@@ -190,6 +192,13 @@ impl ModelPlan {
         if recipe.adapter.is_none() && recipe.precision.is_quantized() {
             return Err(PlanError::QuantizedWhole);
         }
+        let activations = recipe.activation_quantization;
+        if !activations.is_none() && !recipe.precision.is_quantized() {
+            return Err(PlanError::ActivationsOfDense {
+                activations,
+                precision: recipe.precision,
+            });
+        }
         if let (None, Some((number, _))) = (&recipe.adapter, architecture.layer_numbers().first()) {
             return Err(PlanError::NumbersWhole { name: number });
         }
@@ -208,10 +217,14 @@ impl ModelPlan {
                 family: architecture.family.name(),
             });
         }
-        match &recipe.adapter {
-            Some(settings) => Self::adapted(architecture, settings),
-            None => Ok(Self::whole(architecture)),
-        }
+        let plan = match &recipe.adapter {
+            Some(settings) => Self::adapted(architecture, settings)?,
+            None => Self::whole(architecture),
+        };
+        Ok(Self {
+            activation_quantization: activations,
+            ..plan
+        })
     }
 
     /// An adapter on frozen weights.
@@ -270,6 +283,7 @@ impl ModelPlan {
             inputs: GroupPlan::default(),
             input_table_trains: false,
             inputs_train: false,
+            activation_quantization: ActivationQuantization::None,
         };
         let (adapters, whole) = (plan.adapters(), plan.whole_slots());
         let head = match architecture.tied_embeddings {

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::scratch::{Buffer, ThreadScratch};
+use super::storage::BLOCK as BLOCK_OF_CODES;
 
 /// Vector instructions that products run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +134,14 @@ pub mod thin {
     pub fn sums(few: usize, many: usize) -> usize {
         few.div_ceil(ROWS) * many.div_ceil(COLUMNS) * ROWS * COLUMNS
     }
+}
+
+/// Products of bytes.
+pub mod int8 {
+    /// Lines of a vector for a block of 64 of the summed dimension: sixteen of codes, one of sums and one of factors.
+    pub const BLOCK_LINES: usize = 18;
+    /// Rows of a tile.
+    pub const TILE_ROWS: usize = 4;
 }
 
 /// Products on AMX, in MR micro-panels of 32 rows and NR micro-panels of 32 columns.
@@ -266,6 +275,8 @@ pub struct Call {
     pub bf16: bool,
     /// Whether the right operand is dequantized on the way.
     pub quantized: bool,
+    /// Whether it is a product of bytes: the left operand is quantized on the way as well.
+    pub in_bytes: bool,
     /// Whether the result is F32.
     pub f32_result: bool,
 }
@@ -276,6 +287,9 @@ impl Call {
         let pairs = self.runs_on_pairs(vectors);
         if matches!(vectors, Vectors::Other | Vectors::None) {
             return;
+        }
+        if self.in_bytes {
+            return self.keep_bytes(kept, vectors, threads);
         }
         if self.form == Form::Tn && self.left_bytes == 4 && thin::takes([self.depth, self.rows, self.columns]) {
             let (few, many) = (self.rows.min(self.columns), self.rows.max(self.columns));
@@ -304,6 +318,22 @@ impl Call {
             let units = in_units(self.longest_term).min(KC_UNITS);
             self.keep_quantized(kept, pairs, 4 * columns.min(NR) * units);
         }
+    }
+
+    /// What a product of bytes keeps: the codes of the left operand, and NR micro-panels over the whole depth.
+    fn keep_bytes(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
+        let terms = self.depth.div_ceil(self.longest_term.max(1));
+        let codes = self.depth.next_multiple_of(BLOCK_OF_CODES);
+        kept.ask(Buffer::ByteCodes, self.rows * (codes + 4 * terms));
+        let pairs = self.bf16 && vectors.multiplies_pairs() && self.adapter_depth.is_multiple_of(2);
+        let units = self.adapter_depth.div_ceil(if pairs { 2 } else { 1 });
+        let lines = codes / BLOCK_OF_CODES * int8::BLOCK_LINES + units;
+        let (group, _) = task_shape(self.rows, self.columns, [lines; 2], threads);
+        let columns = (group * NR).min(self.columns.max(1));
+        kept.ask(
+            Buffer::ByteNrPanels,
+            columns.div_ceil(NR) * VECTORS * lines * LINE_BYTES,
+        );
     }
 
     fn keep_quantized(&self, kept: &mut ThreadScratch, pairs: bool, bytes: usize) {
@@ -380,6 +410,17 @@ impl Call {
 
     /// Memory that the call takes and frees.
     pub fn spike(&self, vectors: Vectors) -> u64 {
+        if self.in_bytes {
+            // The adapters' part is a product of its own kind.
+            let others = Self {
+                depth: self.adapter_depth,
+                adapter_depth: 0,
+                quantized: false,
+                in_bytes: false,
+                ..*self
+            };
+            return if others.depth > 0 { others.spike(vectors) } else { 0 };
+        }
         let (narrow, depth) = (self.left_bytes < 4, self.depth + self.adapter_depth);
         let left = match self.form {
             Form::Tn => self.depth * self.rows,

@@ -21,9 +21,13 @@ pub enum Buffer {
     BackwardBlocks,
     /// NR micro-panels of a task of AMX.
     AmxRight,
+    /// NR micro-panels of a task of bytes.
+    ByteNrPanels,
     /// Left operand and sums of AMX, which the calling thread keeps for all.
     AmxLeft,
     AmxSums,
+    /// Left operands in bytes, which the calling thread keeps for all.
+    ByteCodes,
     /// Sums of the tasks of an adapter's gradient.
     ThinSums,
     /// A quantized weight, dequantized as a whole to 16 bits or to F32: on a GPU.

@@ -3,6 +3,7 @@
 //! | grid | coordinates | value |
 //! |---|---|---|
 //! | `products` nt, nn | rows, columns, depth | s, right operand as the precision stores it |
+//! | `byte_products` nt, nn | rows, columns, depth | s, the same with activations in 8 bits |
 //! | `adapter_nt`, `adapter_nn` | rows, rank, width | s, F32 right operand |
 //! | `gradient_a`, `gradient_b` | rank, width, tokens | s |
 //! | passes | elements | s |
@@ -32,6 +33,9 @@ pub struct Ceilings {
     pub host_to_device_bytes_per_s: Option<f64>,
     /// Products with base weights, by their storage.
     pub products: BTreeMap<Precision, WeightProducts>,
+    /// The same with activations in 8 bits.
+    #[serde(default)]
+    pub byte_products: BTreeMap<Precision, WeightProducts>,
     /// Everything else, by the precision that stands for the compute dtype.
     pub ops: BTreeMap<Precision, OpTimes>,
     /// The optimizer's passes, which are F32 always.
@@ -86,6 +90,7 @@ impl Ceilings {
         };
         let has = |pass: &Pass| ops.passes.contains_key(pass) || self.updates.contains_key(pass);
         self.products.contains_key(&precision)
+            && (!precision.is_quantized() || self.byte_products.contains_key(&precision))
             && self.whole_steps.contains_key(&precision)
             && Pass::all().all(|pass| has(&pass))
     }
@@ -113,6 +118,15 @@ impl Ceilings {
     pub fn headlines(&self) -> Vec<Headline> {
         let mut headlines = Vec::new();
         let mut push = |name: String, value: f64, unit| headlines.push(Headline { name, value, unit });
+        for (precision, products) in &self.byte_products {
+            for (class, shape) in CLASSES {
+                if let Some(seconds) = products.nt.at(&shape) {
+                    let flops = 2.0 * shape.iter().product::<f64>();
+                    let name = format!("gemm {}, int8 activations, {class}", precision.name());
+                    push(name, flops / seconds / 1e9, "GFLOP/s");
+                }
+            }
+        }
         for (precision, products) in &self.products {
             let storage = precision.name();
             for (class, shape) in CLASSES {

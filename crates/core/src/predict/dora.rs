@@ -62,6 +62,8 @@ impl StepTracer<'_> {
             let call = Call {
                 left_bytes: 4,
                 f32_result: true,
+                // Norms are exact.
+                in_bytes: false,
                 ..self.call(right, form, shape)
             };
             self.product(trace, Module::Adapters, right, call);

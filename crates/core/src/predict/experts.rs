@@ -118,6 +118,7 @@ impl StepTracer<'_> {
                 work: Work::Product(Product {
                     module,
                     right,
+                    in_bytes: call.in_bytes,
                     form: call.form,
                     rows: if is_summed { call.rows as f64 } else { group.rows },
                     columns: call.columns as f64,
@@ -140,6 +141,7 @@ impl StepTracer<'_> {
     ) {
         let call = Call {
             adapter_depth: rank,
+            in_bytes: false,
             ..self.call(Right::Weight, form, [mixture.rows, columns, depth])
         };
         self.grouped(trace, mixture, (module, Right::Weight), call);
@@ -505,6 +507,7 @@ impl StepTracer<'_> {
         let call = Call {
             adapter_depth: rank,
             longest_term: inner,
+            in_bytes: false,
             ..self.call(Right::Weight, Form::Nn, [rows, hidden, 2 * inner])
         };
         self.grouped(trace, mixture, (Module::GateUp, Right::Weight), call);

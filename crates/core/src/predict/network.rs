@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::architecture::Architecture;
 use crate::plan::{ModelPlan, ParameterLayout, PlanError};
-use crate::recipe::{AdapterSettings, Recipe};
+use crate::recipe::{ActivationQuantization, AdapterSettings, Recipe};
 
 /// Trained parameters of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,7 @@ struct Key {
     /// Without alpha; of the dropout only whether there is one.
     adapter: Option<AdapterSettings>,
     is_quantized: bool,
+    activation_quantization: ActivationQuantization,
 }
 
 /// Networks that are kept.
@@ -84,6 +85,7 @@ impl Networks {
                 ..settings
             }),
             is_quantized: recipe.precision.is_quantized(),
+            activation_quantization: recipe.activation_quantization,
         };
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, network)) = known.iter().find(|(known, _)| *known == key) {

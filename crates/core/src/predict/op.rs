@@ -70,6 +70,8 @@ pub enum Right {
 pub struct Product {
     pub module: Module,
     pub right: Right,
+    /// Whether both operands are multiplied as bytes.
+    pub in_bytes: bool,
     pub form: Form,
     pub rows: f64,
     pub columns: f64,

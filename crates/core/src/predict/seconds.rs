@@ -57,6 +57,7 @@ pub(super) struct Context<'a> {
 pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) -> Option<Seconds> {
     let times = Times {
         weights: ceilings.products.get(&context.precision)?,
+        bytes: ceilings.byte_products.get(&context.precision),
         dense: ceilings.products.get(&context.precision.compute())?,
         single: ceilings.products.get(&Precision::Fp32),
         ops: ceilings.ops.get(&context.precision.compute())?,
@@ -73,6 +74,8 @@ pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) ->
 
 struct Times<'a> {
     weights: &'a WeightProducts,
+    /// The same with activations in 8 bits, where they were measured.
+    bytes: Option<&'a WeightProducts>,
     dense: &'a WeightProducts,
     /// Products in F32, where they were measured.
     single: Option<&'a WeightProducts>,
@@ -102,6 +105,7 @@ impl Times<'_> {
     fn product(&self, product: &Product) -> Option<f64> {
         let Product {
             right,
+            in_bytes,
             form,
             rows,
             columns,
@@ -110,6 +114,7 @@ impl Times<'_> {
             ..
         } = *product;
         let weights = match right {
+            Right::Weight if in_bytes => self.bytes?,
             Right::Weight => self.weights,
             Right::Dense => self.dense,
             Right::Adapter => self.single.unwrap_or(self.dense),

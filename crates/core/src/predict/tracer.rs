@@ -115,7 +115,18 @@ impl<'a> StepTracer<'a> {
             left_bytes: self.c(),
             bf16: self.is_bf16(),
             quantized: right == Right::Weight && self.precision.is_quantized(),
+            in_bytes: right == Right::Weight && self.is_in_bytes(form),
             f32_result: self.c() == 4 || form == Form::Tn,
+        }
+    }
+
+    /// Whether products of base weights take their activations in 8 bits.
+    fn is_in_bytes(&self, form: Form) -> bool {
+        let row = self.plan.activation_quantization.row();
+        match form {
+            Form::Nt => row.forward,
+            Form::Nn => row.backward,
+            Form::Tn => false,
         }
     }
 
@@ -132,6 +143,7 @@ impl<'a> StepTracer<'a> {
         trace.run(Work::Product(Product {
             module,
             right,
+            in_bytes: call.in_bytes,
             form: call.form,
             rows: call.rows as f64,
             columns: call.columns as f64,

@@ -8,9 +8,9 @@ use half::bf16;
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::recipe::{ActivationQuantization, Precision};
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
-use peft_tune_kernels::quant::{Element, Int8, Nf4, QuantError, Quantized};
+use peft_tune_kernels::quant::{Element, Int8, Int8Blocks, Nf4, QuantError, Quantized};
 
 /// What a weight is stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(crate) struct QuantizedRows {
     rows: Range<usize>,
     /// Compute dtype.
     dtype: DType,
+    /// Which products take their activations in 8 bits.
+    activations: ActivationQuantization,
 }
 
 /// A quantized weight (out, in).
@@ -122,6 +124,13 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.fill_block(rows, columns, into),
             Self::Int8(codes) => codes.fill_block(rows, columns, into),
+        }
+    }
+
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> candle_core::Result<bool> {
+        match self {
+            Self::Nf4(codes) => codes.fill_int8(rows, columns, into),
+            Self::Int8(codes) => codes.fill_int8(rows, columns, into),
         }
     }
 
@@ -217,7 +226,20 @@ impl Weight {
 
     fn quantized(codes: Codes, dtype: DType) -> Self {
         let rows = 0..codes.shape().0;
-        Self::Quantized(QuantizedRows { codes, rows, dtype })
+        Self::Quantized(QuantizedRows {
+            codes,
+            rows,
+            dtype,
+            activations: ActivationQuantization::None,
+        })
+    }
+
+    /// The same weight for products that take their activations in 8 bits; a dense one as it is.
+    pub(crate) fn with_activations(self, activations: ActivationQuantization) -> Self {
+        match self {
+            Self::Dense(tensor) => Self::Dense(tensor),
+            Self::Quantized(weight) => Self::Quantized(QuantizedRows { activations, ..weight }),
+        }
     }
 
     /// Bytes of the whole weight with its block constants.
@@ -289,6 +311,14 @@ impl QuantizedMatrix for QuantizedRows {
             Codes::Nf4(_) => "nf4",
             Codes::Int8(_) => "int8",
         }
+    }
+
+    fn activations(&self) -> ActivationQuantization {
+        self.activations
+    }
+
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> candle_core::Result<bool> {
+        self.codes.fill_int8(self.of_whole(rows), columns, into)
     }
 
     fn is_on_cpu(&self) -> bool {

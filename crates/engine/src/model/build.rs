@@ -400,10 +400,13 @@ impl Builder<'_> {
     pub(super) fn matrix(&self, name: &str) -> Result<Matrix, TrainError> {
         Ok(match self.trainables.whole.get(name) {
             Some(slot) => Matrix::Trained(self.slot(*slot)?),
-            None => Matrix::Frozen(match self.trainables.replaced.get(name) {
-                Some(weight) => weight.clone(),
-                None => self.base.weight(name)?.clone(),
-            }),
+            None => {
+                let weight = match self.trainables.replaced.get(name) {
+                    Some(weight) => weight.clone(),
+                    None => self.base.weight(name)?.clone(),
+                };
+                Matrix::Frozen(weight.with_activations(self.trainables.plan.activation_quantization))
+            }
         })
     }
 

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::parameter::Trained;
 use crate::base::Weight;
+use peft_tune_core::recipe::ActivationQuantization;
 use peft_tune_kernels::ops::matmul::Factor;
 
 /// W (out, in) of a linear layer.
@@ -19,6 +20,14 @@ impl Matrix {
         match self {
             Self::Frozen(weight) => weight.factor(),
             Self::Trained(trained) => Factor::Dense(&trained.value),
+        }
+    }
+
+    /// The same weight for products whose other operand is no activation, and taken as it is.
+    pub(super) fn unrounded(&self) -> Self {
+        match self {
+            Self::Frozen(weight) => Self::Frozen(weight.clone().with_activations(ActivationQuantization::None)),
+            Self::Trained(trained) => Self::Trained(trained.clone()),
         }
     }
 

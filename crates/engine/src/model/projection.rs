@@ -91,7 +91,7 @@ impl Projection {
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;
         let _span = span::module(Module::Adapter);
-        dora.refresh(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
+        dora.refresh(self.weight.unrounded().factor(), a, &adapter.b.value, adapter.scaling)
     }
 
     /// y (T, out), from the group's input and its xa; added to `onto` where there is one.

@@ -60,6 +60,10 @@ impl Trainer {
     /// # Errors
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
+        let activations = recipe.activation_quantization;
+        if !activations.is_none() && !base.device().is_cpu() {
+            return Err(TrainError::ActivationsOnGpu { activations });
+        }
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
         // Where every parameter trains, the base model's own values have been copied and are not needed again; what is no

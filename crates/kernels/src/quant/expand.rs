@@ -42,6 +42,42 @@ pub(super) fn nf4_block<T: Element>(table: &Nf4Table, bytes: &[u8], scale: f32, 
     nf4_block_by_pairs(table, bytes, scale, into);
 }
 
+/// The sixteen values of NF4 in 127ths, rounded: each is off by 0.0037 of a block's largest value at most.
+const NF4_INT8: [i8; 16] = [-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127];
+
+/// The pairs of them that a byte of two codes stands for, high half first.
+const NF4_INT8_PAIRS: [[i8; 2]; 256] = {
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [NF4_INT8[byte >> 4], NF4_INT8[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
+/// Writes the value of each 4-bit code in 127ths; `into` has two elements for each byte, or one less.
+#[inline]
+pub(super) fn nf4_int8(bytes: &[u8], into: &mut [i8]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::is_there() {
+        // SAFETY: the processor has the features that the function is compiled for.
+        return unsafe { avx512::nf4_int8(bytes, into) };
+    }
+    nf4_int8_by_pairs(bytes, into);
+}
+
+#[inline(always)]
+fn nf4_int8_by_pairs(bytes: &[u8], into: &mut [i8]) {
+    let (pairs, last) = into.as_chunks_mut::<2>();
+    for (pair, byte) in pairs.iter_mut().zip(bytes) {
+        *pair = NF4_INT8_PAIRS[usize::from(*byte)];
+    }
+    if let ([element], Some(byte)) = (last, bytes.last()) {
+        *element = NF4_INT8_PAIRS[usize::from(*byte)][0];
+    }
+}
+
 /// Writes `(code - 128) * scale / 127` for each code.
 #[inline]
 pub(super) fn int8_block<T: Element>(codes: &[u8], scale: f32, into: &mut [T]) {
@@ -79,7 +115,7 @@ mod avx512 {
 
     use candle_core::DType;
 
-    use super::{Element, INT8_STEP, Nf4Table, int8_block_one_by_one, nf4_block_by_pairs};
+    use super::{Element, INT8_STEP, NF4_INT8, Nf4Table, int8_block_one_by_one, nf4_block_by_pairs, nf4_int8_by_pairs};
 
     /// Whether the processor can run what is in this module.
     #[inline]
@@ -108,8 +144,41 @@ mod avx512 {
                 store(_mm512_mul_ps(widened, factor), part);
             }
         }
-        let done = groups.len() * 16;
-        nf4_block_by_pairs(table, &bytes[done..], scale, rest);
+        let (rest, bytes) = match (
+            rest.split_at_mut_checked(16),
+            bytes[groups.len() * 16..].split_first_chunk::<8>(),
+        ) {
+            (Some((part, rest)), Some((codes, bytes))) => {
+                // SAFETY: the array has eight bytes.
+                let codes = unsafe { _mm_loadl_epi64(codes.as_ptr().cast()) };
+                let high = _mm_and_si128(_mm_srli_epi16::<4>(codes), mask);
+                let codes = _mm_unpacklo_epi8(high, _mm_and_si128(codes, mask));
+                let widened = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), values);
+                store(_mm512_mul_ps(widened, factor), part);
+                (rest, bytes)
+            }
+            _ => return nf4_block_by_pairs(table, &bytes[groups.len() * 16..], scale, rest),
+        };
+        nf4_block_by_pairs(table, bytes, scale, rest);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn nf4_int8(bytes: &[u8], into: &mut [i8]) {
+        let (groups, rest) = into.as_chunks_mut::<64>();
+        let (halves, _) = bytes.as_chunks::<32>();
+        // SAFETY: the array has sixteen bytes.
+        let values = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(NF4_INT8.as_ptr().cast()) });
+        let mask = _mm512_set1_epi16(0x0f0f);
+        for (group, codes) in groups.iter_mut().zip(halves) {
+            // SAFETY: the array has 32 bytes.
+            let codes = _mm512_cvtepu8_epi16(unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) });
+            // The high half of a byte comes first.
+            let codes = _mm512_or_si512(_mm512_srli_epi16::<4>(codes), _mm512_slli_epi16::<8>(codes));
+            let values = _mm512_shuffle_epi8(values, _mm512_and_si512(codes, mask));
+            // SAFETY: the array has 64 elements.
+            unsafe { _mm512_storeu_si512(group.as_mut_ptr().cast(), values) };
+        }
+        nf4_int8_by_pairs(&bytes[groups.len() * 32..], rest);
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -178,7 +247,23 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn values_of_nf4_are_the_nearest_127ths() {
+        for (value, code) in TABLE.values.iter().zip(NF4_INT8) {
+            assert_eq!((127.0 * value).round_ties_even(), f32::from(code));
+        }
+    }
+
     proptest! {
+        #[test]
+        fn both_forms_give_the_same_127ths(codes in prop::collection::vec(any::<u8>(), 1..150), odd: bool) {
+            let elements = 2 * codes.len() - usize::from(odd);
+            let (mut fast, mut plain) = (vec![0; elements], vec![0; elements]);
+            nf4_int8(&codes, &mut fast);
+            nf4_int8_by_pairs(&codes, &mut plain);
+            prop_assert_eq!(fast, plain);
+        }
+
         #[test]
         fn both_forms_give_the_same_bits(
             codes in prop::collection::vec(any::<u8>(), 1..150),

@@ -18,7 +18,7 @@ use super::cuda;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
-use super::quantized::Quantized;
+use super::quantized::{Int8Blocks, Quantized, blocks_lie_in_rows};
 
 /// Added to a code to store it in a U8.
 const BIAS: u8 = 128;
@@ -118,6 +118,27 @@ impl Quantized for Int8 {
                     fill(codes, constants, self.block, row * self.inputs + columns.start, into);
                 }
                 Ok(())
+            })
+        })
+    }
+
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, mut into: Int8Blocks<'_>) -> Result<bool> {
+        self.check_int8(&rows, &columns, &into)?;
+        if !blocks_lie_in_rows(self.block, self.inputs) {
+            return Ok(false);
+        }
+        with_slice(&self.codes, |codes: &[u8]| {
+            with_slice(&self.constants, |constants: &[f32]| {
+                for (row, (into, factors)) in rows.zip(into.rows(columns.len())) {
+                    let first = row * self.inputs + columns.start;
+                    for (code, biased) in into.iter_mut().zip(&codes[first..]) {
+                        *code = (biased ^ 0x80) as i8;
+                    }
+                    for (index, factor) in factors.iter_mut().enumerate() {
+                        *factor = constants[(first + index * BLOCK) / self.block] * INT8_STEP;
+                    }
+                }
+                Ok(true)
             })
         })
     }

@@ -21,4 +21,4 @@ pub use element::Element;
 pub use error::QuantError;
 pub use int8::Int8;
 pub use nf4::{Constants, Nf4};
-pub use quantized::Quantized;
+pub use quantized::{Int8Blocks, Quantized};

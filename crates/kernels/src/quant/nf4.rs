@@ -19,8 +19,8 @@ use super::cuda;
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
-use super::expand::{Nf4Table, nf4_block};
-use super::quantized::Quantized;
+use super::expand::{INT8_STEP, Nf4Table, nf4_block, nf4_int8};
+use super::quantized::{Int8Blocks, Quantized, blocks_lie_in_rows};
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
 pub(super) const VALUES: [f32; 16] = [
@@ -180,6 +180,23 @@ impl Quantized for Nf4 {
                 let first = row * self.inputs + columns.start;
                 fill_part(packed, self.block, first, into, |block| constants.of(block));
             }
+        })
+    }
+
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, mut into: Int8Blocks<'_>) -> Result<bool> {
+        self.check_int8(&rows, &columns, &into)?;
+        if !blocks_lie_in_rows(self.block, self.inputs) || !self.inputs.is_multiple_of(2) {
+            return Ok(false);
+        }
+        self.with_codes(|packed, constants| {
+            for (row, (into, factors)) in rows.zip(into.rows(columns.len())) {
+                let first = row * self.inputs + columns.start;
+                nf4_int8(&packed[first / 2..][..into.len().div_ceil(2)], into);
+                for (index, factor) in factors.iter_mut().enumerate() {
+                    *factor = constants.of((first + index * BLOCK) / self.block) * INT8_STEP;
+                }
+            }
+            true
         })
     }
 

@@ -4,9 +4,32 @@ use std::ops::Range;
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Tensor, bail};
 use half::{bf16, f16};
+use peft_tune_core::plan::BLOCK;
 
 use super::element::Element;
 use crate::gpu;
+
+/// Where signed codes and their factors go.
+#[derive(Debug)]
+pub struct Int8Blocks<'a> {
+    /// (rows, columns)
+    pub codes: &'a mut [i8],
+    /// (rows, columns / 64 rounded up)
+    pub factors: &'a mut [f32],
+}
+
+impl Int8Blocks<'_> {
+    /// The parts of each row.
+    pub(super) fn rows(&mut self, columns: usize) -> impl Iterator<Item = (&mut [i8], &mut [f32])> {
+        let codes = self.codes.chunks_exact_mut(columns);
+        codes.zip(self.factors.chunks_exact_mut(columns.div_ceil(BLOCK)))
+    }
+}
+
+/// Whether blocks of 64 from the start of each row lie within the weight's own blocks.
+pub(super) fn blocks_lie_in_rows(block: usize, inputs: usize) -> bool {
+    block == inputs || (block.is_multiple_of(BLOCK) && inputs.is_multiple_of(BLOCK))
+}
 
 /// A weight (out, in) that is widened to floats row by row.
 pub trait Quantized: Sized {
@@ -31,6 +54,14 @@ pub trait Quantized: Sized {
     /// # Errors
     /// As [`fill_rows`](Self::fill_rows).
     fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
+
+    /// Writes the columns `columns` of some rows as signed 8-bit codes, row by row, and for each row the factor of each
+    /// [`BLOCK`] of them: weight = code times factor, exactly for int8, to half a code for nf4. On the CPU and on this thread.
+    /// `false`, and nothing written, where such blocks of a row would cut the weight's own.
+    ///
+    /// # Errors
+    /// As [`fill_rows`](Self::fill_rows); columns that do not begin at a block.
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
 
     /// Some rows (rows, in) in `dtype` by plain tensor ops, on any device.
     ///
@@ -111,6 +142,19 @@ pub trait Quantized: Sized {
                 "rows {rows:?} and columns {columns:?} of a weight of shape {:?} do not fill {elements} elements",
                 self.shape()
             );
+        }
+        Ok(())
+    }
+
+    /// Fails unless the block lies in the weight, begins at one of 64 columns and fills `into`.
+    ///
+    /// # Errors
+    /// It does not.
+    fn check_int8(&self, rows: &Range<usize>, columns: &Range<usize>, into: &Int8Blocks<'_>) -> Result<()> {
+        self.check_block(rows, columns, into.codes.len())?;
+        let factors = rows.len() * columns.len().div_ceil(BLOCK);
+        if columns.is_empty() || !columns.start.is_multiple_of(BLOCK) || into.factors.len() != factors {
+            bail!("columns {columns:?} do not begin at a block of {BLOCK}, or have another number of factors");
         }
         Ok(())
     }

@@ -410,6 +410,7 @@ fn muon_ops(slots: &Slots) -> Vec<Op> {
         Work::Product(super::op::Product {
             module: Module::Optimizer,
             right: Right::Adapter,
+            in_bytes: false,
             form: Form::Nn,
             rows,
             columns,

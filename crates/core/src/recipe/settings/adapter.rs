@@ -1,11 +1,13 @@
 //! Settings of the adapter and of the base weights under it.
 
 use super::Tool::{Axolotl, LlamaFactory, Peft, Torchtune, Trl, Unsloth};
-use super::effect::{Effects, Form, changes, form, same};
+use super::effect::{Circumstance, Effects, Form, changes, form, same};
 use super::field::{count, name_of, named, put, truth};
 use super::tool::name;
 use super::{FloatRange, Legal, SetError, SettingRow};
-use crate::recipe::{AdapterInit, AdapterSettings, ParamValue, Precision, Recipe, TargetModules};
+use crate::recipe::{
+    ActivationQuantization, AdapterInit, AdapterSettings, ParamValue, Precision, Recipe, TargetModules,
+};
 
 /// A factor on numbers that are computed anyway.
 const SAME_WORK: &str = "the same operations on other numbers";
@@ -21,6 +23,9 @@ const PISSA: Form = Form {
     words: "whether it is pissa",
     of: |value| (*value == "pissa".into()).into(),
 };
+
+/// Weights of other precisions are multiplied as they are.
+const QUANTIZED: Circumstance = Circumstance(|recipe| recipe.precision.is_quantized());
 
 pub(super) const ROWS: &[SettingRow] = &[
     SettingRow {
@@ -74,6 +79,27 @@ pub(super) const ROWS: &[SettingRow] = &[
         ),
         get: |recipe| name_of(&recipe.precision),
         set: |recipe, value| put(&mut recipe.precision, named(value)),
+    },
+    SettingRow {
+        name: "activation_quantization",
+        field: "activation_quantization",
+        about: "Which products of quantized base weights take their activations in 8 bits, with a scale for each token.",
+        legal: Legal::Choice(&ActivationQuantization::NAMES),
+        elsewhere: &[
+            name("activations", &[]),
+            name("activation_dtype", &[]),
+            name("w8a8", &[]),
+            name("w4a8", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("products of bytes instead of 16-bit numbers").only(QUANTIZED),
+            peak_memory: changes("a product's activations once more, in bytes").only(QUANTIZED),
+            loss: changes("rounding of activations, and of gradients").only(QUANTIZED),
+        },
+        get: |recipe| name_of(&recipe.activation_quantization),
+        set: |recipe, value| put(&mut recipe.activation_quantization, named(value)),
     },
     SettingRow {
         name: "rank",

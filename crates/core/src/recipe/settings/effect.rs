@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::SettingRow;
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Recipe, ScheduleKind};
+use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Precision, Recipe, ScheduleKind};
 
 /// What a training comes to, as far as settings decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,7 +153,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// With which optimizers or schedules: found by asking it of a recipe for each.
+/// With which optimizers, schedules or precisions: found by asking it of a recipe for each.
 impl fmt::Display for Circumstance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut recipe = Recipe::new("", DataSettings::default());
@@ -171,7 +171,11 @@ impl fmt::Display for Circumstance {
             .filter(|name| !of_adapters.contains(name))
             .collect();
         if of_adapters.is_empty() && vectors.is_empty() {
-            return write!(formatter, "with {}", self.schedules().join(", "));
+            let (word, names) = match self.schedules() {
+                none if none.is_empty() => ("precision ", self.precisions()),
+                schedules => ("", schedules),
+            };
+            return write!(formatter, "with {word}{}", names.join(", "));
         }
         let others: Vec<_> = OptimizerKind::NAMES
             .into_iter()
@@ -196,6 +200,15 @@ impl Circumstance {
             (self.0)(&recipe)
         });
         kinds.map(ScheduleKind::name).collect()
+    }
+
+    fn precisions(self) -> Vec<&'static str> {
+        let mut recipe = Recipe::new("", DataSettings::default());
+        let precisions = Precision::ALL.into_iter().filter(|precision| {
+            recipe.precision = *precision;
+            (self.0)(&recipe)
+        });
+        precisions.map(Precision::name).collect()
     }
 }
 

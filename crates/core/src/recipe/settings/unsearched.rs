@@ -45,6 +45,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         data,
         adapter,
         precision: _,
+        activation_quantization: _,
         batch,
         gradient_checkpointing: _,
         optimizer,
@@ -159,6 +160,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::recipe::ActivationQuantization;
     use crate::recipe::settings::settings;
 
     #[test]
@@ -184,10 +186,13 @@ mod tests {
         recipe.schedule.min_lr_rate = Some(0.0);
         recipe.training.evaluate_every = Some(1);
         recipe.training.evaluation_rows = Some(1);
+        recipe.activation_quantization = ActivationQuantization::Int8Forward;
         let mut written = BTreeSet::new();
         for (name, value) in json(&recipe).as_object().unwrap() {
             match (name.as_str(), value.as_object()) {
-                ("model" | "precision" | "gradient_checkpointing", _) => written.extend([name.clone()]),
+                ("model" | "precision" | "activation_quantization" | "gradient_checkpointing", _) => {
+                    written.extend([name.clone()])
+                }
                 (_, inner) => written.extend(inner.unwrap().keys().map(|key| format!("{name}.{key}"))),
             }
         }

@@ -122,7 +122,7 @@ fn sum(terms: &[Term<'_>], order: Order, base: usize) -> Work {
             Order::Transposed => rows,
             Order::Straight => columns,
         };
-        let (weight_bytes, kind) = weight(&term.w);
+        let (weight_bytes, kind) = weight(&term.w, order);
         total.flops += flops;
         total.bytes += bytes(term.x) + weight_bytes;
         if place >= base {
@@ -172,10 +172,22 @@ fn weight_gradient(a: &Tensor, b: &Tensor, into: &Tensor) -> Work {
 }
 
 /// Bytes and name of a weight's storage.
-fn weight(factor: &Factor<'_>) -> (u64, &'static str) {
+fn weight(factor: &Factor<'_>, order: Order) -> (u64, &'static str) {
     match factor {
         Factor::Dense(tensor) => (bytes(tensor), storage(tensor.dtype())),
-        Factor::QuantizedMatrix(quantized) => (quantized.bytes() as u64, quantized.storage()),
+        Factor::QuantizedMatrix(quantized) => {
+            let row = quantized.activations().row();
+            let in_bytes = match order {
+                Order::Transposed => row.forward,
+                Order::Straight => row.backward,
+            };
+            let name = match (in_bytes, quantized.storage()) {
+                (true, "int8") => "w8a8",
+                (true, _) => "w4a8",
+                (false, storage) => storage,
+            };
+            (quantized.bytes() as u64, name)
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub use self::host::{host, warm_threads};
 use crate::TrainError;
 use crate::base::compute_dtype;
 use peft_tune_core::predict::{Ceilings, Pass};
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::recipe::{ActivationQuantization, Precision};
 
 /// Measures this machine's CPU for settings of `precisions`, on the threads of this process.
 ///
@@ -35,6 +35,7 @@ pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<
         wake_s: host::wake_s(effort),
         host_to_device_bytes_per_s: None,
         products: Default::default(),
+        byte_products: Default::default(),
         ops: Default::default(),
         updates: passes::updates(effort)?,
         whole_steps: Default::default(),
@@ -55,8 +56,13 @@ pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) ->
         // Adapters' F32 products and the dense head count in every precision.
         for storage in [*precision, precision.compute()] {
             if let Entry::Vacant(place) = ceilings.products.entry(storage) {
-                place.insert(products::weights(storage, effort)?);
+                place.insert(products::weights(storage, ActivationQuantization::None, effort)?);
             }
+        }
+        if precision.is_quantized()
+            && let Entry::Vacant(place) = ceilings.byte_products.entry(*precision)
+        {
+            place.insert(products::weights(*precision, ActivationQuantization::Int8Both, effort)?);
         }
         let dtype = precision.compute();
         if let Entry::Vacant(place) = ceilings.ops.entry(dtype) {

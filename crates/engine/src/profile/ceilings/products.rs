@@ -7,7 +7,7 @@ use super::{grid, operand};
 use crate::TrainError;
 use crate::base::{Weight, WeightKind, compute_dtype};
 use peft_tune_core::predict::{Grid, WeightProducts};
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::recipe::{ActivationQuantization, Precision};
 use peft_tune_kernels::ops::matmul;
 use peft_tune_kernels::ops::matmul::Term;
 
@@ -17,20 +17,19 @@ const WIDTHS: [usize; 3] = [64, 256, 1024];
 const RANKS: [usize; 3] = [4, 16, 64];
 
 /// Products with weights (columns, depth) and (depth, columns) as `precision` stores them.
-pub(super) fn weights(precision: Precision, effort: Effort) -> std::result::Result<WeightProducts, TrainError> {
+pub(super) fn weights(
+    precision: Precision,
+    activations: ActivationQuantization,
+    effort: Effort,
+) -> std::result::Result<WeightProducts, TrainError> {
     let rows = effort.points(&ROWS);
     let widths = effort.points(&WIDTHS);
     let mut stored = Vec::new();
     for outputs in &widths {
         for inputs in &widths {
             let value = operand(&[*outputs, *inputs], DType::F32)?;
-            stored.push(Weight::store(
-                value,
-                "ceiling",
-                WeightKind::Linear,
-                precision,
-                &Device::Cpu,
-            )?);
+            let weight = Weight::store(value, "ceiling", WeightKind::Linear, precision, &Device::Cpu)?;
+            stored.push(weight.with_activations(activations));
         }
     }
     let weight = |outputs: usize, inputs: usize| {

@@ -182,8 +182,11 @@ pub(super) fn is_coded(storage: &str) -> bool {
 
 /// FLOP/s of the dense products that take a part of the step worth looking at.
 fn best_dense_rate(evidence: &Evidence<'_>) -> Option<f64> {
-    let dense = evidence
-        .products()
-        .filter(|op| !is_coded(&op.storage) && op.share >= 0.03 && op.seconds > 0.0);
+    let dense = evidence.products().filter(|op| {
+        !is_coded(&op.storage)
+            && !matches!(op.storage.as_str(), "w8a8" | "w4a8")
+            && op.share >= 0.03
+            && op.seconds > 0.0
+    });
     dense.map(|op| op.flops / op.seconds).max_by(f64::total_cmp)
 }

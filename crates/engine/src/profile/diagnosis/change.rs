@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::profile::measure::named;
-use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
+use peft_tune_core::recipe::{ActivationQuantization, Checkpointing, OptimizerKind, Precision, Recipe};
 
 /// A change that a finding proposes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,7 +45,12 @@ impl Change {
             }
             Self::Checkpointing(checkpointing) => changed.gradient_checkpointing = *checkpointing,
             Self::Optimizer(kind) => changed.optimizer.kind = *kind,
-            Self::Precision(precision) => changed.precision = *precision,
+            Self::Precision(precision) => {
+                changed.precision = *precision;
+                if !precision.is_quantized() {
+                    changed.activation_quantization = ActivationQuantization::None;
+                }
+            }
             Self::Rank(rank) => {
                 let adapter = changed.adapter.as_mut()?;
                 // The scaling stays what it was.

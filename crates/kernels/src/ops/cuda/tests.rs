@@ -14,7 +14,8 @@ use crate::ops::rope::RopeTable;
 use crate::ops::{
     bias, cached_attention, centre, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope, xielu,
 };
-use crate::quant::{Nf4, Quantized};
+use crate::quant::{Int8Blocks, Nf4, Quantized};
+use peft_tune_core::recipe::ActivationQuantization;
 
 pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
@@ -346,6 +347,14 @@ impl<W: Quantized + std::fmt::Debug + Sync> QuantizedMatrix for Codes<W> {
 
     fn storage(&self) -> &'static str {
         "nf4"
+    }
+
+    fn activations(&self) -> ActivationQuantization {
+        ActivationQuantization::None
+    }
+
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool> {
+        self.0.fill_int8(rows, columns, into)
     }
 
     fn is_on_cpu(&self) -> bool {

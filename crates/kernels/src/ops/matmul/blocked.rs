@@ -283,7 +283,13 @@ impl<T: Operand> Task<'_, T> {
 
 /// # Safety
 /// As [`pack::NR micro-panel`].
-unsafe fn pack_nr_panel(right: &Right<'_>, unit: Unit, column: usize, units: Range<usize>, nr_panel: &mut [Line]) {
+pub(super) unsafe fn pack_nr_panel(
+    right: &Right<'_>,
+    unit: Unit,
+    column: usize,
+    units: Range<usize>,
+    nr_panel: &mut [Line],
+) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         match right {

@@ -3,9 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 use super::operand::Side;
 use super::operand::{Left, Product, Result, Term, Values};
-use super::widened;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, blocked, thin};
+use super::{int8, widened};
 use crate::ops::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::simd::{Level, level};
@@ -25,6 +25,14 @@ pub(crate) unsafe fn multiply<O: Element>(
     result: Result<O>,
 ) {
     assert!(products.len() <= MAX_TERMS, "callers split longer sums");
+    if products.iter().any(int8::takes) {
+        // SAFETY: the caller's promise; none of the others is of bytes.
+        return unsafe {
+            int8::multiply(products, (rows, columns), result, |others, result| {
+                multiply(others, (rows, columns), result);
+            })
+        };
+    }
     #[cfg(target_arch = "x86_64")]
     if let Some(terms) = pairs(products) {
         if rows >= products::amx::FEWEST_ROWS && amx::is_available() {
@@ -111,7 +119,7 @@ pub(crate) fn multiplies_pairs() -> bool {
 /// The terms as products of pairs, where all left operands are BF16 with rows of whole pairs and the processor multiplies
 /// them.
 #[cfg(target_arch = "x86_64")]
-fn pairs<'a>(products: &[Product<'a>]) -> Option<Vec<Term<'a, bf16>>> {
+pub(super) fn pairs<'a>(products: &[Product<'a>]) -> Option<Vec<Term<'a, bf16>>> {
     if !multiplies_pairs() {
         return None;
     }
@@ -128,7 +136,7 @@ fn pairs<'a>(products: &[Product<'a>]) -> Option<Vec<Term<'a, bf16>>> {
     products.iter().map(term).collect()
 }
 
-fn left<'a, T>(product: &Product<'_>, values: &'a [T]) -> Left<'a, T> {
+pub(super) fn left<'a, T>(product: &Product<'_>, values: &'a [T]) -> Left<'a, T> {
     Left {
         values,
         side: product.side,
@@ -137,7 +145,7 @@ fn left<'a, T>(product: &Product<'_>, values: &'a [T]) -> Left<'a, T> {
 }
 
 /// The values in F32.
-fn widened(values: Values<'_>) -> Cow<'_, [f32]> {
+pub(super) fn widened(values: Values<'_>) -> Cow<'_, [f32]> {
     fn wide<T: Element>(values: &[T]) -> Cow<'_, [f32]> {
         let mut wide = vec![0.0; values.len()];
         widened::widen_slice(values, &mut wide);

@@ -22,6 +22,7 @@
 //! |---|---|---|
 //! | BF16 | AMX, from 16 rows on | tiles of pairs |
 //! | F32; F16 widened | AMX, large products | tiles of digits, three for each value: as exact as F32 |
+//! | any, where a quantized weight says so | AVX-512 VNNI; others | rows in 8 bits: products of bytes |
 //! | BF16 | AVX-512 BF16 | blocked, pairs through `_mm512_dpbf16_ps` |
 //! | F32; BF16 and F16 widened | AVX-512 | blocked, F32 |
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
@@ -35,6 +36,7 @@ pub(in crate::ops) mod engine;
 #[cfg(target_arch = "x86_64")]
 mod finish;
 pub mod grouped;
+mod int8;
 mod linear;
 mod longer;
 pub(in crate::ops) mod operand;
@@ -70,6 +72,7 @@ pub fn multiplies_tiles() -> bool {
 
 /// Releases what this thread keeps from one product to the next.
 pub(in crate::ops) fn forget() {
+    int8::forget();
     #[cfg(target_arch = "x86_64")]
     {
         amx::forget();

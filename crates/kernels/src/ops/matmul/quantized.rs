@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Result, Tensor};
 use half::bf16;
+use peft_tune_core::recipe::ActivationQuantization;
 
 use super::operand::Order;
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +25,7 @@ use crate::kernels;
 use crate::ops::room::resize;
 use crate::ops::shape;
 use crate::ops::storage::is_fused;
+use crate::quant::Int8Blocks;
 
 /// A matrix whose values are made on demand, block by block.
 pub trait QuantizedMatrix: Debug + Sync {
@@ -41,6 +43,16 @@ pub trait QuantizedMatrix: Debug + Sync {
 
     /// The whole matrix, for devices and forms that have no blocks.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
+
+    /// Which products with it take the rows of their left operand in 8 bits.
+    fn activations(&self) -> ActivationQuantization;
+
+    /// Writes a block as signed codes with a factor for each 64 columns, or `false` where its own blocks lie otherwise; see
+    /// [`Quantized::fill_int8`](crate::quant::Quantized::fill_int8).
+    ///
+    /// # Errors
+    /// As [`QuantizedMatrix::fill_f32`].
+    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
 
     /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides. On a GPU it may be wider.
     fn fill(&self, into: &Tensor) -> Result<()>;
@@ -110,12 +122,29 @@ impl Factor<'_> {
         }
     }
 
+    /// Whether the rows of the left operand are taken in 8 bits.
+    pub(super) fn rounds_left(&self, order: Order) -> bool {
+        match self {
+            Self::Dense(_) => false,
+            Self::QuantizedMatrix(quantized) => rounds_left(*quantized, order),
+        }
+    }
+
     /// The whole operand as a tensor in `dtype`.
     pub(super) fn to_dtype(self, dtype: DType) -> Result<Tensor> {
         match self {
             Self::Dense(tensor) => tensor.to_dtype(dtype),
             Self::QuantizedMatrix(quantized) => quantized.dense(dtype),
         }
+    }
+}
+
+/// Whether products in this order take the rows of their left operand in 8 bits.
+fn rounds_left(matrix: &dyn QuantizedMatrix, order: Order) -> bool {
+    let row = matrix.activations().row();
+    match order {
+        Order::Transposed => row.forward,
+        Order::Straight => row.backward,
     }
 }
 
@@ -133,11 +162,16 @@ pub(crate) struct QuantizedSource<'a> {
 }
 
 /// Why a block can always be filled.
-const CHECKED: &str = "the product's shapes and the codes' device were checked before it began";
+pub(super) const CHECKED: &str = "the product's shapes and the codes' device were checked before it began";
 
 impl QuantizedSource<'_> {
+    /// Whether the rows of the left operand are taken in 8 bits.
+    pub(super) fn rounds_left(&self) -> bool {
+        rounds_left(self.values, self.order)
+    }
+
     /// The block of the matrix for some columns of the result and some of the summed dimension: (rows, columns).
-    fn block(&self, columns: Range<usize>, depth: Range<usize>) -> (Range<usize>, Range<usize>) {
+    pub(super) fn block(&self, columns: Range<usize>, depth: Range<usize>) -> (Range<usize>, Range<usize>) {
         match self.order {
             Order::Transposed => (columns, depth),
             Order::Straight => (depth, columns),

@@ -27,9 +27,13 @@ pub fn nn_sum(terms: &[Term<'_>]) -> Result<Tensor> {
 pub(super) fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
     let product = |term: &Term<'_>| {
         let w = term.w.to_dtype(term.x.dtype())?;
+        let x = match term.w.rounds_left(order) {
+            true => in_eight_bits(term.x)?,
+            false => term.x.contiguous()?,
+        };
         let product = match order {
-            Order::Transposed => term.x.contiguous()?.matmul(&w.t()?)?,
-            Order::Straight => term.x.contiguous()?.matmul(&w)?,
+            Order::Transposed => x.matmul(&w.t()?)?,
+            Order::Straight => x.matmul(&w)?,
         };
         if term.scale == 1.0 {
             Ok(product)
@@ -42,6 +46,18 @@ pub(super) fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
         .iter()
         .skip(1)
         .try_fold(products[0].clone(), |sum, product| sum + product)
+}
+
+/// Each row rounded to 127ths of its largest absolute value.
+fn in_eight_bits(x: &Tensor) -> Result<Tensor> {
+    let wide = x.to_dtype(DType::F32)?;
+    let scale = wide
+        .abs()?
+        .max_keepdim(1)?
+        .maximum(1e-30f32)?
+        .affine(1.0 / 127.0, 0.0)?;
+    let codes = wide.broadcast_div(&scale)?.round()?;
+    codes.broadcast_mul(&scale)?.to_dtype(x.dtype())
 }
 
 /// See [`super::tn_add`].

@@ -1,0 +1,306 @@
+//! Products of bytes against plain loops in F64, which round both operands themselves.
+
+use super::super::operand::{Order, Product, Result as Target, Right, Side, Values};
+use super::oracle::{Coded, Storage, exact, rounded};
+use super::*;
+use crate::ops::matmul::quantized::QuantizedSource;
+use candle_core::{DType, Device, Tensor};
+use peft_tune_core::recipe::ActivationQuantization;
+use proptest::prelude::*;
+
+/// Both forms of one product, F32 in and out.
+fn both_forms(x: &[f32], (rows, depth): (usize, usize), matrix: &Coded, order: Order, columns: usize) -> Vec<Vec<f32>> {
+    let product = Product {
+        left: Values::F32(x),
+        side: Side::Straight,
+        stride: depth,
+        right: Right::QuantizedMatrix(QuantizedSource {
+            values: matrix,
+            order,
+            columns,
+            depth,
+            scale: 1.0,
+        }),
+    };
+    assert!(takes(&product));
+    let mut memory = LeftMemory::default();
+    let left = memory.fill(&[product], rows);
+    let Right::QuantizedMatrix(right) = product.right else {
+        unreachable!("made above");
+    };
+    let terms = [ByteTerm { left: left[0], right }];
+    let mut plain = vec![f32::NAN; rows * columns];
+    // SAFETY: the result has rows times columns elements.
+    unsafe { plain::multiply(&terms, (rows, columns), Target::store(plain.as_mut_ptr(), columns)) };
+    let mut all = vec![plain];
+    #[cfg(target_arch = "x86_64")]
+    if blocked::is_available() {
+        let mut tiles = vec![f32::NAN; rows * columns];
+        // SAFETY: the processor was asked; the result has rows times columns elements.
+        unsafe { blocked::multiply(&terms, &[], (rows, columns), Target::store(tiles.as_mut_ptr(), columns)) };
+        all.push(tiles);
+    }
+    all
+}
+
+fn values(count: usize, seed: u64, outliers: bool) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |index: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let value = (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+        if outliers && index.is_multiple_of(97) {
+            60.0 * value
+        } else {
+            value
+        }
+    };
+    (0..count).map(next).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn both_forms_match_f64_and_stay_within_the_bound_of_the_scales(
+        rows in 1usize..40, depth in 1usize..300, columns in 1usize..150,
+        transposed: bool, outliers: bool, storage in 0usize..3, seed: u64,
+    ) {
+        let order = if transposed { Order::Transposed } else { Order::Straight };
+        let shape = if transposed { (columns, depth) } else { (depth, columns) };
+        let weight = Tensor::from_vec(values(columns * depth, seed ^ 7, false), shape, &Device::Cpu).unwrap();
+        let storage = [Storage::Int8, Storage::Nf4, Storage::Nf4Double][storage];
+        let matrix = Coded::new(&weight, storage, ActivationQuantization::Int8Both);
+        let x = values(rows * depth, seed, outliers);
+        // Rows of the summed dimension: (columns, depth), whatever the order.
+        let w: Vec<f64> = matrix.values(order);
+        let left = rounded(&x.iter().map(|value| f64::from(*value)).collect::<Vec<_>>(), depth, depth);
+        let right = rounded(&w, depth, BLOCK);
+        for result in both_forms(&x, (rows, depth), &matrix, order, columns) {
+            for row in 0..rows {
+                for column in 0..columns {
+                    let (x, w) = (&left[row * depth..][..depth], &right[column * depth..][..depth]);
+                    let got = f64::from(result[row * columns + column]);
+                    let expected: f64 = x.iter().zip(w).map(|(x, w)| x.value * w.value).sum();
+                    let size: f64 = x.iter().zip(w).map(|(x, w)| (x.value * w.value).abs()).sum();
+                    // A value between two codes may go to either.
+                    let slack: f64 = x.iter().zip(w).map(|(x, w)| x.slack * w.value.abs() + w.slack * x.value.abs()).sum();
+                    prop_assert!((got - expected).abs() <= 2e-6 * size + slack + 1e-12, "{row} {column}: {got} {expected}");
+                    let exact = exact(&x.iter().map(|x| x.exact).collect::<Vec<_>>(), &w.iter().map(|w| w.exact).collect::<Vec<_>>());
+                    let bound: f64 = x.iter().zip(w).map(|(x, w)| {
+                        x.scale / 2.0 * w.exact.abs() + w.scale / 2.0 * x.exact.abs() + x.scale * w.scale / 4.0
+                    }).sum();
+                    prop_assert!((got - exact).abs() <= 1.001 * bound + 2e-6 * size, "{row} {column}: {got} {exact} {bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whole_numbers_in_range_are_exact(
+        rows in 1usize..20, blocks in 1usize..5, columns in 1usize..100, transposed: bool, seed: u64,
+    ) {
+        let depth = blocks * 64;
+        let order = if transposed { Order::Transposed } else { Order::Straight };
+        let whole = |count, seed| -> Vec<f32> { values(count, seed, false).iter().map(|value| (127.0 * value).round()).collect() };
+        let (mut x, mut w) = (whole(rows * depth, seed), whole(columns * 64 * blocks, seed ^ 3));
+        x.chunks_mut(depth).for_each(|row| row[depth / 2] = -127.0);
+        // The largest value of each block of a column is 127, and so is that of each block of the weight.
+        let shape = if transposed { (columns, depth) } else { (depth, columns) };
+        for (index, value) in w.iter_mut().enumerate() {
+            let (row, column) = (index / shape.1, index % shape.1);
+            let summed = if transposed { column } else { row };
+            if summed % 64 == 5 || (!transposed && index % 64 == 9) {
+                *value = 127.0;
+            }
+        }
+        let weight = Tensor::from_vec(w.clone(), shape, &Device::Cpu).unwrap();
+        let matrix = Coded::new(&weight, Storage::Int8, ActivationQuantization::Int8Both);
+        for result in both_forms(&x, (rows, depth), &matrix, order, columns) {
+            for row in 0..rows {
+                for column in 0..columns {
+                    let weight = |index: usize| if transposed { w[column * depth + index] } else { w[index * columns + column] };
+                    let expected: i64 = (0..depth).map(|index| x[row * depth + index] as i64 * weight(index) as i64).sum();
+                    prop_assert_eq!(result[row * columns + column], expected as f32);
+                }
+            }
+        }
+    }
+}
+
+/// Sums of a layer: products of bytes beside an adapter's, onto another matrix.
+struct Layer {
+    x: Tensor,
+    xa: Tensor,
+    y: Tensor,
+    dys: [Tensor; 2],
+    weights: [Coded; 2],
+    adapter: [Tensor; 2],
+}
+
+impl Layer {
+    fn new(dtype: DType, rows: usize) -> Self {
+        let tensor = |(height, width): (usize, usize), seed| {
+            let values = values(height * width, seed, seed == 1);
+            let tensor = Tensor::from_vec(values, (height, width), &Device::Cpu).unwrap();
+            tensor.to_dtype(dtype).unwrap()
+        };
+        let of_rows = |width, seed| tensor((100, width), seed).narrow(0, 0, rows).unwrap();
+        let coded = |outputs, seed, storage| {
+            let weight = tensor((outputs, 320), seed).to_dtype(DType::F32).unwrap();
+            Coded::new(&weight, storage, ActivationQuantization::Int8Both)
+        };
+        Self {
+            x: of_rows(320, 1),
+            xa: of_rows(6, 2),
+            y: of_rows(210, 3),
+            dys: [of_rows(210, 8), of_rows(66, 9)],
+            weights: [coded(210, 4, Storage::Int8), coded(66, 5, Storage::Nf4)],
+            adapter: [tensor((210, 6), 6), tensor((6, 320), 7)],
+        }
+    }
+
+    fn forward(&self) -> [crate::ops::matmul::Term<'_>; 2] {
+        use crate::ops::matmul::{Factor, Term};
+        [
+            Term::new(&self.x, Factor::QuantizedMatrix(&self.weights[0]), 1.0),
+            Term::new(&self.xa, &self.adapter[0], 2.0),
+        ]
+    }
+
+    fn backward(&self) -> [crate::ops::matmul::Term<'_>; 3] {
+        use crate::ops::matmul::{Factor, Term};
+        let [q, k] = &self.weights;
+        [
+            Term::new(&self.dys[0], Factor::QuantizedMatrix(q), 1.0),
+            Term::new(&self.dys[1], Factor::QuantizedMatrix(k), 1.0),
+            Term::new(&self.xa, &self.adapter[1], 0.5),
+        ]
+    }
+
+    fn sums(&self) -> Vec<Vec<f32>> {
+        use crate::ops::matmul::{nn_sum, nt_onto, nt_sum};
+        let sums = [
+            nt_sum(&self.forward()[..1]).unwrap(),
+            nt_onto(&self.y, &self.forward()).unwrap(),
+            nn_sum(&self.backward()).unwrap(),
+        ];
+        sums.iter().map(to_values).collect()
+    }
+
+    /// The same on one thread: within a task of the pool.
+    fn sums_alone(&self) -> Vec<Vec<f32>> {
+        let alone = std::sync::Mutex::new(Vec::new());
+        crate::thread_pool::for_each(2, |task| {
+            if task == 0 {
+                *alone.lock().unwrap() = self.sums();
+            }
+        });
+        alone.into_inner().unwrap()
+    }
+}
+
+fn to_values(tensor: &Tensor) -> Vec<f32> {
+    let tensor = tensor.to_dtype(DType::F32).unwrap();
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn the_same_bits_for_any_number_of_threads_and_rows() {
+    for dtype in [DType::F32, DType::BF16] {
+        let layer = Layer::new(dtype, 100);
+        let alone = layer.sums_alone();
+        assert_eq!(layer.sums(), alone);
+        for rows in [1, 3, 14, 99] {
+            for (some, all) in Layer::new(dtype, rows).sums().iter().zip(&alone) {
+                assert_eq!(some[..], all[..some.len()], "{rows} rows");
+            }
+        }
+    }
+}
+
+/// The plain ops round activations alike, and leave the weights of nf4 as they are.
+#[test]
+fn sums_with_adapters_are_those_of_the_plain_ops() {
+    use crate::ops::matmul::reference;
+    for (dtype, allowed) in [(DType::F32, 5e-3), (DType::BF16, 2e-2)] {
+        let layer = Layer::new(dtype, 100);
+        let onto = (&layer.y + reference::nt_sum(&layer.forward()).unwrap()).unwrap();
+        let expected = [
+            reference::nt_sum(&layer.forward()[..1]).unwrap(),
+            onto,
+            reference::nn_sum(&layer.backward()).unwrap(),
+        ];
+        for (sum, expected) in layer.sums().iter().zip(&expected) {
+            let expected = to_values(expected);
+            let largest = expected.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let worst = sum
+                .iter()
+                .zip(&expected)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0f32, f32::max);
+            assert!(worst <= allowed * largest, "{dtype:?}: {worst} of {largest}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_spoils_its_row_alone_and_zeros_give_zeros() {
+    let (rows, depth, columns) = (6, 130, 50);
+    let weight = Tensor::from_vec(values(depth * columns, 3, false), (columns, depth), &Device::Cpu).unwrap();
+    let matrix = Coded::new(&weight, Storage::Int8, ActivationQuantization::Int8Forward);
+    let good = values(rows * depth, 1, false);
+    let mut bad = good.clone();
+    (bad[depth + 3], bad[3 * depth + 129]) = (f32::INFINITY, f32::NAN);
+    bad[4 * depth..5 * depth].fill(0.0);
+    let results = both_forms(&bad, (rows, depth), &matrix, Order::Transposed, columns);
+    for (result, good) in results
+        .iter()
+        .zip(both_forms(&good, (rows, depth), &matrix, Order::Transposed, columns))
+    {
+        for (row, (result, good)) in result.chunks(columns).zip(good.chunks(columns)).enumerate() {
+            match row {
+                1 | 3 => assert!(result.iter().all(|value| value.is_nan())),
+                4 => assert!(result.iter().all(|value| *value == 0.0)),
+                _ => assert_eq!(result, good),
+            }
+        }
+    }
+}
+
+/// The error of a product of normal values, over the deviation of the exact one: what the setting costs a layer, and what an outlier does.
+#[test]
+fn errors_are_those_of_eight_bits() {
+    let (rows, depth, columns) = (64, 576, 96);
+    let weight = Tensor::randn(0f32, 0.02, (columns, depth), &Device::Cpu).unwrap();
+    let x = Tensor::randn(0f32, 1.0, (rows, depth), &Device::Cpu).unwrap();
+    let relative = |x: &Tensor, storage| {
+        let matrix = Coded::new(&weight, storage, ActivationQuantization::Int8Both);
+        let stored = matrix.values(Order::Transposed);
+        let x = to_values(x);
+        let result = both_forms(&x, (rows, depth), &matrix, Order::Transposed, columns)
+            .pop()
+            .unwrap();
+        let (mut wrong, mut size) = (0.0, 0.0);
+        for row in 0..rows {
+            for column in 0..columns {
+                let x: Vec<f64> = x[row * depth..][..depth]
+                    .iter()
+                    .map(|value| f64::from(*value))
+                    .collect();
+                let exact = exact(&x, &stored[column * depth..][..depth]);
+                wrong += (f64::from(result[row * columns + column]) - exact).powi(2);
+                size += exact * exact;
+            }
+        }
+        (wrong / size).sqrt()
+    };
+    let spread = [relative(&x, Storage::Int8), relative(&x, Storage::Nf4)];
+    assert!(spread[0] < 0.0085 && spread[1] < 0.0107, "{spread:?}");
+    // One column 50 times the others takes nearly all of the codes.
+    let gains = (0..depth).map(|index| if index == 100 { 50f32 } else { 1.0 });
+    let gains = Tensor::from_iter(gains, &Device::Cpu).unwrap();
+    let outlier = x.broadcast_mul(&gains).unwrap();
+    let with_outlier = relative(&outlier, Storage::Int8);
+    assert!((0.04..0.065).contains(&with_outlier), "{with_outlier}");
+}
