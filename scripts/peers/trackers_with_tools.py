@@ -50,9 +50,11 @@ class Reference:
 
     def __init__(self, folder):
         number = lambda text: float(text) if text else None
-        self.trials, self.losses = {}, {}
+        self.trials, self.losses, self.recommended = {}, {}, None
         for row in rows(folder / "trials.csv"):
             metrics = {name: number(row[f"metric.{name}"]) for name in METRICS}
+            if row["recommended"]:
+                self.recommended = int(row["trial"])
             self.trials[int(row["trial"])] = {"state": row["state"], "rank": number(row["param.rank"]), **metrics}
         for row in rows(folder / "steps.csv"):
             if row["phase"] == "train":
@@ -103,7 +105,11 @@ def check_tensorboard(place, reference):
     for group in table.session_groups:
         trial = int(group.sessions[0].name.split("-")[-1])
         same(f"rank of {trial}", group.hparams["rank"].number_value, reference.trials[trial]["rank"])
+        marks = [value.value for value in group.metric_values if value.name.tag == "recommended"]
+        same(f"mark of {trial}", marks[-1] if marks else 0.0, float(trial == reference.recommended))
         for value in group.metric_values:
+            if value.name.tag == "recommended":
+                continue
             same(f"{value.name.tag} of {trial}", value.value, reference.trials[trial][value.name.tag.split("/")[1]], 1e-6)
     return f"{len(folders)} runs, {points} steps, {table.total_size} rows of {len(experiment.hparam_infos)} params"
 
@@ -126,6 +132,7 @@ def check_mlflow_runs(client, reference, experiment="quickstart"):
                 same(f"{key} of {trial}", theirs, one)
             points += len(history)
         recommended += "recommended" in run.data.tags
+        same(f"mark of {trial}", "recommended" in run.data.tags, trial == reference.recommended)
         if ours["state"] == "complete":
             same(f"status of {trial} is FINISHED", float(run.info.status == "FINISHED"), 1.0)
     same("recommended runs", recommended, 1)
@@ -185,6 +192,7 @@ def check_optuna(place, reference):
     for trial in study.trials:
         ours = reference.trials[trial.number]
         same(f"rank of {trial.number}", float(trial.params["rank"]), ours["rank"])
+        same(f"mark of {trial.number}", "recommended" in trial.user_attrs, trial.number == reference.recommended)
         if trial.state == optuna.trial.TrialState.COMPLETE:
             for label, value in zip(study.metric_names, trial.values):
                 same(f"{label} of {trial.number}", value, ours[label])
@@ -277,6 +285,8 @@ def check_wandb_sync(place, reference):
         ours = reference.trials[trial]
         if (project, run.group) != ("quickstart", "quickstart"):
             raise Different(f"trial {trial} is of project {project} and group {run.group}")
+        same(f"tag of {trial} at the server", "recommended" in (getattr(run, "tags", None) or []), trial == reference.recommended)
+        same(f"mark of {trial} at the server", "recommended" in run.summary, trial == reference.recommended)
         same(f"rank of {trial} at the server", float(run.config["rank"]["value"]), ours["rank"])
         for metric in METRICS:
             same(f"{metric} of {trial} at the server", run.summary.get(metric), ours[metric])
@@ -308,6 +318,7 @@ print(json.dumps([[run.name, run.config, SQLiteStorage.get_logs("quickstart", ru
     for name, config, logs in runs:
         trial = int(name.split()[-1])
         same(f"rank of {trial}", float(config["rank"]), reference.trials[trial]["rank"])
+        same(f"mark of {trial}", "recommended" in config, trial == reference.recommended)
         losses = [row["train/loss"] for row in logs if "train/loss" in row]
         same(f"steps of {trial}", len(losses), len(reference.losses.get(trial, [])))
         for theirs, one in zip(losses, reference.losses.get(trial, [])):

@@ -63,7 +63,7 @@ pub use loss::LostAttempt;
 pub use measurement::Measurements;
 pub use named::NamedQuery;
 pub use open::Store;
-pub use optuna::{OptunaFile, OptunaStudy};
+pub use optuna::{OptunaFile, OptunaStudy, RecommendedTrial};
 pub use overview::StudyOverview;
 pub use prediction::{CeilingRecord, PredictionRecord};
 pub use profile::{

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::open::tracker;
-use super::{TrackError, TrackedStudy, TrackedTrial, Tracker};
+use super::{Recommended, TrackError, TrackedStudy, TrackedTrial, Tracker};
 use crate::space::Destination;
 use crate::store::TrialRun;
 use peft_tune_core::study::{TrialNumber, TrialState};
@@ -49,10 +49,11 @@ struct Given {
     ended_at: Option<String>,
     reason: Option<String>,
     evaluations: usize,
+    recommended: Option<Recommended>,
 }
 
 impl Given {
-    fn of(run: &TrialRun) -> Self {
+    fn of(study: &TrackedStudy, run: &TrialRun) -> Self {
         Self {
             state: run.trial.state.clone(),
             attempt: run.attempt,
@@ -60,16 +61,18 @@ impl Given {
             ended_at: run.ended_at.clone(),
             reason: run.reason.clone(),
             evaluations: run.evaluations.len(),
+            recommended: study.recommendation_of(run.trial.number).cloned(),
         }
     }
 
-    fn is(&self, run: &TrialRun) -> bool {
+    fn is(&self, study: &TrackedStudy, run: &TrialRun) -> bool {
         self.state == run.trial.state
             && self.attempt == run.attempt
             && self.started_at == run.started_at
             && self.ended_at == run.ended_at
             && self.reason == run.reason
             && self.evaluations == run.evaluations.len()
+            && self.recommended.as_ref() == study.recommendation_of(run.trial.number)
     }
 }
 
@@ -90,14 +93,14 @@ impl Delivery {
     }
 
     /// Whether the tracker lacks something of a trial. A running one may have more steps at any time.
-    pub(super) fn lacks(&self, run: &TrialRun) -> bool {
+    pub(super) fn lacks(&self, study: &TrackedStudy, run: &TrialRun) -> bool {
         let is_running = matches!(run.trial.state, TrialState::Running);
-        is_running || self.has_otherwise(run)
+        is_running || self.has_otherwise(study, run)
     }
 
     /// Whether it has a trial not at all or otherwise, but for steps.
-    fn has_otherwise(&self, run: &TrialRun) -> bool {
-        self.has.get(&run.trial.number).is_none_or(|has| !has.is(run))
+    fn has_otherwise(&self, study: &TrackedStudy, run: &TrialRun) -> bool {
+        self.has.get(&run.trial.number).is_none_or(|has| !has.is(study, run))
     }
 
     /// Whether it is left alone after a failure.
@@ -121,7 +124,7 @@ impl Delivery {
 
     /// Gives it those of some trials that it lacks; what there is to tell of that.
     pub(super) fn give(&mut self, study: &TrackedStudy, trials: &[TrackedTrial]) -> Option<Told> {
-        let lacking: Vec<&TrackedTrial> = trials.iter().filter(|trial| self.lacks(&trial.run)).collect();
+        let lacking: Vec<&TrackedTrial> = trials.iter().filter(|trial| self.lacks(study, &trial.run)).collect();
         if lacking.is_empty() {
             return None;
         }
@@ -129,7 +132,7 @@ impl Delivery {
         if taken.is_ok() {
             let given = lacking
                 .iter()
-                .map(|trial| (trial.run.trial.number, Given::of(&trial.run)));
+                .map(|trial| (trial.run.trial.number, Given::of(study, &trial.run)));
             self.has.extend(given);
         }
         self.note(taken)
@@ -143,7 +146,7 @@ impl Delivery {
 
     /// What it lacks of a study, at the end of all tries.
     pub(super) fn missing(&self, study: &TrackedStudy) -> Option<Missing> {
-        let trials = study.runs.iter().filter(|run| self.has_otherwise(run)).count();
+        let trials = study.runs.iter().filter(|run| self.has_otherwise(study, run)).count();
         let reason = match &self.failing {
             Some(failing) => failing.reason.clone(),
             None if trials > 0 => "there was no time left".to_owned(),

@@ -121,14 +121,19 @@ impl Following {
             return Ok(());
         };
         if changed || self.deliveries.iter().any(Delivery::fails) {
-            let lacking = |run: &&TrialRun| self.deliveries.iter().any(|one| one.lacks(run));
-            let lacking: Vec<&TrialRun> = study.runs.iter().filter(lacking).collect();
-            for runs in lacking.chunks(AT_ONCE) {
-                self.give(open, &study, runs)?;
-            }
+            self.give_lacking(open, &study)?;
         }
         self.seen = Some((mark, study));
         Ok(())
+    }
+
+    /// Gives every tracker the trials that it lacks.
+    fn give_lacking(&mut self, store: &Store, study: &TrackedStudy) -> Result<(), StoreError> {
+        let lacking = |run: &&TrialRun| self.deliveries.iter().any(|one| one.lacks(study, run));
+        let lacking: Vec<&TrialRun> = study.runs.iter().filter(lacking).collect();
+        lacking
+            .chunks(AT_ONCE)
+            .try_for_each(|runs| self.give(store, study, runs))
     }
 
     /// Reads the study where the database has changed; whether it has.
@@ -140,6 +145,14 @@ impl Following {
             }
             let began = Instant::now();
             let study = self.runtime.block_on(TrackedStudy::read(store, Some(&self.study)))?;
+            // Chosen at the beginning, which an earlier search may have marked, and at the end.
+            let study = match &self.seen {
+                Some((_, seen)) => TrackedStudy {
+                    recommended: seen.recommended.clone(),
+                    ..study
+                },
+                None => self.runtime.block_on(study.with_recommended(store))?,
+            };
             self.read_took = began.elapsed();
             self.seen = Some((mark, study));
         }
@@ -163,9 +176,12 @@ impl Following {
         Ok(())
     }
 
+    /// Chooses the trial to take, and gives it, and the one that was it before, to the trackers once more.
     fn recommend(&mut self, store: Option<&Store>) -> Result<(), StoreError> {
         if let (Some((mark, study)), Some(store)) = (self.seen.take(), store) {
-            self.seen = Some((mark, self.runtime.block_on(study.with_recommended(store))?));
+            let study = self.runtime.block_on(study.with_recommended(store))?;
+            self.give_lacking(store, &study)?;
+            self.seen = Some((mark, study));
         }
         Ok(())
     }

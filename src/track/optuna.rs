@@ -33,6 +33,7 @@ impl Tracker for OptunaTracker {
             mark: &mark,
             space: study.space.as_ref(),
             runs: &study.runs,
+            recommended: study.recommended.as_ref().map(|one| (one.trial, one.notes())),
         };
         let changed: Vec<&TrialRun> = trials.iter().map(|trial| &trial.run).collect();
         runtime.block_on(file.put(&kept, &changed))?;

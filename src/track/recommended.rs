@@ -16,6 +16,15 @@ pub struct Recommended {
 }
 
 impl Recommended {
+    /// What trackers have of it beside the trial: names and values.
+    pub fn notes(&self) -> Vec<(&'static str, &str)> {
+        let against = self.against_baseline.as_deref().map(|text| ("against_baseline", text));
+        [("recommended", self.reason.as_str())]
+            .into_iter()
+            .chain(against)
+            .collect()
+    }
+
     /// Of a study as it stands; `None` where nothing can be recommended.
     pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;

@@ -6,7 +6,7 @@ use super::Recommended;
 use crate::store::{StepRecord, Store, StoreError, StudyOverview, TrialRun};
 use peft_tune_core::hexadecimal;
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::{Phase, TrialState};
+use peft_tune_core::study::{Phase, TrialNumber, TrialState};
 
 /// A study with the trials that it has so far.
 #[derive(Clone, Debug)]
@@ -43,6 +43,11 @@ impl TrackedStudy {
     pub async fn with_recommended(mut self, store: &Store) -> Result<Self, StoreError> {
         self.recommended = Recommended::read(store, &self.overview).await?;
         Ok(self)
+    }
+
+    /// What is told of a trial if it is the one to take.
+    pub fn recommendation_of(&self, trial: TrialNumber) -> Option<&Recommended> {
+        self.recommended.as_ref().filter(|one| one.trial == trial)
     }
 
     /// Eight digits that tell studies of one name apart.

@@ -11,6 +11,9 @@ use peft_tune_engine::profile::{HparamValue, TrialLog, TrialStart};
 /// What our files are called at their end, before the study's mark.
 const OWNER: &str = "peft-tune";
 
+/// Tag of the number that only the trial to take has: 1, and 0 once it is another one.
+const RECOMMENDED: &str = "recommended";
+
 /// Keeps event files up to date.
 #[derive(Debug)]
 pub(super) struct TensorBoardTracker {
@@ -37,7 +40,10 @@ impl TensorBoardTracker {
         let name = TrialLog::file_name(trial.run.started_s, &format!("{OWNER}-{}", study.mark()));
         remove_earlier_attempts(&folder, &name, &study.mark())?;
         let path = folder.join(name);
-        let (head, tail) = events(study, trial);
+        let (head, mut tail) = events(study, trial);
+        if study.recommendation_of(trial.run.trial.number).is_none() && is_marked(&path, head.bytes()) {
+            mark(&mut tail, trial, 0.0);
+        }
         let written = continue_file(&path, head.bytes(), tail.bytes(), TrialLog::whole_bytes);
         written.map(drop).map_err(TrackError::writing(&path))
     }
@@ -114,14 +120,32 @@ fn events(study: &TrackedStudy, trial: &TrackedTrial) -> (TrialLog, TrialLog) {
             tail.scalars(end_s, 0, &[(&metric_tag(name), value)]);
         }
         tail.end(end_s, matches!(state, TrialState::Complete { .. }));
+        if study.recommendation_of(trial.run.trial.number).is_some() {
+            mark(&mut tail, trial, 1.0);
+        }
     }
     (log, tail)
+}
+
+/// Says whether a trial is the one to take.
+fn mark(tail: &mut TrialLog, trial: &TrackedTrial, value: f64) {
+    let at_s = trial.run.ended_s.unwrap_or(trial.run.started_s);
+    tail.scalars(at_s, 0, &[(RECOMMENDED, value)]);
+}
+
+/// Whether a file says behind its head that its trial is the one to take, or was.
+fn is_marked(path: &Path, head: &[u8]) -> bool {
+    let there = std::fs::read(path).unwrap_or_default();
+    let tail = there.strip_prefix(head).unwrap_or_default();
+    tail.windows(RECOMMENDED.len())
+        .any(|part| part == RECOMMENDED.as_bytes())
 }
 
 fn begin(study: &TrackedStudy, trial: &TrackedTrial) -> TrialLog {
     let (run, params) = (&trial.run, &trial.run.trial.params);
     let objectives = study.overview.objectives.iter();
-    let metrics: Vec<String> = objectives.map(|objective| metric_tag(&objective.metric)).collect();
+    let metrics = objectives.map(|objective| metric_tag(&objective.metric));
+    let metrics: Vec<String> = metrics.chain([RECOMMENDED.to_owned()]).collect();
     let searched = study.space.iter().flat_map(|space| &space.parameters);
     let mut columns: Vec<&str> = searched.map(|parameter| parameter.name.as_str()).collect();
     columns.extend(params.keys().map(String::as_str));

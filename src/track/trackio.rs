@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::param_json::param_json;
 use super::study::CourseEvent;
-use super::{TrackError, TrackedStudy, TrackedTrial, Tracker};
+use super::{Recommended, TrackError, TrackedStudy, TrackedTrial, Tracker};
 use crate::store::{TrackioFile, TrackioRow, TrackioRun};
 use peft_tune_core::study::Phase;
 
@@ -88,6 +88,9 @@ fn run(study: &TrackedStudy, trial: &TrackedTrial) -> TrackioRun {
     config.insert("_Username".to_owned(), json!("peft-tune"));
     config.insert("_Created".to_owned(), json!(run.started_at));
     config.insert("_Group".to_owned(), json!(study.overview.name));
+    let notes = study.recommendation_of(run.trial.number).into_iter();
+    let notes = notes.flat_map(Recommended::notes);
+    config.extend(notes.map(|(name, value)| (name.to_owned(), json!(value))));
     let mut end_s = run.started_s;
     let mut rows = Vec::new();
     for (at_s, event) in trial.course() {

@@ -68,7 +68,9 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
     })?;
     args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        store.write_optuna(&study, &path, args.force).await
+        let recommended = Recommended::read(store, &study).await?;
+        let recommended = recommended.as_ref().map(|one| (one.trial, one.notes()));
+        store.write_optuna(&study, recommended, (&path, args.force)).await
     })?;
     tell(format_args!("optuna-dashboard sqlite:///{}", path.display()));
     Ok(path)

@@ -7,7 +7,9 @@ use serde_json::json;
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::distribution::OptunaParameter;
-use super::write::{SCHEMA_VERSION, insert_trial, parameters, write_schema, write_study, write_trial};
+use super::write::{
+    RecommendedTrial, SCHEMA_VERSION, insert_trial, parameters, write_notes, write_schema, write_study, write_trial,
+};
 use crate::store::foreign_file::open_foreign;
 use crate::store::{StoreError, StudyOverview, TrialRun};
 use peft_tune_core::space::SearchSpace;
@@ -42,7 +44,7 @@ struct Known {
 }
 
 /// A study to be kept there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OptunaStudy<'a> {
     pub overview: &'a StudyOverview,
     /// What tells studies of one name apart.
@@ -50,6 +52,8 @@ pub struct OptunaStudy<'a> {
     pub space: Option<&'a SearchSpace>,
     /// All trials that it has.
     pub runs: &'a [TrialRun],
+    /// The trial to take, and what is told of it.
+    pub recommended: Option<RecommendedTrial<'a>>,
 }
 
 impl OptunaFile {
@@ -94,6 +98,9 @@ impl OptunaFile {
                     sqlx::query(part).bind(trial).execute(&mut *transaction).await?;
                 }
                 write_trial(&mut transaction, trial, (study.overview, run), &parameters).await?;
+                if let Some((_, notes)) = study.recommended.as_ref().filter(|(one, _)| *one == number) {
+                    write_notes(&mut transaction, trial, notes).await?;
+                }
             }
             if !is_explained {
                 explain_all(&mut transaction, id, (study.runs, &parameters)).await?;

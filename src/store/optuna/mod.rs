@@ -5,3 +5,4 @@ mod keep;
 mod write;
 
 pub use keep::{OptunaFile, OptunaStudy};
+pub use write::RecommendedTrial;

@@ -21,14 +21,23 @@ const SCHEMA: &str = include_str!("schema.sql");
 pub(super) const SCHEMA_VERSION: i64 = 12;
 const LIBRARY_VERSION: &str = "5.0.0";
 
+/// The trial to take, and the names and values of what is told of it.
+pub type RecommendedTrial<'a> = (TrialNumber, Vec<(&'static str, &'a str)>);
+
 impl Store {
     /// Writes a study to a new file that `optuna.load_study(storage="sqlite:///PATH")` opens: directions, distributions,
-    /// values, held-out losses as intermediate values, constraints, and everything else as user attributes.
+    /// values, held-out losses as intermediate values, constraints, and everything else as user attributes. `recommended` is the trial
+    /// to take, with what is told of it.
     ///
     /// # Errors
     /// [`StoreError::OptunaExists`] where `path` is taken and `force` is not given, or where writing fails; nothing is
     /// left behind then.
-    pub async fn write_optuna(&self, study: &StudyOverview, path: &Path, force: bool) -> Result<(), StoreError> {
+    pub async fn write_optuna(
+        &self,
+        study: &StudyOverview,
+        recommended: Option<RecommendedTrial<'_>>,
+        (path, force): (&Path, bool),
+    ) -> Result<(), StoreError> {
         if !force && path.symlink_metadata().is_ok() {
             return Err(StoreError::OptunaExists { path: path.to_owned() });
         }
@@ -40,7 +49,7 @@ impl Store {
         let draft = Draft {
             path: PathBuf::from(name),
         };
-        draft.write(study, &runs, &parameters).await?;
+        draft.write((study, recommended), &runs, &parameters).await?;
         std::fs::rename(&draft.path, path).map_err(|source| StoreError::Io {
             path: path.to_owned(),
             source,
@@ -63,7 +72,7 @@ impl Drop for Draft {
 impl Draft {
     async fn write(
         &self,
-        study: &StudyOverview,
+        (study, recommended): (&StudyOverview, Option<RecommendedTrial<'_>>),
         runs: &[TrialRun],
         parameters: &BTreeMap<String, OptunaParameter>,
     ) -> Result<(), StoreError> {
@@ -85,6 +94,9 @@ impl Draft {
             for run in runs {
                 let trial = insert_trial(&mut transaction, id, run.trial.number).await?;
                 write_trial(&mut transaction, trial, (study, run), parameters).await?;
+                if let Some((_, notes)) = recommended.as_ref().filter(|(one, _)| *one == run.trial.number) {
+                    write_notes(&mut transaction, trial, notes).await?;
+                }
             }
             transaction.commit().await
         };
@@ -232,6 +244,23 @@ pub(super) async fn write_trial(
         .await?;
     }
     write_attributes(connection, id, study, run).await
+}
+
+/// Writes what is told of the trial to take beside its other attributes.
+pub(super) async fn write_notes(
+    connection: &mut SqliteConnection,
+    trial: i64,
+    notes: &[(&str, &str)],
+) -> Result<(), sqlx::Error> {
+    for (key, value) in notes {
+        sqlx::query("insert or replace into trial_user_attributes (trial_id, \"key\", value_json) values (?, ?, ?)")
+            .bind(trial)
+            .bind(key)
+            .bind(json!(value).to_string())
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
 }
 
 async fn write_attributes(

@@ -108,23 +108,27 @@ fn end_of(run: &TrackioRun) -> String {
     format!("{}-end", run.id)
 }
 
-/// Writes the config of a run that is new, or that another attempt began anew.
+/// Writes the config of a run that is new, that another attempt began anew, or that is otherwise now.
 async fn put_config(connection: &mut SqliteConnection, run: &TrackioRun) -> Result<(), sqlx::Error> {
-    let known: Option<String> = sqlx::query_scalar("select created_at from configs where run_id = ?")
+    let known: Option<(String, String)> = sqlx::query_as("select created_at, config from configs where run_id = ?")
         .bind(&run.id)
         .fetch_optional(&mut *connection)
         .await?;
-    if known.as_ref() == Some(&run.started_at) {
+    let config = run.config.to_string();
+    let is_begun = known.as_ref().is_some_and(|(began, _)| *began == run.started_at);
+    if is_begun && known.is_some_and(|(_, there)| there == config) {
         return Ok(());
     }
-    sqlx::query("delete from metrics where run_id = ?")
-        .bind(&run.id)
-        .execute(&mut *connection)
-        .await?;
+    if !is_begun {
+        sqlx::query("delete from metrics where run_id = ?")
+            .bind(&run.id)
+            .execute(&mut *connection)
+            .await?;
+    }
     sqlx::query("insert or replace into configs (run_id, run_name, config, created_at) values (?, ?, ?, ?)")
         .bind(&run.id)
         .bind(&run.name)
-        .bind(run.config.to_string())
+        .bind(config)
         .bind(&run.started_at)
         .execute(connection)
         .await

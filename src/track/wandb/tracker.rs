@@ -14,7 +14,7 @@ use super::record::{Records, Run};
 use crate::files::{continue_whole, plain_name};
 use crate::track::param_json::param_json;
 use crate::track::study::CourseEvent;
-use crate::track::{TrackError, TrackedStudy, TrackedTrial, Tracker};
+use crate::track::{Recommended, TrackError, TrackedStudy, TrackedTrial, Tracker};
 use peft_tune_core::hexadecimal;
 use peft_tune_core::study::{Phase, TrialState};
 
@@ -124,6 +124,8 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
     let run = &trial.run;
     let (mut log, mut records) = (RunLog::new(), Records::default());
     log.add(&records.header());
+    let recommended = study.recommendation_of(run.trial.number);
+    let tags: Vec<String> = recommended.iter().map(|_| "recommended".to_owned()).collect();
     let params = run.trial.params.iter();
     let config: Vec<(String, Value)> = params.map(|(name, value)| (name.clone(), param_json(value))).collect();
     log.add(&records.run(&Run {
@@ -132,7 +134,7 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
         group: &study.overview.name,
         name: &format!("trial {}", run.trial.number),
         config: &config,
-        tags: &[],
+        tags: &tags,
         started_s: run.started_s,
     }));
     if run.recipe.is_some() {
@@ -160,6 +162,8 @@ fn render(study: &TrackedStudy, trial: &TrackedTrial, id: &str) -> Vec<u8> {
         latest.extend(metrics.map(|(name, value)| (name.to_owned(), json!(value))));
         latest.push(("state".to_owned(), json!(state.name())));
         latest.extend(run.reason.iter().map(|reason| ("reason".to_owned(), json!(reason))));
+        let notes = recommended.into_iter().flat_map(Recommended::notes);
+        latest.extend(notes.map(|(name, value)| (name.to_owned(), json!(value))));
         log.add(&records.summary(&latest));
         let succeeded = !matches!(state, TrialState::Failed { .. });
         log.add(&records.exit(u64::from(!succeeded), end_s - run.started_s));

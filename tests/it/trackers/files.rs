@@ -55,6 +55,53 @@ fn an_optuna_storage_has_what_an_export_has_and_keeps_other_studies() {
 }
 
 #[test]
+fn the_trial_to_take_is_marked_and_no_other_whatever_is_searched_on() {
+    let bench = Bench::new();
+    let trackers = ["optuna=o.db", "trackio=io", "wandb=offline", "tensorboard=runs"];
+    for trials in ["3", "9", "20"] {
+        let mut search = vec!["search", "space.yaml", "--trials", trials];
+        search.extend(trackers.iter().flat_map(|tracker| ["--track", tracker]));
+        bench.said(&search);
+        let shown = bench.run(&["export", "--format", "csv", "--output", "csv", "--force"]);
+        assert!(shown.status.success(), "{}", mocked::errors_of(&shown));
+        let said = mocked::errors_of(&shown);
+        let recommended = said.split_once("recommended: trial ").unwrap().1;
+        let number: usize = recommended.split(' ').next().unwrap().parse().unwrap();
+
+        let optuna = "select cast(number as text) from trials join trial_user_attributes as a using (trial_id)
+            where a.\"key\" = 'recommended'";
+        assert_eq!(rows(&bench.path("o.db"), optuna), [number.to_string()]);
+        let trackio = "select run_name from configs where config like '%\"recommended\"%'";
+        assert_eq!(rows(&bench.path("io/tracked.db"), trackio), [format!("trial {number}")]);
+        let marked = |folder: &str, end: &str, is_marked: &dyn Fn(&[u8]) -> bool| {
+            let of_kind = files(&bench.path(folder)).into_iter();
+            let of_kind = of_kind.filter(|(path, _)| path.to_string_lossy().contains(end));
+            of_kind
+                .filter(|(_, bytes)| is_marked(bytes))
+                .map(|(path, _)| path)
+                .collect::<Vec<_>>()
+        };
+        let has = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+        let name = format!("trial {number}");
+        let offline = marked("offline", ".wandb", &|bytes| has(bytes, b"recommended"));
+        assert_eq!(offline.len(), 1);
+        assert!(has(&std::fs::read(&offline[0]).unwrap(), name.as_bytes()));
+        let events = marked("runs", "tfevents", &|bytes| {
+            let last = super::tensorboard::records(bytes).pop().unwrap();
+            has(&last, b"recommended") && has(&last, &1_f32.to_le_bytes())
+        });
+        assert_eq!(events.len(), 1);
+        assert!(
+            events[0].to_string_lossy().contains(&format!("trial-{number:04}")),
+            "{events:?}"
+        );
+    }
+    let resumed = files(&bench.path("offline"));
+    bench.said(&["track", "--to", "wandb=offline", "--to", "tensorboard=runs"]);
+    assert!(files(&bench.path("offline")) == resumed, "something was written twice");
+}
+
+#[test]
 fn a_trackio_project_has_each_row_once() {
     let bench = Bench::new();
     let all = "select run_name || ' ' || step || ' ' || metrics || ' ' || log_id from metrics order by id";

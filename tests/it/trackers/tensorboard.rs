@@ -7,7 +7,7 @@ const SEARCH: [&str; 4] = ["search", "space.yaml", "--track", "tensorboard=runs"
 const TRACK: [&str; 4] = ["track", "tracked", "--to", "tensorboard=runs"];
 
 /// The contents of the records of an event file, all of which have to be whole.
-fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<8>() {
         let length = u64::from_le_bytes(*length) as usize;
