@@ -106,6 +106,11 @@ beside-peft *args:
 beside-trl *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
 
+# What a `precision_schedule` does to throughput, memory and loss
+[group('measure')]
+precision-schedules *args:
+    scripts/measure/precision_schedules.py --binary {{binary}} {{args}}
+
 # A Python wheel of this machine
 [group('package')]
 wheel folder='dist':

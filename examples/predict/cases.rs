@@ -170,9 +170,13 @@ impl Case {
         };
         let name = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         format!(
-            "{} | {} | activations {} | {} | {} | {adapter} | {} x {}",
+            "{} | {}{} | activations {} | {} | {} | {adapter} | {} x {}",
             self.family,
             self.recipe.precision.name(),
+            match self.recipe.precision_schedule.is_none() {
+                true => String::new(),
+                false => format!(" {}", self.recipe.precision_schedule),
+            },
             self.recipe.activation_quantization,
             self.recipe.gradient_checkpointing,
             name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
@@ -197,6 +201,7 @@ impl Case {
         let workload = Workload {
             longest: stream.clone(),
             mean: stream,
+            rows: None,
         };
         let setting = Setting {
             recipe: &self.recipe,

@@ -61,6 +61,13 @@ impl<'a> Bench<'a> {
         for warning in data.warnings() {
             tell(format_args!("warning: {warning}"));
         }
+        if !recipe.precision_schedule.is_none() {
+            tell(format_args!(
+                "`precision_schedule: {}`: what is measured are steps in {}; those in fp32 take longer and more memory",
+                recipe.precision_schedule,
+                recipe.precision.name()
+            ));
+        }
         let device = device::open(settings.compute.device_name()).map_err(CliError::bad_input)?;
         let ceilings = MachineCeilings::of(&device, recipe, (&files, &data), settings.database)?;
         let limit = settings.memory_limit.map(|limit| limit.0);

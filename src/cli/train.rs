@@ -298,6 +298,10 @@ fn end_line(outcome: &Outcome, output: &str) -> String {
         );
         line.insert("best_step".into(), progress.best.map(|best| best.step).into());
         line.insert("best_held_out_loss".into(), progress.best.map(|best| best.loss).into());
+        if !progress.precision_decisions.is_empty() {
+            let decisions = serde_json::to_value(&progress.precision_decisions).unwrap_or_default();
+            line.insert("precision_decisions".into(), decisions);
+        }
         line.insert("seconds".into(), progress.seconds.into());
         let beside = progress.beside;
         line.insert("evaluation_s".into(), beside.evaluation_s.into());

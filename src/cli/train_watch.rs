@@ -12,7 +12,7 @@ use super::screen;
 use crate::report::duration;
 use crate::tune::Interrupt;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
-use peft_tune_engine::{Control, Evaluation, StepEvent, StepObserver};
+use peft_tune_engine::{Control, Evaluation, PrecisionCause, PrecisionDecision, StepEvent, StepObserver};
 
 /// Lines that a training prints of its steps where there is no terminal to draw on.
 const LINES: u64 = 20;
@@ -100,6 +100,24 @@ impl TrainWatch {
         }
     }
 
+    /// Says what was decided on the precision where it changes; among JSON it stands in the step's own line.
+    fn tell_precision(&self, event: &StepEvent, decision: &PrecisionDecision) {
+        if event.precision == Some(decision.precision) {
+            return;
+        }
+        let text = format!(
+            "step {}: from here on in {} ({})",
+            event.step,
+            decision.precision.name(),
+            reason(decision)
+        );
+        match &self.display {
+            Display::Bar(bar, _) => bar.println(text),
+            Display::Lines(_) => tell(format_args!("{text}")),
+            Display::Json | Display::Unseen(_) => {}
+        }
+    }
+
     /// Adds to the event file; one that cannot be written is given up with a warning, as the training matters more.
     fn record(&mut self, add: impl FnOnce(&mut TensorBoard) -> std::io::Result<()>) {
         let Some(tensorboard) = &mut self.tensorboard else {
@@ -117,7 +135,10 @@ impl TrainWatch {
 
 impl StepObserver for TrainWatch {
     fn step(&mut self, event: &StepEvent) -> Control {
-        if !self.due.is_due(event.step) {
+        if let Some(decision) = &event.precision_decision {
+            self.tell_precision(event, decision);
+        }
+        if !self.due.is_due(event.step) && event.precision_decision.is_none() {
             return self.control();
         }
         self.record(|tensorboard| tensorboard.step(event));
@@ -196,6 +217,21 @@ impl Pace {
     }
 }
 
+/// Why a precision was decided on, with its numbers.
+fn reason(decision: &PrecisionDecision) -> String {
+    let scale = match decision.noise_scale {
+        Some(scale) => format!("noise scale of {scale:.0} tokens"),
+        None => "noise scale without end".to_owned(),
+    };
+    let tokens = decision.step_targets;
+    match decision.cause {
+        PrecisionCause::Schedule => "as the recipe says".to_owned(),
+        PrecisionCause::Noise | PrecisionCause::Signal => format!("{scale}, steps of {tokens:.0}"),
+        PrecisionCause::Undecided => "undecided".to_owned(),
+        PrecisionCause::Overflows => format!("the gradients of {} steps overflowed", decision.overflows),
+    }
+}
+
 /// `loss 2.3101, learning rate 2.00e-4, 5120 tokens/s, 1m 20s left`.
 fn describe(event: &StepEvent, pace: &Pace) -> String {
     format!(
@@ -208,7 +244,7 @@ fn describe(event: &StepEvent, pace: &Pace) -> String {
 }
 
 fn step_line(event: &StepEvent) -> serde_json::Value {
-    json!({
+    let mut line = json!({
         "event": "step",
         "step": event.step,
         "loss": event.loss,
@@ -218,7 +254,14 @@ fn step_line(event: &StepEvent) -> serde_json::Value {
         "tokens": event.tokens,
         "target_tokens": event.target_tokens,
         "seconds": event.seconds.total,
-    })
+    });
+    if let Some(precision) = event.precision {
+        line["precision"] = json!(precision);
+    }
+    if let Some(decision) = event.precision_decision {
+        line["precision_decision"] = json!(decision);
+    }
+    line
 }
 
 fn evaluation_line(evaluation: &Evaluation) -> serde_json::Value {

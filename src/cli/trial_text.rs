@@ -104,6 +104,7 @@ fn sections(detail: &TrialDetail, width: Option<usize>) -> impl Iterator<Item = 
         ("metrics", (!metrics.is_empty()).then(|| aligned(&metrics))),
         ("predictions", table(!detail.predictions.is_empty(), prediction_table)),
         ("steps", table(!detail.phases.is_empty(), phase_table)),
+        ("precision", table(!detail.precisions.is_empty(), precision_table)),
         ("evaluations", table(!detail.evaluations.is_empty(), evaluation_table)),
     ];
     sections.into_iter().filter_map(|(title, text)| Some((title, text?)))
@@ -180,6 +181,28 @@ fn prediction_table(detail: &TrialDetail) -> TextTable {
     table
 }
 
+/// What was decided on the precision, and on what.
+fn precision_table(detail: &TrialDetail) -> TextTable {
+    let right = ["noise scale", "tokens a step", "overflows"].map(|heading| (heading.to_owned(), Align::Right));
+    let left = [("from then on", Align::Left), ("because of", Align::Left)];
+    let left = left.map(|(heading, align)| (heading.to_owned(), align));
+    let step = [("after step".to_owned(), Align::Right)];
+    let mut table = TextTable::new(step.into_iter().chain(left).chain(right));
+    for decision in &detail.precisions {
+        table.push([
+            decision.step.to_string(),
+            decision.precision.clone(),
+            decision.cause.clone(),
+            decision
+                .noise_scale
+                .map_or_else(|| "-".to_owned(), |scale| format!("{scale:.0}")),
+            format!("{:.0}", decision.step_targets),
+            decision.overflows.to_string(),
+        ]);
+    }
+    table
+}
+
 fn evaluation_table(detail: &TrialDetail) -> TextTable {
     let headings = ["step", "tokens", "loss", "accuracy", "seconds"];
     let mut table = TextTable::new(headings.map(|heading| (heading.to_owned(), Align::Right)));
@@ -228,6 +251,7 @@ pub(super) fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_
         "params": detail.trial.params,
         "phases": detail.phases,
         "evaluations": evaluations,
+        "precision_decisions": detail.precisions,
         "predictions": detail.predictions,
         "stop": detail.stop,
         "inherited": inherited,

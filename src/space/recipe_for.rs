@@ -2,7 +2,7 @@
 
 use super::Study;
 use peft_tune_core::recipe::settings::{SetError, SettingRow, setting, settings};
-use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_core::recipe::{BadPrecisionSchedule, Precision, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
@@ -32,6 +32,8 @@ pub enum RecipeError {
          `when: {{precision: [int8, nf4, nf4_double]}}`"
     )]
     ActivationsOfDense { precision: Precision },
+    #[error("{0}; or give `precision_schedule` the condition `when: {{precision: [bf16, fp16]}}`")]
+    PrecisionSchedule(BadPrecisionSchedule),
 }
 
 /// The recipe of one trial: the study's base with its fixed and the sampled values.
@@ -59,6 +61,8 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
         let precision = recipe.precision;
         return Err(RecipeError::ActivationsOfDense { precision });
     }
+    let sound = recipe.precision_schedule.check(recipe.precision);
+    sound.map_err(RecipeError::PrecisionSchedule)?;
     Ok(recipe)
 }
 

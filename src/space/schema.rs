@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::StudyFile;
 use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow, settings};
-use peft_tune_core::recipe::{Checkpointing, Recipe, TargetPreset};
+use peft_tune_core::recipe::{Checkpointing, PrecisionSchedule, Recipe, TargetPreset};
 
 /// The JSON Schema (draft 2020-12) of a study file.
 pub fn study_schema() -> Value {
@@ -83,6 +83,7 @@ fn value_schema(legal: &Legal) -> Value {
         Legal::Bool => json!({"type": "boolean"}),
         Legal::Choice(names) => json!({"enum": names}),
         Legal::Checkpointing => json!({"type": "string", "pattern": Checkpointing::PATTERN}),
+        Legal::PrecisionSchedule => json!({"type": "string", "pattern": PrecisionSchedule::PATTERN}),
         Legal::Targets => json!({
             "anyOf": [
                 {"enum": TargetPreset::NAMES},
@@ -96,7 +97,9 @@ fn number_schema(legal: &Legal) -> Value {
     match legal {
         Legal::Int { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
         Legal::Float(range) | Legal::FloatOrNone(range) => range_schema(range),
-        Legal::Bool | Legal::Choice(_) | Legal::Checkpointing | Legal::Targets => json!({"type": "number"}),
+        Legal::Bool | Legal::Choice(_) | Legal::Checkpointing | Legal::PrecisionSchedule | Legal::Targets => {
+            json!({"type": "number"})
+        }
     }
 }
 

@@ -28,6 +28,8 @@ pub struct TrialDetail {
     pub wall_s: Option<f64>,
     pub phases: Vec<PhaseSteps>,
     pub evaluations: Vec<EvaluationRecord>,
+    /// What was decided on its precision on the way.
+    pub precisions: Vec<super::PrecisionRecord>,
     /// What it was expected to measure.
     pub predictions: Vec<PredictionRecord>,
     /// Why it was stopped before its end, if it was.
@@ -97,6 +99,7 @@ impl Store {
             wall_s: row.wall_s,
             phases: self.phases(row.id).await?,
             evaluations: self.evaluations(row.id).await?,
+            precisions: self.precisions(row.id).await?,
             predictions: self.predictions(study, number).await?,
             stop: self.stop(study, number).await?,
             inherited: self.inherited(study, number).await?,

@@ -28,6 +28,7 @@ mod named;
 mod open;
 mod optuna;
 mod overview;
+mod precision;
 mod prediction;
 mod profile;
 mod query;
@@ -65,6 +66,7 @@ pub use named::NamedQuery;
 pub use open::Store;
 pub use optuna::{OptunaFile, OptunaStudy, RecommendedTrial};
 pub use overview::StudyOverview;
+pub use precision::PrecisionRecord;
 pub use prediction::{CeilingRecord, PredictionRecord};
 pub use profile::{
     DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,

@@ -194,6 +194,7 @@ impl Store {
         for delete in [
             "delete from step where trial_id = ?",
             "delete from evaluation where trial_id = ?",
+            "delete from precision_decision where trial_id = ?",
             "delete from report where trial_id = ?",
             "delete from stop where trial_id = ?",
         ] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
 use super::known::Measurement;
-use super::record::{evaluation_metrics, evaluation_record, step_record};
+use super::record::{evaluation_metrics, evaluation_record, precision_record, step_record};
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::THROUGHPUT;
@@ -37,6 +37,10 @@ impl Tuner<'_> {
         let was_measured = matches!(event, TrialEvent::Measured { .. });
         match event {
             TrialEvent::Step { phase, step, .. } => {
+                if let Some(decision) = precision_record(&step) {
+                    let store = self.parts.store;
+                    store.record_precision(self.parts.id, number, &decision).await?;
+                }
                 running.steps.push(step_record(phase, &step));
                 if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
                     self.record_waiting(number).await?;

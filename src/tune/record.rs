@@ -1,6 +1,6 @@
 //! From a trial's events to the rows of the database.
 
-use crate::store::{EvaluationRecord, StepRecord};
+use crate::store::{EvaluationRecord, PrecisionRecord, StepRecord};
 use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
 use peft_tune_core::study::{Metrics, Phase};
 use peft_tune_engine::{Evaluation, StepEvent};
@@ -20,6 +20,18 @@ pub(super) fn step_record(phase: Phase, event: &StepEvent) -> StepRecord {
         optimizer_s: event.seconds.optimizer,
         total_s: event.seconds.total,
     }
+}
+
+/// What was decided at the end of a step, if anything.
+pub(super) fn precision_record(event: &StepEvent) -> Option<PrecisionRecord> {
+    event.precision_decision.map(|decision| PrecisionRecord {
+        step: event.step,
+        precision: decision.precision.name().to_owned(),
+        cause: decision.cause.name().to_owned(),
+        noise_scale: decision.noise_scale,
+        step_targets: decision.step_targets,
+        overflows: decision.overflows,
+    })
 }
 
 pub(super) fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {

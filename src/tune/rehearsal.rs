@@ -9,7 +9,7 @@ use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
 use crate::worker::{Task, TrialEvent, TrialRequest};
-use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::recipe::{PrecisionSchedule, TrainingLength};
 use peft_tune_core::study::{AccuracyPlan, FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
 use peft_tune_kernels::Kernels;
 
@@ -163,6 +163,8 @@ fn small_task(study: &Study, params: &Params) -> Result<Task, String> {
     let mut recipe = recipe_for(study, params).map_err(|error| error.to_string())?;
     recipe.batch.micro_batch = 1;
     recipe.batch.gradient_accumulation = 1;
+    // One step has none before the switch and one behind it.
+    recipe.precision_schedule = PrecisionSchedule::None;
     let train = TrainPlan {
         length: TrainingLength::Steps(1),
         evaluations: 1,

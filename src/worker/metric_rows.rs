@@ -50,12 +50,24 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 61] = [
+const ROWS: [MetricRow; 64] = [
     row(
         Cost,
         THROUGHPUT,
         "tokens/s",
         "Median over the measured steps of trained tokens a second, of all devices together. Padding is not counted.",
+    ),
+    row(
+        Cost,
+        "throughput_fp32_steps",
+        "tokens/s",
+        "With a `precision_schedule`: the throughput of its steps in fp32.",
+    ),
+    row(
+        Cost,
+        "throughput_own_steps",
+        "tokens/s",
+        "With a `precision_schedule`: the throughput of its other steps; `throughput` is that of all steps of the training.",
     ),
     row(
         Cost,
@@ -168,6 +180,12 @@ const ROWS: [MetricRow; 61] = [
         "Share of the held-out target tokens that the model finds the most likely ones.",
     ),
     row(Training, "train_steps", "", "Steps of the training phase."),
+    row(
+        Training,
+        "train_fp32_steps",
+        "",
+        "With a `precision_schedule`: its steps in fp32.",
+    ),
     row(Training, "train_tokens", "", "Tokens that it trained on."),
     row(Training, "train_epochs", "", "How often it went over its rows."),
     row(Training, "train_s", "s", "Time of its steps and evaluations."),

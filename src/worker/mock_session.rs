@@ -183,6 +183,8 @@ fn step_event(request: &TrialRequest, step: u64, loss: f64) -> TrialEvent {
             tokens: 1,
             target_tokens: 1,
             seconds: StepSeconds::default(),
+            precision: None,
+            precision_decision: None,
         },
     }
 }

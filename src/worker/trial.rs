@@ -15,7 +15,7 @@ use peft_tune_core::objective::{
     JOULES_PER_TOKEN, LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY,
 };
 use peft_tune_core::predict::{self, Host, Machine, Predictor, RowLengths, Setting};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{
     FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
 };
@@ -28,6 +28,10 @@ use peft_tune_kernels::device;
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
 const DIVERGED_NATS: f64 = 10.0;
+
+/// Throughput of the steps that a schedule of the precision has in F32, and of all others.
+const FP32_THROUGHPUT: &str = "throughput_fp32_steps";
+const OWN_THROUGHPUT: &str = "throughput_own_steps";
 
 /// A step that takes over so many times the median's time for a token is slow.
 const SLOW: f64 = 1.5;
@@ -82,6 +86,7 @@ impl TrialRun<'_> {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         metrics.insert("load_s", self.loaded.seconds);
+        self.check_schedule(plan)?;
         if let Some(measure) = &plan.measure {
             self.wait(self.control.wait_for_turn(self.request.number));
             emit(TrialEvent::Phase {
@@ -100,6 +105,20 @@ impl TrialRun<'_> {
                 phase: Phase::Train,
             });
             self.train(train, emit, metrics)?;
+        }
+        Ok(())
+    }
+
+    /// A schedule of the precision must end before the trial's own training and before the recipe's.
+    fn check_schedule(&self, plan: &TrialPlan) -> Result<(), Interruption> {
+        if self.recipe.precision_schedule.is_none() {
+            return Ok(());
+        }
+        let source = self.source(self.recipe)?;
+        let lengths = plan.train.as_ref().map(|train| train.length);
+        for length in lengths.into_iter().chain([self.recipe.training.length]) {
+            let checked = self.recipe.check_precision_schedule(Some(source.steps(length)));
+            checked.map_err(invalid)?;
         }
         Ok(())
     }
@@ -129,19 +148,14 @@ impl TrialRun<'_> {
         let (memory, beside) = (&self.loaded.memory, self.loaded.beside_bytes);
         memory.reset_peak();
         let source = Arc::new(self.source(self.recipe)?);
-        let mut run = self.start(self.recipe, &source, plan.max_warmup_steps + plan.steps)?;
-        // Rows differ in length, so a few steps may miss the longest ones, which decide whether the training fits.
-        let worst = vec![source.longest_micro_batch(); self.recipe.batch.devices];
-        run.trainer
-            .step(&worst)
-            .map_err(|error| failure(error, Phase::Profile))?;
-        let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
-        let mut warmup_steps = 0;
-        while !warmup.is_over() {
-            let event = self.step(&mut run, Phase::Profile, emit)?;
-            warmup.push(event.seconds.total, event.tokens);
-            warmup_steps += 1;
-        }
+        let phases = 2 - u64::from(self.recipe.precision_schedule.is_none());
+        let mut run = self.start(self.recipe, &source, phases * (plan.max_warmup_steps + plan.steps))?;
+        // The steps in F32 of a schedule first: the others are what the metrics of times are about.
+        let fp32 = match self.recipe.precision_schedule.is_none() {
+            true => None,
+            false => Some(self.fp32_throughput(&mut run, &source, plan, emit)?),
+        };
+        let warmup_steps = self.warm_up(&mut run, &source, plan, emit)?;
         let mut surroundings = Surroundings::watch(self);
         let mut events = Vec::new();
         while (events.len() as u64) < plan.steps {
@@ -150,7 +164,7 @@ impl TrialRun<'_> {
         }
         let seen = surroundings.finish(metrics);
         let mut lost = [seen.lost];
-        metrics.insert("warmup_steps", f64::from(warmup_steps));
+        metrics.insert("warmup_steps", warmup_steps as f64);
         let mut bytes = [
             memory.peak_bytes().saturating_sub(beside) as f64,
             memory.peak_reserved_bytes().unwrap_or(0) as f64,
@@ -163,6 +177,12 @@ impl TrialRun<'_> {
             metrics.insert("reserved_memory_bytes", bytes[1]);
         }
         keep_times(&events, metrics);
+        if let (Some(fp32), Some(own)) = (fp32, metrics.value(THROUGHPUT)) {
+            metrics.insert(FP32_THROUGHPUT, fp32);
+            metrics.insert(OWN_THROUGHPUT, own);
+            let steps = source.steps(self.recipe.training.length) as f64;
+            mix_throughput(self.recipe.precision_schedule.fp32_share(steps), metrics);
+        }
         self.keep_energy(seen.joules, &events, metrics)?;
         if let Some(mfu) = self.mfu(&source, metrics.value(THROUGHPUT)) {
             metrics.insert(MFU, mfu);
@@ -170,6 +190,48 @@ impl TrialRun<'_> {
         // All devices wait for the one that was disturbed most.
         mark_disturbed(metrics, lost[0]);
         Ok(())
+    }
+
+    /// The throughput of steps in F32, measured as that of all others.
+    fn fp32_throughput(
+        &self,
+        run: &mut Run,
+        source: &BatchSource,
+        plan: &MeasurePlan,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<f64, Interruption> {
+        run.trainer.hold_precision(Some(true));
+        self.warm_up(run, source, plan, emit)?;
+        let mut steps = Vec::new();
+        while (steps.len() as u64) < plan.steps {
+            let event = self.step(run, Phase::Profile, emit)?;
+            steps.push((event.seconds.total, event.tokens));
+        }
+        run.trainer.hold_precision(Some(false));
+        Ok(Throughput::from_steps(&steps).map_or(0.0, |throughput| throughput.tokens_per_s))
+    }
+
+    /// Takes steps until they take even times, and returns how many; first one on the longest rows: a few steps may miss them, and they
+    /// decide whether the training fits.
+    fn warm_up(
+        &self,
+        run: &mut Run,
+        source: &BatchSource,
+        plan: &MeasurePlan,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<u64, Interruption> {
+        let worst = vec![source.longest_micro_batch(); self.recipe.batch.devices];
+        run.trainer
+            .step(&worst)
+            .map_err(|error| failure(error, Phase::Profile))?;
+        let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
+        let mut steps = 0;
+        while !warmup.is_over() {
+            let event = self.step(run, Phase::Profile, emit)?;
+            warmup.push(event.seconds.total, event.tokens);
+            steps += 1;
+        }
+        Ok(steps)
     }
 
     /// The energy of a token, of all devices together, where each of them tells it.
@@ -234,15 +296,24 @@ impl TrialRun<'_> {
         });
         let mut run = self.start(&recipe, &source, steps)?;
         self.measure_start(&mut run, &held_out, metrics)?;
-        let mut tokens = 0;
+        let (mut tokens, mut fp32_steps) = (0, 0);
         for step in 1..=steps {
-            tokens += self.step(&mut run, Phase::Train, emit)?.tokens;
+            let event = self.step(&mut run, Phase::Train, emit)?;
+            tokens += event.tokens;
+            fp32_steps += u64::from(event.precision == Some(Precision::Fp32));
             let part = |step: u64| step * plan.evaluations.max(1) / steps;
             if part(step) > part(step - 1) || step == steps {
                 self.evaluate(&mut run, &held_out, emit, metrics)?;
             }
         }
         metrics.insert("train_steps", steps as f64);
+        if !self.recipe.precision_schedule.is_none() {
+            metrics.insert("train_fp32_steps", fp32_steps as f64);
+        }
+        if self.recipe.precision_schedule.is_adaptive() {
+            // Only now is it known how many there are.
+            mix_throughput(fp32_steps as f64 / steps as f64, metrics);
+        }
         metrics.insert("train_tokens", tokens as f64);
         let rows = steps as f64 * self.recipe.batch.global_batch() as f64;
         metrics.insert("train_epochs", rows / source.rows() as f64);
@@ -454,6 +525,16 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
         if let Some(value) = median(events.iter().map(seconds)) {
             metrics.insert(name, value);
         }
+    }
+}
+
+/// The throughput of a training that spends `share` of its steps in F32.
+fn mix_throughput(share: f64, metrics: &mut Metrics) {
+    if let (Some(fp32), Some(own)) = (metrics.value(FP32_THROUGHPUT), metrics.value(OWN_THROUGHPUT))
+        && fp32 > 0.0
+        && own > 0.0
+    {
+        metrics.insert(THROUGHPUT, 1.0 / (share / fp32 + (1.0 - share) / own));
     }
 }
 

@@ -13,7 +13,7 @@ use super::trial::{Interruption, Run, TrialRun, failure};
 use peft_tune_core::objective::{
     LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
-use peft_tune_core::recipe::{ActivationQuantization, Precision};
+use peft_tune_core::recipe::{ActivationQuantization, Precision, PrecisionSchedule};
 use peft_tune_core::score::ScorePlan;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, with_causes};
 use peft_tune_engine::data::{MicroBatch, Prefetch};
@@ -105,6 +105,7 @@ impl TrialRun<'_> {
     fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
         let mut recipe = self.recipe.clone();
         (recipe.precision, recipe.activation_quantization) = (Precision::Fp32, ActivationQuantization::None);
+        recipe.precision_schedule = PrecisionSchedule::None;
         if let Some(adapter) = &mut recipe.adapter {
             // The values are copied from the trained model.
             adapter.adapter_init = None;
@@ -146,6 +147,7 @@ impl TrialRun<'_> {
     fn fp32_accuracy(&self, plan: &TrainPlan, held_out: &[MicroBatch]) -> Result<f64, Unmeasured> {
         let mut recipe = self.recipe.clone();
         (recipe.precision, recipe.activation_quantization) = (Precision::Fp32, ActivationQuantization::None);
+        recipe.precision_schedule = PrecisionSchedule::None;
         recipe.training.seed = recipe.training.seed.wrapping_add(plan.seed_offset);
         let key = Fp32Key {
             training: recipe.loss_key(),

@@ -92,6 +92,8 @@ mod parity;
 mod peft_directory;
 /// What `plan` says from dimensions alone.
 mod plan;
+/// Trials whose precision changes on their way.
+mod precision_trials;
 mod predict;
 /// What samplers propose, as it was written down once.
 mod proposals;

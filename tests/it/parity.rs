@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use candle_core::{DType, Device};
 use peft_tune_core::architecture::{Architecture, KeyValueSource, LayerHeads, NormPlacement, QueryKeyNorm};
-use peft_tune_core::recipe::{Checkpointing, Precision};
-use peft_tune_engine::Trainer;
+use peft_tune_core::recipe::{Checkpointing, Precision, PrecisionSchedule};
 use peft_tune_engine::data::MicroBatch;
+use peft_tune_engine::{BaseModel, Trainer};
 
 use crate::golden::{
     assert_close, assert_gradients, base, documents, folder, gradient_errors, json, losses, numbers, recipe,
@@ -99,6 +100,44 @@ fn losses_of_twenty_steps_match() {
             F32,
             &format!("{family} loss"),
         );
+    }
+}
+
+/// Steps that a schedule has compute in F32 on weights held in 16 bits: to the last bit what a model in F32 of the same weights
+/// computes.
+#[test]
+fn scheduled_steps_in_fp32_are_those_of_the_widened_model() {
+    for family in FAMILIES {
+        let batch = whole_batch(family);
+        for precision in [Precision::Bf16, Precision::Fp16] {
+            let narrow = base(family, precision);
+            let architecture = narrow.architecture().clone();
+            let tensors = architecture.tensors().into_iter();
+            let tensors = tensors.map(|tensor| {
+                let value = narrow.tensor(&tensor.name).unwrap().to_dtype(DType::F32).unwrap();
+                (tensor.name, value)
+            });
+            let tensors = tensors.collect();
+            let wide = BaseModel::from_tensors(architecture, tensors, Precision::Fp32, &Device::Cpu).unwrap();
+            let mut recipe = recipe(&folder(family).join("adapter_init"));
+            let mut expected = Trainer::new(Arc::new(wide), &recipe, 20).unwrap();
+            recipe.precision = precision;
+            recipe.precision_schedule = PrecisionSchedule::from_name("fp32_3").unwrap();
+            let mut scheduled = Trainer::new(narrow, &recipe, 20).unwrap();
+            for step in 1..=3 {
+                let (expected, scheduled) = (expected.step(&batch).unwrap(), scheduled.step(&batch).unwrap());
+                assert_eq!(scheduled.precision, Some(Precision::Fp32));
+                assert_eq!(scheduled.loss, expected.loss, "{family}, {precision:?}, step {step}");
+                assert_eq!(
+                    scheduled.grad_norm, expected.grad_norm,
+                    "{family}, {precision:?}, step {step}"
+                );
+            }
+            let fourth = scheduled.step(&batch).unwrap();
+            assert_eq!(fourth.precision, Some(precision));
+            let error = (fourth.loss / expected.step(&batch).unwrap().loss - 1.0).abs();
+            assert!(error > 0.0 && error < 5e-3, "{family}, {precision:?}: {error:e}");
+        }
     }
 }
 

@@ -282,11 +282,16 @@ impl Engine {
         let schedules = ScheduleKind::ALL
             .into_iter()
             .filter(|_| kind == OptimizerKind::default());
-        let others: Vec<_> = schedules.map(with_schedule).collect();
-        let mut quantized = plain.clone();
-        quantized.precision = Precision::Int8;
-        let quantized = (kind == OptimizerKind::default()).then_some(quantized);
-        [vec![plain, rich, full], others, quantized.into_iter().collect()].concat()
+        let mut others: Vec<_> = schedules.map(with_schedule).collect();
+        if kind == OptimizerKind::default() {
+            // What only some precisions read.
+            for precision in [Precision::Int8, Precision::Bf16] {
+                let mut other = plain.clone();
+                other.precision = precision;
+                others.push(other);
+            }
+        }
+        [vec![plain, rich, full], others].concat()
     }
 
     /// Every setting changed with every optimizer. All values are tried with the first optimizer, and where it depends on the
@@ -395,7 +400,10 @@ impl Engine {
         let loss = trainer.evaluate(&held_out).unwrap().loss;
         // As a trial does before it measures: the rows that need the most memory.
         let worst = vec![source.longest_micro_batch(); recipe.batch.micro_batches()];
-        trainer.step(&worst).unwrap();
+        for widest in [Some(true), None] {
+            trainer.hold_precision(widest);
+            trainer.step(&worst).unwrap();
+        }
         // Before the recording, whose own memory is many times that of such a step.
         let peak = HostMemory::peak_bytes() - before;
         let recording = Recording::start(Probe {
@@ -424,6 +432,7 @@ fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
         Legal::Bool => vec![true.into(), false.into()],
         Legal::Choice(choices) => names(choices),
         Legal::Checkpointing => names(&["none", "every_2", "full", "offload"]),
+        Legal::PrecisionSchedule => names(&["none", "fp32_1", "fp32_100", "adaptive_1", "adaptive_100"]),
         Legal::Targets => [names(&["attention", "mlp"]), vec![ParamValue::list(["q_proj"])]].concat(),
     };
     let with = |value: ParamValue| {

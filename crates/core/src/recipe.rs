@@ -13,6 +13,7 @@ mod optimizer;
 mod optimizer_kind;
 mod optimizer_reads;
 mod precision;
+mod precision_schedule;
 mod schedule;
 pub mod settings;
 mod tool_keys;
@@ -33,6 +34,7 @@ pub use hub_data_set::{BadHubDataSet, HubDataSet, HubPart, PARQUET_BRANCH};
 pub use optimizer::OptimizerSettings;
 pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
 pub use precision::{BlockConstants, Precision, PrecisionRow};
+pub use precision_schedule::{BadPrecisionSchedule, PrecisionSchedule};
 pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use tool_keys::{KeyValue, Keys, ToolKeys};
@@ -56,6 +58,9 @@ pub struct Recipe {
     /// Which products of quantized base weights take their activations in 8 bits.
     #[serde(default, skip_serializing_if = "ActivationQuantization::is_none")]
     pub activation_quantization: ActivationQuantization,
+    /// Which steps compute in fp32 instead.
+    #[serde(default, skip_serializing_if = "PrecisionSchedule::is_none")]
+    pub precision_schedule: PrecisionSchedule,
     #[serde(default)]
     pub batch: BatchSettings,
     #[serde(default)]
@@ -81,6 +86,7 @@ impl Recipe {
             adapter: default_adapter(),
             precision: Precision::default(),
             activation_quantization: ActivationQuantization::default(),
+            precision_schedule: PrecisionSchedule::default(),
             batch: BatchSettings::default(),
             gradient_checkpointing: Checkpointing::default(),
             optimizer: OptimizerSettings::default(),

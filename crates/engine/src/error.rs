@@ -9,7 +9,7 @@ use super::parallel::CollectiveError;
 use super::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_core::plan::PlanError;
-use peft_tune_core::recipe::ActivationQuantization;
+use peft_tune_core::recipe::{ActivationQuantization, BadPrecisionSchedule};
 use peft_tune_kernels::device::DeviceError;
 
 /// A training that cannot start or continue.
@@ -66,6 +66,9 @@ pub enum TrainError {
          `sequence_length`"
     )]
     TooLong { tokens: usize, max_positions: usize },
+
+    #[error(transparent)]
+    PrecisionSchedule(#[from] BadPrecisionSchedule),
 
     #[error(transparent)]
     Collective(Box<CollectiveError>),

@@ -46,8 +46,8 @@ pub use merge::{GgufFile, MergedModel, ModelDirectory, WrittenDtype, write_check
 pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use training::{
-    Control, Evaluation, LossKept, OverflowWatch, SavedBytes, StepEvent, StepObserver, StepSeconds, Trainer,
-    TrainerPosition,
+    Control, Evaluation, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision, SavedBytes, StepEvent,
+    StepObserver, StepSeconds, Trainer, TrainerPosition,
 };
 pub use whole_file::write_whole_with;
 

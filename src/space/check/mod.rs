@@ -6,6 +6,7 @@ mod objective;
 mod parameter;
 mod paths;
 mod plan;
+mod precision_schedule;
 mod recipe_file;
 mod score;
 mod study_file;

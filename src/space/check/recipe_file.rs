@@ -60,5 +60,6 @@ fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceE
         let keys: Vec<&str> = row.field.split('.').collect();
         context.check_row(row, &recipe, &keys)?;
     }
+    context.check_schedule(&recipe)?;
     Ok(recipe)
 }

@@ -87,6 +87,9 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
     let base = native.then(|| context.base(&file, &parameters)).transpose()?;
+    if let Some(base) = &base {
+        context.check_schedules(&parameters, base, &plan)?;
+    }
     let (memory_limit_bytes, trial_timeout_s) = context.limits(&file.trial)?;
     Ok(Study {
         name: context.name(file.study.as_deref())?,

@@ -265,7 +265,9 @@ fn value_of(row: &SettingRow, key: &str, keys: &Keys<'_>) -> Result<ParamValue, 
             _ => keys.number(key)?.map_or_else(none, ParamValue::Float),
         },
         Legal::Bool => keys.flag(key)?.map_or_else(none, ParamValue::Bool),
-        Legal::Choice(_) | Legal::Checkpointing | Legal::Targets => keys.text(key)?.map_or_else(none, ParamValue::from),
+        Legal::Choice(_) | Legal::Checkpointing | Legal::PrecisionSchedule | Legal::Targets => {
+            keys.text(key)?.map_or_else(none, ParamValue::from)
+        }
     })
 }
 
@@ -278,6 +280,8 @@ fn expected(row: &SettingRow) -> &'static str {
             (false, false) => "write a number above 0",
         },
         Legal::Bool => "write true or false",
-        Legal::Choice(_) | Legal::Checkpointing | Legal::Targets => "write a name that the tool knows",
+        Legal::Choice(_) | Legal::Checkpointing | Legal::PrecisionSchedule | Legal::Targets => {
+            "write a name that the tool knows"
+        }
     }
 }

@@ -30,7 +30,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
-    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, activation_quantization, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
+    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, activation_quantization, precision_schedule, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, colums: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:28: unknown key `data.colums`; did you mean `columns`?");
 }
 
@@ -322,4 +322,43 @@ space.yaml:3:32: key `score.rows`: found the number 0; write a whole number, 1 o
 space.yaml:3:28: key `constraints.exact_match`: found `>= 50`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%
 space.yaml:4:37: key `trial.evaluation.fp32_training`: `token_accuracy_lost_percent` is what this measures, and the study asks for it; remove this key"##);
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, loss_on: all}\nscore: {exact_match: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:37: key `data.loss_on`: `score` has models answer the prompts of held-out rows, and `loss_on: all` tells no prompt from an answer; remove one of both");
+}
+
+#[test]
+fn schedules_of_the_precision_that_some_trial_cannot_follow_are_refused() {
+    let refused = |section: &str, top: &str, said: &str| {
+        let message = message(study(section, top));
+        assert!(
+            message.contains("key `space.precision_schedule") && message.contains(said),
+            "{message}"
+        );
+    };
+    let sound = |section: &str| drop(study(section, "").unwrap());
+    refused(
+        "  precision_schedule: [none, half]",
+        "",
+        "fp32_N (the first N steps in fp32",
+    );
+    refused(
+        "  precision: fp32\n  precision_schedule: [none, fp32_4]",
+        "",
+        "fp32 computes all steps in fp32 already",
+    );
+    refused(
+        "  precision: [bf16, nf4]\n  precision_schedule: [none, fp32_4]",
+        "",
+        "when: {precision: [bf16, fp16]}",
+    );
+    refused(
+        "  rank: [4, 8]\n  precision_schedule: fp32_40",
+        "trial: {training_steps: 40}",
+        "has 40 steps",
+    );
+    refused(
+        "  precision_schedule: [none, adaptive_9]",
+        "training: {length: {steps: 9}}",
+        "has 9 steps",
+    );
+    sound("  precision_schedule: [none, fp32_4, adaptive_8]");
+    sound("  precision: [fp32, bf16, nf4]\n  precision_schedule: {choices: [none, fp32_4], when: {precision: bf16}}");
 }

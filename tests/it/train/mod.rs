@@ -4,6 +4,7 @@ mod endings;
 mod events;
 mod mixtures;
 mod outputs;
+mod precision;
 mod ranks;
 mod resume;
 

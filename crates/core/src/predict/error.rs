@@ -1,12 +1,15 @@
 //! What cannot be predicted, and why.
 
 use crate::plan::PlanError;
+use crate::recipe::BadPrecisionSchedule;
 
 /// A setting or a machine that no prediction can be made for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PredictError {
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    PrecisionSchedule(#[from] BadPrecisionSchedule),
     #[error("`{key}` is 0; set it to 1 or more")]
     Zero { key: &'static str },
     #[error("rows of {tokens} tokens are longer than the {most} positions of the model; lower `sequence_length`")]

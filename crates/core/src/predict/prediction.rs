@@ -17,7 +17,7 @@ use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
 use crate::plan::{Memory, PlanError};
-use crate::recipe::Recipe;
+use crate::recipe::{Precision, Recipe, TrainingLength};
 
 /// The machine that a prediction is for.
 #[derive(Clone, Debug)]
@@ -132,13 +132,36 @@ impl Predictor {
     /// A recipe that does not fit the model.
     pub fn predict(&self, setting: &Setting<'_>) -> Result<Prediction, PredictError> {
         check(&self.architecture, setting)?;
+        setting.recipe.precision_schedule.check(setting.recipe.precision)?;
         let network = self.network(setting.recipe)?;
         let trace = self.trace(&network, setting.recipe);
         let batch = &setting.recipe.batch;
-        Ok(Prediction {
+        let own = Prediction {
             bytes: trace.bytes(&setting.workload.longest),
             seconds: self.seconds(&trace, setting, ExpertLoad::Even),
             tokens: setting.workload.mean.tokens() * batch.micro_batches() as f64,
+        };
+        if setting.recipe.precision_schedule.is_none() {
+            return Ok(own);
+        }
+        let trace = StepTrace {
+            compute: Precision::Fp32,
+            ..trace
+        };
+        let bytes = trace.bytes(&setting.workload.longest);
+        let seconds = self.seconds(&trace, setting, ExpertLoad::Even);
+        // Where F32 was not measured here, nothing is known of those steps.
+        let share = match seconds.total() > 0.0 {
+            true => fp32_share(setting, own.tokens),
+            false => 0.0,
+        };
+        Ok(Prediction {
+            bytes: match bytes.total() > own.bytes.total() {
+                true => bytes,
+                false => own.bytes,
+            },
+            seconds: own.seconds.mixed(&seconds, share),
+            tokens: own.tokens,
         })
     }
 
@@ -198,6 +221,7 @@ impl Predictor {
             network,
             recipe,
             host: self.machine.host(),
+            compute: recipe.precision,
         }
     }
 
@@ -206,7 +230,7 @@ impl Predictor {
             return Seconds::default();
         }
         let context = Context {
-            precision: setting.recipe.precision,
+            precision: trace.compute,
             head_width: self.architecture.head_dim,
             stream: &setting.workload.mean,
         };
@@ -225,6 +249,21 @@ impl Predictor {
             Machine::Unmeasured(_) => Seconds::default(),
         }
     }
+}
+
+/// Part of the recipe's training whose steps, of so many tokens, compute in F32 at least.
+fn fp32_share(setting: &Setting<'_>, step_tokens: f64) -> f64 {
+    let Setting { recipe, workload } = setting;
+    let steps = match recipe.training.length {
+        TrainingLength::Steps(steps) => steps as f64,
+        TrainingLength::Tokens(tokens) => tokens as f64 / step_tokens,
+        TrainingLength::Epochs(epochs) => match workload.rows {
+            Some(rows) => epochs * rows as f64 / recipe.batch.global_batch() as f64,
+            // Data of any length: the first steps are few of them.
+            None => return 0.0,
+        },
+    };
+    recipe.precision_schedule.fp32_share(steps)
 }
 
 /// Refuses what no trainer would begin.
@@ -257,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::predict::{MemoryCategory, device};
-    use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, TargetModules};
+    use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, PrecisionSchedule, TargetModules};
 
     /// Published dimensions.
     const LLAMA_3_1_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
@@ -459,5 +498,31 @@ mod tests {
             prop_assert!(full <= second && second <= none, "{full} {second} {none}");
             prop_assert!(none <= bytes(rows + 1, Checkpointing::None));
         }
+    }
+
+    #[test]
+    fn the_widest_steps_decide_the_memory_and_all_of_them_the_time() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let of = |schedule: &str, precision, steps| {
+            let mut recipe = recipe();
+            recipe.precision = precision;
+            recipe.precision_schedule = PrecisionSchedule::from_name(schedule).unwrap();
+            recipe.training.length = TrainingLength::Steps(steps);
+            predict(&predictor, &recipe)
+        };
+        let plain = of("none", Precision::Bf16, 100).unwrap();
+        let mixed = of("fp32_25", Precision::Bf16, 100).unwrap();
+        let fp32 = of("none", Precision::Fp32, 100).unwrap();
+        // Weights stay as they are, and what is kept of layers is twice as wide.
+        let saved = |prediction: &Prediction| prediction.bytes.of(MemoryCategory::SavedActivations);
+        let base = |prediction: &Prediction| prediction.bytes.of(MemoryCategory::BaseWeights);
+        assert_eq!((base(&mixed), saved(&mixed)), (base(&plain), saved(&fp32)));
+        assert!(plain.peak_bytes() < mixed.peak_bytes() && mixed.peak_bytes() < fp32.peak_bytes());
+        let expected = 0.75 * plain.seconds.total() + 0.25 * fp32.seconds.total();
+        assert!((mixed.seconds.total() / expected - 1.0).abs() < 1e-9);
+        let longer = of("fp32_25", Precision::Bf16, 1000).unwrap();
+        assert!(longer.tokens_per_s() > mixed.tokens_per_s());
+        let error = of("fp32_25", Precision::Nf4, 100).unwrap_err().to_string();
+        assert!(error.contains("nf4"), "{error}");
     }
 }

@@ -33,6 +33,17 @@ impl Seconds {
         [self.products, self.adapters, self.attention, self.passes]
     }
 
+    /// Those of a step of which `share` are spent as in `other`.
+    pub(super) fn mixed(&self, other: &Self, share: f64) -> Self {
+        let mix = |own: f64, other: f64| (1.0 - share) * own + share * other;
+        Self {
+            products: mix(self.products, other.products),
+            adapters: mix(self.adapters, other.adapters),
+            attention: mix(self.attention, other.attention),
+            passes: mix(self.passes, other.passes),
+        }
+    }
+
     fn add(&mut self, work: &Work, seconds: f64) {
         let part = match work {
             Work::Product(product) if product.right == Right::Adapter || product.form == Form::Tn => &mut self.adapters,

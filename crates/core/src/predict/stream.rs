@@ -77,6 +77,8 @@ pub struct Workload {
     pub longest: StreamShape,
     /// The mean micro-batch.
     pub mean: StreamShape,
+    /// Rows of the data set, where it is known.
+    pub rows: Option<usize>,
 }
 
 impl Workload {
@@ -86,6 +88,7 @@ impl Workload {
         Self {
             longest: stream.clone(),
             mean: stream,
+            rows: None,
         }
     }
 }
@@ -99,6 +102,8 @@ pub struct RowLengths {
     mean: StreamShape,
     /// Tokens of each row, the shortest first.
     lengths: Vec<usize>,
+    /// Whether these are all rows.
+    is_whole: bool,
 }
 
 /// Lengths that the mean micro-batch is described by.
@@ -119,6 +124,7 @@ impl RowLengths {
             longest: rows,
             mean,
             lengths,
+            is_whole: true,
         }
     }
 
@@ -127,6 +133,7 @@ impl RowLengths {
         let longest = vec![vec![(sequence_length, sequence_length.saturating_sub(1))]];
         Self {
             longest,
+            is_whole: false,
             ..Self::new(rows)
         }
     }
@@ -148,6 +155,7 @@ impl RowLengths {
         Workload {
             longest: stream(&longest, 1.0, usize::MAX),
             mean,
+            rows: self.is_whole.then_some(self.lengths.len()),
         }
     }
 }

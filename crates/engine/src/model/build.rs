@@ -56,15 +56,24 @@ impl Decoder {
     /// # Errors
     /// Those of candle; a name that the base model does not have.
     pub(crate) fn new(base: &BaseModel, trainables: &Trainables<'_>) -> Result<Self, TrainError> {
-        let rounded = Rounded::new(trainables.parameters, base.compute_dtype())?;
+        Self::in_dtype(base, trainables, base.compute_dtype())
+    }
+
+    /// As [`Decoder::new`], with activations in `dtype`. Frozen weights stay as the base model holds them: products widen what they pack.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub(crate) fn in_dtype(base: &BaseModel, trainables: &Trainables<'_>, dtype: DType) -> Result<Self, TrainError> {
+        let rounded = Rounded::new(trainables.parameters, dtype)?;
         let builder = Builder {
             base,
+            dtype,
             trainables,
             rounded: rounded.as_ref(),
         };
         let architecture = base.architecture();
         for head_dim in architecture.head_dims() {
-            attention::prepare(head_dim, base.compute_dtype(), base.device());
+            attention::prepare(head_dim, dtype, base.device());
         }
         let embedding = builder.parameter(EMBEDDING)?;
         let head = match architecture.tied_embeddings {
@@ -81,7 +90,7 @@ impl Decoder {
             head,
             logit_scale: architecture.logit_scale,
             logit_soft_cap: architecture.logit_soft_cap,
-            compute_dtype: base.compute_dtype(),
+            compute_dtype: dtype,
             device_bytes: base
                 .device()
                 .is_cuda()
@@ -102,6 +111,8 @@ fn inside(layer: &str, module: &str) -> String {
 
 pub(super) struct Builder<'a> {
     base: &'a BaseModel,
+    /// Of the activations.
+    dtype: DType,
     trainables: &'a Trainables<'a>,
     rounded: Option<&'a Rounded>,
 }
@@ -306,7 +317,7 @@ impl Builder<'_> {
     /// Norms that have no weight: all ones.
     fn unweighted_norms(&self) -> Result<HeadNorms, TrainError> {
         let architecture = self.architecture();
-        let ones = Tensor::ones(architecture.head_dim, self.base.compute_dtype(), self.base.device())?;
+        let ones = Tensor::ones(architecture.head_dim, self.dtype, self.base.device())?;
         let norm = Norm {
             weight: BaseParameter::Frozen(ones),
             epsilon: architecture.norm_epsilon,
@@ -326,7 +337,7 @@ impl Builder<'_> {
         if !architecture.value_norm {
             return Ok(None);
         }
-        let ones = Tensor::ones(width, self.base.compute_dtype(), self.base.device())?;
+        let ones = Tensor::ones(width, self.dtype, self.base.device())?;
         Ok(Some(Norm {
             weight: BaseParameter::Frozen(ones),
             epsilon: architecture.norm_epsilon,

@@ -40,6 +40,37 @@ pub fn global_norm(gradients: &Tensor) -> Result<f64> {
     Ok(sum.sqrt())
 }
 
+/// The product of two flat F32 tensors of one length, added up as [`global_norm`] adds squares.
+pub fn dot(a: &Tensor, b: &Tensor) -> Result<f64> {
+    if a.device().is_cpu() {
+        return with_f32(a, |a| {
+            with_f32(b, |b| {
+                let mut sums = vec![0.0; a.len().div_ceil(CHUNK)];
+                thread_pool::for_chunks(&mut sums, 1, |index, sum| {
+                    let pairs = a[index * CHUNK..].iter().zip(&b[index * CHUNK..]).take(CHUNK);
+                    sum.fill(pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum());
+                });
+                Ok(sums.iter().sum::<f64>())
+            })
+        });
+    }
+    let elements = a.elem_count();
+    let whole = elements / ROW * ROW;
+    let mut sum = 0.0;
+    for (start, length, row) in [(0, whole, ROW), (whole, elements - whole, elements - whole)] {
+        if length > 0 {
+            let shape = (length / row, row);
+            let (a, b) = (
+                a.narrow(0, start, length)?.reshape(shape)?,
+                b.narrow(0, start, length)?.reshape(shape)?,
+            );
+            let sums = (a * b)?.sum(1)?.to_dtype(DType::F64)?;
+            sum += sums.sum_all()?.to_scalar::<f64>()?;
+        }
+    }
+    Ok(sum)
+}
+
 /// A norm that may still be on its way from the device.
 #[derive(Clone, Debug)]
 pub enum Norm {

@@ -17,7 +17,7 @@ use crate::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, eval
 use crate::span;
 use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{PrecisionSchedule, Recipe};
 use peft_tune_kernels::device::Device;
 use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums};
 
@@ -126,7 +126,12 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         memory: Box::new(move || read(&memory)),
         device: (!device.is_cpu()).then_some(device),
     });
-    let trainer = Trainer::new(base, inputs.recipe, u64::MAX)?;
+    // A schedule of the precision would be at its beginning all the time: most steps compute in the recipe's own.
+    let recipe = Recipe {
+        precision_schedule: PrecisionSchedule::None,
+        ..inputs.recipe.clone()
+    };
+    let trainer = Trainer::new(base, &recipe, u64::MAX)?;
     let mut session = Session {
         batches: Prefetch::start(Arc::clone(&source), 0..u64::MAX)?,
         recording,

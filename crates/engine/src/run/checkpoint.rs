@@ -124,7 +124,7 @@ fn restore_values(folder: &Path, trainer: &Trainer) -> Result<(), TrainError> {
 }
 
 fn write_optimizer(path: &Path, trainer: &Trainer) -> Result<(), RunError> {
-    let state = trainer.optimizer().state()?;
+    let state = trainer.state()?;
     let written = safetensors::serialize_to_file(state, None, path);
     written.map_err(|source| WeightsError::Write {
         path: path.to_owned(),

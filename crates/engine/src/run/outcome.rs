@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Evaluation, TrainerPosition};
+use crate::{Evaluation, PrecisionDecision, TrainerPosition};
 
 /// How far a training is: what a checkpoint keeps besides values and optimizer state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,11 +17,23 @@ pub struct RunProgress {
     pub best: Option<BestEvaluation>,
     /// Evaluations since then.
     pub evaluations_since_best: u64,
+    /// What was decided on the precision of the steps, with a `precision_schedule`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub precision_decisions: Vec<DecidedAt>,
     /// Seconds spent in steps and evaluations, over all times that the training was resumed.
     pub seconds: f64,
     /// Absent in checkpoints of versions that did not say.
     #[serde(default)]
     pub beside: Beside,
+}
+
+/// A decision on the precision, with its place.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecidedAt {
+    /// The step at whose end it was decided.
+    pub step: u64,
+    #[serde(flatten)]
+    pub decision: PrecisionDecision,
 }
 
 /// Seconds that a training spent beside its steps, over all times that it was resumed.
@@ -43,6 +55,7 @@ impl RunProgress {
             last_evaluation: None,
             best: None,
             evaluations_since_best: 0,
+            precision_decisions: Vec::new(),
             seconds: 0.0,
             beside: Beside::default(),
         }

@@ -8,11 +8,11 @@ use super::checkpoint;
 use super::folder::OutputFolder;
 use super::identity::Identity;
 use super::next::{self, Next};
-use super::outcome::{Ending, Outcome, RunProgress};
+use super::outcome::{DecidedAt, Ending, Outcome, RunProgress};
 use super::{RunError, RunInputs, RunSettings};
 use crate::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
 use crate::parallel::{Alone, Collective};
-use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, Trainer};
+use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, TrainError, Trainer};
 use peft_tune_core::recipe::Recipe;
 
 /// One fine-tuning from its first step, or from a checkpoint, to its end.
@@ -53,6 +53,8 @@ impl TrainingRun {
         settings.check(&inputs.recipe)?;
         let source = Arc::new(source_of(&inputs)?);
         let total_steps = source.steps(inputs.recipe.training.length);
+        let schedule = inputs.recipe.check_precision_schedule(Some(total_steps));
+        schedule.map_err(TrainError::from)?;
         let identity = Identity::new(&inputs.recipe, &inputs.data, total_steps);
         let (folder, found) = OutputFolder::open(&settings, &identity, &inputs.model_folder)?;
         if let Some(outcome) = found.outcome {
@@ -195,6 +197,10 @@ impl TrainingRun {
         event.seconds.data = data;
         event.seconds.total += data;
         self.progress.trainer = self.trainer.position();
+        if let Some(decision) = event.precision_decision {
+            let step = event.step;
+            self.progress.precision_decisions.push(DecidedAt { step, decision });
+        }
         self.progress.seconds += event.seconds.total;
         Ok(event)
     }

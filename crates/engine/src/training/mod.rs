@@ -3,6 +3,7 @@
 mod loss_kept;
 mod loss_scale;
 mod passes;
+mod precision_switch;
 mod shares;
 mod spread;
 mod step;
@@ -13,6 +14,7 @@ mod update_pass;
 
 pub use loss_kept::LossKept;
 pub use loss_scale::OverflowWatch;
+pub use precision_switch::{PrecisionCause, PrecisionDecision};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub(crate) use trained_set::TrainedSet;
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};

@@ -358,7 +358,7 @@ mod tests {
     fn trained(recipe: &Recipe, replaying: bool) -> (Vec<(f64, f64)>, [u64; 2]) {
         let mut trainer = trainer(recipe);
         if replaying {
-            trainer.passes = Passes::new(&Device::Cpu, recipe.gradient_checkpointing, Kernels::Graphs);
+            trainer.own.passes = Passes::new(&Device::Cpu, recipe.gradient_checkpointing, Kernels::Graphs);
             let layout = &trainer.parameters().layout;
             let optimizer = Optimizer::new(&recipe.optimizer, layout, &Device::Cpu).unwrap();
             trainer.updates = UpdatePass::new(optimizer, &recipe.optimizer, &Device::Cpu, Kernels::Graphs);

@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::PrecisionDecision;
+use peft_tune_core::recipe::Precision;
+
 /// One finished optimizer step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepEvent {
@@ -20,6 +23,12 @@ pub struct StepEvent {
     /// Tokens that counted in the loss.
     pub target_tokens: u64,
     pub seconds: StepSeconds,
+    /// What the step computed in, where the recipe has a schedule of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// What was decided at its end on the precision of the next steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision_decision: Option<PrecisionDecision>,
 }
 
 fn infinite_where_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

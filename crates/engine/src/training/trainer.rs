@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::loss_scale::LossScale;
 use super::passes::{Lap, PassInput, PassModel, Passes};
+use super::precision_switch::{PrecisionSwitch, StepFacts};
 use super::shares::{Share, add_before};
 use super::spread::Spread;
 use super::stopwatch::Stopwatch;
@@ -42,14 +43,23 @@ pub struct Trainer {
     recipe: Recipe,
     total_steps: u64,
     trained: TrainedSet,
-    decoder: Decoder,
+    /// What computes in the recipe's precision.
+    pub(crate) own: ComputePath,
+    /// What computes in F32 on the same frozen weights; only where the recipe has a schedule of its precision.
+    fp32: Option<ComputePath>,
+    switch: PrecisionSwitch,
     ropes: RopeTables,
-    pub(crate) passes: Passes,
     pub(crate) updates: UpdatePass,
     loss_scale: Option<LossScale>,
     collective: Arc<dyn Collective>,
     step: u64,
     tokens: u64,
+}
+
+/// Forward and backward passes in one dtype.
+pub(crate) struct ComputePath {
+    decoder: Decoder,
+    pub(crate) passes: Passes,
 }
 
 impl Trainer {
@@ -58,14 +68,24 @@ impl Trainer {
     /// learning-rate schedule spans.
     ///
     /// # Errors
-    /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
+    /// Adapter settings that do not fit the model, an adapter directory that cannot be read, a schedule of a precision that has
+    /// none, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let activations = recipe.activation_quantization;
         if !activations.is_none() && !base.device().is_cpu() {
             return Err(TrainError::ActivationsOnGpu { activations });
         }
+        recipe.check_precision_schedule(None)?;
         let trained = TrainedSet::new(&base, recipe)?;
-        let decoder = Decoder::new(&base, &trained.trainables())?;
+        let path = |dtype| {
+            Ok::<_, TrainError>(ComputePath {
+                decoder: Decoder::in_dtype(&base, &trained.trainables(), dtype)?,
+                passes: Passes::new(base.device(), recipe.gradient_checkpointing, kernels()),
+            })
+        };
+        let own = path(base.compute_dtype())?;
+        let fp32 = (!recipe.precision_schedule.is_none()).then(|| path(DType::F32));
+        let fp32 = fp32.transpose()?;
         // Where every parameter trains, the base model's own values have been copied and are not needed again; what is no
         // parameter is needed to write the model.
         let base = match trained.plan.adapter {
@@ -82,13 +102,14 @@ impl Trainer {
         let optimizer = Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?;
         Ok(Self {
             ropes: RopeTables::new(&base.architecture().ropes, device),
-            passes: Passes::new(device, recipe.gradient_checkpointing, kernels()),
+            switch: PrecisionSwitch::new(recipe, &trained.parameters.gradients)?,
             updates: UpdatePass::new(optimizer, &recipe.optimizer, device, kernels()),
             loss_scale: (base.precision() == Precision::Fp16).then(LossScale::default),
             recipe: recipe.clone(),
             total_steps,
             trained,
-            decoder,
+            own,
+            fp32,
             base,
             collective: Arc::new(Alone),
             step: 0,
@@ -130,17 +151,25 @@ impl Trainer {
             tokens: micro_batches.iter().map(|batch| batch.tokens() as u64).sum(),
             target_tokens: targets,
             seconds: StepSeconds::default(),
+            precision: self.switch.precision(self.step),
+            precision_decision: None,
         };
+        let in_fp32 = self.fp32.is_some() && self.switch.is_fp32(self.step);
         self.zero_gradients()?;
         self.updates.look_ahead(&self.trained.parameters, &mut clock)?;
-        let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
+        // Nothing overflows in F32, and what is learned of the scale in F16 stays as it is meanwhile.
+        let scale_now = self
+            .loss_scale
+            .as_ref()
+            .map(|scale| if in_fp32 { 1.0 } else { scale.factor() });
+        let loss_scale = scale_now.unwrap_or(1.0);
         let gradient_scale = loss_scale / targets as f32;
         let mut sums = Vec::new();
         for (before, share) in self.shares().into_iter().enumerate() {
             let batches = share.of(micro_batches);
             sums.push(match before {
-                0 => self.passes_of(batches, gradient_scale, &mut clock)?,
-                _ => self.passes_behind(batches, gradient_scale, &mut clock)?,
+                0 => self.passes_of(batches, (in_fp32, gradient_scale), &mut clock)?,
+                _ => self.passes_behind(batches, (in_fp32, gradient_scale), &mut clock)?,
             });
         }
         self.add_up_gradients()?;
@@ -148,14 +177,15 @@ impl Trainer {
         let span = span::phase(StepPhase::Optimizer);
         let input = UpdateInput {
             learning_rate: event.learning_rate,
-            loss_scale: self.loss_scale.as_ref().map(LossScale::factor),
+            loss_scale: scale_now,
         };
+        let product = self.switch.compare(&self.trained.parameters.gradients, loss_scale)?;
         let norm = self.updates.run(&self.trained.parameters, input)?;
         clock.lap(Lap::Optimizer)?;
         drop(span);
         // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
         let laps = clock.finish()?;
-        let (forward, backward) = self.passes.seconds(&laps);
+        let (forward, backward) = path_of((&mut self.own, &mut self.fp32), in_fp32).passes.seconds(&laps);
         event.seconds = StepSeconds {
             data: 0.0,
             forward,
@@ -166,14 +196,25 @@ impl Trainer {
         event.grad_norm = norm.read()?;
         event.loss = self.add_up_losses(&sums)? / targets as f64;
         // A step in fp16 whose gradients overflowed was left out, and the next one takes a smaller factor.
-        let scale = self.loss_scale.as_mut();
-        if scale.is_none_or(|scale| scale.keep(event.grad_norm.is_finite())) {
+        let is_finite = event.grad_norm.is_finite();
+        let is_kept = match &mut self.loss_scale {
+            None => true,
+            Some(_) if in_fp32 => is_finite,
+            Some(scale) => scale.keep(is_finite),
+        };
+        if is_kept {
             self.updates.optimizer_mut().count_step(event.learning_rate);
         } else {
             self.updates.optimizer().look_back(&self.trained.parameters)?;
         }
         self.step = event.step;
         self.tokens += event.tokens;
+        event.precision_decision = self.switch.step_ended(StepFacts {
+            step: event.step,
+            targets,
+            norm: event.grad_norm,
+            product,
+        });
         Ok(event)
     }
 
@@ -212,8 +253,8 @@ impl Trainer {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
         let stream = Stream::new(batch, None, None, self.base.device())?;
-        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
-        Ok(self.decoder.logits(&normed)?)
+        let (normed, _) = self.own.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        Ok(self.own.decoder.logits(&normed)?)
     }
 
     /// The most likely next token at every position of one micro-batch, without dropout. The logits exist for a few
@@ -225,11 +266,11 @@ impl Trainer {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
         let stream = Stream::new(batch, None, None, self.base.device())?;
-        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let (normed, _) = self.own.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
         let mut tokens = Vec::with_capacity(batch.tokens());
         for first in (0..batch.tokens()).step_by(ROWS_OF_LOGITS) {
             let rows = normed.narrow(0, first, ROWS_OF_LOGITS.min(batch.tokens() - first))?;
-            let logits = self.decoder.logits(&rows.contiguous()?)?;
+            let logits = self.own.decoder.logits(&rows.contiguous()?)?;
             tokens.extend(logits.argmax(candle_core::D::Minus1)?.to_vec1::<u32>()?);
         }
         Ok(tokens)
@@ -244,7 +285,7 @@ impl Trainer {
         self.ropes.prepare(batch.longest())?;
         let stream = Stream::new(batch, self.dropout(0), None, self.base.device())?;
         let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
-        let (_, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
+        let (_, tape) = self.own.decoder.forward(&stream, &self.ropes, keep)?;
         let (device, host) = tape.bytes();
         Ok(SavedBytes { device, host })
     }
@@ -269,8 +310,24 @@ impl Trainer {
         self.updates.optimizer()
     }
 
-    /// Where the training stands. Together with the values of [`Trainer::parameters`] and the state of
-    /// [`Trainer::optimizer`], it is everything that the next steps depend on besides their data.
+    /// A copy on the CPU of what the optimizer and an adaptive schedule of the precision know, for a checkpoint.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn state(&self) -> candle_core::Result<Vec<(String, Tensor)>> {
+        let mut state = self.updates.optimizer().state()?;
+        state.extend(self.switch.state()?);
+        Ok(state)
+    }
+
+    /// Computes all further steps in F32, or in the recipe's own precision, for measuring; `None` follows the recipe's schedule
+    /// again. Without a schedule nothing changes.
+    pub fn hold_precision(&mut self, fp32: Option<bool>) {
+        self.switch.hold(fp32);
+    }
+
+    /// Where the training stands. Together with the values of [`Trainer::parameters`] and [`Trainer::state`], it is everything that
+    /// the next steps depend on besides their data.
     pub fn position(&self) -> TrainerPosition {
         TrainerPosition {
             step: self.step,
@@ -279,13 +336,14 @@ impl Trainer {
         }
     }
 
-    /// Goes on from `position` with an optimizer state that [`Optimizer::state`] returned. The values of the parameters
+    /// Goes on from `position` with a state that [`Trainer::state`] returned. The values of the parameters
     /// are the caller's to restore.
     ///
     /// # Errors
     /// A state of another optimizer or another adapter; nothing has changed then.
     pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
         self.updates.optimizer_mut().load_state(state)?;
+        self.switch.load_state(state)?;
         self.step = position.step;
         self.tokens = position.tokens;
         self.loss_scale = position.loss_scale;
@@ -299,7 +357,8 @@ impl Trainer {
 
     /// Micro-batches whose forward and backward passes were replayed from a CUDA graph.
     pub fn replayed_passes(&self) -> u64 {
-        self.passes.replayed()
+        let fp32 = self.fp32.as_ref().map_or(0, |path| path.passes.replayed());
+        self.own.passes.replayed() + fp32
     }
 
     /// Updates that were replayed from a CUDA graph.
@@ -314,7 +373,7 @@ impl Trainer {
 
     /// What a text is read with: the model as trained so far.
     pub(crate) fn reading(&mut self) -> (&BaseModel, &Decoder, &mut RopeTables) {
-        (&self.base, &self.decoder, &mut self.ropes)
+        (&self.base, &self.own.decoder, &mut self.ropes)
     }
 
     /// What trains, with the names that lead there.
@@ -353,12 +412,12 @@ impl Trainer {
     fn passes_behind<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
-        gradient_scale: f32,
+        (in_fp32, gradient_scale): (bool, f32),
         clock: &mut Stopwatch<Lap>,
     ) -> Result<Vec<Sums>, TrainError> {
         let before = self.trained.parameters.gradients.copy()?;
         self.zero_gradients()?;
-        let sums = self.passes_of(batches, gradient_scale, clock)?;
+        let sums = self.passes_of(batches, (in_fp32, gradient_scale), clock)?;
         let gradients = &self.trained.parameters.gradients;
         let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 3));
         add_before(gradients, &before)?;
@@ -370,7 +429,7 @@ impl Trainer {
     fn passes_of<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
-        gradient_scale: f32,
+        (in_fp32, gradient_scale): (bool, f32),
         clock: &mut Stopwatch<Lap>,
     ) -> Result<Vec<Sums>, TrainError> {
         let mut sums = Vec::new();
@@ -383,12 +442,13 @@ impl Trainer {
                 dropout: self.dropout(first_token),
                 gradient_scale,
             };
+            let path = path_of((&mut self.own, &mut self.fp32), in_fp32);
             let model = PassModel {
-                decoder: &self.decoder,
+                decoder: &path.decoder,
                 ropes: &self.ropes,
                 checkpointing: self.recipe.gradient_checkpointing,
             };
-            sums.push(self.passes.run(&model, &input, clock)?);
+            sums.push(path.passes.run(&model, &input, clock)?);
         }
         Ok(sums)
     }
@@ -402,8 +462,8 @@ impl Trainer {
         for (_, batch) in batches {
             self.ropes.prepare(batch.longest())?;
             let stream = Stream::new(batch, None, None, self.base.device())?;
-            let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
-            let output = self.decoder.loss(&stream, &normed)?;
+            let (normed, _) = self.own.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+            let output = self.own.decoder.loss(&stream, &normed)?;
             let (of_batch, hits) = output.sums.read()?;
             spread.add(of_batch, batch.target_tokens());
             correct += hits;
@@ -474,6 +534,14 @@ impl Trainer {
             });
         }
         Ok(())
+    }
+}
+
+/// What computes a step.
+fn path_of<'a>((own, fp32): (&'a mut ComputePath, &'a mut Option<ComputePath>), in_fp32: bool) -> &'a mut ComputePath {
+    match fp32 {
+        Some(path) if in_fp32 => path,
+        _ => own,
     }
 }
 

@@ -9,7 +9,7 @@ use super::predictor::{Fit, StackPrediction, outside_bytes, verdict_of};
 use super::{Lever, Limits};
 use crate::architecture::Architecture;
 use crate::predict::Host;
-use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
+use crate::recipe::{Checkpointing, OptimizerKind, Precision, PrecisionSchedule, Recipe};
 
 /// The engine on a model, on a device or without one.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
         }),
         (named::NF4, |to| {
             if to.adapter.is_some() && !to.precision.is_quantized() {
-                to.precision = Precision::Nf4Double;
+                (to.precision, to.precision_schedule) = (Precision::Nf4Double, PrecisionSchedule::None);
             }
         }),
         (named::OPTIMIZER_8BIT, |to| {

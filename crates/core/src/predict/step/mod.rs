@@ -28,6 +28,8 @@ pub(super) struct StepTrace<'a> {
     pub network: &'a Network,
     pub recipe: &'a Recipe,
     pub host: Host,
+    /// What the step computes in: the recipe's precision, or F32 where its schedule says so.
+    pub compute: Precision,
 }
 
 impl<'a> StepTrace<'a> {
@@ -36,7 +38,7 @@ impl<'a> StepTrace<'a> {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
         let before = level.end_phase();
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
         self.trace(&tracer, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
         let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
@@ -59,7 +61,7 @@ impl<'a> StepTrace<'a> {
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
     pub(super) fn saved_bytes(&self, stream: &StreamShape) -> u64 {
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
         let plan = &self.network.plan;
         let x = tracer.act(plan.architecture.hidden_size);
         let of_layer = |index: usize| match self.keep(index) {
@@ -79,7 +81,7 @@ impl<'a> StepTrace<'a> {
     pub(super) fn ops(&self, stream: &StreamShape, load: ExpertLoad) -> (Vec<Op>, Vec<Op>) {
         let tracer = StepTracer {
             load,
-            ..StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream)
+            ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
         };
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
@@ -109,7 +111,12 @@ impl<'a> StepTrace<'a> {
 
     /// What is there before the step and after it.
     fn hold_lasting(&self, level: &mut Level, stream: &StreamShape) {
-        let Self { network, recipe, host } = *self;
+        let Self {
+            network,
+            recipe,
+            host,
+            compute,
+        } = *self;
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
         let hold_weights = |level: &mut Level, bytes: WeightBytes| {
@@ -128,6 +135,20 @@ impl<'a> StepTrace<'a> {
             level.hold(MemoryCategory::Adapters, 2 * factors.sum::<usize>() as u64);
         }
         level.hold(MemoryCategory::Gradients, 4 * elements);
+        if recipe.precision_schedule.is_adaptive() {
+            // Those of the step before.
+            level.hold(MemoryCategory::Gradients, 4 * elements);
+        }
+        if on_gpu && compute != recipe.precision && recipe.adapter.is_some() {
+            // A weight is widened as a whole before its product.
+            let matrices = plan
+                .architecture
+                .tensors()
+                .into_iter()
+                .filter(|tensor| tensor.shape.len() == 2);
+            let largest = matrices.map(|tensor| tensor.shape.iter().product::<usize>()).max();
+            level.hold(MemoryCategory::Scratch, 4 * largest.unwrap_or(0) as u64);
+        }
         if recipe.adapter.is_none() {
             // The values are copied tensor by tensor; the weights that they came from are then let go of.
             if recipe.precision != Precision::Fp32 {

@@ -26,6 +26,17 @@ const PISSA: Form = Form {
 
 /// Weights of other precisions are multiplied as they are.
 const QUANTIZED: Circumstance = Circumstance(|recipe| recipe.precision.is_quantized());
+/// The widest steps decide, however many there are.
+const SCHEDULED: Form = Form {
+    words: "its kind: an adaptive one keeps the gradients of a step",
+    of: |value| match value {
+        ParamValue::Text(name) => name.split('_').next().unwrap_or_default().into(),
+        other => other.clone(),
+    },
+};
+
+/// Others compute in F32 anyway, or store codes.
+const IN_16_BITS: Circumstance = Circumstance(|recipe| matches!(recipe.precision, Precision::Bf16 | Precision::Fp16));
 
 pub(super) const ROWS: &[SettingRow] = &[
     SettingRow {
@@ -100,6 +111,22 @@ pub(super) const ROWS: &[SettingRow] = &[
         },
         get: |recipe| name_of(&recipe.activation_quantization),
         set: |recipe, value| put(&mut recipe.activation_quantization, named(value)),
+    },
+    SettingRow {
+        name: "precision_schedule",
+        field: "precision_schedule",
+        about: "Which steps compute in fp32 instead: none, the first N (fp32_N), or as gradients say every N steps (adaptive_N).",
+        legal: Legal::PrecisionSchedule,
+        elsewhere: &[name("dynamic_precision", &[]), name("mixed_precision_schedule", &[])],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("how many steps take the products of fp32").only(IN_16_BITS),
+            peak_memory: form(SCHEDULED, "activations of the steps in fp32").only(IN_16_BITS),
+            loss: changes("rounding of the steps' activations").only(IN_16_BITS),
+        },
+        get: |recipe| name_of(&recipe.precision_schedule),
+        set: |recipe, value| put(&mut recipe.precision_schedule, named(value)),
     },
     SettingRow {
         name: "rank",

@@ -153,9 +153,13 @@ impl fmt::Display for Effect {
     }
 }
 
-/// With which optimizers, schedules or precisions: found by asking it of a recipe for each.
+/// With which precisions, optimizers or schedules: found by asking it of a recipe for each.
 impl fmt::Display for Circumstance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let precisions = self.precisions();
+        if !precisions.is_empty() && precisions.len() < Precision::ALL.len() {
+            return write!(formatter, "with precision {}", precisions.join(", "));
+        }
         let mut recipe = Recipe::new("", DataSettings::default());
         let mut with = |adapter| {
             recipe.adapter = adapter;
@@ -171,11 +175,7 @@ impl fmt::Display for Circumstance {
             .filter(|name| !of_adapters.contains(name))
             .collect();
         if of_adapters.is_empty() && vectors.is_empty() {
-            let (word, names) = match self.schedules() {
-                none if none.is_empty() => ("precision ", self.precisions()),
-                schedules => ("", schedules),
-            };
-            return write!(formatter, "with {word}{}", names.join(", "));
+            return write!(formatter, "with {}", self.schedules().join(", "));
         }
         let others: Vec<_> = OptimizerKind::NAMES
             .into_iter()

@@ -26,6 +26,10 @@ impl Recipe {
 
     /// Key of the settings that can change throughput or peak memory.
     pub fn cost_key(&self) -> RecipeKey {
+        // Where gradients decide how many steps take longer, all that changes gradients changes the cost.
+        if self.precision_schedule.is_adaptive() {
+            return self.key(&Outcome::ALL);
+        }
         self.key(&[Outcome::Throughput, Outcome::PeakMemory])
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::recipe::{Checkpointing, ParamValue, TargetPreset};
+use crate::recipe::{Checkpointing, ParamValue, PrecisionSchedule, TargetPreset};
 
 /// The legal values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +20,8 @@ pub enum Legal {
     Choice(&'static [&'static str]),
     /// `none`, `every_N`, `full` or `offload`.
     Checkpointing,
+    /// `none`, `fp32_N` or `adaptive_N`.
+    PrecisionSchedule,
     /// `all-linear`, `attention`, `mlp`, or a list of module names.
     Targets,
 }
@@ -73,6 +75,7 @@ impl Legal {
             (Self::Bool, ParamValue::Bool(_)) => true,
             (Self::Choice(names), ParamValue::Text(name)) => names.contains(&name.as_str()),
             (Self::Checkpointing, ParamValue::Text(name)) => Checkpointing::from_name(name).is_some(),
+            (Self::PrecisionSchedule, ParamValue::Text(name)) => PrecisionSchedule::from_name(name).is_some(),
             (Self::Targets, ParamValue::Text(name)) => TargetPreset::NAMES.contains(&name.as_str()),
             (Self::Targets, ParamValue::List(names)) => !names.is_empty(),
             _ => false,
@@ -86,7 +89,7 @@ impl Legal {
             Self::Float(range) => range.low_included.then_some(range.low.into()),
             Self::Bool => Some(false.into()),
             Self::Choice(names) => names.first().map(|name| (*name).into()),
-            Self::FloatOrNone(_) | Self::Checkpointing => Some("none".into()),
+            Self::FloatOrNone(_) | Self::Checkpointing | Self::PrecisionSchedule => Some("none".into()),
             Self::Targets => None,
         }
     }
@@ -107,6 +110,7 @@ impl fmt::Display for Legal {
             Self::Bool => formatter.write_str("true or false"),
             Self::Choice(names) => write!(formatter, "one of {}", names.join(", ")),
             Self::Checkpointing => formatter.write_str("none, every_N (every_2, every_3, ...), full or offload"),
+            Self::PrecisionSchedule => formatter.write_str(PrecisionSchedule::LEGAL),
             Self::Targets => write!(
                 formatter,
                 "one of {}, or a list of module names (one set is `[[q_proj, v_proj]]`)",

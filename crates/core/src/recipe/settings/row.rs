@@ -113,6 +113,9 @@ mod tests {
             Legal::Checkpointing => prop::sample::select(vec!["none", "every_2", "every_7", "full", "offload"])
                 .prop_map(ParamValue::from)
                 .boxed(),
+            Legal::PrecisionSchedule => prop::sample::select(vec!["none", "fp32_7", "adaptive_20"])
+                .prop_map(ParamValue::from)
+                .boxed(),
             Legal::Targets => prop_oneof![
                 Just(ParamValue::from("attention")),
                 Just(ParamValue::list(["q_proj", "v_proj"]))

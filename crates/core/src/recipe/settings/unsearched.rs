@@ -46,6 +46,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         adapter,
         precision: _,
         activation_quantization: _,
+        precision_schedule: _,
         batch,
         gradient_checkpointing: _,
         optimizer,
@@ -178,6 +179,7 @@ mod tests {
         recipe.data.chat_template = Some("chat.jinja".into());
         recipe.data.max_rows = Some(1);
         recipe.data.held_out_length = Some(1);
+        recipe.precision_schedule = crate::recipe::PrecisionSchedule::from_name("fp32_2").unwrap();
         recipe.batch.devices = 2;
         recipe.batch.group_by_length = true;
         recipe.optimizer.beta2 = Some(0.9);
@@ -190,9 +192,10 @@ mod tests {
         let mut written = BTreeSet::new();
         for (name, value) in json(&recipe).as_object().unwrap() {
             match (name.as_str(), value.as_object()) {
-                ("model" | "precision" | "activation_quantization" | "gradient_checkpointing", _) => {
-                    written.extend([name.clone()])
-                }
+                (
+                    "model" | "precision" | "activation_quantization" | "precision_schedule" | "gradient_checkpointing",
+                    _,
+                ) => written.extend([name.clone()]),
                 (_, inner) => written.extend(inner.unwrap().keys().map(|key| format!("{name}.{key}"))),
             }
         }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::profile::measure::named;
-use peft_tune_core::recipe::{ActivationQuantization, Checkpointing, OptimizerKind, Precision, Recipe};
+use peft_tune_core::recipe::{
+    ActivationQuantization, Checkpointing, OptimizerKind, Precision, PrecisionSchedule, Recipe,
+};
 
 /// A change that a finding proposes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,9 @@ impl Change {
                 changed.precision = *precision;
                 if !precision.is_quantized() {
                     changed.activation_quantization = ActivationQuantization::None;
+                }
+                if changed.precision_schedule.check(*precision).is_err() {
+                    changed.precision_schedule = PrecisionSchedule::None;
                 }
             }
             Self::Rank(rank) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Cost, Oracle};
 use peft_tune_core::predict::{Machine, Predictor, RowLengths, Setting};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{PrecisionSchedule, Recipe};
 
 /// Predicts settings of one model, one data set and one machine.
 #[derive(Clone, Debug)]
@@ -30,8 +30,13 @@ impl Oracle for ModelOracle {
             return None;
         }
         let workload = self.rows.get(&recipe.batch.packing)?.workload(recipe.batch.micro_batch);
+        // As profiles are: of the steps that most of a training consists of.
+        let recipe = Recipe {
+            precision_schedule: PrecisionSchedule::None,
+            ..recipe.clone()
+        };
         let setting = Setting {
-            recipe,
+            recipe: &recipe,
             workload: &workload,
         };
         let prediction = self.predictor.predict(&setting).ok()?;

@@ -5,6 +5,7 @@
 //! | `train/loss`, `held_out/loss` | nats |
 //! | `train/learning_rate` | 1 |
 //! | `train/grad_norm` | 1, before clipping |
+//! | `train/precision_bits` | bits that the step computed in, with a `precision_schedule` |
 //! | `train/tokens_per_s` | tokens/s |
 //! | `held_out/accuracy` | 1 |
 //! | `memory/in_use`, `memory/peak` | bytes of the device that trains |
@@ -70,6 +71,8 @@ impl TensorBoard {
             scalar("memory/peak", self.memory.peak_bytes() as f64),
         ];
         scalars.extend(resident_bytes().map(|bytes| scalar("memory/resident", bytes as f64)));
+        let bits = step.precision.map(|precision| precision.row().bits);
+        scalars.extend(bits.map(|bits| scalar("train/precision_bits", bits as f64)));
         self.write(&event::scalars(wall_time_s(), step.step, &scalars))
     }
 
@@ -120,6 +123,8 @@ mod tests {
             tokens: 10,
             target_tokens: 10,
             seconds: StepSeconds::default(),
+            precision: None,
+            precision_decision: None,
         };
         log.step(&step).unwrap();
         assert!(log.file.metadata().unwrap().len() > 100);

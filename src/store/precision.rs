@@ -1,0 +1,91 @@
+//! What trials decided on their precision while they trained.
+
+use serde::Serialize;
+
+use super::row::{finite, to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+use peft_tune_core::study::TrialNumber;
+
+/// One decision of an adaptive schedule of the precision, or the switch of a fixed one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PrecisionRecord {
+    /// Step of the training phase at whose end it was decided.
+    pub step: u64,
+    /// What the steps from the next one on compute in.
+    pub precision: String,
+    /// `schedule`, `noise`, `signal`, `undecided` or `overflows`.
+    pub cause: String,
+    /// Noise scale of the gradients in target tokens.
+    pub noise_scale: Option<f64>,
+    /// Mean target tokens of the steps that decided.
+    pub step_targets: f64,
+    /// Steps among them whose gradients overflowed.
+    pub overflows: u64,
+}
+
+#[derive(sqlx::FromRow)]
+struct PrecisionRow {
+    step: i64,
+    precision: String,
+    cause: String,
+    noise_scale: Option<f64>,
+    step_targets: f64,
+    overflows: i64,
+}
+
+impl Store {
+    /// Records a decision of a running trial. One after the same step replaces it.
+    ///
+    /// # Errors
+    /// A trial that is not there; where writing fails.
+    pub async fn record_precision(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        decision: &PrecisionRecord,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        sqlx::query(
+            "insert or replace into precision_decision
+                 (trial_id, step, precision, cause, noise_scale, step_targets, overflows)
+             values (?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(trial.0)
+        .bind(to_i64(decision.step)?)
+        .bind(&decision.precision)
+        .bind(&decision.cause)
+        .bind(decision.noise_scale.and_then(finite))
+        .bind(decision.step_targets)
+        .bind(to_i64(decision.overflows)?)
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    /// The decisions of a trial, in order.
+    pub(super) async fn precisions(&self, trial: i64) -> Result<Vec<PrecisionRecord>, StoreError> {
+        let rows: Vec<PrecisionRow> = sqlx::query_as(
+            "select step, precision, cause, noise_scale, step_targets, overflows
+             from precision_decision where trial_id = ? order by step",
+        )
+        .bind(trial)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows.into_iter().map(PrecisionRow::into_record).collect())
+    }
+}
+
+impl PrecisionRow {
+    fn into_record(self) -> PrecisionRecord {
+        PrecisionRecord {
+            step: to_u64(self.step),
+            precision: self.precision,
+            cause: self.cause,
+            noise_scale: self.noise_scale,
+            step_targets: self.step_targets,
+            overflows: to_u64(self.overflows),
+        }
+    }
+}
