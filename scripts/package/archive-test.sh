@@ -31,6 +31,12 @@ for file in bin/peft-tune share/man/man1/peft-tune.1 share/bash-completion/compl
   [ -s "$folder/installed/$file" ] || { echo "error: install.sh installs no $file" >&2 && exit 1; }
 done
 "$folder/installed/bin/peft-tune" --version > "$folder/version"
+# Where nobody may write.
+if ./install.sh /proc/nobody > "$folder/said" 2>&1; then
+  echo "error: install.sh says that it installed where nobody can write" >&2
+  exit 1
+fi
+grep -q '^error: cannot write to /proc/nobody/bin: name another folder' "$folder/said" || { cat "$folder/said" && exit 1; }
 
 # A program that asks for a function of glibc 2.99, which a stand-in had when it was linked: the loader refuses it in its own
 # words, and install.sh says what they mean.

@@ -1,7 +1,7 @@
 //! This machine's ceilings: measured once, kept in the results database, and measured again where something else slowed the
 //! measurement down.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::CliError;
 use super::machine::machine;
@@ -18,6 +18,8 @@ use peft_tune_engine::profile::disturbance::{DisturbanceWatch, HostCounters, Loa
 const ATTEMPTS: usize = 3;
 /// Wait between two of them.
 const PAUSE: Duration = Duration::from_secs(2);
+/// After so long no other one begins: a slow machine takes minutes for each.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Ceilings with what the moment of their measurement took from them.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +86,15 @@ pub(super) fn measured(
     let effort = Effort::of_this_build();
     let quiet = known.as_ref().filter(|known| known.disturbed == 0.0);
     let once = || pool.install(|| measure(quiet.map(|known| &known.ceilings), threads, precisions, effort));
-    let found = quietest(once, || std::thread::sleep(PAUSE)).map_err(CliError::failed)?;
+    let began = Instant::now();
+    let pause = || {
+        let goes_on = began.elapsed() < PATIENCE;
+        if goes_on {
+            std::thread::sleep(PAUSE);
+        }
+        goes_on
+    };
+    let found = quietest(once, pause).map_err(CliError::failed)?;
     let found = match known.filter(|known| known.covers(precisions) && known.disturbed < found.disturbed) {
         Some(known) => known,
         None => found,
@@ -99,17 +109,16 @@ pub(super) fn measured(
     Ok(found)
 }
 
-/// Measures until a measurement is quiet, some times at most; the least disturbed of them.
+/// Measures until a measurement is quiet, some times at most and while `pause` says to go on; the least disturbed of them.
 fn quietest<E>(
     mut once: impl FnMut() -> Result<MeasuredCeilings, E>,
-    mut pause: impl FnMut(),
+    mut pause: impl FnMut() -> bool,
 ) -> Result<MeasuredCeilings, E> {
     let mut best = once()?;
     for _ in 1..ATTEMPTS {
-        if best.disturbed == 0.0 {
+        if best.disturbed == 0.0 || !pause() {
             break;
         }
-        pause();
         let next = once()?;
         if next.disturbed < best.disturbed {
             best = next;
@@ -177,7 +186,7 @@ mod tests {
     #[test]
     fn a_busy_moment_is_waited_out_and_the_least_disturbed_counts() {
         let ceilings = ceilings();
-        let run = |shares: &[f64]| {
+        let run = |shares: &[f64], patience: usize| {
             let (mut pauses, mut at) = (0, 0);
             let once = || {
                 at += 1;
@@ -185,12 +194,19 @@ mod tests {
                 let disturbed = shares[at - 1];
                 Ok::<_, Infallible>(MeasuredCeilings { ceilings, disturbed })
             };
-            let found = quietest(once, || pauses += 1).unwrap();
+            let pause = || {
+                pauses += 1;
+                pauses <= patience
+            };
+            let found = quietest(once, pause).unwrap();
             (found.disturbed, pauses)
         };
-        assert_eq!(run(&[0.0]), (0.0, 0));
-        assert_eq!(run(&[0.7, 0.0]), (0.0, 1));
-        assert_eq!(run(&[0.7, 0.3, 0.5]), (0.3, 2));
+        assert_eq!(run(&[0.0], 9), (0.0, 0));
+        assert_eq!(run(&[0.7, 0.0], 9), (0.0, 1));
+        assert_eq!(run(&[0.7, 0.3, 0.5], 9), (0.3, 2));
+        // A slow machine.
+        assert_eq!(run(&[0.7, 0.3, 0.5], 1), (0.3, 2));
+        assert_eq!(run(&[0.7, 0.3, 0.5], 0), (0.7, 1));
     }
 
     #[tokio::test]

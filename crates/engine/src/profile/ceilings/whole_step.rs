@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use candle_core::Device;
 
@@ -19,6 +20,9 @@ use peft_tune_core::recipe::{AdapterSettings, DataSettings, Precision, Recipe};
 /// Width of the residual stream, rows of a micro-batch, tokens of a row.
 const MODELS: [[usize; 3]; 2] = [[128, 4, 48], [256, 4, 128]];
 const VOCABULARY: usize = 1024;
+/// Seconds after which the steps so far are enough, where they are this many behind one that warmed up.
+const ENOUGH_S: f64 = 2.0;
+const FEWEST: usize = 3;
 /// Factors beyond these come from something else than the ops: another program, a machine that sleeps.
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.8..=4.0;
 
@@ -94,11 +98,15 @@ fn step_s(architecture: Architecture, recipe: &Recipe, effort: Effort) -> Result
     let batch = [MicroBatch::from_documents(&documents)];
     let base = BaseModel::random(architecture, 1, recipe.precision, &Device::Cpu)?;
     let mut trainer = Trainer::new(Arc::new(base), recipe, 100)?;
-    let mut seconds = Vec::with_capacity(counted);
+    let (began, mut seconds) = (Instant::now(), Vec::with_capacity(counted));
     for step in 0..before + counted {
         let event = trainer.step(&batch)?;
-        if step >= before {
+        let is_enough = began.elapsed().as_secs_f64() >= ENOUGH_S;
+        if step >= before || (is_enough && step > 0) {
             seconds.push(event.seconds.total);
+        }
+        if is_enough && seconds.len() >= FEWEST {
+            break;
         }
     }
     seconds.sort_by(f64::total_cmp);
