@@ -6,6 +6,7 @@
 mod attention;
 mod elementwise;
 mod grouped;
+mod int8;
 mod loss_head;
 mod matmul;
 mod mixers;

@@ -23,7 +23,7 @@ use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use peft_tune_core::plan::AdapterPlan;
-use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_core::recipe::{ActivationQuantization, Precision, Recipe};
 use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::kernels;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -71,10 +71,7 @@ impl Trainer {
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, a schedule of a precision that has
     /// none, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
-        let activations = recipe.activation_quantization;
-        if !activations.is_none() && !base.device().is_cpu() {
-            return Err(TrainError::ActivationsOnGpu { activations });
-        }
+        refuse_activations(recipe.activation_quantization, base.device().is_cpu())?;
         recipe.check_precision_schedule(None)?;
         let trained = TrainedSet::new(&base, recipe)?;
         let path = |dtype| {
@@ -562,4 +559,33 @@ pub struct SavedBytes {
     pub device: usize,
     /// In host memory, for a device that is not the host.
     pub host: usize,
+}
+
+/// Products of bytes have no kernels for a GPU yet.
+fn refuse_activations(activations: ActivationQuantization, is_cpu: bool) -> Result<(), TrainError> {
+    match activations {
+        activations if !activations.is_none() && !is_cpu => Err(TrainError::ActivationsOnGpu { activations }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_in_eight_bits_are_refused_on_a_gpu_by_name() {
+        use ActivationQuantization::{Int8Both, Int8Forward, None};
+        assert!(
+            [None, Int8Forward, Int8Both]
+                .iter()
+                .all(|one| refuse_activations(*one, true).is_ok())
+        );
+        assert!(refuse_activations(None, false).is_ok());
+        let error = refuse_activations(Int8Forward, false).unwrap_err().to_string();
+        assert!(
+            error.contains("`activation_quantization: int8_forward` runs on the CPU only"),
+            "{error}"
+        );
+    }
 }

@@ -1,7 +1,9 @@
 //! Blocks of the right operand as signed codes with factors: those of the weight, or quantized anew from its values.
 
+use super::left::ROUNDER;
 use crate::ops::matmul::operand::Order;
 use crate::ops::matmul::quantized::{CHECKED, QuantizedSource};
+use crate::ops::simd::multiversion;
 use crate::quant::Int8Blocks;
 use peft_tune_core::plan::BLOCK;
 use std::ops::Range;
@@ -38,17 +40,11 @@ impl Block {
             Order::Straight => (1, width),
         };
         for column in 0..width {
-            let value = |index: usize| values[column * column_stride + index * depth_stride];
-            let largest = (0..length).fold(0f32, |largest, index| largest.max(value(index).abs()));
-            let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-            self.factors[column] = largest / 127.0 * source.scale;
-            for (index, code) in self.codes[column].iter_mut().enumerate() {
-                *code = if index < length {
-                    (value(index) * factor).round_ties_even() as i8
-                } else {
-                    0
-                };
+            let mut of_column = [0f32; BLOCK];
+            for (index, value) in of_column.iter_mut().enumerate().take(length) {
+                *value = values[column * column_stride + index * depth_stride];
             }
+            self.factors[column] = round_block(&of_column, &mut self.codes[column]) * source.scale;
         }
     }
 
@@ -75,5 +71,27 @@ impl Block {
             .iter_mut()
             .for_each(|factor| *factor *= source.scale);
         true
+    }
+}
+
+multiversion! {
+    /// Rounds 64 values to 127ths of their largest absolute value, and returns one of these.
+    fn round_block(values: &[f32; 64], codes: &mut [i8; 64]) -> f32 {
+        let mut largest = [0f32; 16];
+        for chunk in values.as_chunks::<16>().0 {
+            for lane in 0..16 {
+                let value = chunk[lane].abs();
+                largest[lane] = if value > largest[lane] { value } else { largest[lane] };
+            }
+        }
+        let mut most = 0f32;
+        for lane in largest {
+            most = if lane > most { lane } else { most };
+        }
+        let factor = if most > 0.0 { 127.0 / most } else { 0.0 };
+        for (code, value) in codes.iter_mut().zip(values) {
+            *code = (value * factor + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()) as i8;
+        }
+        most / 127.0
     }
 }

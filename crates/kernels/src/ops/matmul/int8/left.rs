@@ -12,7 +12,7 @@ pub(super) const BIAS: i32 = 128;
 /// Rows whose largest value is below are taken as zero: its reciprocal would not be finite.
 const SMALLEST: f32 = 1e-30;
 /// 1.5 * 2^23: added to it, a small number is rounded to a whole one in the low bits, ties to even.
-const ROUNDER: f32 = 12_582_912.0;
+pub(super) const ROUNDER: f32 = 12_582_912.0;
 
 /// The codes of the left operands of one sum of products, one behind the other.
 #[derive(Debug, Default)]
