@@ -210,9 +210,10 @@ fn progress(one: &Explanation) -> String {
     let now = one.volumes.last().copied().unwrap_or(0.0);
     if now > 0.0 {
         let count = one.volumes.len();
-        let marks: Vec<String> = [1, 2, 3]
-            .iter()
-            .map(|quarter| (quarter * count / 4).max(1))
+        let mut marks: Vec<usize> = [1, 2, 3].map(|quarter| (quarter * count / 4).max(1)).to_vec();
+        marks.dedup();
+        let marks: Vec<String> = marks
+            .into_iter()
             .map(|trials| format!("{:.1}% after {trials}", 100.0 * one.volumes[trials - 1] / now))
             .collect();
         let last = one
@@ -302,6 +303,7 @@ fn percent(share: f64) -> String {
     match share {
         share if share > 0.0 && share < 0.001 => "<0.1%".to_owned(),
         share if share < 0.1 => format!("{:.1}%", 100.0 * share),
+        share if share > 2.0 => "over 200%".to_owned(),
         share => format!("{:.0}%", 100.0 * share),
     }
 }

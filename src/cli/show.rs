@@ -152,10 +152,13 @@ fn standing(volumes: &[f64], ending: Option<&EndingRecord>) -> String {
     let mut text = String::new();
     let now = volumes.last().copied().unwrap_or(0.0);
     if now > 0.0 {
-        let marks = [4, 2].map(|part| (volumes.len() / part).max(1));
-        let [quarter, half] = marks.map(|mark| format!("{:.1}% of it after {mark}", 100.0 * volumes[mark - 1] / now));
+        let mut marks = [4, 2].map(|part| (volumes.len() / part).max(1)).to_vec();
+        marks.dedup();
+        let parts = marks
+            .into_iter()
+            .map(|mark| format!(", {:.1}% of it after {mark}", 100.0 * volumes[mark - 1] / now));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {:<12}{now:.4e}, {quarter}, {half}", "hypervolume");
+        let _ = writeln!(text, "  {:<12}{now:.4e}{}", "hypervolume", parts.collect::<String>());
     }
     if let Some(ending) = ending {
         let _ = writeln!(text, "  {:<12}{}", "ended", printable(&ending.reason));

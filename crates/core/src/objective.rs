@@ -138,6 +138,16 @@ impl Objective {
         }
     }
 
+    /// The nearest value that the metric can have: a share is neither below 0 nor above 1, and a percentage of equal tokens at most
+    /// 100.
+    pub fn possible(&self, value: f64) -> f64 {
+        match self.metric.as_str() {
+            TOKEN_ACCURACY | EXACT_MATCH => value.clamp(0.0, 1.0),
+            TOP1_AGREEMENT_PERCENT => value.clamp(0.0, 100.0),
+            _ => value,
+        }
+    }
+
     /// Turns a metric value into one that is minimised (a maximised one changes its sign). Its own inverse.
     pub fn minimised(&self, value: f64) -> f64 {
         match self.direction {
@@ -175,6 +185,17 @@ impl Constraint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_stays_one() {
+        let possible = |metric: &str, value: f64| Objective::new(metric).possible(value);
+        assert_eq!(
+            [possible(TOKEN_ACCURACY, 1.06), possible(EXACT_MATCH, -0.1)],
+            [1.0, 0.0]
+        );
+        assert_eq!(possible(TOP1_AGREEMENT_PERCENT, 100.2), 100.0);
+        assert_eq!(possible(LOSS_KEPT_PERCENT, 100.2), 100.2);
+    }
 
     #[test]
     fn throughput_and_accuracies_are_maximised_and_the_rest_minimised() {

@@ -280,6 +280,8 @@ fn loss_lines(one: &LossCertainty) -> Vec<String> {
 fn more_time_lines(one: &MoreTime) -> Vec<String> {
     let percent = |share: f64| match share {
         share if share.abs() < 0.0005 => "less than 0.1%".to_owned(),
+        // Of a front that has hardly begun.
+        share if share > 2.0 => "over 200%".to_owned(),
         share => format!("{:.1}%", 100.0 * share),
     };
     let mut lines = vec![format!(
@@ -293,9 +295,12 @@ fn more_time_lines(one: &MoreTime) -> Vec<String> {
             Some(_) => ", and did not lower the best loss".to_owned(),
             None => String::new(),
         };
+        let trials = match recent.trials {
+            1 => "last trial".to_owned(),
+            count => format!("last {count} trials"),
+        };
         lines.push(format!(
-            "the last {} trials ({}) added {} to the hypervolume{loss}",
-            recent.trials,
+            "the {trials} ({}) added {} to the hypervolume{loss}",
             duration(recent.seconds),
             percent(recent.hypervolume)
         ));

@@ -184,9 +184,8 @@ impl Insight {
             let shift = self.shift(surrogate, params)?;
             let marginal = surrogate.output.marginal_at(&point, shift);
             let at = |z: f64| {
-                surrogate
-                    .objective
-                    .minimised(marginal.shape.outer(marginal.mean + z * marginal.deviation))
+                let value = marginal.shape.outer(marginal.mean + z * marginal.deviation);
+                surrogate.objective.possible(surrogate.objective.minimised(value))
             };
             let (a, b) = (at(-QUANTILE), at(QUANTILE));
             Some(Predicted {

@@ -41,7 +41,10 @@ pub(super) fn described(
 ) -> Proposal {
     let marginals = landscape.marginals(point).unwrap_or_default();
     let predicted = problem.objectives.iter().zip(&marginals).map(|(objective, marginal)| {
-        let at = |z: f64| objective.minimised(marginal.shape.outer(marginal.mean + z * marginal.deviation));
+        let at = |z: f64| {
+            let value = marginal.shape.outer(marginal.mean + z * marginal.deviation);
+            objective.possible(objective.minimised(value))
+        };
         let (a, b) = (at(-1.645), at(1.645));
         Predicted {
             metric: objective.metric.clone(),
