@@ -397,10 +397,10 @@ mod tests {
     #[test]
     fn noise_narrows_and_signal_widens() {
         let mut switch = switch("adaptive_4", Precision::Bf16);
-        let decisions: Vec<_> = (1..=12)
+        let decisions: Vec<_> = (1..=16)
             .filter_map(|number| step(&mut switch, number, if number <= 8 { 2.0 } else { 0.2 }))
             .collect();
-        let [first, second, third] = decisions[..] else {
+        let [first, second, mixed, third] = decisions[..] else {
             panic!("{decisions:?}")
         };
         assert_eq!((first.precision, first.cause), (Precision::Bf16, PrecisionCause::Noise));
@@ -415,7 +415,7 @@ mod tests {
         // Noise of twice the gradient's norm in 100 tokens is as large as the gradient in 400.
         let scale = first.noise_scale.unwrap();
         assert!((300.0..500.0).contains(&scale), "{scale}");
-        assert!(switch.is_fp32(12));
+        assert!(switch.is_fp32(16));
     }
 
     #[test]
