@@ -460,6 +460,9 @@ fn bash_completes_commands_their_options_and_values() {
         offered(&script, &["peft-tune", "export", "--format", "t"]),
         "trl torchtune tensorboard\n"
     );
-    assert_eq!(offered(&script, &["peft-tune", "infer-bench", "--ada"]), "--adapter\n");
+    assert_eq!(
+        offered(&script, &["peft-tune", "infer-bench", "--adapter"]),
+        "--adapter --adapters\n"
+    );
     assert!(!offered(&script, &["peft-tune", ""]).contains("worker"));
 }
