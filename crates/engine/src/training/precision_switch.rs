@@ -400,7 +400,7 @@ mod tests {
         let decisions: Vec<_> = (1..=16)
             .filter_map(|number| step(&mut switch, number, if number <= 8 { 2.0 } else { 0.2 }))
             .collect();
-        let [first, second, mixed, third] = decisions[..] else {
+        let [first, second, _, third] = decisions[..] else {
             panic!("{decisions:?}")
         };
         assert_eq!((first.precision, first.cause), (Precision::Bf16, PrecisionCause::Noise));
