@@ -365,7 +365,10 @@ mod tests {
         };
         let begun = Instant::now();
         while !is_alone() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no task was alone within a minute");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "no task was alone within a minute"
+            );
             thread::yield_now();
         }
         assert_eq!(threads_here(), threads(), "the last task has ended");
