@@ -26,7 +26,8 @@ cargo package --quiet --workspace --locked --no-verify --allow-dirty --target-di
 }
 overrides=()
 for crate in "$packed"/package/*.crate; do
-  tar -xzf "$crate" -C "$folder"
+  # With times of now: packed files have one for all, by which cargo would take changed sources for known ones.
+  tar -xzmf "$crate" -C "$folder"
   unpacked=$(basename "$crate" .crate)
   bytes=$(stat -c %s "$crate")
   echo "$unpacked: $bytes bytes packed"
