@@ -3,9 +3,9 @@
 use super::row::{finite, to_i64};
 use super::{MachineRecord, Store, StoreError};
 
-/// One measured point; see the table `infer_bench`. Times are in seconds.
+/// The model of a measured point, and how many sequences it answers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct InferenceRecord {
+pub struct MeasuredForm {
     pub model: String,
     pub precision: String,
     /// `base`, `adapter`, `merged` or `together`.
@@ -13,6 +13,12 @@ pub struct InferenceRecord {
     pub rank: Option<u64>,
     pub adapters: u64,
     pub batch: u64,
+}
+
+/// One measured point; see the table `infer_bench`. Times are in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InferenceRecord {
+    pub of: MeasuredForm,
     pub prompt_tokens: u64,
     pub new_tokens: u64,
     /// Median, 95th and 99th percentile.
@@ -27,13 +33,7 @@ pub struct InferenceRecord {
 /// One measured point from text to text; see the table `infer_requests`. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestRecord {
-    pub model: String,
-    pub precision: String,
-    /// As of an [`InferenceRecord`].
-    pub form: String,
-    pub rank: Option<u64>,
-    pub adapters: u64,
-    pub batch: u64,
+    pub of: MeasuredForm,
     pub requests: u64,
     /// Means.
     pub prompt_tokens: f64,
@@ -78,12 +78,12 @@ impl Store {
             )
             .bind(bench)
             .bind(machine)
-            .bind(&record.model)
-            .bind(&record.precision)
-            .bind(&record.form)
-            .bind(record.rank.map(to_i64).transpose()?)
-            .bind(to_i64(record.adapters)?)
-            .bind(to_i64(record.batch)?)
+            .bind(&record.of.model)
+            .bind(&record.of.precision)
+            .bind(&record.of.form)
+            .bind(record.of.rank.map(to_i64).transpose()?)
+            .bind(to_i64(record.of.adapters)?)
+            .bind(to_i64(record.of.batch)?)
             .bind(to_i64(record.prompt_tokens)?)
             .bind(to_i64(record.new_tokens)?)
             .bind(number(record.first_token_s[0]))
@@ -109,12 +109,12 @@ impl Store {
             )
             .bind(bench)
             .bind(machine)
-            .bind(&record.model)
-            .bind(&record.precision)
-            .bind(&record.form)
-            .bind(record.rank.map(to_i64).transpose()?)
-            .bind(to_i64(record.adapters)?)
-            .bind(to_i64(record.batch)?)
+            .bind(&record.of.model)
+            .bind(&record.of.precision)
+            .bind(&record.of.form)
+            .bind(record.of.rank.map(to_i64).transpose()?)
+            .bind(to_i64(record.of.adapters)?)
+            .bind(to_i64(record.of.batch)?)
             .bind(to_i64(record.requests)?)
             .bind(number(record.prompt_tokens))
             .bind(number(record.new_tokens))

@@ -55,7 +55,7 @@ pub use diagnosis::TrialFinding;
 pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};
-pub use infer_bench::{InferenceRecord, RequestRecord};
+pub use infer_bench::{InferenceRecord, MeasuredForm, RequestRecord};
 pub use inheritance::Variants;
 pub use input::{InputRecord, TARGET_DEVICE, TARGET_STACK};
 pub use kernels::{KernelsOfTrials, TrialKernels};

@@ -1,7 +1,7 @@
 //! What was measured as rows of the database.
 
 use super::FormPoints;
-use crate::store::{InferenceRecord, RequestRecord};
+use crate::store::{InferenceRecord, MeasuredForm, RequestRecord};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::Latency;
 
@@ -18,15 +18,18 @@ impl Records {
             _ => String::new(),
         };
         let times = |latency: Latency| [latency.p50_s, latency.p95_s, latency.p99_s];
+        let of = |form: &FormPoints, batch: usize| MeasuredForm {
+            model: model.to_owned(),
+            precision: precision.clone(),
+            form: form.form.to_owned(),
+            rank: form.rank.map(|rank| rank as u64),
+            adapters: form.adapters as u64,
+            batch: batch as u64,
+        };
+        let of = &of;
         let points = measured.iter().flat_map(|form| {
-            let precision = &precision;
             form.points.iter().map(move |point| InferenceRecord {
-                model: model.to_owned(),
-                precision: precision.clone(),
-                form: form.form.to_owned(),
-                rank: form.rank.map(|rank| rank as u64),
-                adapters: form.adapters as u64,
-                batch: point.batch as u64,
+                of: of(form, point.batch),
                 prompt_tokens: point.prompt_tokens as u64,
                 new_tokens: point.new_tokens as u64,
                 first_token_s: times(point.first_token),
@@ -38,14 +41,8 @@ impl Records {
             })
         });
         let requests = measured.iter().flat_map(|form| {
-            let precision = &precision;
             form.requests.iter().map(move |point| RequestRecord {
-                model: model.to_owned(),
-                precision: precision.clone(),
-                form: form.form.to_owned(),
-                rank: form.rank.map(|rank| rank as u64),
-                adapters: form.adapters as u64,
-                batch: point.batch as u64,
+                of: of(form, point.batch),
                 requests: point.requests as u64,
                 prompt_tokens: point.prompt_tokens,
                 new_tokens: point.new_tokens,

@@ -16,6 +16,7 @@ use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceMemory;
+use crate::generation::Decoding;
 use crate::{Generator, TrainError};
 
 /// Fewest repetitions of a point: percentiles of the first token mean nothing below.
@@ -124,13 +125,7 @@ fn answer(
 ) -> Result<(f64, usize), TrainError> {
     let room = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0) + new_tokens;
     let begun = Instant::now();
-    let (mut decoding, logits) = match generator.adapters() {
-        0 => generator.begin(prompts, room)?,
-        adapters => {
-            let owners: Vec<usize> = (0..prompts.len()).map(|place| place % adapters).collect();
-            generator.begin_each(prompts, &owners, room)?
-        }
-    };
+    let (mut decoding, logits) = begin_in_turn(generator, prompts, room)?;
     let mut tokens = most_likely(&logits)?;
     let first = begun.elapsed().as_secs_f64();
     for _ in 1..new_tokens {
@@ -142,8 +137,23 @@ fn answer(
     Ok((first, decoding.cache_bytes()))
 }
 
+/// Reads `prompts`, each with the next of the model's adapters where it has several; see [`Generator::begin`].
+pub(super) fn begin_in_turn(
+    generator: &mut Generator,
+    prompts: &[&[u32]],
+    room: usize,
+) -> Result<(Decoding, Tensor), TrainError> {
+    match generator.adapters() {
+        0 => generator.begin(prompts, room),
+        adapters => {
+            let owners: Vec<usize> = (0..prompts.len()).map(|place| place % adapters).collect();
+            generator.begin_each(prompts, &owners, room)
+        }
+    }
+}
+
 /// The most likely token of each row; waits for the device.
-fn most_likely(logits: &Tensor) -> Result<Vec<u32>, TrainError> {
+pub(super) fn most_likely(logits: &Tensor) -> Result<Vec<u32>, TrainError> {
     Ok(logits.argmax(D::Minus1)?.to_vec1()?)
 }
 

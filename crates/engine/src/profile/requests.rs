@@ -12,9 +12,9 @@
 
 use std::time::Instant;
 
-use candle_core::{D, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::inference::{begin_in_turn, most_likely};
 use super::{DeviceMemory, Latency};
 use crate::tokenizer::Tokenizer;
 use crate::{Generator, TrainError};
@@ -148,13 +148,7 @@ fn answer(
         });
     }
     let read: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    let (mut decoding, logits) = match generator.adapters() {
-        0 => generator.begin(&read, room)?,
-        adapters => {
-            let owners: Vec<usize> = (0..read.len()).map(|place| place % adapters).collect();
-            generator.begin_each(&read, &owners, room)?
-        }
-    };
+    let (mut decoding, logits) = begin_in_turn(generator, &read, room)?;
     let mut next = most_likely(&logits)?;
     let first = since(begun);
     let mut answers: Vec<Option<Vec<u32>>> = vec![Some(Vec::new()); texts.len()];
@@ -184,9 +178,4 @@ fn answer(
     totals.text_s += text_s;
     totals.all_s += since(begun);
     Ok(())
-}
-
-/// The most likely token of each row; waits for the device.
-fn most_likely(logits: &Tensor) -> Result<Vec<u32>, TrainError> {
-    Ok(logits.argmax(D::Minus1)?.to_vec1()?)
 }
