@@ -106,10 +106,25 @@ beside-peft *args:
 beside-trl *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
 
-# What a `precision_schedule` does to throughput, memory and loss
+# What the values of one setting do to throughput, memory and loss
 [group('measure')]
-precision-schedules *args:
-    scripts/measure/precision_schedules.py --binary {{binary}} {{args}}
+values-of-setting *args:
+    scripts/measure/values_of_setting.py --binary {{binary}} {{args}}
+
+# What `sharding: full` does to throughput, memory and loss
+[group('measure')]
+sharding *args:
+    scripts/measure/sharding.py --binary {{binary}} {{args}}
+
+# Several trainings on one base in the same passes, against one after the other; `--paper` for a GPU
+[group('measure')]
+together *args:
+    scripts/measure/together.py --binary {{binary}} {{args}}
+
+# What a `weight_sparsity` does to throughput, memory and loss
+[group('measure')]
+weight-sparsity *args:
+    scripts/measure/weight_sparsity.py --binary {{binary}} {{args}}
 
 # A Python wheel of this machine
 [group('package')]
@@ -262,6 +277,11 @@ in-gguf *args:
 [group('peers')]
 in-peft *args:
     scripts/peers/adapters_with_peft.py {{args}}
+
+# Merged and quantized models opened with transformers and bitsandbytes
+[group('peers')]
+in-bitsandbytes *args:
+    scripts/peers/quantized_with_bitsandbytes.py {{args}}
 
 # A search that runs TRL: `just trl BINARY PYTHON`
 [group('peers')]

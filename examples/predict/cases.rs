@@ -3,16 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::Device;
+use candle_core::{Device, Tensor};
 use peft_tune_core::architecture::{Architecture, Family, LinearRole};
+use peft_tune_core::plan::ModelPlan;
 use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe,
-    TargetModules, TargetPreset,
+    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, OptimizerKind, OptimizerOffload, Precision,
+    QuantizationAware, Recipe, TargetModules, TargetPreset, WeightSparsity,
 };
 use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::parallel::{Alone, Collective, CollectiveError};
 use peft_tune_engine::profile::{HostMemory, ceilings};
-use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_engine::{BaseModel, RankShare, Sparsity, Trainer};
 use peft_tune_kernels::device;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -146,6 +148,18 @@ impl Case {
         if let Some(adapter) = &mut recipe.adapter {
             adapter.rank = adapter.rank.min(narrowest);
         }
+        if let OptimizerKind::Lion8bit | OptimizerKind::Adafactor = recipe.optimizer.kind {
+            recipe.optimizer.offload = OptimizerOffload::Host;
+        }
+        recipe.quantization_aware = match recipe.optimizer.kind {
+            OptimizerKind::AdamW | OptimizerKind::Sgd => QuantizationAware::Nf4,
+            OptimizerKind::Lion | OptimizerKind::Adafactor => QuantizationAware::Int8,
+            _ => QuantizationAware::None,
+        };
+        let model = Architecture::from_json(Path::new("config.json"), &config);
+        if model.is_ok_and(|model| ModelPlan::of_recipe(&model, &recipe).is_err()) {
+            recipe.quantization_aware = QuantizationAware::None;
+        }
         Self {
             family,
             config,
@@ -170,14 +184,16 @@ impl Case {
         };
         let name = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         format!(
-            "{} | {}{} | activations {} | {} | {} | {adapter} | {} x {}",
+            "{} | {}{} | activations {} | aware {} | {} | {} | {adapter} | {} x {}",
             self.family,
             self.recipe.precision.name(),
-            match self.recipe.precision_schedule.is_none() {
-                true => String::new(),
-                false => format!(" {}", self.recipe.precision_schedule),
+            match (self.recipe.precision_schedule.is_none(), self.recipe.weight_sparsity) {
+                (true, WeightSparsity::None) => String::new(),
+                (true, sparsity) => format!(" {sparsity}"),
+                (false, _) => format!(" {}", self.recipe.precision_schedule),
             },
             self.recipe.activation_quantization,
+            self.recipe.quantization_aware,
             self.recipe.gradient_checkpointing,
             name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
             self.rows,
@@ -221,7 +237,23 @@ impl Case {
     fn count(&self, threads: usize) -> (u64, u64) {
         let architecture = self.architecture();
         let vocabulary = architecture.vocabulary as u32;
-        let base = BaseModel::random(architecture, 1, self.recipe.precision, &Device::Cpu).expect("memory");
+        let precision = self.recipe.precision;
+        let base = BaseModel::random(architecture, 1, precision, &Device::Cpu).expect("memory");
+        let base = match self.recipe.weight_sparsity {
+            WeightSparsity::None => base,
+            // What decides which values stay takes no other bytes.
+            WeightSparsity::Magnitude | WeightSparsity::Wanda => base
+                .sparsified(Sparsity::magnitude(precision))
+                .expect("widths of whole groups"),
+        };
+        let beside: Arc<dyn Collective> = match self.recipe.batch.ranks_of_weights() {
+            1 => Arc::new(Alone),
+            ranks => Arc::new(FirstOf { ranks }),
+        };
+        let base = match RankShare::of(&self.recipe, beside.as_ref()) {
+            Some(share) => base.share_of(share).expect("memory"),
+            None => base,
+        };
         let base = Arc::new(base);
         let document = |row: usize| {
             let ids = (0..self.length).map(|place| (row * 31 + place * 17) as u32 % vocabulary);
@@ -230,7 +262,7 @@ impl Case {
             Document { input_ids, labels }
         };
         let rows: Vec<Document> = (0..self.rows).map(document).collect();
-        let batch = [MicroBatch::from_documents(&rows)];
+        let steps = self.recipe.batch.prefetch_depth + 1;
         on_own_threads(threads, || {
             // What the threads keep of another case, or of the warming op, would be missing in this one's count: all of it
             // goes, that of the thread that trains too, which is this one.
@@ -238,14 +270,62 @@ impl Case {
             device::forget_scratch();
             let before = HostMemory::in_use_bytes() - base.bytes() as u64;
             HostMemory::reset_peak();
-            let mut trainer = Trainer::new(base, &self.recipe, 10).expect("the recipe fits");
+            // As a training holds them: the step under way, and those that are ready.
+            let micro_batches = self.recipe.batch.micro_batches();
+            let of_step = |_| -> Vec<_> { (0..micro_batches).map(|_| MicroBatch::from_documents(&rows)).collect() };
+            let prepared: Vec<_> = (0..steps).map(of_step).collect();
+            let batch = &prepared[0];
+            let trainer = Trainer::new(base, &self.recipe, 10).expect("the recipe fits");
+            let mut trainer = trainer.with_collective(beside).expect("a rank of its own");
             for _ in 0..2 {
-                trainer.step(&batch).expect("a step of valid tokens");
+                trainer.step(batch).expect("a step of valid tokens");
             }
             let peak = HostMemory::peak_bytes();
             let saved = trainer.saved_bytes(&batch[0]).expect("a forward pass");
             (peak - before, (saved.device + saved.host) as u64)
         })
+    }
+}
+
+/// Rank 0 of several whose others are not there: what they would give is what this one has. So the bytes of one rank are all
+/// that its process holds.
+#[derive(Debug)]
+struct FirstOf {
+    ranks: usize,
+}
+
+impl Collective for FirstOf {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn all_reduce_sum(&self, _: &Tensor) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn sum_numbers(&self, _: &mut [f64]) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn broadcast(&self, _: &Tensor) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn all_gather(&self, own: &Tensor, all: &Tensor) -> Result<(), CollectiveError> {
+        let size = own.elem_count();
+        (0..self.ranks).try_for_each(|rank| Ok(all.slice_set(own, 0, rank * size)?))
+    }
+
+    fn gathers_beside(&self) -> bool {
+        true
+    }
+
+    fn barrier(&self) -> Result<(), CollectiveError> {
+        Ok(())
     }
 }
 

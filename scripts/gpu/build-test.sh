@@ -2,6 +2,8 @@
 # Lints and builds the program with NVIDIA support in debug form, and checks what can be checked of it without a GPU: it links, it starts
 # on a driver that has no device and says so, it works on the CPU all the same, CUPTI's records are those of the toolkit, and it runs on a
 # GPU in software.
+#
+#   scripts/gpu/build-test.sh [PART ...]      # parts of scripts/gpu/stand-in-test.sh; where none is named, all that end within minutes
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # What the GPU in software emulates of candle's kernels: later ones have types that it does not know.
@@ -42,5 +44,7 @@ ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
 # The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
-scripts/gpu/stand-in-test.sh self doctor memory train hopper traps forms products sums ada turing graphs search samples ceilings \
-  inference
+if [ $# = 0 ]; then
+  set -- self doctor memory train offload hopper traps forms products sums ada turing graphs search samples ceilings inference
+fi
+scripts/gpu/stand-in-test.sh "$@"

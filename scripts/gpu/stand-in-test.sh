@@ -119,6 +119,53 @@ part_train() {
   train muon 2e-2
 }
 
+# Losses of a training that the stand-in has run: losses NAME FILE
+losses() { grep '"loss"' "$folder/$1-cuda.json" | python3 -c 'import json, sys; [print(json.loads(line)["loss"]) for line in sys.stdin]' > "$2"; }
+
+# Updates on the host: as on the CPU, and to the last bit the same whether they follow the backward pass or wait for a norm; the states are
+# off the device as predicted.
+part_offload() {
+  local kind norm what
+  for kind in adamw adamw_8bit lion_8bit adafactor adamw_schedulefree; do
+    for norm in null 1.0e+30; do
+      recipe offload-$norm fp32 none $kind 12
+      sed -i -e "s/max_grad_norm: 1.0/max_grad_norm: $norm, offload: host/" "$folder/offload-$norm.yaml"
+      train offload-$norm 1e-4
+      losses offload-$norm "$folder/losses-$norm"
+    done
+    [ -s "$folder/losses-null" ] && cmp "$folder/losses-null" "$folder/losses-1.0e+30" || die "$kind: updates that follow the backward pass have other losses"
+    # The device's kernels round as the host does here.
+    recipe on-device fp32 none $kind 12
+    sed -i 's/max_grad_norm: 1.0/max_grad_norm: null/' "$folder/on-device.yaml"
+    train on-device 1e-4
+    losses on-device "$folder/losses-device"
+    python3 - "$folder/losses-null" "$folder/losses-device" "$kind" <<'PYTHON' || die "$kind: other losses on the host"
+import sys
+
+host, device = ([float(line) for line in open(path)] for path in sys.argv[1:3])
+worst = max(abs(a / b - 1) for a, b in zip(host, device))
+print(f"   {sys.argv[3]}: {sum(a == b for a, b in zip(host, device))} of {len(host)} losses have the device's bits, the others are within {worst:.0e}")
+assert len(host) == len(device) == 12 and worst < 1e-4
+PYTHON
+  done
+  # All parameters, clipped; 16 bits and layers that are recomputed; a scale of the loss.
+  recipe whole fp32 full adamw 12
+  sed -i -e 's/^adapter: .*/adapter: null/' -e 's/max_grad_norm: 1.0/max_grad_norm: 1.0, offload: host/' "$folder/whole.yaml"
+  train whole 1e-3
+  for what in 'bf16 offload adamw' 'fp16 none lion' 'nf4 full adamw_8bit'; do
+    # shellcheck disable=SC2086 # Three words.
+    set -- $what
+    recipe "host-$1" "$1" "$2" "$3" 12
+    sed -i 's/max_grad_norm: 1.0/max_grad_norm: null, offload: host/' "$folder/host-$1.yaml"
+    train "host-$1" 2e-2
+  done
+  space states '[1, 4]' '[fp32, bf16]' 8 '' ', optimizer: adamw, optimizer_offload: [none, host]'
+  quietly "$program" search "$folder/states.yaml" --devices 0
+  ended states "state = 'complete'" 8
+  "$program" query --format csv "select count(*) from trial_prediction where study = 'states' and metric = 'peak_memory' and abs(error) < 0.02" |
+    tail -1 | grep -qx 8 || { "$program" query "select * from trial_prediction" >&2 && die "memory is predicted more than 2% wrong"; }
+}
+
 # mixture FAMILY: a model as that of the parity tests with twice the widths, the quickstart's vocabulary and random values.
 mixture() {
   mkdir -p "$folder/$1"
@@ -740,7 +787,7 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory launches train mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
+  parts=(self doctor memory launches train offload mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
     ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"

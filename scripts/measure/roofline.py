@@ -175,4 +175,5 @@ def main():
             sys.exit(f"{arguments.check} has another table than\n{text}")
 
 
-main()
+if __name__ == "__main__":
+    main()

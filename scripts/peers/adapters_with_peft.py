@@ -5,7 +5,8 @@
     scripts/peers/adapters_with_peft.py [--program target/release/peft-tune]
 
 For each kind: PEFT loads the directory without a missing or unexpected key, every tensor it then holds has the bits that
-were written, its held-out loss is the one that `train` reported, and the model that `merge` writes has PEFT's logits.
+were written, its held-out loss and token accuracy are those that `train` reported, and the model that `merge` writes has PEFT's
+logits.
 Exits with 1 at the first difference.
 """
 
@@ -38,10 +39,14 @@ TOLERANCE = 1e-5
 
 
 def rows(count, seed):
-    """Rows of random tokens with every third target masked."""
+    """Rows of a dozen tokens, each of which mostly has the same successor, with every third target masked."""
     generator = torch.Generator().manual_seed(seed)
+    draw = lambda most: torch.randint(0, most, (1,), generator=generator).item()
     for _ in range(count):
-        ids = torch.randint(5, 1000, (48,), generator=generator).tolist()
+        steps = [draw(12)]
+        while len(steps) < 48:
+            steps.append((steps[-1] * 5 + 1) % 12 if draw(10) < 8 else draw(12))
+        ids = [40 * step + 11 for step in steps]
         yield {"input_ids": ids, "labels": [-100 if place % 3 == 0 else token for place, token in enumerate(ids)]}
 
 
@@ -57,12 +62,13 @@ adapter: {{{adapter}}}
 precision: fp32
 batch: {{micro_batch: 4, sequence_length: 64}}
 optimizer: {{kind: adamw, learning_rate: 5e-3}}
-training: {{length: {{steps: 8}}, seed: 3}}
+training: {{length: {{steps: 40}}, seed: 3}}
 """
 
 
-def held_out_loss(model, path):
-    total, targets = 0.0, 0
+def held_out(model, path):
+    """Loss and token accuracy."""
+    total, right, targets = 0.0, 0, 0
     for line in path.read_text().splitlines():
         row = json.loads(line)
         ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])
@@ -70,7 +76,8 @@ def held_out_loss(model, path):
             logits = model(input_ids=ids).logits[0, :-1].float()
         total += torch.nn.functional.cross_entropy(logits, labels[1:], ignore_index=-100, reduction="sum").item()
         targets += int((labels[1:] != -100).sum())
-    return total / targets
+        right += int((logits.argmax(-1) == labels[1:]).sum())
+    return total / targets, right / targets
 
 
 def base_model(path=BASE):
@@ -84,6 +91,7 @@ def check(kind, adapter, program, folder):
     run = [program, "train", folder / "recipe.yaml", "--output", folder / "out", "--json"]
     printed = subprocess.run(run, check=True, capture_output=True, text=True, timeout=600).stdout
     reported = json.loads(printed.splitlines()[-1])["held_out_loss"]
+    reported_accuracy = json.loads((folder / "out/result.json").read_text())["last_evaluation"]["accuracy"]
 
     model = PeftModel.from_pretrained(base_model(), folder / "out").eval()
     written = load_file(folder / "out/adapter_model.safetensors")
@@ -93,9 +101,12 @@ def check(kind, adapter, program, folder):
     for name, tensor in written.items():
         if not torch.equal(tensor.view(torch.int32), held[name].float().view(torch.int32)):
             sys.exit(f"{kind}: {name} has other bits in PEFT")
-    loss = held_out_loss(model, folder / "held_out.jsonl")
+    loss, accuracy = held_out(model, folder / "held_out.jsonl")
     if abs(loss - reported) > TOLERANCE * loss:
         sys.exit(f"{kind}: PEFT's held-out loss is {loss}, train reported {reported}")
+    # A right token more or less, where two logits are as good as equal.
+    if accuracy < 0.05 or abs(accuracy - reported_accuracy) > 0.004:
+        sys.exit(f"{kind}: PEFT's token accuracy is {accuracy}, train reported {reported_accuracy}")
 
     note = ""
     if kind != "lora_bias":  # its bias has no place in layers without one, and merge says so
@@ -109,7 +120,8 @@ def check(kind, adapter, program, folder):
         note = f", merged logits within {error:.1e}"
         if error > 1e-2:
             sys.exit(f"{kind}: merged logits differ by {error}")
-    print(f"{kind}: {len(written)} tensors equal, loss {loss:.6f} (reported {reported:.6f}){note}")
+    print(f"{kind}: {len(written)} tensors equal, loss {loss:.6f} (reported {reported:.6f}), "
+          f"token accuracy {accuracy:.4f} ({reported_accuracy:.4f}){note}")
 
 
 def main():

@@ -11,7 +11,7 @@ use super::output::write_result;
 use super::study_rows::StudyRows;
 use super::track;
 use super::workers::WorkerArgs;
-use crate::report::{duration, param_value};
+use crate::report::{duration, param_value, thread_count};
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
 use crate::tune::baseline;
@@ -173,8 +173,7 @@ fn behind_training(plan: &AccuracyPlan) -> Vec<String> {
 pub(super) fn slot_text(study: &Study, slot: &Placement) -> String {
     let device = device_text(study, slot.device.as_deref());
     let threads = match slot.threads {
-        Some(1) => "1 thread".to_owned(),
-        Some(threads) => format!("{threads} threads"),
+        Some(threads) => thread_count(threads),
         None if study.launcher.is_elsewhere() => "all of its threads".to_owned(),
         None => format!("all {} threads", usable_cpus().len().max(1)),
     };

@@ -17,12 +17,14 @@ use crate::store::{Store, StudyOverview};
 use crate::tune::{Forecast, TargetForecast};
 use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::Memory;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Host, Machine, Predictor, RowLengths};
-use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
+use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine, Predictor, RowLengths};
+use peft_tune_core::recipe::{BatchSettings, OptimizerOffload, Precision, QuantizationAware, Recipe};
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
+use peft_tune_engine::profile::ceilings;
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceFacts;
 
@@ -160,7 +162,14 @@ impl Here {
 
     /// The forecast of `study` here.
     pub(super) fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
-        let predictor = Predictor::new(architecture, self.machine);
+        let is_gpu = self.machine.host().memory() == Memory::Device;
+        let mut predictor = Predictor::new(architecture, self.machine);
+        if is_gpu && offloads(study) {
+            predictor = predictor.with_host(HostRates {
+                memory_bytes_per_s: ceilings::host_memory_bytes_per_s(),
+                ..HostRates::USUAL
+            });
+        }
         let forecast = Forecast::new(study, predictor, rows);
         match self.device_bytes {
             Some(bytes) => forecast.within(bytes as f64),
@@ -238,14 +247,30 @@ pub(super) fn values(study: &Study, name: &str) -> Vec<ParamValue> {
     (0..count).filter_map(|index| distribution.nth(index)).collect()
 }
 
-/// The precisions that a study's trials may have.
+/// Whether some trial of a study may have its updates on the host.
+pub(super) fn offloads(study: &Study) -> bool {
+    let host = ParamValue::from(OptimizerOffload::Host.name());
+    let is_fixed = study
+        .base
+        .as_ref()
+        .is_some_and(|base| !base.optimizer.offload.is_none());
+    is_fixed || values(study, "optimizer_offload").contains(&host)
+}
+
+/// The precisions that a study's trials may have, with those of codes that they make of merged weights.
 pub(super) fn precisions(study: &Study, base: &Recipe) -> Vec<Precision> {
-    let named = |value: ParamValue| serde_json::from_value(serde_json::Value::String(value.to_string())).ok();
-    let sampled: Vec<Precision> = values(study, "precision").into_iter().filter_map(named).collect();
-    match sampled.is_empty() {
-        true => vec![base.precision],
-        false => sampled,
+    let named = |value: ParamValue| Precision::from_name(&value.to_string());
+    let mut all: Vec<Precision> = values(study, "precision").into_iter().filter_map(named).collect();
+    if all.is_empty() {
+        all.push(base.precision);
     }
+    let forms = values(study, "quantization_aware").into_iter();
+    let forms = forms.filter_map(|value| QuantizationAware::from_name(&value.to_string()));
+    let of_codes = forms
+        .chain([base.quantization_aware])
+        .filter_map(|form| form.row().precision);
+    all.extend(of_codes);
+    all
 }
 
 #[cfg(test)]

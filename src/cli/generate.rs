@@ -51,7 +51,10 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     };
     let prompt = prompt_tokens(prompt, &files)?;
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
-    let base = args.compute.load(&files, args.base.precision(&files)?)?;
+    let precision = args.base.precision(&files)?;
+    let base = args
+        .compute
+        .load_under(&files, precision, args.base.adapter.as_deref())?;
     let mut generator = Generator::new(base, args.base.adapter.as_deref()).map_err(CliError::bad_input)?;
     let settings = GenerationSettings {
         max_tokens: args.max_tokens,

@@ -1,16 +1,23 @@
 //! `peft-tune merge`: folds an adapter into its base model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
 use super::output::{tell, write_result};
+use super::prepare::prepared;
+use super::reading::Reading;
 use crate::report::bytes;
 use crate::space::{Bytes, RecipeFile};
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::recipe::{Precision, QuantizationAware, Recipe, Sharding};
+use peft_tune_engine::data::evaluation_batches;
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::{BaseModel, Generator, GgufFile, GgufType, MergedModel, ModelDirectory, WrittenDtype};
+use peft_tune_engine::{
+    BaseModel, Generator, GgufFile, GgufType, LossKept, MergedModel, ModelDirectory, Trainer, WeightQuantization,
+    WrittenDtype,
+};
 
 /// Folds an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
 ///
@@ -40,6 +47,13 @@ pub(super) struct Args {
     /// How a GGUF file holds the weights; as the base model does if absent, in BF16 where that is quantized.
     #[arg(long, value_enum, value_name = "TYPE")]
     outtype: Option<OutType>,
+    /// Quantizes the merged weights of the linear layers, in bitsandbytes' form.
+    #[arg(long, value_enum, value_name = "FORM")]
+    quantize: Option<Quantize>,
+    /// Measures what the quantization costs: on the held-out rows of the recipe that `train` has left beside the adapter, against
+    /// the adapter beside unquantized weights.
+    #[arg(long, requires = "quantize")]
+    check: bool,
     #[command(flatten)]
     pub(super) compute: ComputeArgs,
 }
@@ -51,6 +65,32 @@ enum Format {
     Safetensors,
     /// A file for llama.cpp and what builds on it (Ollama, LM Studio), named model.gguf.
     Gguf,
+}
+
+/// Forms of quantized weights in a model directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Quantize {
+    /// 8 bits, with a scale for each row (LLM.int8()).
+    Int8,
+    /// 4-bit NormalFloat, with a scale for each 64 elements.
+    Nf4,
+}
+
+impl Quantize {
+    /// The training that takes this form into account.
+    fn aware(self) -> QuantizationAware {
+        match self {
+            Self::Int8 => QuantizationAware::Int8,
+            Self::Nf4 => QuantizationAware::Nf4,
+        }
+    }
+
+    fn written(self) -> WeightQuantization {
+        match self {
+            Self::Int8 => WeightQuantization::Int8,
+            Self::Nf4 => WeightQuantization::Nf4,
+        }
+    }
 }
 
 /// Types of a GGUF file's weights, as llama.cpp's converter names them.
@@ -98,11 +138,22 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             "`--outtype` is for `--format gguf`; safetensors keep the dtypes of the base model"
         )));
     }
-    // Codes are widened and not quantized again: merged weights are plain ones.
+    if args.quantize.is_some() && args.format != Format::Safetensors {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`--quantize` is for `--format safetensors`; a GGUF file is quantized with `--outtype q8_0` or by llama.cpp's `llama-quantize`"
+        )));
+    }
     let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
-    let precision = if stored.is_quantized() { Precision::Fp32 } else { stored };
-    tell_ignored(&args.adapter);
-    let base = args.compute.load(&files, precision)?;
+    let recipe = RecipeFile::read(&args.adapter.join("recipe.yaml")).ok();
+    let precision = merging_precision(stored, recipe.as_ref());
+    if let Some(recipe) = &recipe {
+        tell_ignored(recipe, args.quantize);
+    }
+    let base = Arc::new(args.compute.load_under(&files, precision, Some(&args.adapter))?);
+    let measured = args.quantize.filter(|_| args.check);
+    let kept = measured
+        .map(|form| kept(&args.adapter, &files, &base, form))
+        .transpose()?;
     let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
     let merged = merged.merged().map_err(CliError::bad_input)?;
     if args.format == Format::Gguf {
@@ -112,9 +163,13 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         source: &files.folder,
         dtype: WrittenDtype::AsStored,
         shard_bytes: usize::try_from(args.max_shard_size.0).unwrap_or(usize::MAX),
+        quantization: args.quantize.map(Quantize::written),
     };
     directory.write(&args.output, &merged).map_err(CliError::failed)?;
     let size = weight_bytes(&args.output).map_err(CliError::failed)?;
+    if let Some(kept) = kept {
+        write_result(&kept)?;
+    }
     write_result(&format!(
         "merged model in {} ({} of weights)\n",
         args.output.display(),
@@ -122,11 +177,71 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     ))
 }
 
-/// Says what of the adapter's training has no place in a merged model.
-fn tell_ignored(adapter: &Path) {
-    let Ok(recipe) = RecipeFile::read(&adapter.join("recipe.yaml")) else {
-        return;
+/// How the base weights are held that an adapter is merged into. Codes are widened: what is merged are plain weights, and is quantized
+/// only where that is asked for. A training that took it into account rounded sums of the weights as its recipe held them.
+fn merging_precision(stored: Precision, recipe: Option<&Recipe>) -> Precision {
+    match recipe.filter(|recipe| !recipe.quantization_aware.is_none()) {
+        Some(recipe) => recipe.precision,
+        None if stored.is_quantized() => Precision::Fp32,
+        None => stored,
+    }
+}
+
+/// What the model keeps that is merged and quantized, in words.
+///
+/// # Errors
+/// No recipe beside the adapter, data that cannot be read, an adapter whose merged weights are more than a sum.
+fn kept(adapter: &Path, files: &ModelFiles, base: &Arc<BaseModel>, form: Quantize) -> Result<String, CliError> {
+    let path = adapter.join("recipe.yaml");
+    let mut plain = RecipeFile::read(&path).map_err(|error| {
+        let message = format!("`--check` reads the held-out rows that {} names", path.display());
+        CliError::bad_input(anyhow::Error::new(error).context(message))
+    })?;
+    if !plain.weight_sparsity.is_none() {
+        let sparsity = plain.weight_sparsity;
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`--check` does not measure adapters of sparse weights (`weight_sparsity: {sparsity}`); merge without it, and measure the \
+             merged model"
+        )));
+    }
+    let data = prepared(&plain, files, Reading::shown())?;
+    plain = Recipe {
+        precision: base.precision(),
+        ..plain.in_fp32()
     };
+    // This process has all weights.
+    (plain.batch.devices, plain.batch.sharding) = (1, Sharding::None);
+    if let Some(settings) = &mut plain.adapter {
+        settings.adapter_init = Some(adapter.to_owned());
+        // Nothing is dropped where nothing trains.
+        settings.dropout = 0.0;
+    }
+    let mut rounded = plain.clone();
+    rounded.quantization_aware = form.aware();
+    let trainer = |recipe| Trainer::new(base.clone(), recipe, 1).map_err(CliError::bad_input);
+    let (mut rounded, mut plain_trainer) = (trainer(&rounded)?, trainer(&plain)?);
+    let rows = plain.training.evaluation_rows;
+    let batches: Vec<_> = evaluation_batches(data.held_out(), plain.batch.micro_batch, rows).collect();
+    let kept = LossKept::measure(&mut rounded, &mut plain_trainer, &batches).map_err(CliError::failed)?;
+    Ok(format!(
+        "held-out loss {:.4} merged and quantized, {:.4} with the adapter beside its base weights: {:.2}% of it kept\n\
+         the same token most likely at {:.2}% of the targets\n",
+        kept.loss,
+        kept.loss_f32,
+        kept.percent(),
+        100.0 * kept.agreement
+    ))
+}
+
+/// Says what of the adapter's training has no place in a merged model, or wants it in another form.
+fn tell_ignored(recipe: &Recipe, form: Option<Quantize>) {
+    let aware = recipe.quantization_aware;
+    if !aware.is_none() && form.map(Quantize::aware) != Some(aware) {
+        tell(format_args!(
+            "warning: the adapter was trained with `quantization_aware: {aware}`; in another form than `--quantize {aware}` the merged \
+             model was never measured"
+        ));
+    }
     let activations = recipe.activation_quantization;
     if !activations.is_none() {
         tell(format_args!(

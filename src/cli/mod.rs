@@ -91,6 +91,7 @@ mod track;
 mod train;
 mod train_devices;
 mod train_ranks;
+mod train_together;
 mod train_watch;
 mod trial_text;
 mod try_kernels;

@@ -1,11 +1,12 @@
 //! What the commands that compute in this process share: threads, devices, models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::CliError;
+use super::output::tell;
 use peft_tune_core::recipe::Precision;
-use peft_tune_engine::BaseModel;
 use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::{BaseModel, Sparsity, TrainError};
 use peft_tune_kernels::device;
 use peft_tune_kernels::{Kernels, set_kernels};
 
@@ -120,6 +121,32 @@ impl ComputeArgs {
     /// The device that was asked for, else the default one.
     pub(super) fn device_name(&self) -> &str {
         self.device.as_deref().unwrap_or_else(|| device::default_name())
+    }
+
+    /// Loads the model in `files` as `adapter` was trained on it: without the values that were left out of its weights then.
+    pub(super) fn load_under(
+        &self,
+        files: &ModelFiles,
+        precision: Precision,
+        adapter: Option<&Path>,
+    ) -> Result<BaseModel, CliError> {
+        let sparsity = adapter
+            .map(Sparsity::of_adapter)
+            .transpose()
+            .map_err(CliError::bad_input)?;
+        let Some(sparsity) = sparsity.flatten() else {
+            return self.load(files, precision);
+        };
+        tell(format_args!(
+            "the adapter was trained with `weight_sparsity: {}`: the base model's weights are the sparse ones",
+            sparsity.kind()
+        ));
+        let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
+        if !device.is_cpu() {
+            let sparsity = sparsity.kind();
+            return Err(CliError::bad_input(TrainError::SparsityOnGpu { sparsity }));
+        }
+        BaseModel::load_sparse(&files.folder, precision, sparsity, &device).map_err(CliError::bad_input)
     }
 
     /// Loads the model in `files`.

@@ -80,6 +80,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         machine: &machine,
         sheet,
         lengths: lengths.as_ref(),
+        is_host: forecast.is_on_host(),
     };
     let text = match args.json {
         true => to_json(&plan, args.top).map_err(CliError::failed)? + "\n",

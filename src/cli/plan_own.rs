@@ -7,10 +7,11 @@ use super::CliError;
 use super::plan::base_of;
 use super::plan_stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
 use super::study_rows::{lengths_of, study_of};
+use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::PredictError;
 use peft_tune_core::predict::stack::{OwnEngine, Sharing, StackDevice};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{OptimizerOffload, Recipe, Sharding};
 use peft_tune_engine::hub::ModelFiles;
 
 /// Whether a name is that of this program.
@@ -32,11 +33,16 @@ pub(super) fn planned(
             "files of other tools are not run here: give a study file with `--stack peft-tune`",
         ));
     };
-    if args.offload || args.sharing.is_some_and(|sharing| sharing != Sharing::Copies) {
-        return Err(CliError::bad(
-            "peft-tune has a copy of everything on each device: leave out --sharing and --offload",
-        ));
-    }
+    let sharding = match args.sharing {
+        None => None,
+        Some(Sharing::Copies) => Some(Sharding::None),
+        Some(Sharing::Full) => Some(Sharding::Full),
+        Some(_) => {
+            return Err(CliError::bad(
+                "peft-tune has a copy of everything on each device, or shares all frozen weights out: write --sharing copies or fsdp",
+            ));
+        }
+    };
     let (study, has_data) = study_of(file)?;
     let mut recipe = base_of(&study)?.clone();
     let lengths = lengths_of(&study, &recipe, has_data)?;
@@ -48,12 +54,21 @@ pub(super) fn planned(
     if let Some(devices) = args.devices {
         recipe.batch.devices = usize::try_from(devices).map_err(CliError::bad_input)?;
     }
+    recipe.batch.sharding = sharding.unwrap_or(recipe.batch.sharding);
+    if args.offload {
+        recipe.optimizer.offload = OptimizerOffload::Host;
+    }
     let config = ModelFiles::resolve_config(&recipe.model).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&config).map_err(CliError::bad_input)?;
     let parameters = architecture.parameter_count().total() as u64;
     let most = architecture.max_positions as u64;
     let engine = OwnEngine::new(architecture, device);
     let prediction = engine.predict(&recipe).map_err(CliError::bad_input)?;
+    let host_bytes = engine.host_bytes(&recipe).map_err(CliError::bad_input)?;
+    let on_host = (host_bytes > 0).then(|| {
+        let share = bytes(host_bytes as f64);
+        format!("updates take {share} of the host's memory")
+    });
     let frontier = device.map(|_| frontier(&engine, &recipe, most)).transpose();
     Ok(StackPlan {
         stack: OwnEngine::NAME,
@@ -64,7 +79,7 @@ pub(super) fn planned(
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: engine.levers(&recipe).map_err(CliError::bad_input)?,
         lengths,
-        notes: note.into_iter().collect(),
+        notes: note.into_iter().chain(on_host).collect(),
         model: recipe.model,
         device,
         prediction,
@@ -108,10 +123,17 @@ fn setting_text(recipe: &Recipe) -> String {
     let batch = &recipe.batch;
     let devices = match batch.devices {
         0 | 1 => String::new(),
-        devices => format!(", {devices} devices (DDP)"),
+        devices => match batch.sharding {
+            Sharding::None => format!(", {devices} devices (DDP)"),
+            Sharding::Full => format!(", {devices} devices (frozen weights shared out)"),
+        },
+    };
+    let updates = match recipe.optimizer.offload {
+        OptimizerOffload::None => "",
+        OptimizerOffload::Host => ", updates on the host",
     };
     format!(
-        "{trained}, weights {}, micro-batch {} x accumulation {}, rows of {} tokens, checkpointing {}{devices}",
+        "{trained}, weights {}, micro-batch {} x accumulation {}, rows of {} tokens, checkpointing {}{devices}{updates}",
         recipe.precision.row().name,
         batch.micro_batch,
         batch.gradient_accumulation,

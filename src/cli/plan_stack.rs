@@ -38,7 +38,7 @@ pub(super) struct StackArgs {
     /// What devices share out: copies (DDP), zero1, zero2, zero3, fsdp, or hybrid-N (FSDP in groups of N).
     #[arg(long, value_name = "FORM", value_parser = parse_sharing)]
     pub sharing: Option<Sharing>,
-    /// What is shared out lies in the host's memory.
+    /// What is shared out lies in the host's memory; with `--stack peft-tune`, optimizer states and updates.
     #[arg(long)]
     pub offload: bool,
     /// Rows have lengths of their own and are not packed: counts the blocks that the allocator keeps for each length.

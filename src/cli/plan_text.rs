@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
+use super::forecast::offloads;
 use super::track;
 use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
@@ -18,6 +19,8 @@ pub(super) struct StudyPlan<'a> {
     pub sheet: Option<&'a DataSheet>,
     /// Of the rows to train on, where they could be looked at.
     pub lengths: Option<&'a Lengths>,
+    /// Whether the device's memory is the host's.
+    pub is_host: bool,
 }
 
 /// The plan for people: facts, the data's lengths, the predicted front, the `top` fastest settings.
@@ -27,6 +30,7 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         survey,
         machine,
         lengths,
+        is_host,
         ..
     } = plan;
     let mut text = format!("plan of study {}\n", printable(&study.name));
@@ -84,6 +88,9 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
             ),
         );
     }
+    if let Some(offload) = offload_text(study, survey, *is_host) {
+        line("host memory", offload);
+    }
     if let Some(places) = track::places(study) {
         line("tracked", places);
     }
@@ -97,6 +104,29 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         }
     }
     text
+}
+
+/// What updates take of the host's memory, where some setting has them or their states there.
+fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<String> {
+    let most = survey
+        .settings
+        .iter()
+        .map(|one| one.prediction.host_bytes)
+        .max()
+        .unwrap_or(0);
+    if most > 0 {
+        let waits = match offloads(study) {
+            true => {
+                ", and for values and gradients where updates are on the host; with `max_grad_norm` those begin behind the backward pass"
+            }
+            false => "",
+        };
+        return Some(format!("up to {} for optimizer states{waits}", bytes(most as f64)));
+    }
+    (is_host && offloads(study)).then(|| {
+        "`optimizer_offload: host` frees nothing here, and changes nothing: the device's memory is the host's"
+            .to_owned()
+    })
 }
 
 fn table(settings: &[&Expected]) -> TextTable {
@@ -132,6 +162,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         machine,
         sheet,
         lengths,
+        is_host: _,
     } = plan;
     let one = |one: &Expected| {
         json!({
@@ -139,6 +170,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
             "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),
             "peak_memory": one.peak_bytes,
             "memory_by_part": one.prediction.bytes,
+            "host_memory": one.prediction.host_bytes,
             "seconds_by_part": one.prediction.seconds,
             "tokens_per_step": one.prediction.tokens,
         })

@@ -23,7 +23,7 @@ use peft_tune_engine::profile::sample::sampler_of;
 use peft_tune_engine::profile::{
     DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, StepLog,
 };
-use peft_tune_engine::{BaseModel, BaseSource};
+use peft_tune_engine::{BaseModel, BaseSource, load_base};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::Device;
 
@@ -68,6 +68,19 @@ impl<'a> Bench<'a> {
                 recipe.precision.name()
             ));
         }
+        if !recipe.batch.sharding.is_none() {
+            tell(format_args!(
+                "`sharding: {}`: what is measured is one process, which has all weights and gathers none",
+                recipe.batch.sharding
+            ));
+        }
+        if !recipe.weight_sparsity.is_none() {
+            tell(format_args!(
+                "`weight_sparsity: {}`: two of each four values of the frozen linear weights are left out; what that costs in loss is \
+                 measured by the trials of a study (`loss_before_dense`, `loss_before`, `loss`)",
+                recipe.weight_sparsity
+            ));
+        }
         let device = device::open(settings.compute.device_name()).map_err(CliError::bad_input)?;
         let ceilings = MachineCeilings::of(&device, recipe, (&files, &data), settings.database)?;
         let limit = settings.memory_limit.map(|limit| limit.0);
@@ -109,7 +122,7 @@ impl<'a> Bench<'a> {
     fn base_for(&mut self, recipe: &Recipe) -> Result<(BaseSource, u64), CliError> {
         let compute = self.settings.compute;
         self.base
-            .take_if(|base| recipe.adapter.is_none() || base.precision() != recipe.precision);
+            .take_if(|base| recipe.adapter.is_none() || is_other(base, recipe));
         let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
         let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
         device::prepare(&device).map_err(CliError::failed)?;
@@ -125,7 +138,9 @@ impl<'a> Bench<'a> {
         }
         let base = match &self.base {
             Some(base) => Arc::clone(base),
-            None => Arc::new(compute.load(&self.files, recipe.precision)?),
+            None => {
+                Arc::new(load_base(&self.files.folder, recipe, &self.data, None, &device).map_err(CliError::bad_input)?)
+            }
         };
         self.base = Some(Arc::clone(&base));
         Ok((BaseSource::Kept(base), program_bytes))
@@ -189,4 +204,10 @@ fn step_log(base: &BaseSource, every: u64) -> Result<Option<StepLog>, CliError> 
             Ok(None)
         }
     }
+}
+
+/// Whether `recipe` has another base model than `base`. The bench has one set of data, so that what activations decide is the same for
+/// all of its recipes.
+fn is_other(base: &BaseModel, recipe: &Recipe) -> bool {
+    base.precision() != recipe.precision || base.sparsity().kind() != recipe.weight_sparsity
 }

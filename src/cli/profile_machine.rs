@@ -37,8 +37,9 @@ impl MachineCeilings {
         (files, data): (&ModelFiles, &PreparedData),
         database: Option<&DatabaseArgs>,
     ) -> Result<Option<Self>, CliError> {
-        // What a diagnosis may propose instead.
-        let precisions = [recipe.precision, Precision::Bf16];
+        // With what a diagnosis may propose instead, and with the codes that a training makes.
+        let codes = recipe.quantization_aware.row().precision;
+        let precisions: Vec<_> = [recipe.precision, Precision::Bf16].into_iter().chain(codes).collect();
         if !device.is_cpu() {
             let known = with_store(database, async |store| {
                 device_ceilings::stored_or_measured(store, device, &precisions).await

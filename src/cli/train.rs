@@ -1,4 +1,4 @@
-//! `peft-tune train`: a real fine-tuning from a recipe file.
+//! `peft-tune train`: a real fine-tuning from a recipe file, or several on one base ([`super::train_together`]).
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,32 +18,43 @@ use super::same_again::same_again;
 use super::shares;
 use super::train_devices::{AskedDevices, TrainDevices};
 use super::train_ranks::OtherRanks;
+use super::train_together;
 use super::train_watch::{Display, LogEvery, TrainWatch};
 use crate::files::write_whole;
 use crate::report::duration;
 use crate::space::RecipeFile;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
-use peft_tune_engine::BaseModel;
+use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
 use peft_tune_engine::run::{
     Ending, Opened, Outcome, RunError, RunInputs, RunProgress, RunSettings, Start, TrainingRun,
 };
+use peft_tune_engine::{RankShare, load_base};
 use peft_tune_kernels::device;
 
 /// Trains what a recipe file describes, and writes a PEFT adapter (or, with `adapter: null`, a whole model).
+///
+/// Several recipe files train at the same time on one base model, which is read once: their adapters, optimizers, rates and
+/// lengths may differ, and each ends as it would alone.
 ///
 /// The output folder gets the adapter, checkpoints, the best adapter where there are several evaluations, event files for
 /// TensorBoard, and the recipe. Ctrl-C finishes the step under way, writes a checkpoint and ends with exit code 130;
 /// `--resume` continues from there, in float32 bit by bit as if nothing had happened.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Recipe file (YAML).
-    recipe: PathBuf,
-    /// Folder to write to; it must be empty, except with --resume or --force [default: <recipe>-trained].
+    /// Recipe file (YAML), or several that agree on model, data, batch, precision and checkpointing.
+    #[arg(required = true, value_name = "RECIPE")]
+    recipes: Vec<PathBuf>,
+    /// Folder to write to; it must be empty, except with --resume or --force. Several recipes have a folder each in it, by
+    /// the name of their file [default: <recipe>-trained].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Most of several recipes that train at a time; the others begin as these end [default: as many as the memory holds, by
+    /// prediction].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    at_a_time: Option<u16>,
     /// Continues from the latest whole checkpoint in the output folder; starts anew where there is none yet.
     #[arg(long, conflicts_with = "force")]
     resume: bool,
@@ -64,7 +75,7 @@ pub(super) struct Args {
     patience: Option<u64>,
     /// Prints one JSON object per step and per evaluation on standard output, and one at the end.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Devices for the shares of the recipe's `devices`, one each, or one that computes them all: numbers of GPUs, or names such as
     /// `cuda:0` and `cpu` [default: the first GPUs, else processes on the CPU; one that is named by --device computes them all].
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "device")]
@@ -79,14 +90,36 @@ pub(super) struct Args {
 impl Args {
     /// How many processes of this training share this machine's threads. What is wrong with the recipe is said later.
     pub(super) fn processes(&self) -> usize {
-        let devices = RecipeFile::read(&self.recipe)
+        let devices = RecipeFile::read(self.first())
             .ok()
             .and_then(|recipe| self.places(&recipe).ok());
         devices.map_or(1, |devices| devices.processes())
     }
 
+    /// The first recipe file; there is always one.
+    fn first(&self) -> &Path {
+        self.recipes.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    /// All recipe files.
+    pub(super) fn recipes(&self) -> &[PathBuf] {
+        &self.recipes
+    }
+
+    pub(super) fn output(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
+    pub(super) fn at_a_time(&self) -> Option<usize> {
+        self.at_a_time.map(usize::from)
+    }
+
+    pub(super) fn log_every(&self) -> u64 {
+        self.log_every
+    }
+
     /// Where the recipe's shares are computed.
-    fn places(&self, recipe: &Recipe) -> Result<TrainDevices, CliError> {
+    pub(super) fn places(&self, recipe: &Recipe) -> Result<TrainDevices, CliError> {
         let asked = AskedDevices {
             one: self.compute.device.as_deref(),
             each: &self.devices,
@@ -98,8 +131,11 @@ impl Args {
 /// Trains, and prints how it went.
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
-    let recipe = RecipeFile::read(&args.recipe)?;
-    let settings = settings_of(&args);
+    if args.recipes.len() > 1 {
+        return train_together::run(&args);
+    }
+    let recipe = RecipeFile::read(args.first())?;
+    let settings = settings_of(&args, output_of(&args));
     settings.check(&recipe).map_err(CliError::bad_input)?;
     let has_begun = Arc::new(AtomicBool::new(false));
     let signals = listen(Interrupted(Arc::clone(&has_begun)), Duration::ZERO).map_err(CliError::failed)?;
@@ -120,7 +156,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         Some(ranks) => run.lead(Arc::clone(&ranks.collective)).map_err(failed)?,
         None => run,
     };
-    announce(&run);
+    announce(&run, None);
     write_recipe(&settings.output, &recipe)?;
     let (first, total) = (run.trainer().steps(), run.total_steps());
     let display = match (args.json, std::io::stderr().is_terminal()) {
@@ -141,7 +177,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
 }
 
 /// What a training says when it is interrupted: it holds whether there is something to finish.
-struct Interrupted(Arc<AtomicBool>);
+pub(super) struct Interrupted(pub Arc<AtomicBool>);
 
 impl Reaction for Interrupted {
     fn first(&self) -> First {
@@ -156,18 +192,20 @@ impl Reaction for Interrupted {
     }
 }
 
-/// Says where a training continues from.
-fn announce(run: &TrainingRun) {
+/// Says where a training continues from, and which one it is where there are several.
+pub(super) fn announce(run: &TrainingRun, name: Option<&str>) {
+    let name = name.map_or_else(String::new, |name| format!("{name}: "));
     for damaged in run.damaged() {
         tell(format_args!("warning: {} is damaged and skipped", damaged.display()));
     }
     if let Some(checkpoint) = run.resumed_from() {
         let (steps, checkpoint) = (run.trainer().steps(), checkpoint.display());
-        tell(format_args!("continuing after step {steps} from {checkpoint}"));
+        tell(format_args!("{name}continuing after step {steps} from {checkpoint}"));
     }
 }
 
-fn settings_of(args: &Args) -> RunSettings {
+/// What a training that writes to `output` is told beside its recipe.
+pub(super) fn settings_of(args: &Args, output: PathBuf) -> RunSettings {
     RunSettings {
         start: match (args.resume, args.force) {
             (true, _) => Start::Resume,
@@ -177,22 +215,23 @@ fn settings_of(args: &Args) -> RunSettings {
         checkpoint_every: args.checkpoint_every,
         keep_checkpoints: usize::from(args.keep_checkpoints),
         patience: args.patience,
-        ..RunSettings::new(output_of(args))
+        ..RunSettings::new(output)
     }
 }
 
 fn output_of(args: &Args) -> PathBuf {
-    args.output.clone().unwrap_or_else(|| {
-        let stem = args.recipe.file_stem().unwrap_or_default().to_string_lossy();
-        PathBuf::from(format!("{stem}-trained"))
-    })
+    args.output.clone().unwrap_or_else(|| usual_output(args.first()))
 }
 
-/// Loads what is trained. The other ranks load it too meanwhile.
-fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs, Option<OtherRanks>), CliError> {
-    let files =
-        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
-    let data = prepared(&recipe, &files, Reading::shown())?;
+/// Where a training goes if nobody says where.
+pub(super) fn usual_output(recipe: &Path) -> PathBuf {
+    let stem = recipe.file_stem().unwrap_or_default().to_string_lossy();
+    PathBuf::from(format!("{stem}-trained"))
+}
+
+/// The data of a recipe, with the warnings that belong to them.
+pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
+    let data = prepared(recipe, files, Reading::shown())?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
@@ -202,13 +241,24 @@ fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs
     for warning in shares::warnings(&recipe.data.train, course, &data)? {
         tell(format_args!("warning: {warning}"));
     }
+    Ok(data)
+}
+
+/// Loads what is trained. The other ranks load it too meanwhile.
+fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs, Option<OtherRanks>), CliError> {
+    let files =
+        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let data = data_of(&recipe, &files)?;
     if let Some(warning) = epochs::warning_of_recipe(&recipe, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     // From the cache of tokens, which is there now.
     let ranks = OtherRanks::start(places, &recipe, &output_of(args), args.rank_patience_s)?;
     let device = device::open(places.first().unwrap_or_else(|| device::default_name())).map_err(CliError::bad_input)?;
-    let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(CliError::bad_input)?;
+    let share = ranks
+        .as_ref()
+        .and_then(|ranks| RankShare::of(&recipe, ranks.collective.as_ref()));
+    let base = load_base(&files.folder, &recipe, &data, share, &device).map_err(CliError::bad_input)?;
     let inputs = RunInputs {
         base: Arc::new(base),
         model_folder: files.folder,
@@ -218,7 +268,7 @@ fn load(args: &Args, recipe: Recipe, places: &TrainDevices) -> Result<(RunInputs
     Ok((inputs, ranks))
 }
 
-fn event_file(settings: &RunSettings, run: &TrainingRun) -> Result<TensorBoard, CliError> {
+pub(super) fn event_file(settings: &RunSettings, run: &TrainingRun) -> Result<TensorBoard, CliError> {
     let memory = DeviceMemory::of(run.trainer().base().device()).map_err(CliError::failed)?;
     let folder = settings.output.join("tensorboard");
     TensorBoard::create(&folder, run.trainer().steps(), memory).map_err(|error| {
@@ -228,7 +278,7 @@ fn event_file(settings: &RunSettings, run: &TrainingRun) -> Result<TensorBoard, 
 }
 
 /// Whatever keeps a training from starting is bad input, but for the file system and the memory.
-fn opening_error(error: RunError) -> CliError {
+pub(super) fn opening_error(error: RunError) -> CliError {
     match &error {
         RunError::File { .. } => CliError::failed(error),
         RunError::Train(inner) if inner.out_of_memory() => CliError::failed(error),
@@ -236,7 +286,7 @@ fn opening_error(error: RunError) -> CliError {
     }
 }
 
-fn write_recipe(output: &Path, recipe: &Recipe) -> Result<(), CliError> {
+pub(super) fn write_recipe(output: &Path, recipe: &Recipe) -> Result<(), CliError> {
     let path = output.join("recipe.yaml");
     let text = RecipeFile::to_yaml(recipe).map_err(CliError::bad_input)?;
     write_whole(&path, text.as_bytes(), true).map_err(|error| {
@@ -279,8 +329,8 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
     }
 }
 
-/// The last object of `--json`.
-fn end_line(outcome: &Outcome, output: &str) -> String {
+/// The last object of `--json`, or of a training.
+pub(super) fn end_line(outcome: &Outcome, output: &str) -> String {
     let mut line = serde_json::json!({"event": "end"});
     if let (Some(line), Ok(serde_json::Value::Object(ending))) =
         (line.as_object_mut(), serde_json::to_value(&outcome.ending))
@@ -307,16 +357,23 @@ fn end_line(outcome: &Outcome, output: &str) -> String {
         line.insert("evaluation_s".into(), beside.evaluation_s.into());
         line.insert("checkpoint_s".into(), beside.checkpoint_s.into());
         line.insert("logging_s".into(), beside.logging_s.into());
+        if progress.shared_with > 0 {
+            line.insert("shared_with".into(), progress.shared_with.into());
+        }
         line.insert("output".into(), output.into());
     }
     format!("{line}\n")
 }
 
-fn summary(outcome: &Outcome, output: &str) -> String {
+pub(super) fn summary(outcome: &Outcome, output: &str) -> String {
     let progress = &outcome.progress;
     let tokens_per_s = progress.trainer.tokens as f64 / progress.seconds;
+    let beside = match progress.shared_with {
+        0 => "evaluations included".to_owned(),
+        others => format!("beside up to {others} other trainings, whose time is in it"),
+    };
     let mut text = format!(
-        "trained {} of {} steps, {} tokens in {} ({tokens_per_s:.0} tokens/s, evaluations included)\n",
+        "trained {} of {} steps, {} tokens in {} ({tokens_per_s:.0} tokens/s, {beside})\n",
         progress.trainer.step,
         outcome.total_steps,
         progress.trainer.tokens,

@@ -8,8 +8,9 @@ use super::CliError;
 use super::output::tell;
 use super::same_again::same_again;
 use super::train_devices::TrainDevices;
+use crate::report::thread_count;
 use crate::worker::TrainingRanks;
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, Sharding};
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::run::{RunError, latest_checkpoint};
 
@@ -35,16 +36,17 @@ impl OtherRanks {
             TrainDevices::Ranks(devices) => devices,
             TrainDevices::One { why: None, .. } => return Ok(None),
             TrainDevices::One { why: Some(why), .. } => {
+                let holds = match recipe.batch.sharding {
+                    Sharding::None => "",
+                    Sharding::Full => ", and holds all weights",
+                };
                 tell(format_args!(
-                    "warning: `devices` is {count}, and {why}: it computes the shares of all, the same result, slower"
+                    "warning: `devices` is {count}, and {why}: it computes the shares of all{holds}, the same result, slower"
                 ));
                 return Ok(None);
             }
         };
-        let threads = match rayon::current_num_threads() {
-            1 => "1 thread".to_owned(),
-            threads => format!("{threads} threads"),
-        };
+        let threads = thread_count(rayon::current_num_threads());
         let names = devices.join(", ");
         tell(format_args!("training on {count} devices ({names}), {threads} each"));
         let patience = Duration::try_from_secs_f64(patience_s).map_err(CliError::bad_input)?;

@@ -26,6 +26,8 @@ pub(super) struct TrainWatch {
     tensorboard: Option<TensorBoard>,
     interrupt: Interrupt,
     due: LogEvery,
+    /// Which training it is, where several run.
+    name: Option<String>,
 }
 
 /// Which steps of a training are written down.
@@ -71,7 +73,30 @@ impl TrainWatch {
             tensorboard: Some(tensorboard),
             interrupt,
             due,
+            name: None,
         }
+    }
+
+    /// The same of one of several trainings.
+    pub(super) fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// A line of text that says which training it is of.
+    fn tell(&self, text: &str) {
+        match &self.name {
+            Some(name) => tell(format_args!("{name}: {text}")),
+            None => tell(text),
+        }
+    }
+
+    /// An object that says which training it is of.
+    fn print(&self, mut line: serde_json::Value) {
+        if let Some(name) = &self.name {
+            line["training"] = json!(name);
+        }
+        print_line(&line);
     }
 
     /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
@@ -113,7 +138,7 @@ impl TrainWatch {
         );
         match &self.display {
             Display::Bar(bar, _) => bar.println(text),
-            Display::Lines(_) => tell(format_args!("{text}")),
+            Display::Lines(_) => self.tell(&text),
             Display::Json | Display::Unseen(_) => {}
         }
     }
@@ -143,14 +168,14 @@ impl StepObserver for TrainWatch {
         }
         self.record(|tensorboard| tensorboard.step(event));
         match &self.display {
-            Display::Json => print_line(&step_line(event)),
+            Display::Json => self.print(step_line(event)),
             Display::Bar(bar, pace) => {
                 bar.set_position(event.step);
                 let used = BAR + 2 * pace.total.to_string().len();
                 bar.set_message(cut(&describe(event, pace), screen::width().saturating_sub(used)));
             }
             Display::Lines(pace) if pace.is_line_due(event.step) => {
-                tell(format_args!(
+                self.tell(&format!(
                     "step {}/{}, {}",
                     event.step,
                     pace.total,
@@ -172,9 +197,9 @@ impl StepObserver for TrainWatch {
             100.0 * evaluation.accuracy
         );
         match &self.display {
-            Display::Json => print_line(&evaluation_line(evaluation)),
+            Display::Json => self.print(evaluation_line(evaluation)),
             Display::Bar(bar, _) => bar.println(text),
-            Display::Lines(_) => tell(format_args!("{text}")),
+            Display::Lines(_) => self.tell(&text),
             Display::Unseen(_) => {}
         }
         self.control()

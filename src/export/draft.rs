@@ -149,6 +149,10 @@ impl<'a> Draft<'a> {
         let unsaid: Vec<_> = fields.filter(|field| !self.said.contains(field)).collect();
         let title = self.title();
         for field in unsaid {
+            if let ("batch.sharding", Some(message)) = (field, sharding_elsewhere(self.format)) {
+                self.warn(field, message);
+                continue;
+            }
             let what = if field.starts_with("adapter.") {
                 advice.adapter
             } else {
@@ -229,6 +233,21 @@ impl<'a> Draft<'a> {
             "data.held_out",
             format!("{title} holds out other rows than were measured; its loss differs a little"),
         );
+    }
+}
+
+/// How weights are shared out in a tool whose file does not say it.
+fn sharding_elsewhere(format: ExportFormat) -> Option<&'static str> {
+    match format {
+        ExportFormat::Trl | ExportFormat::LlamaFactory => Some(
+            "is not in this file: its launcher shares weights out; start it by `accelerate launch --use_fsdp --fsdp_version 2`",
+        ),
+        ExportFormat::Torchtune => Some(
+            "is not in this file: the recipe `lora_finetune_single_device` has no form of it, and `lora_finetune_distributed` shares \
+             weights out by itself",
+        ),
+        ExportFormat::Unsloth => Some("unsloth has all weights on each device; use --format axolotl"),
+        ExportFormat::Recipe | ExportFormat::Peft | ExportFormat::Axolotl => None,
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::draft::{Draft, Word};
 use super::rows::words;
 use super::step_counts::Warmup;
-use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::recipe::{BatchSettings, TrainingLength};
 
 /// What differs between the tools.
 #[derive(Clone, Copy)]
@@ -96,6 +96,28 @@ impl Draft<'_> {
             Some(steps) => vec![("eval_strategy", json!("steps")), ("eval_steps", json!(steps))],
             None => vec![("eval_strategy", json!("epoch"))],
         }
+    }
+
+    /// Threads and depth of what reads rows, where the recipe says other than usual. A worker of the loader keeps so many
+    /// micro-batches ready.
+    pub(super) fn reading_words(&mut self, tokenizing_workers: &'static str) -> Vec<Word> {
+        let recipe = self.recipe();
+        self.said(&["data.tokenizing_workers", "batch.prefetch_depth"]);
+        let workers = recipe.data.tokenizing_workers;
+        let mut all: Vec<Word> = workers
+            .map(|count| (tokenizing_workers, json!(count)))
+            .into_iter()
+            .collect();
+        match recipe.batch.prefetch_depth {
+            BatchSettings::USUAL_PREFETCH_DEPTH => {}
+            0 => all.push(("dataloader_num_workers", json!(0))),
+            depth => {
+                let micro_batches = depth.saturating_mul(recipe.batch.gradient_accumulation);
+                all.push(("dataloader_num_workers", json!(1)));
+                all.push(("dataloader_prefetch_factor", json!(micro_batches)));
+            }
+        }
+        all
     }
 
     /// The order of the rows.

@@ -1,5 +1,6 @@
 //! Recipe -> other tools' files.
 
+mod deepspeed;
 mod draft;
 mod error;
 mod formats;

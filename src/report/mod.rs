@@ -23,7 +23,7 @@ pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
 pub use number::{
     about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, param_value,
-    significant,
+    significant, thread_count,
 };
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{

@@ -138,6 +138,14 @@ pub fn significant(value: f64) -> String {
     }
 }
 
+/// `1 thread` or `2 threads`.
+pub fn thread_count(count: usize) -> String {
+    match count {
+        1 => "1 thread".to_owned(),
+        count => format!("{count} threads"),
+    }
+}
+
 /// A rate: whole with thousands set apart from 100 on, with a digit after the point below.
 pub fn grouped(value: f64) -> String {
     if !(value.abs() >= 100.0 && value.abs() < 1e15) {

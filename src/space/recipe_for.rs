@@ -2,7 +2,7 @@
 
 use super::Study;
 use peft_tune_core::recipe::settings::{SetError, SettingRow, setting, settings};
-use peft_tune_core::recipe::{BadPrecisionSchedule, Precision, Recipe};
+use peft_tune_core::recipe::{BadOptimizerOffload, BadPrecisionSchedule, BadSharding, Precision, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
@@ -32,8 +32,26 @@ pub enum RecipeError {
          `when: {{precision: [int8, nf4, nf4_double]}}`"
     )]
     ActivationsOfDense { precision: Precision },
+    #[error(
+        "`quantization_aware` rounds weights that are not quantized, and `precision` is {precision}; search it with \
+         `when: {{precision: [fp32, bf16, fp16]}}`"
+    )]
+    AwareOfCodes { precision: Precision },
     #[error("{0}; or give `precision_schedule` the condition `when: {{precision: [bf16, fp16]}}`")]
     PrecisionSchedule(BadPrecisionSchedule),
+    #[error("{0}; or give `sharding` a condition, such as `when: {{devices: [2]}}`")]
+    Sharding(BadSharding),
+    #[error("{0}; or give `optimizer_offload` the condition `when: {{optimizer: [adamw]}}`")]
+    OptimizerOffload(BadOptimizerOffload),
+    #[error(
+        "`weight_sparsity` keeps values of dense weights, and `precision` is {precision}; search it with \
+         `when: {{precision: [fp32, bf16, fp16]}}`"
+    )]
+    SparseCodes { precision: Precision },
+    #[error(
+        "`weight_sparsity` leaves out weights that full fine-tuning trains; search it with `when: {{method: [lora]}}`"
+    )]
+    SparseWhole,
 }
 
 /// The recipe of one trial: the study's base with its fixed and the sampled values.
@@ -61,8 +79,23 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
         let precision = recipe.precision;
         return Err(RecipeError::ActivationsOfDense { precision });
     }
+    if !recipe.weight_sparsity.is_none() {
+        let precision = recipe.precision;
+        match (precision.is_quantized(), &recipe.adapter) {
+            (true, _) => return Err(RecipeError::SparseCodes { precision }),
+            (false, None) => return Err(RecipeError::SparseWhole),
+            (false, Some(_)) => {}
+        }
+    }
+    if !recipe.quantization_aware.is_none() && recipe.precision.is_quantized() {
+        let precision = recipe.precision;
+        return Err(RecipeError::AwareOfCodes { precision });
+    }
     let sound = recipe.precision_schedule.check(recipe.precision);
     sound.map_err(RecipeError::PrecisionSchedule)?;
+    recipe.check_sharding().map_err(RecipeError::Sharding)?;
+    let updates = recipe.check_optimizer_offload();
+    updates.map_err(RecipeError::OptimizerOffload)?;
     Ok(recipe)
 }
 

@@ -410,7 +410,7 @@ fn optimizer_of(name: &str, foreach: bool) -> OptimizerForm {
     OptimizerForm {
         states: if is_small { 0 } else { form.states },
         bytes: if is_small { form.states } else { 0 },
-        is_paged: lower.contains("paged"),
+        is_paged: lower.contains("paged") || lower.contains("cpuoffload"),
         ..form
     }
 }

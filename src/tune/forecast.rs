@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::TargetForecast;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
+use peft_tune_core::plan::Memory;
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{ParamValue, Params};
@@ -128,6 +129,11 @@ impl Forecast {
         }
         self.target = target;
         self
+    }
+
+    /// Whether trials run in the host's memory.
+    pub fn is_on_host(&self) -> bool {
+        self.predictor.machine().host().memory() == Memory::Host
     }
 
     /// What is believed of predictions before any trial.

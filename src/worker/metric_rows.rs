@@ -2,8 +2,8 @@
 
 use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS,
-    LOSS_BEFORE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, TARGET_PEAK_MEMORY,
-    TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
+    LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY,
+    TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
     TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
@@ -50,7 +50,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 64] = [
+const ROWS: [MetricRow; 65] = [
     row(
         Cost,
         THROUGHPUT,
@@ -165,7 +165,13 @@ const ROWS: [MetricRow; 64] = [
         Training,
         LOSS_BEFORE,
         "nats",
-        "The same before the first step: what a training that teaches nothing has.",
+        "The same before the first step: what a training that teaches nothing has. With a `weight_sparsity` that of the sparse weights.",
+    ),
+    row(
+        Training,
+        LOSS_BEFORE_DENSE,
+        "nats",
+        "With a `weight_sparsity`: the same of the dense base model, in the same precision.",
     ),
     row(
         Training,

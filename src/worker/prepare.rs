@@ -17,15 +17,14 @@ use super::child::{ChildProcess, Line, Surroundings, write_line};
 use super::death::is_out_of_memory;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::with_causes;
-use peft_tune_engine::data::{DataProgress, PreparedData, done_so_far, reading_now};
+use peft_tune_engine::data::{
+    DataProgress, PreparedData, TOKENIZING_STACK_BYTES, Tokenized, done_so_far, reading_now, tokenized_so_far,
+};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::HostMemory;
 use peft_tune_engine::profile::disturbance::processor_s;
 use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
 
-/// Stack of the threads that read and tokenise: less than any thread of the parent has, which reads the same tokenizer and template
-/// behind them.
-const STACK_BYTES: usize = 3 << 19;
 /// Times longer that it may wait for a turn of the processor.
 const WAITS: u32 = 10;
 /// How often the process tells how far it is.
@@ -57,6 +56,8 @@ pub enum Preparation {
 pub struct Prepared {
     /// Of a text; data lie in the cache.
     pub tokens: Vec<u32>,
+    /// What tokenising data took; `None` where their tokens were in the cache.
+    pub tokenized: Option<Tokenized>,
     /// What the process logged.
     pub logged: String,
 }
@@ -68,6 +69,7 @@ enum News {
     Progress(Progress),
     Ready {
         tokens: Vec<u32>,
+        tokenized: Option<Tokenized>,
     },
     /// The data, the tokenizer or the template cannot be used.
     Refused {
@@ -167,7 +169,11 @@ pub fn prepare_apart(
             Ok((_, Line::Garbled(_) | Line::TooLong)) => continue,
             Ok((_, Line::Closed(logged))) => {
                 return match ready {
-                    Some(tokens) => Ok(Prepared { tokens, logged }),
+                    Some((tokens, tokenized)) => Ok(Prepared {
+                        tokens,
+                        tokenized,
+                        logged,
+                    }),
                     None => Err(ended(child, &logged, request)),
                 };
             }
@@ -175,7 +181,7 @@ pub fn prepare_apart(
             Err(RecvTimeoutError::Timeout) => News::Progress(latest),
         };
         match message {
-            News::Ready { tokens } => ready = Some(tokens),
+            News::Ready { tokens, tokenized } => ready = Some((tokens, tokenized)),
             News::Refused { message } => return Err(PrepareError::Refused { message }),
             News::Progress(progress) => {
                 latest = progress;
@@ -213,7 +219,9 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
     let mut line = String::new();
     input.read_line(&mut line)?;
     let request: PrepareRequest = serde_json::from_str(&line)?;
-    let pool = rayon::ThreadPoolBuilder::new().stack_size(STACK_BYTES).build();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .stack_size(TOKENIZING_STACK_BYTES)
+        .build();
     let pool = pool.map_err(std::io::Error::other)?;
     HostMemory::set_limit(Some(request.memory_limit_bytes));
     let output = Mutex::new(output);
@@ -236,7 +244,10 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
         let outcome = catch_unwind(AssertUnwindSafe(|| pool.install(|| prepare(&request))));
         drop(finished);
         tell(&match outcome {
-            Ok(Ok(tokens)) => News::Ready { tokens },
+            Ok(Ok(tokens)) => News::Ready {
+                tokens,
+                tokenized: tokenized_so_far(),
+            },
             Ok(Err(error)) => News::Refused {
                 message: with_causes(&*error),
             },

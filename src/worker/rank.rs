@@ -23,11 +23,11 @@ use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::TrialNumber;
-use peft_tune_engine::BaseModel;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::{HubError, ModelFiles};
 use peft_tune_engine::parallel::{Collective, CollectiveError, Segment, SharedMemory};
 use peft_tune_engine::run::{FollowingRun, RunError, RunInputs};
+use peft_tune_engine::{RankShare, load_base};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceError;
 
@@ -146,8 +146,11 @@ fn follow(order: TrainingOrder, rank: RankDevice) -> Result<(), RankError> {
     let TrainingOrder { recipe, output } = order;
     let files = ModelFiles::resolve_weights(&recipe.model, &mut ())?;
     let data = PreparedData::of_recipe(&recipe, &files).map_err(RunError::from)?;
-    let base =
-        BaseModel::load(&files.folder, recipe.precision, &device::open(&rank.device)?).map_err(RunError::from)?;
+    let (share, device) = (
+        RankShare::of(&recipe, rank.collective.as_ref()),
+        device::open(&rank.device)?,
+    );
+    let base = load_base(&files.folder, &recipe, &data, share, &device).map_err(RunError::from)?;
     let inputs = RunInputs {
         base: Arc::new(base),
         model_folder: files.folder,

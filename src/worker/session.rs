@@ -15,13 +15,13 @@ use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
-use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
 use peft_tune_engine::profile::{DeviceMemory, HostMemory};
-use peft_tune_engine::{BaseModel, BaseSource};
+use peft_tune_engine::{BaseModel, BaseSource, RankShare, load_base};
 use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums, set_kernels};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
@@ -89,6 +89,11 @@ impl RankDevice {
 struct BaseKey {
     model: String,
     precision: Precision,
+    /// The part of the weights, where ranks share them out.
+    share: Option<RankShare>,
+    sparsity: WeightSparsity,
+    /// The data whose activations decide what is left out, where they do.
+    calibration: Option<DataKey>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -116,6 +121,8 @@ pub(super) struct Loaded {
     pub(super) data: Arc<PreparedData>,
     /// The held-out loss before the training, once a trial that starts as this one does has measured it.
     pub(super) loss_before: Arc<OnceLock<f64>>,
+    /// The same of the dense base model, where this one's is sparse.
+    pub(super) dense_loss_before: Arc<OnceLock<f64>>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
     pub(super) beside_bytes: u64,
@@ -277,22 +284,34 @@ impl Session {
         memory_limit_bytes: Option<u64>,
     ) -> Result<Loaded, Interruption> {
         let started = Instant::now();
-        let base_key = BaseKey {
-            model: recipe.model.clone(),
-            precision: recipe.precision,
-        };
         let data_key = DataKey {
             model: recipe.model.clone(),
             settings: recipe.data.clone(),
             sequence_length: recipe.batch.sequence_length,
             seed: recipe.training.seed,
         };
-        let loss_before = self.kept.loss_before(StartKey {
-            base: base_key.clone(),
-            data: data_key.clone(),
-            adapter_init: recipe.adapter.as_ref().and_then(|adapter| adapter.adapter_init.clone()),
-            evaluation_rows,
-        });
+        let sparsity = recipe.weight_sparsity;
+        let base_key = BaseKey {
+            model: recipe.model.clone(),
+            precision: recipe.precision,
+            share: RankShare::of(recipe, self.rank.collective.as_ref()),
+            sparsity,
+            calibration: sparsity.row().reads_data.then(|| data_key.clone()),
+        };
+        let mut loss_before = |base: BaseKey| {
+            self.kept.loss_before(StartKey {
+                base: BaseKey { share: None, ..base },
+                data: data_key.clone(),
+                adapter_init: recipe.adapter.as_ref().and_then(|adapter| adapter.adapter_init.clone()),
+                evaluation_rows,
+            })
+        };
+        let dense = BaseKey {
+            sparsity: WeightSparsity::None,
+            calibration: None,
+            ..base_key.clone()
+        };
+        let (loss_before, dense_loss_before) = (loss_before(base_key.clone()), loss_before(dense));
         let all_train = recipe.adapter.is_none();
         self.kept.base.take_if(|(key, _)| all_train || *key != base_key);
         self.kept.data.take_if(|(key, _)| *key != data_key);
@@ -333,8 +352,8 @@ impl Session {
                 device,
             },
             None => {
-                let base = BaseModel::load(&files.folder, recipe.precision, &device)
-                    .map_err(|error| failure(error, Phase::Load))?;
+                let base = load_base(&files.folder, recipe, &data, base_key.share, &device);
+                let base = base.map_err(|error| failure(error, Phase::Load))?;
                 self.keep_base(base_key, Arc::new(base), (&memory, beside_bytes))
             }
         };
@@ -343,6 +362,7 @@ impl Session {
             folder: files.folder,
             data,
             loss_before,
+            dense_loss_before,
             memory,
             beside_bytes,
             seconds: started.elapsed().as_secs_f64(),

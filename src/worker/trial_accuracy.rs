@@ -11,9 +11,9 @@ use super::scoring::{ScoringError, score};
 use super::session::Fp32Key;
 use super::trial::{Interruption, Run, TrialRun, failure};
 use peft_tune_core::objective::{
-    LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
-use peft_tune_core::recipe::{ActivationQuantization, Precision, PrecisionSchedule};
+use peft_tune_core::recipe::{Precision, Sharding, WeightSparsity};
 use peft_tune_core::score::ScorePlan;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, with_causes};
 use peft_tune_engine::data::{MicroBatch, Prefetch};
@@ -50,7 +50,8 @@ impl TrialRun<'_> {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         let accuracy = &plan.accuracy;
-        if !accuracy.check && !accuracy.fp32_training && accuracy.score.is_none() {
+        let is_sparse = !self.recipe.weight_sparsity.is_none();
+        if !is_sparse && !accuracy.check && !accuracy.fp32_training && accuracy.score.is_none() {
             return Ok(());
         }
         emit(TrialEvent::Phase {
@@ -79,10 +80,36 @@ impl TrialRun<'_> {
         }
         // A second training need not stand beside the first in memory.
         drop(run);
+        if is_sparse {
+            settle(self.measure_dense(held_out, metrics))?;
+        }
         if accuracy.fp32_training {
             settle(self.compare_training(plan, held_out, metrics))?;
         }
         Ok(())
+    }
+
+    /// The loss of the dense base model before any training, measured once in this process.
+    fn measure_dense(&self, held_out: &[MicroBatch], metrics: &mut Metrics) -> Result<(), Unmeasured> {
+        let known = &self.loaded.dense_loss_before;
+        if known.get().is_none() {
+            let loss = self.dense_loss(held_out);
+            let loss = loss.map_err(|error| Unmeasured::of("the loss of the dense base model", error))?;
+            known.get_or_init(|| loss);
+        }
+        if let Some(loss) = known.get() {
+            metrics.insert(LOSS_BEFORE_DENSE, *loss);
+        }
+        Ok(())
+    }
+
+    fn dense_loss(&self, held_out: &[MicroBatch]) -> Result<f64, TrainError> {
+        let mut recipe = self.recipe.clone();
+        recipe.weight_sparsity = WeightSparsity::None;
+        let base = BaseModel::load(&self.loaded.folder, recipe.precision, self.loaded.base.device())?;
+        let trainer = Trainer::new(Arc::new(base), &recipe, 1)?;
+        let mut trainer = trainer.with_collective(self.collective.clone())?;
+        Ok(trainer.evaluate(held_out)?.loss)
     }
 
     /// Compares the trained model with the same on F32 base weights.
@@ -103,9 +130,8 @@ impl TrialRun<'_> {
     }
 
     fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
-        let mut recipe = self.recipe.clone();
-        (recipe.precision, recipe.activation_quantization) = (Precision::Fp32, ActivationQuantization::None);
-        recipe.precision_schedule = PrecisionSchedule::None;
+        let mut recipe = self.recipe.in_fp32();
+        recipe.batch.sharding = Sharding::None;
         if let Some(adapter) = &mut recipe.adapter {
             // The values are copied from the trained model.
             adapter.adapter_init = None;
@@ -126,9 +152,9 @@ impl TrialRun<'_> {
             return Ok(());
         };
         let began = Instant::now();
-        let (reference, seconds) = match self.recipe.precision {
-            Precision::Fp32 => (own, 0.0),
-            _ => (self.fp32_accuracy(plan, held_out)?, began.elapsed().as_secs_f64()),
+        let (reference, seconds) = match self.recipe.in_fp32() == *self.recipe {
+            true => (own, 0.0),
+            false => (self.fp32_accuracy(plan, held_out)?, began.elapsed().as_secs_f64()),
         };
         metrics.insert("token_accuracy_fp32", reference);
         metrics.insert("fp32_training_s", seconds);
@@ -145,9 +171,8 @@ impl TrialRun<'_> {
 
     /// The token accuracy of the recipe trained in F32; trained once in this process.
     fn fp32_accuracy(&self, plan: &TrainPlan, held_out: &[MicroBatch]) -> Result<f64, Unmeasured> {
-        let mut recipe = self.recipe.clone();
-        (recipe.precision, recipe.activation_quantization) = (Precision::Fp32, ActivationQuantization::None);
-        recipe.precision_schedule = PrecisionSchedule::None;
+        let mut recipe = self.recipe.in_fp32();
+        recipe.batch.sharding = Sharding::None;
         recipe.training.seed = recipe.training.seed.wrapping_add(plan.seed_offset);
         let key = Fp32Key {
             training: recipe.loss_key(),

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, TrialEvent, WorkerPool};
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, TrainingLength};
+use peft_tune_core::plan::{ShardedBytes, base_bytes};
+use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, Sharding, TrainingLength};
 use peft_tune_core::study::{
     AccuracyPlan, FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState,
 };
@@ -266,11 +268,49 @@ fn a_trial_on_two_processes_measures_both_and_trains_as_one() {
     assert!(shared_memory().is_empty());
 }
 
+/// The recipe with weights that its devices share out.
+fn sharded(devices: usize) -> Recipe {
+    let mut recipe = recipe(devices);
+    recipe.batch.sharding = Sharding::Full;
+    recipe
+}
+
+#[test]
+fn trials_on_shared_weights_have_the_loss_of_whole_ones_and_hold_less() {
+    let name = "sharded";
+    let mut evaluator = evaluator(name);
+    let whole = complete(run(&mut evaluator, 0, (recipe(2), plan(2, STEPS)), |_, _| {}));
+    let shared = complete(run(&mut evaluator, 1, (sharded(2), plan(2, STEPS)), |_, _| {}));
+    assert_eq!(shared.value(LOSS), whole.value(LOSS), "to the last bit");
+    assert_eq!(recipe(2).loss_key(), sharded(2).loss_key());
+    assert_ne!(recipe(2).cost_key(), sharded(2).cost_key());
+    let held = |metrics: &Metrics| metrics.value("base_memory_bytes").unwrap();
+    let config = Path::new(&recipe(2).model).join("config.json");
+    let architecture = Architecture::from_config(&config).unwrap();
+    let expected = ShardedBytes::new(&architecture, Precision::Fp32, 2);
+    assert_eq!(held(&shared), (expected.own.values + expected.windows.values) as f64);
+    assert_eq!(
+        held(&whole),
+        base_bytes(&architecture, Precision::Fp32, Default::default()).values as f64
+    );
+    // Four layers of which two are in windows: as much as before. Of more layers less is there, which `predict` measures.
+    assert_eq!(held(&shared), held(&whole));
+    // What a rank has of its model stays for the next trial, and goes where that wants all of it.
+    for (number, recipe) in [(2, sharded(2)), (3, recipe(2)), (4, sharded(3))] {
+        let again = complete(run(&mut evaluator, number, (recipe.clone(), plan(0, STEPS)), |_, _| {}));
+        if recipe.batch.devices == 2 {
+            assert_eq!(again.value(LOSS), whole.value(LOSS));
+        }
+    }
+    drop(evaluator);
+    wait_until_gone(name);
+}
+
 /// Runs a long trial on two ranks, does something to rank 1 in its midst, and returns the reason of its end.
-fn disturbed(name: &str, disturb: fn(i32)) -> FailReason {
+fn disturbed(name: &str, recipe: Recipe, disturb: fn(i32)) -> FailReason {
     let mut evaluator = evaluator(name);
     let mut done = false;
-    let state = run(&mut evaluator, 0, (recipe(2), plan(0, 100_000)), |_, event| {
+    let state = run(&mut evaluator, 0, (recipe.clone(), plan(0, 100_000)), |_, event| {
         if let (TrialEvent::Step { step, .. }, false) = (event, done)
             && step.step == 5
         {
@@ -283,7 +323,7 @@ fn disturbed(name: &str, disturb: fn(i32)) -> FailReason {
     };
     wait_until_gone(name);
     // The trial process is as good as before.
-    complete(run(&mut evaluator, 1, (recipe(2), plan(0, 2)), |_, _| {}));
+    complete(run(&mut evaluator, 1, (recipe, plan(0, 2)), |_, _| {}));
     drop(evaluator);
     wait_until_gone(name);
     assert!(shared_memory().is_empty());
@@ -292,24 +332,28 @@ fn disturbed(name: &str, disturb: fn(i32)) -> FailReason {
 
 #[test]
 fn a_rank_that_is_killed_ends_the_others_and_is_named() {
-    let reason = disturbed("killed", |rank| signal(rank, libc::SIGKILL));
-    let FailReason::Crashed { phase, message } = reason else {
-        panic!("{reason:?}")
-    };
-    assert_eq!(phase, Phase::Train);
-    assert!(
-        message.contains("rank 1 of 2") && message.contains("signal 9"),
-        "{message}"
-    );
+    for (name, recipe) in [("killed", recipe(2)), ("killed-sharded", sharded(2))] {
+        let reason = disturbed(name, recipe, |rank| signal(rank, libc::SIGKILL));
+        let FailReason::Crashed { phase, message } = reason else {
+            panic!("{reason:?}")
+        };
+        assert_eq!(phase, Phase::Train);
+        assert!(
+            message.contains("rank 1 of 2") && message.contains("signal 9"),
+            "{message}"
+        );
+    }
 }
 
 #[test]
 fn a_rank_that_hangs_ends_the_others_and_is_named() {
-    let reason = disturbed("hangs", |rank| signal(rank, libc::SIGSTOP));
-    let FailReason::Crashed { message, .. } = reason else {
-        panic!("{reason:?}")
-    };
-    assert!(message.contains("rank 1 of 2 has not arrived within 15 s"), "{message}");
+    for (name, recipe) in [("hangs", recipe(2)), ("hangs-sharded", sharded(2))] {
+        let reason = disturbed(name, recipe, |rank| signal(rank, libc::SIGSTOP));
+        let FailReason::Crashed { message, .. } = reason else {
+            panic!("{reason:?}")
+        };
+        assert!(message.contains("rank 1 of 2 has not arrived within 15 s"), "{message}");
+    }
 }
 
 #[test]

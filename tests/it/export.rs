@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use peft_tune::export::{AnswerMarks, ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
 use peft_tune::space::{ReadOptions, RecipeFile};
+use peft_tune::stacks::parse_recipe;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
     AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, OptimizerKind,
-    Precision, Recipe, ScheduleKind, TargetModules, TargetPreset, TrainingLength,
+    OptimizerOffload, Precision, Recipe, ScheduleKind, Sharding, TargetModules, TargetPreset, TrainingLength,
 };
 use peft_tune_core::study::{Metrics, TrialNumber};
 
@@ -377,4 +378,117 @@ fn what_peft_itself_refuses_is_refused_here() {
             }
         ));
     }
+}
+
+#[test]
+fn updates_on_the_host_are_said_where_a_tool_can_and_told_where_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.optimizer.kind = OptimizerKind::AdamW;
+    recipe.optimizer.loraplus_ratio = None;
+    recipe.optimizer.offload = OptimizerOffload::Host;
+    let export_to = |recipe: &Recipe, format: ExportFormat, name: &str| {
+        let folder = folder.path().join(name).join(format.to_string());
+        let exported = export(recipe, format, &folder).unwrap();
+        let mut told = exported.warnings.into_iter();
+        let told = told.find(|warning| warning.field == "optimizer.offload");
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        let more = std::fs::read_to_string(folder.join("deepspeed.json")).ok();
+        (text, more, told.map(|warning| warning.message))
+    };
+    for format in [ExportFormat::Trl, ExportFormat::Axolotl, ExportFormat::LlamaFactory] {
+        let (text, file, told) = export_to(&recipe, format, "adamw");
+        assert!(text.contains("deepspeed: deepspeed.json"), "{text}");
+        assert!(told.unwrap().contains("needs the deepspeed package"));
+        let file: serde_json::Value = serde_json::from_str(&file.unwrap()).unwrap();
+        let expected = serde_json::json!({"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true}});
+        assert_eq!(file["zero_optimization"], expected);
+        assert_eq!(file["optimizer"]["type"], "AdamW");
+        assert_eq!(file["gradient_clipping"], "auto");
+        // What is read back names the key that says it here.
+        let imported = parse_recipe(Path::new("config.yaml"), &text, None).unwrap();
+        assert!(
+            imported
+                .notes
+                .iter()
+                .any(|note| note.contains("`optimizer_offload: host`")),
+            "{imported:?}"
+        );
+    }
+    let (text, file, told) = export_to(&recipe, ExportFormat::Torchtune, "adamw");
+    let component = "optimizer:\n  _component_: torchao.optim.CPUOffloadOptimizer\n";
+    assert!(text.contains(component) && file.is_none(), "{text}");
+    assert!(told.unwrap().contains("torchao"));
+    let (_, file, told) = export_to(&recipe, ExportFormat::Unsloth, "adamw");
+    assert!(file.is_none() && told.unwrap().contains("no optimizer that updates on the host"));
+    let (text, ..) = export_to(&recipe, ExportFormat::Recipe, "adamw");
+    assert!(text.contains("offload: host"), "{text}");
+    // DeepSpeed and torchao have it for AdamW alone.
+    recipe.optimizer.kind = OptimizerKind::Lion8bit;
+    for format in [
+        ExportFormat::Trl,
+        ExportFormat::Axolotl,
+        ExportFormat::LlamaFactory,
+        ExportFormat::Torchtune,
+    ] {
+        let (text, file, told) = export_to(&recipe, format, "lion");
+        assert!(
+            !text.contains("deepspeed") && !text.contains("CPUOffload") && file.is_none(),
+            "{text}"
+        );
+        assert!(told.unwrap().contains("train with `peft-tune train`"), "{format}");
+    }
+}
+
+#[test]
+fn weights_that_devices_share_out_are_said_where_a_tool_can_and_told_where_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.optimizer.kind = OptimizerKind::AdamW;
+    (recipe.batch.devices, recipe.batch.sharding) = (4, Sharding::Full);
+    let export_to = |recipe: &Recipe, format: ExportFormat| {
+        let folder = folder.path().join(recipe.precision.name()).join(format.to_string());
+        let exported = export(recipe, format, &folder).unwrap();
+        let told = exported
+            .warnings
+            .into_iter()
+            .find(|warning| warning.field == "batch.sharding");
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        (text, told.map(|warning| warning.message))
+    };
+    let (text, told) = export_to(&recipe, ExportFormat::Axolotl);
+    let expected = "fsdp_version: 2\nfsdp_config:\n  auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  state_dict_type: FULL_STATE_DICT\n  \
+                    reshard_after_forward: true\n  offload_params: false\n";
+    assert!(text.contains(expected) && told.is_none(), "{text}");
+    // What it wrote is told to need a number of devices when it is read.
+    let imported = parse_recipe(Path::new("axolotl.yaml"), &text, None).unwrap();
+    assert!(imported.recipe.batch.sharding.is_none());
+    assert!(
+        imported
+            .notes
+            .iter()
+            .any(|note| note.contains("write `devices` and `sharding: full`")),
+        "{imported:?}"
+    );
+    for (format, said) in [
+        (ExportFormat::Trl, "accelerate launch --use_fsdp --fsdp_version 2"),
+        (
+            ExportFormat::LlamaFactory,
+            "accelerate launch --use_fsdp --fsdp_version 2",
+        ),
+        (ExportFormat::Torchtune, "`lora_finetune_distributed`"),
+        (ExportFormat::Unsloth, "all weights on each device"),
+    ] {
+        let (text, told) = export_to(&recipe, format);
+        assert!(!text.contains("fsdp_config"), "{format}: {text}");
+        assert!(told.is_some_and(|told| told.contains(said)), "{format}");
+    }
+    recipe.precision = Precision::Int8;
+    let (text, told) = export_to(&recipe, ExportFormat::Axolotl);
+    assert!(
+        !text.contains("fsdp_config") && told.unwrap().contains("neither int8 weights"),
+        "{text}"
+    );
+    let (text, _) = export_to(&recipe, ExportFormat::Recipe);
+    assert!(text.contains("sharding: full"), "{text}");
 }

@@ -54,6 +54,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "optimizer",
             "model",
             "training",
+            "sparsity",
             "merge",
             "generation",
             "run",

@@ -186,6 +186,7 @@ fn a_merged_model_is_the_adapted_one() {
             source: &model,
             dtype: WrittenDtype::AsStored,
             shard_bytes: ModelDirectory::SHARD_BYTES,
+            quantization: None,
         };
         directory
             .write(place.path(), &trainer(family).merged().unwrap())

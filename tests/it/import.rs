@@ -255,6 +255,12 @@ fn every_row_of_the_tables_comes_back() {
         }
     }
     change("batch.group_by_length", &|recipe| recipe.batch.group_by_length = true);
+    for depth in [0, 1, 5] {
+        change("batch.prefetch_depth", &|recipe| recipe.batch.prefetch_depth = depth);
+    }
+    change("data.tokenizing_workers", &|recipe| {
+        recipe.data.tokenizing_workers = Some(3)
+    });
     change("training.evaluate_every", &|recipe| {
         recipe.training.evaluate_every = Some(50)
     });

@@ -101,6 +101,10 @@ mod proposals;
 mod pruning;
 /// Quantized weights against bitsandbytes.
 mod quant;
+/// Trainings that take a later quantization into account: gradients, what is merged of them, what is refused.
+mod quantization_aware;
+/// Merged models that are quantized: what is written, read back and refused.
+mod quantized_merge;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
 /// Pages of the documentation that are made from the program's tables.
@@ -108,12 +112,16 @@ mod reference;
 /// The door to the scripts.
 #[cfg(unix)]
 mod scripts;
+/// Frozen weights that ranks share out.
+mod sharded_weights;
 /// Trials side by side that need the same measurement.
 mod sharing;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
 /// Studies for another tool's stack, and exports that fit its device.
 mod target;
+/// Trainings on one base in the same passes.
+mod together;
 /// The study loop with a stand-in for the trial process.
 mod tune;
 /// The tutorial and the how-tos, run as a reader would.
@@ -145,6 +153,8 @@ mod init;
 
 /// The space files that come with the program, and the schemas that editors complete them with.
 mod spaces_shipped;
+/// Sparse weights: what stays, trainings, searches, merged models and what is refused.
+mod sparsity;
 /// The results database: files, migrations, resuming, being killed, and its document.
 mod store;
 

@@ -184,6 +184,7 @@ fn a_merged_model_keeps_the_names_and_the_vision_tower() {
             source: &model,
             dtype: WrittenDtype::AsStored,
             shard_bytes: ModelDirectory::SHARD_BYTES,
+            quantization: None,
         };
         directory.write(&merged, &trainer.merged().unwrap()).unwrap();
         let (before, after) = (

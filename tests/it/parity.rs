@@ -7,6 +7,7 @@ use peft_tune_core::architecture::{Architecture, KeyValueSource, LayerHeads, Nor
 use peft_tune_core::recipe::{Checkpointing, Precision, PrecisionSchedule};
 use peft_tune_engine::data::MicroBatch;
 use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_kernels::ops::multiplies_tiles;
 
 use crate::golden::{
     assert_close, assert_gradients, base, documents, folder, gradient_errors, json, losses, numbers, recipe,
@@ -15,6 +16,10 @@ use crate::golden::{
 
 /// Relative tolerance in float32: the references' own float32 and float64 differ by up to 3e-6.
 const F32: f64 = 1e-5;
+
+/// As [`F32`] where products of F32 run on AMX, in digits that the values of a row share: gradients of this family pass through the
+/// sums of a delta rule, whose rows have values of very different sizes.
+const DIGITS_IN_DELTA_RULES: (&str, f64) = ("ref_qwen3_5", 2e-5);
 
 /// Relative tolerance of a loss in bfloat16, whose 8 bits of mantissa give each activation an error of up to 4e-3; the
 /// mean over the tokens averages most of it away.
@@ -29,8 +34,8 @@ const FP16: f64 = 5e-4;
 
 /// Steps after which a rounding chooses between two experts, or in gpt_oss cuts a unit off at 7.0 or does not: single losses move by
 /// as much from there on, and so do PyTorch's own (1.4e-3 between bfloat16 and float64 at the eighteenth of gpt_oss, 6.7e-4 at the
-/// seventeenth of deepseek_v3).
-const STEPS_BEFORE_A_TIE: [(&str, usize); 2] = [("ref_gpt_oss", 13), ("ref_deepseek_v3", 15)];
+/// seventeenth of deepseek_v3). On AMX gemma4_moe is off by 5.8e-4 at its sixteenth and seventeenth, and by 1e-5 around them.
+const STEPS_BEFORE_A_TIE: [(&str, usize); 3] = [("ref_gpt_oss", 13), ("ref_deepseek_v3", 15), ("ref_gemma4_moe", 15)];
 
 /// As [`FP16`], after such a tie.
 const FP16_AFTER_A_TIE: f64 = 4e-3;
@@ -146,7 +151,15 @@ fn every_gradient_matches_and_none_is_zero() {
     for family in FAMILIES {
         let mut trainer = trainer(family, Precision::Fp32);
         let event = trainer.step(&whole_batch(family)).unwrap();
-        assert_gradients(trainer.parameters(), &folder(family).join("grads.safetensors"), F32);
+        let tolerance = match DIGITS_IN_DELTA_RULES {
+            (name, tolerance) if name == family && multiplies_tiles() => tolerance,
+            _ => F32,
+        };
+        assert_gradients(
+            trainer.parameters(),
+            &folder(family).join("grads.safetensors"),
+            tolerance,
+        );
         let expected = numbers(&json(&folder(family).join("ref.json"))["grad_norms"])[0];
         assert_close(&[event.grad_norm], &[expected], F32, family);
         for index in 0..trainer.parameters().layout.slots().len() {

@@ -14,6 +14,11 @@ const GEMMA_3_4B: &str = r#"{"model_type": "gemma3", "architectures": ["Gemma3Fo
     "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
         "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}}"#;
 
+/// Published dimensions of Llama 3 70B.
+const LLAMA_3_70B: &str = r#"{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": false}"#;
+
 const SPACE: &str = "study: planned
 model: ./model
 data: {train: train.jsonl, held_out: 0.1}
@@ -110,6 +115,49 @@ fn the_language_model_of_a_multimodal_checkpoint_is_planned() {
         .find(|one| one["params"]["precision"] == "bf16");
     // 3.88 thousand million weights, two bytes each.
     assert_eq!(plain.unwrap()["memory_by_part"]["base_weights"], 2 * 3_880_263_168_u64);
+}
+
+/// Products of bytes have no kernels for a GPU: such settings are told by name, and no plan has one.
+#[test]
+fn activations_in_eight_bits_are_no_settings_of_a_gpu() {
+    let folder = study_of(GEMMA_2_9B);
+    let because = "`activation_quantization: int8_both` runs on the CPU only so far; set it to none";
+    let some = SPACE.replace(
+        "  precision: [bf16, nf4]\n",
+        "  precision: nf4\n  activation_quantization: [none, int8_both]\n",
+    );
+    std::fs::write(folder.path().join("space.yaml"), &some).unwrap();
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    assert!(
+        plan["impossible_because"].as_str().unwrap().contains(because),
+        "{plan:#}"
+    );
+    for list in ["front", "settings"] {
+        let settings = plan[list].as_array().unwrap();
+        assert!(!settings.is_empty());
+        let is_none = |one: &Value| one["params"]["activation_quantization"] == "none";
+        assert!(settings.iter().all(is_none), "{plan:#}");
+    }
+    let text = planned(folder.path(), &[]);
+    assert!(
+        text.contains("impossible    20 settings, such as: ") && text.contains(because),
+        "{text}"
+    );
+    // Where every setting has it there is no plan.
+    let all = some.replace("[none, int8_both]", "int8_both");
+    std::fs::write(folder.path().join("space.yaml"), all).unwrap();
+    let output = called(folder.path(), &["plan", "space.yaml", "--device", "A100 80GB"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("no setting of space.yaml can be predicted") && said.contains(because),
+        "{said}"
+    );
+    // In this program's own engine on such a device neither.
+    let recipe = ["plan", "space.yaml", "--stack", "peft-tune", "--device", "A100 80GB"];
+    let output = called(folder.path(), &recipe);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains(because), "{said}");
 }
 
 /// Qwen3-30B-A3B.
@@ -264,6 +312,108 @@ fn this_program_s_own_engine_is_planned_in_the_same_words() {
     }
     let check = called(folder.path(), &["plan", "--check", "a.yaml", "--stack", "peft-tune"]);
     assert_eq!(check.status.code(), Some(2));
+}
+
+#[test]
+fn updates_on_the_host_take_the_states_off_a_gpu() {
+    let folder = study_of(GEMMA_2_9B);
+    let space = SPACE
+        .replace(
+            "micro_batch: [1, 2, 4, 8, 16]",
+            "micro_batch: 1\n  optimizer_offload: [none, host]",
+        )
+        .replace("rank: [8, 16]", "rank: 64")
+        .replace("gradient_checkpointing: [none, full]", "gradient_checkpointing: full")
+        .replace("precision: [bf16, nf4]", "precision: nf4");
+    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    let setting = |offload: &str| {
+        let mut settings = plan["settings"].as_array().unwrap().iter();
+        settings
+            .find(|setting| setting["params"]["optimizer_offload"] == offload)
+            .unwrap()
+    };
+    let number = |setting: &Value, part: &str| setting["memory_by_part"][part].as_u64().unwrap();
+    let (none, host) = (setting("none"), setting("host"));
+    let (states, gradients) = (number(none, "optimizer_state"), number(none, "gradients"));
+    assert_eq!((states, number(host, "optimizer_state")), (2 * gradients, 0));
+    let total = |setting: &Value| setting["peak_memory"]["value"].as_f64().unwrap();
+    assert_eq!(total(none) - total(host), states as f64);
+    assert_eq!(
+        (none["host_memory"].as_u64(), host["host_memory"].as_u64()),
+        (Some(0), Some(states + 2 * gradients))
+    );
+    assert!(planned(folder.path(), &[]).contains("host memory"));
+    // As one setting of this program's own engine.
+    let own = |more: &[&str]| {
+        let all = [
+            &["plan", "space.yaml", "--stack", "peft-tune", "--device", "A100 80GB"],
+            more,
+        ]
+        .concat();
+        let output = called(folder.path(), &all);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+    };
+    let text = own(&["--offload"]);
+    assert!(
+        text.contains("updates on the host") && text.contains("of the host's memory"),
+        "{text}"
+    );
+    assert!(own(&[]).contains("lever         optimizer states and updates on the host"));
+}
+
+#[test]
+fn a_model_that_no_device_holds_is_planned_on_eight_that_share_its_weights() {
+    let folder = study_of(LLAMA_3_70B);
+    let space = SPACE
+        .replace(
+            "micro_batch: [1, 2, 4, 8, 16]",
+            "micro_batch: 1\n  devices: 8\n  sharding: [none, full]",
+        )
+        .replace("precision: [bf16, nf4]", "precision: bf16");
+    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    let settings = plan["settings"].as_array().unwrap();
+    assert!(!settings.is_empty());
+    // 80 layers of 855,638,016 weights in bf16: an eighth of them and two layers are there, and embedding, head and norms.
+    let layer = 2 * (2 * 8192 * 8192 + 2 * 1024 * 8192 + 3 * 28672 * 8192) as u64;
+    let whole = 2 * (2 * 128_256 * 8192 + (2 * 80 + 1) * 8192) as u64;
+    for setting in settings {
+        assert_eq!(setting["params"]["sharding"], "full", "140 GB fit nowhere: {setting:#}");
+        let weights = setting["memory_by_part"]["base_weights"].as_u64().unwrap();
+        assert_eq!(weights, 80 * layer / 8 + 2 * layer + whole);
+    }
+    let own = |sharing: &str| {
+        let more = [
+            "plan",
+            "space.yaml",
+            "--stack",
+            "peft-tune",
+            "--device",
+            "A100 80GB",
+            "--sharing",
+            sharing,
+        ];
+        let output = called(folder.path(), &more);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = own("fsdp");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("8 devices (frozen weights shared out)"), "{text}");
+    let (code, text) = own("copies");
+    assert_eq!(code, Some(7), "{text}");
+    assert!(
+        text.contains("lever         frozen weights shared out among the devices"),
+        "{text}"
+    );
+    let (code, _) = own("zero3");
+    assert_eq!(code, Some(2), "gradients and states are on every device");
 }
 
 /// A study of the model, tokenizer and rows that come with the program.

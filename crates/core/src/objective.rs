@@ -23,6 +23,8 @@ pub const GPU_TEMPERATURE_C: &str = "gpu_temperature_c";
 pub const GPU_CLOCK_MHZ: &str = "gpu_clock_mhz";
 /// Name of the metric that holds the loss before the training: what a setting that teaches nothing has.
 pub const LOSS_BEFORE: &str = "loss_before";
+/// Name of the metric that holds the same of the dense base model, where the setting's weights are sparse.
+pub const LOSS_BEFORE_DENSE: &str = "loss_before_dense";
 /// Name of the metric that holds the loss after a training longer than the study's others.
 pub const LOSS_LONGER: &str = "loss_longer";
 /// Name of the metric that says how many tokens that training had.

@@ -11,15 +11,20 @@ mod hub_data_set;
 mod named;
 mod optimizer;
 mod optimizer_kind;
+mod optimizer_offload;
 mod optimizer_reads;
 mod precision;
 mod precision_schedule;
+mod quantization_aware;
 mod schedule;
 pub mod settings;
+mod sharding;
+mod together;
 mod tool_keys;
 mod training;
 mod training_data;
 mod value;
+mod weight_sparsity;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,14 +38,19 @@ pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
 pub use hub_data_set::{BadHubDataSet, HubDataSet, HubPart, PARQUET_BRANCH};
 pub use optimizer::OptimizerSettings;
 pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
+pub use optimizer_offload::{BadOptimizerOffload, OptimizerOffload, OptimizerOffloadRow};
 pub use precision::{BlockConstants, Precision, PrecisionRow};
 pub use precision_schedule::{BadPrecisionSchedule, PrecisionSchedule};
+pub use quantization_aware::{QuantizationAware, QuantizationAwareRow};
 pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
+pub use sharding::{BadSharding, Sharding, ShardingRow};
+pub use together::BadGroup;
 pub use tool_keys::{KeyValue, Keys, ToolKeys};
 pub use training::{TrainingLength, TrainingSettings};
 pub use training_data::{TrainingData, TrainingSet, WeightFault};
 pub use value::ParamValue;
+pub use weight_sparsity::{KEPT_OF_GROUP, SPARSE_GROUP, WeightSparsity, WeightSparsityRow};
 
 /// Settings of one fine-tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +68,12 @@ pub struct Recipe {
     /// Which products of quantized base weights take their activations in 8 bits.
     #[serde(default, skip_serializing_if = "ActivationQuantization::is_none")]
     pub activation_quantization: ActivationQuantization,
+    /// Which values of the frozen linear weights are left out at load.
+    #[serde(default, skip_serializing_if = "WeightSparsity::is_none")]
+    pub weight_sparsity: WeightSparsity,
+    /// Which form the merged weights are rounded to in each pass, so that they can be quantized so after the training.
+    #[serde(default, skip_serializing_if = "QuantizationAware::is_none")]
+    pub quantization_aware: QuantizationAware,
     /// Which steps compute in fp32 instead.
     #[serde(default, skip_serializing_if = "PrecisionSchedule::is_none")]
     pub precision_schedule: PrecisionSchedule,
@@ -86,12 +102,28 @@ impl Recipe {
             adapter: default_adapter(),
             precision: Precision::default(),
             activation_quantization: ActivationQuantization::default(),
+            weight_sparsity: WeightSparsity::default(),
+            quantization_aware: QuantizationAware::default(),
             precision_schedule: PrecisionSchedule::default(),
             batch: BatchSettings::default(),
             gradient_checkpointing: Checkpointing::default(),
             optimizer: OptimizerSettings::default(),
             schedule: ScheduleSettings::default(),
             training: TrainingSettings::default(),
+        }
+    }
+}
+
+impl Recipe {
+    /// The same training with nothing rounded or left out: weights and activations in F32 from the first step to the last.
+    pub fn in_fp32(&self) -> Self {
+        Self {
+            precision: Precision::Fp32,
+            activation_quantization: ActivationQuantization::None,
+            weight_sparsity: WeightSparsity::None,
+            quantization_aware: QuantizationAware::None,
+            precision_schedule: PrecisionSchedule::None,
+            ..self.clone()
         }
     }
 }

@@ -9,7 +9,10 @@ use super::parallel::CollectiveError;
 use super::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_core::plan::PlanError;
-use peft_tune_core::recipe::{ActivationQuantization, BadPrecisionSchedule};
+use peft_tune_core::recipe::{
+    ActivationQuantization, BadGroup, BadOptimizerOffload, BadPrecisionSchedule, BadSharding, Precision,
+    QuantizationAware, WeightSparsity,
+};
 use peft_tune_kernels::device::DeviceError;
 
 /// A training that cannot start or continue.
@@ -42,6 +45,12 @@ pub enum TrainError {
     )]
     NoBiasToMergeInto { module: String },
 
+    #[error(
+        "a model with {found} has no form with {kind} weights that other programs load as it is; merge without `--quantize`, and \
+         quantize with their own tools"
+    )]
+    NoQuantizedForm { kind: Precision, found: &'static str },
+
     #[error("the experts of `{family}` run on the CPU only so far; name `cpu` as the device, or take another model")]
     ExpertsOnGpu { family: &'static str },
 
@@ -54,6 +63,44 @@ pub enum TrainError {
         "`activation_quantization: {activations}` runs on the CPU only so far; name `cpu` as the device, or take it out of the recipe"
     )]
     ActivationsOnGpu { activations: ActivationQuantization },
+
+    #[error("`weight_sparsity: {sparsity}` runs on the CPU only so far; name `cpu` as the device, or set it to none")]
+    SparsityOnGpu { sparsity: WeightSparsity },
+
+    #[error(
+        "the recipe says `weight_sparsity: {asked}`, and the base model was loaded with {loaded}; load it as the recipe says"
+    )]
+    OtherSparsity {
+        asked: WeightSparsity,
+        loaded: WeightSparsity,
+    },
+
+    #[error(
+        "`weight_sparsity: {sparsity}` measures activations on rows of `data.train`, and there are none; add rows, or set \
+         `weight_sparsity` to magnitude_2_4"
+    )]
+    NoCalibrationRows { sparsity: WeightSparsity },
+
+    #[error(
+        "activations in front of `{tensor}` are not finite on the first rows of `data.train`; set `precision` to fp32 or bf16, or \
+         `weight_sparsity` to magnitude_2_4"
+    )]
+    BadActivations { tensor: String },
+
+    #[error(
+        "there are no norms of activations for `{tensor}`; train the adapter again, or name the model that it belongs to"
+    )]
+    NoNorms { tensor: String },
+
+    #[error(
+        "cannot read {path}: {reason}; it says which weights the adapter was trained on, copy the adapter's folder again"
+    )]
+    BadSparsityFile { path: PathBuf, reason: String },
+
+    #[error(
+        "`quantization_aware: {aware}` runs on the CPU only so far; name `cpu` as the device, or take it out of the recipe"
+    )]
+    AwareOnGpu { aware: QuantizationAware },
 
     #[error(
         "layers of `{family}` have a convolution or a delta rule in place of attention, which run on the CPU only so far; name `cpu` as \
@@ -69,6 +116,36 @@ pub enum TrainError {
 
     #[error(transparent)]
     PrecisionSchedule(#[from] BadPrecisionSchedule),
+
+    #[error(transparent)]
+    Sharding(#[from] BadSharding),
+
+    #[error(transparent)]
+    OptimizerOffload(#[from] BadOptimizerOffload),
+
+    #[error(transparent)]
+    Group(#[from] BadGroup),
+
+    #[error("trainings share the passes over one base model, and these have a base each; load it once for all")]
+    OtherBase,
+
+    #[error(
+        "layers of `{family}` have {what}, which rows of several trainings do not share so far; train the recipes one after the other"
+    )]
+    NoGroups { family: &'static str, what: &'static str },
+
+    #[error("`{tensor}` is shared out among devices and cannot be read as a whole; write `sharding: none`")]
+    SharedOut { tensor: String },
+
+    #[error(
+        "the weights are those of rank {rank} of {ranks}, and this is rank {at} of {of}; load what its own rank has of the model"
+    )]
+    OtherRank {
+        rank: usize,
+        ranks: usize,
+        at: usize,
+        of: usize,
+    },
 
     #[error(transparent)]
     Collective(Box<CollectiveError>),

@@ -9,7 +9,7 @@
 //! | 8 | [`profile`] |
 //! | 7 | [`run`], [`check`] |
 //! | 6 | `merge`, `generation` |
-//! | 5 | `training` |
+//! | 5 | `training`, `sparsity` |
 //! | 4 | `model` |
 //! | 3 | `base`, [`data`], [`optimizer`] |
 //! | 2 | `error` |
@@ -33,21 +33,23 @@ mod parameters;
 pub mod profile;
 pub mod run;
 pub mod span;
+mod sparsity;
 pub mod tokenizer;
 mod training;
 mod whole_file;
 
-pub use base::{BaseModel, BaseSource};
+pub use base::{BaseModel, BaseSource, RankShare, Sparsity};
 pub use checkpoint::{Checkpoint, WeightsError};
 pub use error::TrainError;
 pub use generation::{AnswerSettings, Decoding, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 pub use gguf::{GgufError, GgufType};
-pub use merge::{GgufFile, MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
+pub use merge::{GgufFile, MergedModel, ModelDirectory, WeightQuantization, WrittenDtype, write_checkpoint};
 pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
+pub use sparsity::load_base;
 pub use training::{
     Control, Evaluation, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision, SavedBytes, StepEvent,
-    StepObserver, StepSeconds, Trainer, TrainerPosition,
+    StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
 };
 pub use whole_file::write_whole_with;
 

@@ -3,6 +3,8 @@
 //! All parameters lie in one tensor and all their gradients in another, so that the global gradient norm, clipping and
 //! the optimizer each are one pass over memory (one launch on a GPU), whatever the number of adapters.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use peft_tune_core::plan::ParameterLayout;
@@ -39,6 +41,12 @@ impl Parameters {
     /// Gradient of parameter `index` as a view into the flat gradients.
     pub fn gradient(&self, index: usize) -> Result<Tensor> {
         self.view(&self.gradients, index)
+    }
+
+    /// These elements of the flat values and gradients.
+    pub(crate) fn part(&self, elements: &Range<usize>) -> Result<[Tensor; 2]> {
+        let part = |buffer: &Tensor| buffer.narrow(0, elements.start, elements.len());
+        Ok([part(&self.values)?, part(&self.gradients)?])
     }
 
     fn view(&self, buffer: &Tensor, index: usize) -> Result<Tensor> {

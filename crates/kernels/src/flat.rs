@@ -64,6 +64,39 @@ pub fn with_f32<R>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> Result<R>) -> R
     }
 }
 
+/// Hands the bytes of a contiguous U8, BF16, F16 or F32 tensor on the CPU to `read`.
+///
+/// # Errors
+/// A tensor on another device, of another dtype or not contiguous, and those of `read`.
+pub fn with_bytes<R>(tensor: &Tensor, read: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let bounds = bounds(layout)?;
+    match &*storage {
+        Storage::Cpu(CpuStorage::U8(values)) => read(&values[bounds]),
+        Storage::Cpu(CpuStorage::BF16(values)) => read(bytemuck::cast_slice(&values[bounds])),
+        Storage::Cpu(CpuStorage::F16(values)) => read(bytemuck::cast_slice(&values[bounds])),
+        Storage::Cpu(CpuStorage::F32(values)) => read(bytemuck::cast_slice(&values[bounds])),
+        _ => bail!("expected a U8, BF16, F16 or F32 tensor on the CPU"),
+    }
+}
+
+/// As [`with_bytes`]; `change` may alter them.
+///
+/// # Errors
+/// As there.
+pub fn with_bytes_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
+    with_mut(tensor, |storage, layout| {
+        let bounds = bounds(layout)?;
+        match storage {
+            CpuStorage::U8(values) => change(&mut values[bounds]),
+            CpuStorage::BF16(values) => change(bytemuck::cast_slice_mut(&mut values[bounds])),
+            CpuStorage::F16(values) => change(bytemuck::cast_slice_mut(&mut values[bounds])),
+            CpuStorage::F32(values) => change(bytemuck::cast_slice_mut(&mut values[bounds])),
+            _ => bail!("expected a U8, BF16, F16 or F32 tensor"),
+        }
+    })
+}
+
 fn bounds(layout: &Layout) -> Result<std::ops::Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(start..end),
@@ -95,5 +128,36 @@ impl<F: FnOnce(&mut CpuStorage, &Layout) -> Result<()>> InplaceOp1 for Access<F>
             Some(change) => change(storage, layout),
             None => bail!("in-place access ran twice"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn bytes_of_any_width_are_read_and_changed_in_place() {
+        for (dtype, width) in [(DType::U8, 1), (DType::BF16, 2), (DType::F16, 2), (DType::F32, 4)] {
+            let whole = Tensor::zeros(6, dtype, &Device::Cpu).unwrap();
+            let part = whole.narrow(0, 2, 3).unwrap();
+            with_bytes_mut(&part, |bytes| {
+                assert_eq!(bytes.len(), 3 * width);
+                bytes.fill(0x3c);
+                Ok(())
+            })
+            .unwrap();
+            let expected = [vec![0; 2 * width], vec![0x3c; 3 * width], vec![0; width]].concat();
+            with_bytes(&whole, |bytes| {
+                assert_eq!(bytes, expected, "{dtype:?}");
+                Ok(())
+            })
+            .unwrap();
+        }
+        let wide = Tensor::zeros((2, 2), DType::F64, &Device::Cpu).unwrap();
+        assert!(with_bytes(&wide, |_| Ok(())).is_err());
+        let crossed = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap().t().unwrap();
+        assert!(with_bytes(&crossed, |_| Ok(())).is_err() && with_bytes_mut(&crossed, |_| Ok(())).is_err());
     }
 }

@@ -18,6 +18,7 @@ use crate::report::curve_svg;
 use crate::space::Seconds;
 use crate::store::Store;
 use forms::{Bench, FormPoints};
+use peft_tune_engine::Sparsity;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::{DeviceMemory, write_whole};
 use peft_tune_kernels::device;
@@ -88,8 +89,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         .map(|path| Prompts::read(path, &files))
         .transpose()?;
     let precision = args.base.precision(&files)?;
+    refuse_sparse(&args.adapters)?;
     let program_bytes = bytes_without_model(&args.compute)?;
-    let base = Arc::new(args.compute.load(&files, precision)?);
+    let base = args
+        .compute
+        .load_under(&files, precision, args.base.adapter.as_deref())?;
+    let base = Arc::new(base);
     forms::check_lengths(&args, &base)?;
     let bench = Bench {
         args: &args,
@@ -116,6 +121,21 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         true => shown::json(&measured)?,
         false => shown::text(&measured),
     })
+}
+
+/// Adapters side by side share a base model: none may have been trained on one of its own.
+fn refuse_sparse(adapters: &[PathBuf]) -> Result<(), CliError> {
+    for adapter in adapters {
+        if let Some(sparsity) = Sparsity::of_adapter(adapter).map_err(CliError::bad_input)? {
+            return Err(CliError::bad_input(anyhow::anyhow!(
+                "the adapter {} was trained with `weight_sparsity: {}`, which is no base model for others; measure it by itself \
+                 (`--adapter`)",
+                adapter.display(),
+                sparsity.kind()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of the device that are in use before the model is there, and which are no part of its peaks.

@@ -122,6 +122,7 @@ impl Confines {
             columns: _,
             loss_on: _,
             max_rows: _,
+            tokenizing_workers: _,
         } = &recipe.data;
         let files = train.files().chain(held_out.files()).chain(chat_template);
         let model = Path::new(&recipe.model);

@@ -12,9 +12,10 @@ use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
 use crate::export::{ExportError, ExportFormat};
+use peft_tune_core::predict::stack::takes_fsdp;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, Sharding, TargetModules, TargetPreset,
 };
 
 pub(super) const FORMAT: Format = Format {
@@ -40,7 +41,10 @@ pub(super) const FORMAT: Format = Format {
         draft.say_seed("seed");
         draft.key("logging_steps", 1);
         draft.key("output_dir", input.output_folder());
-        Ok(draft.finish("axolotl train", Advice::TRAIN_HERE, ""))
+        let offload = draft.offload_file();
+        let mut rendered = draft.finish("axolotl train", Advice::TRAIN_HERE, "");
+        rendered.files.extend(offload);
+        Ok(rendered)
     },
 };
 
@@ -230,6 +234,31 @@ fn batch(draft: &mut Draft<'_>) {
     draft.key("eval_sample_packing", false);
     draft.key("pad_to_sequence_len", false);
     draft.say_each(&["group_by_length", "micro_batch", "gradient_accumulation"]);
+    let words = draft.reading_words("dataset_num_proc");
+    draft.keys(words);
     let words = draft.checkpointing_words();
     draft.keys(words);
+    sharding(draft);
+}
+
+/// FSDP where it shares weights out. Layers are wrapped by the classes that transformers names for the model.
+fn sharding(draft: &mut Draft<'_>) {
+    match draft.recipe().batch.sharding {
+        Sharding::None => {}
+        Sharding::Full if takes_fsdp(draft.recipe()) => {
+            draft.said(&["batch.sharding"]);
+            draft.key("fsdp_version", 2);
+            let words = [
+                ("auto_wrap_policy", json!("TRANSFORMER_BASED_WRAP")),
+                ("state_dict_type", json!("FULL_STATE_DICT")),
+                ("reshard_after_forward", json!(true)),
+                ("offload_params", json!(false)),
+            ];
+            draft.yaml.map("fsdp_config", &words);
+        }
+        Sharding::Full => draft.warn(
+            "batch.sharding",
+            "axolotl's FSDP takes neither int8 weights nor 8-bit or paged optimizers; change these, or train with `peft-tune train`",
+        ),
+    }
 }

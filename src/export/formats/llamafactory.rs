@@ -61,7 +61,9 @@ fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportE
     draft.key("logging_steps", 1);
     draft.key("report_to", "none");
     draft.key("output_dir", input.output_folder());
+    let offload = draft.offload_file();
     let mut rendered = draft.finish("llamafactory-cli train", Advice::TRAIN_HERE, "");
+    rendered.files.extend(offload);
     let data_sets = serde_json::to_string_pretty(&data_sets).unwrap_or_default() + "\n";
     rendered.files.push((DATA_SETS, data_sets));
     Ok(rendered)
@@ -258,6 +260,8 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.key("neat_packing", recipe.batch.packing);
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     let words = draft.checkpointing_words();
+    draft.keys(words);
+    let words = draft.reading_words("preprocessing_num_workers");
     draft.keys(words);
     draft.said(&["training.shuffle"]);
     draft.key("disable_shuffling", !recipe.training.shuffle);

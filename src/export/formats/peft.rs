@@ -117,6 +117,12 @@ fn warn(draft: &mut Draft<'_>, recipe: &Recipe, adapter: &AdapterSettings) {
             "the base model was measured quantized; load it with BitsAndBytesConfig",
         );
     }
+    if !recipe.weight_sparsity.is_none() {
+        draft.warn(
+            "weight_sparsity",
+            "the base model was measured with two of each four values left out; an adapter that is trained on it is for these weights",
+        );
+    }
     if recipe.optimizer.loraplus_ratio.is_some() {
         draft.warn(
             "optimizer.loraplus_ratio",

@@ -11,15 +11,15 @@ use std::path::Path;
 use serde_json::json;
 
 use super::Format;
-use crate::export::draft::{Advice, Draft, ROWS, builder_of, column, on_hub};
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::rows::{value_of, words};
 use crate::export::step_counts::{StepCounts, Warmup};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
-    TrainingLength,
+    BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, OptimizerKind, OptimizerOffload,
+    OptimizerSettings, Precision, Recipe, TrainingLength,
 };
 
 pub(super) const FORMAT: Format = Format {
@@ -136,6 +136,13 @@ fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
             "the rows were not recognised, so they are taken for alpaca; set `dataset`",
         );
     }
+    match draft.recipe().batch.prefetch_depth {
+        0 | BatchSettings::USUAL_PREFETCH_DEPTH => draft.said(&["batch.prefetch_depth"]),
+        _ => draft.warn(
+            "batch.prefetch_depth",
+            "torchtune reads the rows of a step when it begins",
+        ),
+    }
     if draft.recipe().batch.group_by_length {
         draft.warn(
             "batch.group_by_length",
@@ -208,6 +215,7 @@ fn length(draft: &mut Draft<'_>, step_counts: &StepCounts) {
 fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     draft.said(&["optimizer.kind"]);
     let mut keys = words(&optimizer.kind.row().keys, draft.tool()).unwrap_or_default();
+    offload(draft, optimizer, &mut keys);
     keys.extend(draft.word("learning_rate"));
     keys.extend(draft.word("weight_decay"));
     // torch's Muon takes matrices only: what it does to them is all that can be said.
@@ -229,6 +237,22 @@ fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     }
     if optimizer.kind == OptimizerKind::Muon {
         draft.warn("optimizer.kind", "needs torch 2.9 or later, where torch.optim has Muon");
+    }
+}
+
+/// torchao's optimizer whose states are on the host, which makes torch's AdamW by itself.
+fn offload(draft: &mut Draft<'_>, optimizer: &OptimizerSettings, keys: &mut Vec<Word>) {
+    const FIELD: &str = "optimizer.offload";
+    match (optimizer.offload, optimizer.kind) {
+        (OptimizerOffload::None, _) => {}
+        (OptimizerOffload::Host, OptimizerKind::AdamW) => {
+            *keys = vec![("_component_", json!("torchao.optim.CPUOffloadOptimizer"))];
+            draft.warn(FIELD, "needs the torchao package");
+        }
+        (OptimizerOffload::Host, _) => draft.warn(
+            FIELD,
+            "has a form for AdamW with F32 states only; write `optimizer: adamw`, or train with `peft-tune train`",
+        ),
     }
 }
 

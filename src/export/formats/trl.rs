@@ -39,7 +39,9 @@ pub(super) const FORMAT: Format = Format {
         evaluation(&mut draft, recipe);
         draft.say_seed("seed");
         draft.key("output_dir", input.output_folder());
+        let offload = draft.offload_file();
         let mut rendered = draft.finish("trl sft --config", ADVICE, "");
+        rendered.files.extend(offload);
         let template = marked_template(input).map(|text| (CHAT_TEMPLATE, text.to_owned()));
         rendered.files.extend(template);
         Ok(rendered)
@@ -236,6 +238,8 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
         draft.key("eval_packing", false);
     }
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
+    let words = draft.reading_words("dataset_num_proc");
+    draft.keys(words);
     let words = draft.checkpointing_words();
     draft.keys(words);
 }

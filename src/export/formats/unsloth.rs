@@ -44,6 +44,12 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
         return Err(ExportError::NoAdapter { format });
     };
     let mut draft = Draft::new(ExportFormat::Unsloth, input);
+    if !input.recipe.optimizer.offload.is_none() {
+        draft.warn(
+            "optimizer.offload",
+            "unsloth takes no optimizer that updates on the host; use --format axolotl, or train with `peft-tune train`",
+        );
+    }
     let script = [
         "import unsloth  # before transformers and trl, which it changes\n\
          import torch\n\
@@ -366,6 +372,7 @@ fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
     let computing = words(&recipe.precision.compute().row().keys, draft.tool()).unwrap_or_default();
     let is_half = |(key, _): &Word| ["bf16", "fp16"].contains(key);
     arguments.extend(computing.into_iter().filter(is_half));
+    arguments.extend(draft.reading_words("dataset_num_proc"));
     arguments.extend(draft.sampling_words());
     arguments.extend(draft.evaluation_words());
     if draft.input.data_format() == DataFormat::PromptCompletion {

@@ -6,7 +6,7 @@ use super::gpu::{gpu_line, kernels};
 use super::{percent, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
 use peft_tune_engine::profile::{
-    EvaluationCost, ModuleTime, Profile, Reference, Setting, SpanTiming, SpannedSteps, StepFacts,
+    DataWaits, EvaluationCost, ModuleTime, Profile, Reference, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
 
 /// Rows of the table of ops, unless all are asked for.
@@ -64,6 +64,7 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         ("throughput", Some(throughput_line(steps))),
         ("arithmetic", Some(arithmetic_line(profile))),
         ("adapters", Some(adapter_line(profile))),
+        ("data", profile.data.waits.as_ref().map(data_line)),
         ("spans", steps.spanned.as_ref().map(spanned_line)),
         ("gpu", profile.gpu.as_ref().map(gpu_line)),
         ("reference", reference.map(reference_line)),
@@ -139,6 +140,19 @@ fn adapter_line(profile: &Profile) -> String {
         time(profile.adapter.seconds),
         time(profile.adapter.alone_seconds)
     )
+}
+
+/// Who waits for whom.
+fn data_line(waits: &DataWaits) -> String {
+    let preparing = format!("{} to prepare a step's rows", time(waits.preparing_s));
+    let compute = format!("the model waits for data {} of the time", percent(waits.compute_waits));
+    match waits.prefetch_depth {
+        0 => format!("{preparing}, within the step (prefetch_depth 0); {compute}"),
+        depth => format!(
+            "{preparing}, up to {depth} ahead; {compute}, data for the model {}",
+            percent(waits.data_waits)
+        ),
+    }
 }
 
 fn spanned_line(spanned: &SpannedSteps) -> String {

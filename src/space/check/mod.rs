@@ -3,12 +3,14 @@
 mod condition;
 mod fidelity;
 mod objective;
+mod optimizer_offload;
 mod parameter;
 mod paths;
 mod plan;
 mod precision_schedule;
 mod recipe_file;
 mod score;
+mod sharding;
 mod study_file;
 mod target;
 mod track;

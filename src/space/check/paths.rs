@@ -6,6 +6,9 @@ use super::Context;
 use crate::space::SpaceError;
 use peft_tune_core::recipe::{DataSettings, HeldOut, HubDataSet, TrainingData, WeightFault};
 
+/// Most threads that tokenise.
+const MOST_WORKERS: usize = 1_024;
+
 impl Context<'_> {
     /// A path of the file as an absolute one, `.` and empty parts left out.
     pub(super) fn absolute(&self, path: &Path) -> PathBuf {
@@ -110,6 +113,15 @@ impl Context<'_> {
             return Err(SpaceError::Rejected {
                 at: self.document.value(&["data", "max_rows"]),
                 message: "0 rows teach nothing; write 1 or more, or remove the key".into(),
+            });
+        }
+        if data
+            .tokenizing_workers
+            .is_some_and(|workers| !(1..=MOST_WORKERS).contains(&workers))
+        {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["data", "tokenizing_workers"]),
+                message: format!("write 1 to {MOST_WORKERS} threads, or remove the key: as many as the machine has"),
             });
         }
         Ok(())

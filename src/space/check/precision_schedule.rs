@@ -84,7 +84,7 @@ impl Context<'_> {
 }
 
 /// The values that a parameter may have; none where it is not given.
-fn values_of(parameters: &Parameters, name: &str) -> Vec<ParamValue> {
+pub(super) fn values_of(parameters: &Parameters, name: &str) -> Vec<ParamValue> {
     if let Some(value) = parameters.fixed.get(name) {
         return vec![value.clone()];
     }

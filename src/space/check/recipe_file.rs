@@ -61,5 +61,7 @@ fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceE
         context.check_row(row, &recipe, &keys)?;
     }
     context.check_schedule(&recipe)?;
+    context.check_shared_out(&recipe)?;
+    context.check_offload(&recipe)?;
     Ok(recipe)
 }

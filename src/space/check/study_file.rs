@@ -89,6 +89,8 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let base = native.then(|| context.base(&file, &parameters)).transpose()?;
     if let Some(base) = &base {
         context.check_schedules(&parameters, base, &plan)?;
+        context.check_shardings(&parameters, base, &plan)?;
+        context.check_offloads(&parameters, base)?;
     }
     let (memory_limit_bytes, trial_timeout_s) = context.limits(&file.trial)?;
     Ok(Study {

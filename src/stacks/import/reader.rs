@@ -14,7 +14,7 @@ use peft_tune_core::recipe::settings::{Legal, SettingRow, Tool, setting, setting
 use peft_tune_core::recipe::{DataSettings, HeldOut, OptimizerKind, ParamValue, Recipe, ScheduleKind};
 
 /// Settings whose keys mean more than their value says; each has a reader of its own.
-const OWN_READERS: [&str; 10] = [
+const OWN_READERS: [&str; 11] = [
     "method",
     "precision",
     "target_modules",
@@ -25,6 +25,7 @@ const OWN_READERS: [&str; 10] = [
     "max_grad_norm",
     "gradient_checkpointing",
     "group_by_length",
+    "prefetch_depth",
 ];
 
 /// Parts of keys that change no setting: logs, files, processes, kernels.
@@ -87,11 +88,19 @@ const HARMLESS: &[&str] = &[
     "return_dict",
 ];
 
+/// Of what shares a model out.
+const SHARED_OUT: &str =
+    "the file does not say on how many devices; to share weights out, write `devices` and `sharding: full`";
+
+/// Of DeepSpeed's file, which is not read.
+const DEEPSPEED: &str = "the file does not say on how many devices; to share weights out, write `devices` and `sharding: full`, and for \
+     `offload_optimizer` write `optimizer_offload: host`";
+
 /// Keys of whole parts of other tools that trials here do without, with what is to be said.
 const WITHOUT: [(&str, &str); 5] = [
-    ("deepspeed", "trials run on one device with all of the model"),
-    ("fsdp", "trials run on one device with all of the model"),
-    ("fsdp_config", "trials run on one device with all of the model"),
+    ("deepspeed", DEEPSPEED),
+    ("fsdp", SHARED_OUT),
+    ("fsdp_config", SHARED_OUT),
     ("neftune_noise_alpha", "no noise is added to embeddings here"),
     ("quantization_method", "weights are quantized as bitsandbytes does it"),
 ];

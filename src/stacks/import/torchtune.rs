@@ -11,8 +11,8 @@ use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
 use peft_tune_core::recipe::settings::{Tool, setting};
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, HeldOut, LossOn, OptimizerKind, ParamValue, Precision, ScheduleKind, TargetModules,
-    TrainingLength,
+    Checkpointing, DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind,
+    TargetModules, TrainingLength,
 };
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
@@ -104,6 +104,13 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let class = part.text("_component_")?.unwrap_or_default();
     let rows = OptimizerKind::ALL.map(|kind| (kind, kind.row().keys.at(Tool::Torchtune)));
     match tables::row_of(&part, rows) {
+        // torchao's, which makes torch's AdamW.
+        _ if class.ends_with("CPUOffloadOptimizer") => {
+            let optimizer = &mut reader.recipe.optimizer;
+            (optimizer.kind, optimizer.offload) = (OptimizerKind::AdamW, OptimizerOffload::Host);
+            reader.said("optimizer");
+            reader.said("optimizer_offload");
+        }
         Some(kind) => {
             reader.recipe.optimizer.kind = kind;
             reader.said("optimizer");
@@ -130,7 +137,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.said("beta1");
         reader.said("beta2");
     }
-    reader.part_unread(&part, "optimizer.", &["fused"]);
+    reader.part_unread(&part, "optimizer.", &["fused", "offload_gradients", "minimal_size"]);
     Ok(())
 }
 

@@ -35,10 +35,43 @@ pub(super) fn read(
     if let Some(grouped) = keys.flag("group_by_length")? {
         reader.recipe.batch.group_by_length = grouped;
     }
+    reading(reader)?;
     if let Some(form) = tables::checkpointing(keys, reader.tool) {
         reader.recipe.gradient_checkpointing = form;
         reader.said("gradient_checkpointing");
     }
+    Ok(())
+}
+
+/// Micro-batches that a worker of PyTorch's loader keeps ready where nobody says how many.
+const PREFETCH_FACTOR: u64 = 2;
+
+/// What reads rows: threads that tokenise, and how far the loader is ahead.
+fn reading(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    for key in ["dataset_num_proc", "dataset_processes", "preprocessing_num_workers"] {
+        if let Some(workers) = keys.count(key)? {
+            reader.recipe.data.tokenizing_workers = Some(workers as usize);
+        }
+    }
+    let factor = keys.count("dataloader_prefetch_factor")?;
+    let Some(found) = keys.raw("dataloader_num_workers") else {
+        return Ok(());
+    };
+    // 0 is a number here: rows are read within the step.
+    let workers = keys
+        .number("dataloader_num_workers")?
+        .filter(|workers| *workers >= 0.0 && workers.fract() == 0.0);
+    let workers =
+        workers.ok_or_else(|| keys.wrong("dataloader_num_workers", found, "write a whole number, 0 or more"))?;
+    let ready = (workers as u64).saturating_mul(factor.unwrap_or(PREFETCH_FACTOR));
+    let depth = ready.div_ceil(reader.recipe.batch.gradient_accumulation.max(1) as u64);
+    let value = ParamValue::Int(i64::try_from(depth).unwrap_or(i64::MAX));
+    let row = setting("prefetch_depth").filter(|row| row.legal.allows(&value));
+    if row.is_none_or(|row| (row.set)(&mut reader.recipe, &value).is_err()) {
+        return Err(keys.wrong("dataloader_num_workers", found, "write a number that is smaller"));
+    }
+    reader.said("prefetch_depth");
     Ok(())
 }
 

@@ -1,10 +1,12 @@
 //! The cache, the split and the way to the trainer.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut};
 use peft_tune_engine::data::{
-    BatchSource, DataWarning, Document, DocumentSet, MicroBatch, Prefetch, PreparedData, RowOrder, evaluation_batches,
+    BatchSource, DataWarning, Document, DocumentSet, MicroBatch, Prefetch, PrefetchTimes, PreparedData, RowOrder,
+    evaluation_batches,
 };
 
 use super::{data_file, prepare, settings, tokenizer};
@@ -112,6 +114,73 @@ fn held_out_files_are_read_on_their_own() {
     ));
 }
 
+/// What was prepared once nothing more is: the same for a while.
+fn settled(batches: &Prefetch) -> PrefetchTimes {
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut before = batches.times();
+    while Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = batches.times();
+        if now.steps == before.steps && now.data_waits_s > before.data_waits_s {
+            return now;
+        }
+        before = now;
+    }
+    panic!("the thread is never held up: {before:?}");
+}
+
+#[test]
+fn so_many_steps_are_ready_ahead_and_no_more() {
+    let tokenizer = tokenizer("tokenizer");
+    let prepared = prepare(&settings("alpaca.json"), &tokenizer, 96).unwrap();
+    let start = |prefetch_depth, steps| {
+        let batch = BatchSettings {
+            prefetch_depth,
+            ..BatchSettings::default()
+        };
+        let source = BatchSource::new(prepared.train().clone(), &batch, RowOrder::File).unwrap();
+        Prefetch::start(Arc::new(source), steps).unwrap()
+    };
+    for depth in [1, 2, 5] {
+        let mut batches = start(depth, 0..u64::MAX);
+        assert_eq!(settled(&batches).steps, depth as u64);
+        (0..3).for_each(|_| drop(batches.next().unwrap()));
+        let times = settled(&batches);
+        assert_eq!(times.steps, 3 + depth as u64);
+        assert!(times.preparing_s > 0.0 && times.data_waits_s > 0.0, "{times:?}");
+    }
+    // Nothing is prepared before it is asked for, and then the step waits as long as that takes.
+    let mut batches = start(0, 0..2);
+    assert_eq!(batches.times(), PrefetchTimes::default());
+    assert_eq!(batches.by_ref().count(), 2);
+    let times = batches.times();
+    assert_eq!((times.steps, times.data_waits_s), (2, 0.0));
+    assert_eq!(times.preparing_s, times.compute_waits_s);
+    assert!(times.preparing_s > 0.0);
+}
+
+#[test]
+fn tokens_are_the_same_whoever_makes_them() {
+    let tokenizer = tokenizer("tokenizer");
+    let with = |tokenizing_workers| DataSettings {
+        tokenizing_workers,
+        ..settings("alpaca.json")
+    };
+    let expected = prepare(&with(None), &tokenizer, 96).unwrap();
+    for workers in [1, 3] {
+        let prepared = prepare(&with(Some(workers)), &tokenizer, 96).unwrap();
+        assert_eq!(prepared.fingerprint(), expected.fingerprint(), "{workers}");
+    }
+    // They are found in the cache, too, whoever made them.
+    let folder = tempfile::tempdir().unwrap();
+    for workers in [None, Some(1), Some(3)] {
+        let cache = Some(folder.path());
+        let prepared = PreparedData::prepare(&with(workers), &tokenizer, 96, 0, cache).unwrap();
+        assert_eq!(prepared.fingerprint(), expected.fingerprint(), "{workers:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
+
 #[test]
 fn prefetched_steps_are_the_steps_and_packing_loses_nothing() {
     let tokenizer = tokenizer("tokenizer");
@@ -127,8 +196,15 @@ fn prefetched_steps_are_the_steps_and_packing_loses_nothing() {
         let order = RowOrder::Shuffled { seed: 3 };
         let source = Arc::new(BatchSource::new(prepared.train().clone(), &batch, order).unwrap());
         let direct: Vec<Vec<MicroBatch>> = (2..9).map(|step| source.global_batch(step)).collect();
-        let ahead: Vec<Vec<MicroBatch>> = Prefetch::start(Arc::clone(&source), 2..9).unwrap().collect();
-        assert_eq!(direct, ahead);
+        for prefetch_depth in [0, 1, 2, 20] {
+            let batch = BatchSettings {
+                prefetch_depth,
+                ..batch.clone()
+            };
+            let source = Arc::new(BatchSource::new(prepared.train().clone(), &batch, order).unwrap());
+            let ahead: Vec<Vec<MicroBatch>> = Prefetch::start(source, 2..9).unwrap().collect();
+            assert_eq!(direct, ahead, "{prefetch_depth}");
+        }
         // As many steps as there are rows are whole epochs.
         let epochs = source.global_batch(0).len() as u64 * 2;
         let steps = (0..source.rows() as u64).flat_map(|step| source.global_batch(step));

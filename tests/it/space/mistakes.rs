@@ -30,7 +30,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
-    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, activation_quantization, precision_schedule, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
+    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, activation_quantization, weight_sparsity, quantization_aware, precision_schedule, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, sharding, gradient_accumulation, global_batch, prefetch_depth, gradient_checkpointing, optimizer, optimizer_offload, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, colums: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:28: unknown key `data.colums`; did you mean `columns`?");
 }
 
@@ -361,4 +361,74 @@ fn schedules_of_the_precision_that_some_trial_cannot_follow_are_refused() {
     );
     sound("  precision_schedule: [none, fp32_4, adaptive_8]");
     sound("  precision: [fp32, bf16, nf4]\n  precision_schedule: {choices: [none, fp32_4], when: {precision: bf16}}");
+}
+
+#[test]
+fn updates_of_paged_optimizers_on_the_host_are_refused() {
+    let refused = |section: &str, said: &str| {
+        let message = message(study(section, ""));
+        assert!(
+            message.contains("key `space.optimizer_offload") && message.contains(said),
+            "{message}"
+        );
+    };
+    let sound = |section: &str| drop(study(section, "").unwrap());
+    refused("  optimizer_offload: [none, device]", "none, host");
+    let paged = "`optimizer: paged_adamw` has them in host memory to update on the device; write `optimizer: adamw`, or \
+        `optimizer_offload: none`; or add `when: {optimizer: [adamw]}` to it";
+    refused(
+        "  optimizer: [adamw, paged_adamw]\n  optimizer_offload: [none, host]",
+        paged,
+    );
+    refused(
+        "  rank: [2, 4]\n  optimizer: paged_adamw_8bit\n  optimizer_offload: host",
+        "write `optimizer: adamw_8bit`",
+    );
+    sound("  optimizer: [adamw, lion_8bit, muon]\n  optimizer_offload: [none, host]");
+    sound("  optimizer: [adamw, paged_adamw]\n  optimizer_offload: {choices: [none, host], when: {optimizer: adamw}}");
+    sound("  optimizer: [adamw, paged_adamw]\n  optimizer_offload: none");
+    let recipe = |optimizer: &str| {
+        let text = format!("model: ./base\ndata: {{train: train.jsonl}}\noptimizer: {{{optimizer}}}\n");
+        message(super::recipe_file::read_recipe(&text))
+    };
+    assert!(
+        recipe("kind: paged_adamw, offload: host").contains("key `optimizer.offload`"),
+        "the recipe's own key"
+    );
+}
+
+#[test]
+fn weights_that_some_trial_cannot_share_out_are_refused() {
+    let refused = |section: &str, top: &str, said: &str| {
+        let message = message(study(section, top));
+        assert!(
+            message.contains("key `space.sharding") && message.contains(said),
+            "{message}"
+        );
+    };
+    let sound = |section: &str| drop(study(section, "").unwrap());
+    let one = "shares weights out among devices, and `devices` is 1; raise `devices`, or write `sharding: none`; or add \
+        `when: {devices: [2]}` to it";
+    refused("  sharding: [none, half]", "", "none, full");
+    refused("  rank: [2, 4]\n  sharding: full", "", one);
+    refused("  devices: [1, 2]\n  sharding: [none, full]", "", one);
+    refused("  devices: {low: 1, high: 4}\n  sharding: [none, full]", "", one);
+    refused(
+        "  devices: 2\n  method: full\n  precision: bf16\n  micro_batch: [1, 2]\n  sharding: full",
+        "",
+        "full fine-tuning has none",
+    );
+    refused(
+        "  devices: 2\n  dora: [false, true]\n  sharding: [none, full]",
+        "",
+        "`dora: true`",
+    );
+    refused(
+        "  devices: 2\n  init: pissa\n  sharding: [none, full]",
+        "",
+        "`init: pissa`",
+    );
+    sound("  devices: 2\n  sharding: [none, full]");
+    sound("  devices: [1, 2]\n  sharding: {choices: [none, full], when: {devices: 2}}");
+    sound("  devices: 2\n  dora: [false, true]\n  sharding: {choices: [none, full], when: {dora: false}}");
 }

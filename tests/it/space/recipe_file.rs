@@ -7,7 +7,7 @@ use peft_tune_core::recipe::Recipe;
 
 use super::files::{WHOLE, folder, message, read};
 
-fn read_recipe(text: &str) -> Result<Recipe, SpaceError> {
+pub(super) fn read_recipe(text: &str) -> Result<Recipe, SpaceError> {
     let folder = folder();
     let path = folder.path().join("recipe.yaml");
     std::fs::write(&path, text).unwrap();
@@ -67,7 +67,7 @@ data: {{train: train.jsonl}}
     insta::assert_snapshot!(recipe("optimizer: {learning_rate: -1e-4}"), @"recipe.yaml:3:28: key `optimizer.learning_rate`: `-1e-4` is not legal for `learning_rate`; write a number above 0");
     insta::assert_snapshot!(recipe("precision: bfloat16"), @"recipe.yaml:3:12: key `precision`: found `bfloat16`; write one of fp32, bf16, fp16, int8, nf4, nf4_double");
     insta::assert_snapshot!(recipe("training: {length: {steps: 0}}"), @"recipe.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");
-    insta::assert_snapshot!(recipe("space: {rank: [1, 2]}"), @"recipe.yaml:3:1: unknown key `space`; write one of model, data, adapter, precision, activation_quantization, precision_schedule, batch, gradient_checkpointing, optimizer, schedule, training");
+    insta::assert_snapshot!(recipe("space: {rank: [1, 2]}"), @"recipe.yaml:3:1: unknown key `space`; write one of model, data, adapter, precision, activation_quantization, weight_sparsity, quantization_aware, precision_schedule, batch, gradient_checkpointing, optimizer, schedule, training");
     insta::assert_snapshot!(message(read_recipe("model: ./nowhere
 data: {train: train.jsonl}
 ")), @"recipe.yaml:1:8: key `model`: there is no model directory ./nowhere; correct the path (it is relative to the folder of this file)");

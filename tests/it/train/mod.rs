@@ -7,6 +7,7 @@ mod outputs;
 mod precision;
 mod ranks;
 mod resume;
+mod together;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -13,9 +13,14 @@ use super::{Workplace, adapter_bytes, column};
 
 /// The lively training, with so many devices that share six micro-batches.
 fn shared(devices: usize, changes: &[(&'static str, &'static str)]) -> Workplace {
+    placed(devices, "none", changes)
+}
+
+/// The same, with so much of the weights on each.
+fn placed(devices: usize, sharding: &str, changes: &[(&'static str, &'static str)]) -> Workplace {
     let place = lively();
     let batch = format!(
-        "{{micro_batch: 1, gradient_accumulation: {}, devices: {devices}, sequence_length: 256}}",
+        "{{micro_batch: 1, gradient_accumulation: {}, devices: {devices}, sharding: {sharding}, sequence_length: 256}}",
         6 / devices
     );
     let mut settings = lively_settings().to_vec();
@@ -103,8 +108,13 @@ fn disturbed(place: &Workplace, output: &str, disturb: fn(i32)) -> (Option<i32>,
 #[test]
 fn ranks_end_in_the_bits_of_one_device() {
     let averaged = "{kind: adamw_schedulefree, learning_rate: 1e-2, max_grad_norm: 0.5, weight_decay: 0.1}";
-    for (devices, changes) in [(2, [].as_slice()), (3, &[("optimizer", averaged)])] {
-        let place = shared(devices, changes);
+    let cases = [
+        (2, "none", [].as_slice()),
+        (3, "none", &[("optimizer", averaged)]),
+        (3, "full", &[]),
+    ];
+    for (devices, sharding, changes) in cases {
+        let place = placed(devices, sharding, changes);
         let several = place.train(&["--output", "several"]);
         let one = place.train(&["--output", "one", "--device", "cpu"]);
         assert_eq!(column(&one, "step", "loss").len(), 14);

@@ -86,6 +86,37 @@ fn averaged_values_are_what_is_kept_and_gone_on_from() {
     assert_eq!(adapter_bytes(&place.path("parts")), adapter_bytes(&place.path("whole")));
 }
 
+#[test]
+fn a_training_goes_on_with_its_updates_elsewhere_to_the_same_bits() {
+    let place = lively();
+    let mut settings = lively_settings();
+    for (kind, clips) in [("adamw", "0.5"), ("adamw_8bit", "null"), ("muon", "0.5")] {
+        let optimizer = |more: &str| {
+            let constants = format!("learning_rate: 1e-2, max_grad_norm: {clips}, weight_decay: 0.1{more}");
+            format!("{{kind: {kind}, {constants}}}").leak() as &'static str
+        };
+        for (first, then) in [("", ", offload: host"), (", offload: host", "")] {
+            settings[1].1 = optimizer(first);
+            place.write_recipe(&settings);
+            let arguments = ["--checkpoint-every", "5", "--keep-checkpoints", "9", "--force"];
+            let whole = place.train(&[&["--output", "whole"], &arguments[..]].concat());
+            std::fs::remove_dir_all(place.path("parts")).ok();
+            copy_folder(&place.path("whole"), &place.path("parts"));
+            std::fs::remove_file(place.path("parts/result.json")).unwrap();
+            std::fs::remove_dir_all(place.path("parts/checkpoints/step-00000014")).unwrap();
+            settings[1].1 = optimizer(then);
+            place.write_recipe(&settings);
+            let rest = place.train(&["--output", "parts", "--resume"]);
+            assert_eq!(
+                column(&rest, "step", "loss"),
+                column(&whole, "step", "loss")[10..],
+                "{kind}{first}"
+            );
+            assert_eq!(adapter_bytes(&place.path("parts")), adapter_bytes(&place.path("whole")));
+        }
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_training_goes_on_to_the_same_bits() {

@@ -1,6 +1,7 @@
 //! What can be wrong with the settings of an adapter for a model.
 
-use crate::recipe::{ActivationQuantization, Precision};
+use super::storage::BLOCK;
+use crate::recipe::{ActivationQuantization, Precision, QuantizationAware, WeightSparsity};
 
 /// Settings that no training can have on this model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -90,5 +91,64 @@ pub enum PlanError {
     ActivationsOfDense {
         activations: ActivationQuantization,
         precision: Precision,
+    },
+    #[error(
+        "full fine-tuning (`adapter: null`) trains the weights that `weight_sparsity: {sparsity}` would leave out; train an adapter, or \
+         set `weight_sparsity` to none"
+    )]
+    SparseWhole { sparsity: WeightSparsity },
+    #[error(
+        "`weight_sparsity: {sparsity}` keeps values of fp32, bf16 or fp16, and `precision` is {precision}; set `precision` to one of \
+         these, or `weight_sparsity` to none"
+    )]
+    SparseCodes {
+        sparsity: WeightSparsity,
+        precision: Precision,
+    },
+    #[error(
+        "`init: pissa` takes principal parts out of the weights, which are no longer sparse then; take another `init`, or set \
+         `weight_sparsity` (here {sparsity}) to none"
+    )]
+    SparsePissa { sparsity: WeightSparsity },
+    #[error(
+        "`weight_sparsity: {sparsity}` keeps two of each four values of a row, and rows of `{tensor}` have {inputs}, no multiple of \
+         four; set `weight_sparsity` to none"
+    )]
+    SparseWidth {
+        sparsity: WeightSparsity,
+        tensor: String,
+        inputs: usize,
+    },
+    #[error(
+        "`weight_sparsity: {sparsity}` measures activations of dense layers with attention one by one, and `{family}` has {what}; set \
+         `weight_sparsity` to magnitude_2_4"
+    )]
+    WandaLayers {
+        sparsity: WeightSparsity,
+        family: &'static str,
+        what: &'static str,
+    },
+    #[error("`quantization_aware: {aware}` cannot be combined with {with}; {remedy}, or take `quantization_aware` out")]
+    AwareWith {
+        aware: QuantizationAware,
+        with: String,
+        remedy: &'static str,
+    },
+    #[error(
+        "`quantization_aware: {aware}` is for models that can be merged into that form, and one with {found} has none; take \
+         `quantization_aware` out"
+    )]
+    AwareModel {
+        aware: QuantizationAware,
+        found: &'static str,
+    },
+    #[error(
+        "`quantization_aware: nf4` needs projections that begin at a block of {BLOCK} weights, and row {row} of `{module}`, {inputs} wide, \
+         does not; set it to int8, or take it out"
+    )]
+    AwareBlocks {
+        module: &'static str,
+        row: usize,
+        inputs: usize,
     },
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::attention::Heads;
+use super::sparse;
 use super::{
     AdaptedLinear, AdapterPlan, AdapterSlots, BaseShape, LinearSlots, ParameterKind, ParameterLayout, PlanError,
 };
@@ -11,7 +12,7 @@ use crate::architecture::{
     Architecture, CORRECTION, EMBEDDING, ExpertPart, KeyValueSource, LAYER_INPUT_NORM, LAYER_INPUT_TABLE, LAYER_SCALAR,
     LM_HEAD, Mixer, Projection, QueryKeyNorm,
 };
-use crate::recipe::{ActivationQuantization, AdapterBias, AdapterSettings, Recipe};
+use crate::recipe::{ActivationQuantization, AdapterBias, AdapterSettings, QuantizationAware, Recipe, WeightSparsity};
 
 /// One projection of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +136,10 @@ pub struct ModelPlan {
     pub inputs_train: bool,
     /// Which products of frozen quantized weights take their activations in 8 bits.
     pub activation_quantization: ActivationQuantization,
+    /// Which values of frozen linear weights are left out.
+    pub weight_sparsity: WeightSparsity,
+    /// Which form the merged weights of linear layers are rounded to in each pass.
+    pub quantization_aware: QuantizationAware,
 }
 
 impl ProjectionPlan {
@@ -199,6 +204,7 @@ impl ModelPlan {
                 precision: recipe.precision,
             });
         }
+        sparse::check(architecture, recipe)?;
         if let (None, Some((number, _))) = (&recipe.adapter, architecture.layer_numbers().first()) {
             return Err(PlanError::NumbersWhole { name: number });
         }
@@ -221,10 +227,14 @@ impl ModelPlan {
             Some(settings) => Self::adapted(architecture, settings)?,
             None => Self::whole(architecture),
         };
-        Ok(Self {
+        let plan = Self {
             activation_quantization: activations,
+            weight_sparsity: recipe.weight_sparsity,
+            quantization_aware: recipe.quantization_aware,
             ..plan
-        })
+        };
+        plan.check_aware(recipe)?;
+        Ok(plan)
     }
 
     /// An adapter on frozen weights.
@@ -284,6 +294,8 @@ impl ModelPlan {
             input_table_trains: false,
             inputs_train: false,
             activation_quantization: ActivationQuantization::None,
+            weight_sparsity: WeightSparsity::None,
+            quantization_aware: QuantizationAware::None,
         };
         let (adapters, whole) = (plan.adapters(), plan.whole_slots());
         let head = match architecture.tied_embeddings {

@@ -16,6 +16,7 @@ pub enum Vectors {
     /// AVX-512 with products of BF16 pairs.
     Avx512Bf16,
     Avx512,
+    Avx2,
     /// The `gemm` crate alone.
     Other,
     /// Not a CPU.
@@ -26,6 +27,15 @@ impl Vectors {
     /// Whether products of BF16 run on pairs.
     pub fn multiplies_pairs(self) -> bool {
         matches!(self, Self::Amx | Self::Avx512Bf16)
+    }
+
+    /// How products are cut, where they are blocked ones.
+    pub fn tiling(self) -> Option<Tiling> {
+        match self {
+            Self::Amx | Self::Avx512Bf16 | Self::Avx512 => Some(Tiling::AVX512),
+            Self::Avx2 => Some(Tiling::AVX2),
+            Self::Other | Self::None => None,
+        }
     }
 }
 
@@ -51,12 +61,8 @@ const LINE_BYTES: usize = 64;
 pub const VECTORS: usize = 3;
 /// Columns of a full NR micro-panel.
 pub const NR: usize = VECTORS * LANES;
-/// Rows of a tile; a tile of one vector takes twice as many, to hide the latency with as many sums.
-pub const TILE_ROWS: usize = 8;
 /// Units of the summed dimension that are packed at once, a KC block.
 pub const KC_UNITS: usize = 768;
-/// Bytes of packed NR micro-panels that a task keeps, within the second-level cache.
-const GROUP_BYTES: usize = 640 * 1024;
 /// Groups of NR micro-panels for each thread where there are enough: more of them balance the threads, but the left operand is
 /// streamed once for each group (with groups of one NR micro-panel, BF16 products of 1024 rows lost a fifth of their speed).
 const GROUPS_PER_THREAD: usize = 4;
@@ -75,35 +81,78 @@ pub const BLOCK: usize = 256;
 /// Depth that the `gemm` crate packs at once.
 const GEMM_DEPTH: usize = 512;
 
-/// Rows of the next tile, of `left` rows that are left.
-pub const fn tile_height(left: usize, vectors: usize) -> usize {
-    match left {
-        16.. if vectors == 1 => 16,
-        8.. => 8,
-        4.. => 4,
-        2.. => 2,
-        other => other,
-    }
+/// How blocked products are cut for a set of vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Vectors of a full NR micro-panel.
+    pub vectors: usize,
+    /// Rows of the tallest tile of full micro-panels.
+    pub rows: usize,
+    /// Rows of the tallest tile of one vector.
+    narrow_rows: usize,
+    /// Bytes of packed NR micro-panels that a task keeps, within the second-level cache.
+    group_bytes: usize,
 }
 
-/// (NR micro-panels of a task, rows of a task), from the most units of a KC block and the units of all.
-pub fn task_shape(rows: usize, columns: usize, [longest, all]: [usize; 2], threads: usize) -> (usize, usize) {
-    let (nr_panels, unit_bytes) = (columns.div_ceil(NR).max(1), VECTORS * LINE_BYTES);
-    let cached = (GROUP_BYTES / (longest.max(1) * unit_bytes)).max(1);
-    if threads == 1 {
-        let group = nr_panels.div_ceil(nr_panels.div_ceil(cached));
-        return (group, rows.min(LONE_TASK_ROWS).next_multiple_of(2 * TILE_ROWS));
-    }
-    // As many groups for one thread as for another.
-    let groups = nr_panels.div_ceil(cached).max(GROUPS_PER_THREAD * threads);
-    let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
-    let tasks = match all * unit_bytes * nr_panels {
-        LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
-        _ => TASKS_PER_THREAD,
+impl Tiling {
+    /// 8 x 48 results take 24 of 32 registers; a tile of one vector takes twice the rows, to hide the latency with as many sums.
+    pub const AVX512: Self = Self {
+        vectors: VECTORS,
+        rows: 8,
+        narrow_rows: 16,
+        group_bytes: 640 * 1024,
     };
-    let blocks = (tasks * threads).div_ceil(nr_panels.div_ceil(group));
-    let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * TILE_ROWS);
-    (group, height)
+    /// 6 x 16 results take 12 of 16 registers of half a vector each.
+    pub const AVX2: Self = Self {
+        vectors: 1,
+        rows: 6,
+        narrow_rows: 6,
+        group_bytes: 192 * 1024,
+    };
+
+    /// Columns of a full NR micro-panel.
+    pub const fn nr(self) -> usize {
+        self.vectors * LANES
+    }
+
+    /// Vectors of the NR micro-panel that takes the first of so many columns.
+    pub fn panel_vectors(self, columns: usize) -> usize {
+        columns.div_ceil(LANES).min(self.vectors)
+    }
+
+    /// Rows of the next tile, of `left` rows that are left.
+    pub const fn tile_height(self, left: usize, vectors: usize) -> usize {
+        let most = if vectors == 1 { self.narrow_rows } else { self.rows };
+        match left {
+            _ if left >= most => most,
+            8.. => 8,
+            4.. => 4,
+            2.. => 2,
+            other => other,
+        }
+    }
+
+    /// (NR micro-panels of a task, rows of a task), from the most units of a KC block and the units of all.
+    pub fn task_shape(self, rows: usize, columns: usize, [longest, all]: [usize; 2], threads: usize) -> (usize, usize) {
+        let (nr_panels, unit_bytes) = (columns.div_ceil(self.nr()).max(1), self.vectors * LINE_BYTES);
+        let cached = (self.group_bytes / (longest.max(1) * unit_bytes)).max(1);
+        // Whole tiles of either height.
+        let whole = self.rows.max(self.narrow_rows);
+        if threads == 1 {
+            let group = nr_panels.div_ceil(nr_panels.div_ceil(cached));
+            return (group, rows.min(LONE_TASK_ROWS).next_multiple_of(whole));
+        }
+        // As many groups for one thread as for another.
+        let groups = nr_panels.div_ceil(cached).max(GROUPS_PER_THREAD * threads);
+        let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
+        let tasks = match all * unit_bytes * nr_panels {
+            LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
+            _ => TASKS_PER_THREAD,
+        };
+        let blocks = (tasks * threads).div_ceil(nr_panels.div_ceil(group));
+        let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(whole);
+        (group, height)
+    }
 }
 
 /// Gradients of adapters in F32, of which one matrix has few columns.
@@ -116,7 +165,7 @@ pub mod thin {
     const FEWEST: usize = 128;
     /// Most tasks, each of which has sums of its own.
     const TASKS: usize = 8;
-    /// Columns of the narrow matrix and of the other whose sums are in registers.
+    /// Columns of the narrow matrix and of the other whose sums make a tile.
     pub const ROWS: usize = 8;
     pub const COLUMNS: usize = VECTORS * LANES;
 
@@ -142,6 +191,21 @@ pub mod int8 {
     pub const BLOCK_LINES: usize = 18;
     /// Rows of a tile.
     pub const TILE_ROWS: usize = 4;
+    /// Rows of a tile on AMX.
+    pub const AMX_ROWS: usize = 16;
+    /// Fewest rows of a product on AMX, where a tile is as long for one row as for sixteen.
+    pub const FEWEST_AMX_ROWS: usize = 8;
+    /// Tasks for each thread on AMX, where packing takes a larger share: rows are split only where there are fewer groups.
+    const AMX_TASKS_PER_THREAD: usize = 3;
+
+    /// Rows of a task on AMX, of so many groups of NR micro-panels, where one of other products has `height`.
+    pub fn amx_task_rows(rows: usize, height: usize, groups: usize, threads: usize) -> usize {
+        if threads == 1 {
+            return height;
+        }
+        let parts = (AMX_TASKS_PER_THREAD * threads).div_ceil(groups.max(1));
+        rows.div_ceil(parts).next_multiple_of(AMX_ROWS).max(height)
+    }
 }
 
 /// Products on AMX, in MR micro-panels of 32 rows and NR micro-panels of 32 columns.
@@ -285,11 +349,19 @@ impl Call {
     /// Adds what a thread keeps after the call.
     pub fn keep(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
         let pairs = self.runs_on_pairs(vectors);
-        if matches!(vectors, Vectors::Other | Vectors::None) {
+        let Some(tiling) = vectors.tiling() else {
             return;
-        }
+        };
         if self.in_bytes {
-            return self.keep_bytes(kept, vectors, threads);
+            if vectors != Vectors::Avx2 {
+                return self.keep_bytes(kept, vectors, threads);
+            }
+            // Plain loops, and a product of its own for an adapter.
+            self.keep_codes(kept, Buffer::ByteCodes, vectors);
+            if self.adapter_depth > 0 {
+                self.without_bytes().keep(kept, vectors, threads);
+            }
+            return;
         }
         if self.form == Form::Tn && self.left_bytes == 4 && thin::takes([self.depth, self.rows, self.columns]) {
             let (few, many) = (self.rows.min(self.columns), self.rows.max(self.columns));
@@ -301,39 +373,63 @@ impl Call {
         let in_units = |depth: usize| depth.div_ceil(if pairs { 2 } else { 1 });
         let units = in_units(self.depth + self.adapter_depth);
         let longest = units.clamp(1, KC_UNITS);
-        let (group, height) = task_shape(self.rows, self.columns, [longest, units], threads);
-        let columns = (group * NR).min(self.columns.max(1));
-        kept.ask(Buffer::NrPanels, columns.div_ceil(NR) * longest * VECTORS * LINE_BYTES);
-        let vectors = columns.div_ceil(LANES).min(VECTORS);
+        let (nr, shape) = (tiling.nr(), [longest, units]);
+        let (group, height) = tiling.task_shape(self.rows, self.columns, shape, threads);
+        let columns = (group * nr).min(self.columns.max(1));
+        kept.ask(
+            Buffer::NrPanels,
+            columns.div_ceil(nr) * longest * tiling.vectors * LINE_BYTES,
+        );
+        let vectors = tiling.panel_vectors(columns);
         kept.ask(
             Buffer::MrPanels,
-            4 * longest * tile_height(self.rows.min(height), vectors),
+            4 * longest * tiling.tile_height(self.rows.min(height), vectors),
         );
         if units > KC_UNITS {
-            let columns = columns.next_multiple_of(NR);
+            let columns = columns.next_multiple_of(nr);
             kept.ask(Buffer::Sums, 4 * height.min(self.rows) * columns);
         }
         if self.quantized {
             // Pairs of BF16, or as many F32 values: the same bytes.
             let units = in_units(self.longest_term).min(KC_UNITS);
-            self.keep_quantized(kept, pairs, 4 * columns.min(NR) * units);
+            self.keep_quantized(kept, pairs, 4 * columns.min(nr) * units);
         }
     }
 
     /// What a product of bytes keeps: the codes of the left operand, and NR micro-panels over the whole depth.
     fn keep_bytes(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
-        let terms = self.depth.div_ceil(self.longest_term.max(1));
+        self.keep_codes(kept, Buffer::ByteCodes, vectors);
         let codes = self.depth.next_multiple_of(BLOCK_OF_CODES);
-        kept.ask(Buffer::ByteCodes, self.rows * (codes + 4 * terms));
         let pairs = self.bf16 && vectors.multiplies_pairs() && self.adapter_depth.is_multiple_of(2);
-        let units = self.adapter_depth.div_ceil(if pairs { 2 } else { 1 });
+        let units = match pairs {
+            // Whole tiles of sixteen pairs.
+            true if vectors == Vectors::Amx && self.rows >= int8::FEWEST_AMX_ROWS => {
+                self.adapter_depth.div_ceil(2).next_multiple_of(int8::AMX_ROWS)
+            }
+            true => self.adapter_depth.div_ceil(2),
+            false => self.adapter_depth,
+        };
         let lines = codes / BLOCK_OF_CODES * int8::BLOCK_LINES + units;
-        let (group, _) = task_shape(self.rows, self.columns, [lines; 2], threads);
+        let (group, _) = Tiling::AVX512.task_shape(self.rows, self.columns, [lines; 2], threads);
         let columns = (group * NR).min(self.columns.max(1));
         kept.ask(
             Buffer::ByteNrPanels,
             columns.div_ceil(NR) * VECTORS * lines * LINE_BYTES,
         );
+    }
+
+    /// What the codes of the left operand of a product of bytes keep, in whole tiles on AMX; nothing of other products.
+    pub fn keep_codes(&self, kept: &mut ThreadScratch, buffer: Buffer, vectors: Vectors) {
+        if !self.in_bytes || matches!(vectors, Vectors::Other | Vectors::None) {
+            return;
+        }
+        let terms = self.depth.div_ceil(self.longest_term.max(1));
+        let codes = self.depth.next_multiple_of(BLOCK_OF_CODES);
+        let rows = match vectors == Vectors::Amx && self.rows >= int8::FEWEST_AMX_ROWS {
+            true => self.rows.next_multiple_of(int8::AMX_ROWS),
+            false => self.rows,
+        };
+        kept.ask(buffer, rows * (codes + 4 * terms));
     }
 
     fn keep_quantized(&self, kept: &mut ThreadScratch, pairs: bool, bytes: usize) {
@@ -408,18 +504,25 @@ impl Call {
         }
     }
 
+    /// The adapters' part of a product of bytes, which is one of its own kind.
+    fn without_bytes(&self) -> Self {
+        Self {
+            depth: self.adapter_depth,
+            adapter_depth: 0,
+            longest_term: self.adapter_depth,
+            quantized: false,
+            in_bytes: false,
+            ..*self
+        }
+    }
+
     /// Memory that the call takes and frees.
     pub fn spike(&self, vectors: Vectors) -> u64 {
         if self.in_bytes {
-            // The adapters' part is a product of its own kind.
-            let others = Self {
-                depth: self.adapter_depth,
-                adapter_depth: 0,
-                quantized: false,
-                in_bytes: false,
-                ..*self
+            return match self.adapter_depth {
+                0 => 0,
+                _ => self.without_bytes().spike(vectors),
             };
-            return if others.depth > 0 { others.spike(vectors) } else { 0 };
         }
         let (narrow, depth) = (self.left_bytes < 4, self.depth + self.adapter_depth);
         let left = match self.form {
@@ -430,6 +533,8 @@ impl Call {
         let widened = if is_widened { 4 * left } else { 0 };
         match vectors {
             Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512 => return widened as u64,
+            // Widened as rows of a tile.
+            Vectors::Avx2 => return 0,
             Vectors::Other => {}
             Vectors::None => return 0,
         }
@@ -452,7 +557,8 @@ pub(super) fn keep_small(kept: &mut ThreadScratch, [rows, depth, columns]: [usiz
     } else if pairs {
         let units = depth.div_ceil(2);
         kept.ask(Buffer::SmallNrPanels, columns.div_ceil(LANES) * units * LINE_BYTES);
-        let tile = tile_height(usize::MAX, columns.div_ceil(LANES).min(VECTORS));
+        let tiling = Tiling::AVX512;
+        let tile = tiling.tile_height(usize::MAX, tiling.panel_vectors(columns));
         kept.ask(
             Buffer::SmallMrPanels,
             4 * (units.next_multiple_of(LANES) * tile + LANES),

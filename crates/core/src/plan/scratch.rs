@@ -23,6 +23,8 @@ pub enum Buffer {
     AmxRight,
     /// NR micro-panels of a task of bytes.
     ByteNrPanels,
+    /// Left operands in bytes of a group's rows, which one thread multiplies.
+    GroupByteCodes,
     /// Left operand and sums of AMX, which the calling thread keeps for all.
     AmxLeft,
     AmxSums,

@@ -6,12 +6,13 @@
 //! | int8 | n codes, 4 for each block of 64 |
 //! | nf4 | n / 2 codes, 4 for each block of 64 |
 //! | nf4_double | n / 2 codes, 1 for each block of 64, 4 for each 256 blocks |
+//! | 2:4 of the first three | half of their bytes, and a bit of position for each element |
 //!
 //! Only the linear layers of the decoder and its experts are quantized; embedding, LM head, norms and biases are bf16 then. Routers
 //! are F32 whatever the rest is: a rounded logit chooses another expert.
 
 use crate::architecture::{Architecture, ExpertPart, LinearRole};
-use crate::recipe::{BlockConstants, Precision};
+use crate::recipe::{BlockConstants, KEPT_OF_GROUP, Precision, SPARSE_GROUP, WeightSparsity};
 
 /// Elements of a block of quantized weights.
 pub const BLOCK: usize = 64;
@@ -39,8 +40,20 @@ pub fn linear_bytes(elements: u64, precision: Precision) -> WeightBytes {
     }
 }
 
+/// Bits of the position of a kept value in its group.
+const POSITION_BITS: u64 = 2;
+
+/// Bytes of a linear layer's weight of `elements` of which two of each four stay.
+fn sparse_bytes(elements: u64, precision: Precision) -> WeightBytes {
+    let kept = elements / SPARSE_GROUP as u64 * KEPT_OF_GROUP as u64;
+    WeightBytes {
+        values: linear_bytes(kept, precision).values + (kept * POSITION_BITS).div_ceil(8),
+        constants: 0,
+    }
+}
+
 /// Bytes of the whole base model.
-pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBytes {
+pub fn base_bytes(architecture: &Architecture, precision: Precision, sparsity: WeightSparsity) -> WeightBytes {
     let count = architecture.parameter_count();
     let dense = (count.embedding + count.lm_head + count.vectors) as u64 * precision.compute_bytes();
     let mut bytes = WeightBytes {
@@ -48,19 +61,24 @@ pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBy
         constants: 0,
     };
     let mut exact_vectors = 0;
-    let mut add = |elements: usize, precision, times: u64| {
-        let one = linear_bytes(elements as u64, precision);
+    // No precision: exact, whatever the rest is.
+    let mut add = |elements: usize, precision: Option<Precision>, times: u64| {
+        let one = match (precision, sparsity) {
+            (Some(precision), WeightSparsity::None) => linear_bytes(elements as u64, precision),
+            (Some(precision), _) => sparse_bytes(elements as u64, precision),
+            (None, _) => linear_bytes(elements as u64, Precision::Fp32),
+        };
         bytes.values += times * one.values;
         bytes.constants += times * one.constants;
     };
     if let Some(module) = architecture.outer_module() {
-        add(module.in_features * module.out_features, precision, 1);
+        add(module.in_features * module.out_features, Some(precision), 1);
     }
     for index in 0..architecture.layers.len() {
         for module in architecture.layer_modules(index) {
             let precision = match module.role {
-                LinearRole::Router => Precision::Fp32,
-                _ => precision,
+                LinearRole::Router => None,
+                _ => Some(precision),
             };
             add(module.in_features * module.out_features, precision, 1);
         }
@@ -68,7 +86,7 @@ pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBy
             continue;
         };
         let [outputs, inputs] = experts.part_shape(ExpertPart::Down, architecture.hidden_size);
-        add(outputs * inputs, precision, 3 * experts.count as u64);
+        add(outputs * inputs, Some(precision), 3 * experts.count as u64);
         if experts.router.correction || experts.biases {
             exact_vectors += experts.count as u64 * (4 - precision.compute_bytes());
         }
@@ -91,5 +109,14 @@ mod tests {
         assert_eq!(bytes(1000, Precision::Int8), (1000, 64));
         assert_eq!(bytes(1001, Precision::Nf4), (501, 64));
         assert_eq!(bytes(1 << 20, Precision::Nf4Double), (1 << 19, 16_384 + 4 * 64));
+    }
+
+    #[test]
+    fn sparse_weights_take_half_of_the_values_and_a_bit_for_each() {
+        let bytes = |elements, precision| sparse_bytes(elements, precision).values;
+        assert_eq!(bytes(1024, Precision::Fp32), 2048 + 128);
+        assert_eq!(bytes(1024, Precision::Bf16), 1024 + 128);
+        // A group of four alone has half a byte of positions.
+        assert_eq!(bytes(4, Precision::Fp16), 4 + 1);
     }
 }

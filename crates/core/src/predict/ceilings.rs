@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `products` nt, nn | rows, columns, depth | s, right operand as the precision stores it |
 //! | `byte_products` nt, nn | rows, columns, depth | s, the same with activations in 8 bits |
+//! | `sparse_products` nt, nn | rows, columns, depth | s, the same with two of four values left out |
 //! | `adapter_nt`, `adapter_nn` | rows, rank, width | s, F32 right operand |
 //! | `gradient_a`, `gradient_b` | rank, width, tokens | s |
 //! | passes | elements | s |
@@ -36,6 +37,9 @@ pub struct Ceilings {
     /// The same with activations in 8 bits.
     #[serde(default)]
     pub byte_products: BTreeMap<Precision, WeightProducts>,
+    /// Those with two of each four values left out.
+    #[serde(default)]
+    pub sparse_products: BTreeMap<Precision, WeightProducts>,
     /// Everything else, by the precision that stands for the compute dtype.
     pub ops: BTreeMap<Precision, OpTimes>,
     /// The optimizer's passes, which are F32 always.
@@ -90,7 +94,10 @@ impl Ceilings {
         };
         let has = |pass: &Pass| ops.passes.contains_key(pass) || self.updates.contains_key(pass);
         self.products.contains_key(&precision)
-            && (!precision.is_quantized() || self.byte_products.contains_key(&precision))
+            && match precision.is_quantized() {
+                true => self.byte_products.contains_key(&precision),
+                false => self.sparse_products.contains_key(&precision),
+            }
             && self.whole_steps.contains_key(&precision)
             && Pass::all().all(|pass| has(&pass))
     }
@@ -118,12 +125,18 @@ impl Ceilings {
     pub fn headlines(&self) -> Vec<Headline> {
         let mut headlines = Vec::new();
         let mut push = |name: String, value: f64, unit| headlines.push(Headline { name, value, unit });
-        for (precision, products) in &self.byte_products {
-            for (class, shape) in CLASSES {
-                if let Some(seconds) = products.nt.at(&shape) {
-                    let flops = 2.0 * shape.iter().product::<f64>();
-                    let name = format!("gemm {}, int8 activations, {class}", precision.name());
-                    push(name, flops / seconds / 1e9, "GFLOP/s");
+        let others = [
+            (&self.byte_products, "int8 activations"),
+            (&self.sparse_products, "2:4 sparse"),
+        ];
+        for (all, words) in others {
+            for (precision, products) in all {
+                for (class, shape) in CLASSES {
+                    if let Some(seconds) = products.nt.at(&shape) {
+                        let flops = 2.0 * shape.iter().product::<f64>();
+                        let name = format!("gemm {}, {words}, {class}", precision.name());
+                        push(name, flops / seconds / 1e9, "GFLOP/s");
+                    }
                 }
             }
         }

@@ -124,6 +124,7 @@ mod tests {
                 ..Seconds::default()
             },
             tokens: 100.0,
+            host_bytes: 0,
         }
     }
 

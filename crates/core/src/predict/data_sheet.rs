@@ -40,6 +40,9 @@ impl DataSheet {
     }
 }
 
+/// Bytes a second between devices of one host, of which data sheets say what no collective reaches.
+pub(super) const LINK: f64 = 1.5e11;
+
 const GIB: u64 = 1 << 30;
 
 const fn sheet(name: &'static str, gib: u64, gb_per_s: f64, matrix: f64, f32: f64, source: &'static str) -> DataSheet {

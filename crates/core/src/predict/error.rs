@@ -1,7 +1,10 @@
 //! What cannot be predicted, and why.
 
 use crate::plan::PlanError;
-use crate::recipe::BadPrecisionSchedule;
+use crate::recipe::{
+    ActivationQuantization, BadGroup, BadOptimizerOffload, BadPrecisionSchedule, BadSharding, QuantizationAware,
+    WeightSparsity,
+};
 
 /// A setting or a machine that no prediction can be made for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -10,6 +13,27 @@ pub enum PredictError {
     Plan(#[from] PlanError),
     #[error(transparent)]
     PrecisionSchedule(#[from] BadPrecisionSchedule),
+    #[error(transparent)]
+    Sharding(#[from] BadSharding),
+    #[error(transparent)]
+    OptimizerOffload(#[from] BadOptimizerOffload),
+    #[error(transparent)]
+    Group(#[from] BadGroup),
+    #[error(
+        "`activation_quantization: {activations}` runs on the CPU only so far; set it to none, leave it out of the search space, or \
+         name `cpu` as the device"
+    )]
+    ActivationsOnGpu { activations: ActivationQuantization },
+    #[error(
+        "`weight_sparsity: {sparsity}` runs on the CPU only so far; set it to none, leave it out of the search space, or name `cpu` as \
+         the device"
+    )]
+    SparsityOnGpu { sparsity: WeightSparsity },
+    #[error(
+        "`quantization_aware: {aware}` runs on the CPU only so far; set it to none, leave it out of the search space, or name `cpu` as \
+         the device"
+    )]
+    AwareOnGpu { aware: QuantizationAware },
     #[error("`{key}` is 0; set it to 1 or more")]
     Zero { key: &'static str },
     #[error("rows of {tokens} tokens are longer than the {most} positions of the model; lower `sequence_length`")]

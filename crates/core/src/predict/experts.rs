@@ -12,7 +12,7 @@ use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::Experts;
 use crate::plan::products::{Call, SORTED_AT_ONCE, most_tiles, quantized_at_once};
-use crate::plan::{ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
+use crate::plan::{Buffer, ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
 
 use MemoryCategory::{SavedActivations, Scratch};
 
@@ -99,6 +99,9 @@ impl StepTracer<'_> {
             1
         };
         each.keep(&mut trace.scratch, self.host.vectors, threads);
+        if threads == 1 {
+            each.keep_codes(&mut trace.scratch, Buffer::GroupByteCodes, self.host.vectors);
+        }
         if self.is_on_gpu() && call.quantized {
             let elements = call.columns * call.depth;
             let at_once = quantized_at_once(mixture.experts.count, elements);
@@ -141,7 +144,6 @@ impl StepTracer<'_> {
     ) {
         let call = Call {
             adapter_depth: rank,
-            in_bytes: false,
             ..self.call(Right::Weight, form, [mixture.rows, columns, depth])
         };
         self.grouped(trace, mixture, (module, Right::Weight), call);
@@ -507,7 +509,6 @@ impl StepTracer<'_> {
         let call = Call {
             adapter_depth: rank,
             longest_term: inner,
-            in_bytes: false,
             ..self.call(Right::Weight, Form::Nn, [rows, hidden, 2 * inner])
         };
         self.grouped(trace, mixture, (Module::GateUp, Right::Weight), call);

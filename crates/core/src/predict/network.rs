@@ -4,7 +4,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::architecture::Architecture;
 use crate::plan::{ModelPlan, ParameterLayout, PlanError};
-use crate::recipe::{ActivationQuantization, AdapterSettings, Recipe};
+use crate::recipe::{
+    ActivationQuantization, AdapterSettings, PrecisionSchedule, QuantizationAware, Recipe, WeightSparsity,
+};
 
 /// Trained parameters of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,9 @@ struct Key {
     adapter: Option<AdapterSettings>,
     is_quantized: bool,
     activation_quantization: ActivationQuantization,
+    weight_sparsity: WeightSparsity,
+    quantization_aware: QuantizationAware,
+    precision_schedule: PrecisionSchedule,
 }
 
 /// Networks that are kept.
@@ -86,6 +91,9 @@ impl Networks {
             }),
             is_quantized: recipe.precision.is_quantized(),
             activation_quantization: recipe.activation_quantization,
+            weight_sparsity: recipe.weight_sparsity,
+            quantization_aware: recipe.quantization_aware,
+            precision_schedule: recipe.precision_schedule,
         };
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, network)) = known.iter().find(|(known, _)| *known == key) {

@@ -10,8 +10,10 @@ use super::data_sheet::DataSheet;
 use super::expert_load::ExpertLoad;
 use super::flops::Flops;
 use super::host::Host;
+use super::host_update::{HostRates, HostUpdate, host_bytes};
 use super::memory_category::Bytes;
 use super::network::{Network, Networks};
+use super::op::{Op, Stage, Work};
 use super::seconds::{self, Context, Seconds};
 use super::step::StepTrace;
 use super::{PredictError, Workload};
@@ -63,6 +65,8 @@ impl Machine {
 pub struct Predictor {
     architecture: Architecture,
     machine: Machine,
+    /// Of the host beside a GPU.
+    host: HostRates,
     networks: Networks,
 }
 
@@ -82,6 +86,9 @@ pub struct Prediction {
     pub seconds: Seconds,
     /// Tokens of a step.
     pub tokens: f64,
+    /// Bytes of the host's memory that the updates of a training on a GPU take, of all devices together; 0 where the device has all, or is the
+    /// host.
+    pub host_bytes: u64,
 }
 
 /// What it costs when tokens crowd at some experts: seconds of a step over those with as many tokens at each.
@@ -114,8 +121,14 @@ impl Predictor {
         Self {
             architecture,
             machine,
+            host: HostRates::USUAL,
             networks: Networks::default(),
         }
+    }
+
+    /// The same beside a host that reaches these rates.
+    pub fn with_host(self, host: HostRates) -> Self {
+        Self { host, ..self }
     }
 
     pub fn architecture(&self) -> &Architecture {
@@ -129,10 +142,24 @@ impl Predictor {
     /// What a setting costs.
     ///
     /// # Errors
-    /// A recipe that does not fit the model.
+    /// A recipe that does not fit the model, or needs what the machine's device has no kernels for.
     pub fn predict(&self, setting: &Setting<'_>) -> Result<Prediction, PredictError> {
         check(&self.architecture, setting)?;
+        let activations = setting.recipe.activation_quantization;
+        if !activations.is_none() && self.machine.host().memory() == Memory::Device {
+            return Err(PredictError::ActivationsOnGpu { activations });
+        }
+        let sparsity = setting.recipe.weight_sparsity;
+        if !sparsity.is_none() && self.machine.host().memory() == Memory::Device {
+            return Err(PredictError::SparsityOnGpu { sparsity });
+        }
+        let aware = setting.recipe.quantization_aware;
+        if !aware.is_none() && self.machine.host().memory() == Memory::Device {
+            return Err(PredictError::AwareOnGpu { aware });
+        }
         setting.recipe.precision_schedule.check(setting.recipe.precision)?;
+        setting.recipe.check_sharding()?;
+        setting.recipe.check_optimizer_offload()?;
         let network = self.network(setting.recipe)?;
         let trace = self.trace(&network, setting.recipe);
         let batch = &setting.recipe.batch;
@@ -140,6 +167,10 @@ impl Predictor {
             bytes: trace.bytes(&setting.workload.longest),
             seconds: self.seconds(&trace, setting, ExpertLoad::Even),
             tokens: setting.workload.mean.tokens() * batch.micro_batches() as f64,
+            host_bytes: match self.machine.host().memory() {
+                Memory::Device => host_bytes(&network, setting.recipe),
+                Memory::Host => 0,
+            },
         };
         if setting.recipe.precision_schedule.is_none() {
             return Ok(own);
@@ -162,7 +193,19 @@ impl Predictor {
             },
             seconds: own.seconds.mixed(&seconds, share),
             tokens: own.tokens,
+            host_bytes: own.host_bytes,
         })
+    }
+
+    /// As the bytes of [`Predictor::predict`], where the micro-batch is that of `trainings` which share the passes.
+    pub(super) fn bytes_in_group(&self, setting: &Setting<'_>, trainings: usize) -> Result<Bytes, PredictError> {
+        check(&self.architecture, setting)?;
+        let network = self.network(setting.recipe)?;
+        let trace = StepTrace {
+            trainings,
+            ..self.trace(&network, setting.recipe)
+        };
+        Ok(trace.bytes(&setting.workload.longest))
     }
 
     /// What crowding at experts costs; `None` where there are none, or where the machine's speed is not known.
@@ -222,6 +265,7 @@ impl Predictor {
             recipe,
             host: self.machine.host(),
             compute: recipe.precision,
+            trainings: 1,
         }
     }
 
@@ -231,23 +275,53 @@ impl Predictor {
         }
         let context = Context {
             precision: trace.compute,
+            is_sparse: !setting.recipe.weight_sparsity.is_none(),
+            aware: trace.recipe.quantization_aware.row().precision,
             head_width: self.architecture.head_dim,
             stream: &setting.workload.mean,
         };
-        let (mut ops, update) = trace.ops(&setting.workload.mean, load);
+        let (mut ops, mut update) = trace.ops(&setting.workload.mean, load);
+        let on_host = match &self.machine {
+            Machine::DataSheet(sheet) if trace.is_updated_on_host() => {
+                let of_backward = |op: &&Op| op.stage != Stage::Forward;
+                let backward: Vec<Op> = ops.iter().filter(of_backward).cloned().collect();
+                // The norm is found on the device.
+                let moved = update.split_off(update.len().min(1));
+                let products = moved.iter().filter_map(|op| match &op.work {
+                    Work::Product(product) => Some(op.times * product.flops()),
+                    _ => None,
+                });
+                let cost = HostUpdate {
+                    network: trace.network,
+                    recipe: setting.recipe,
+                    rates: self.host,
+                    link: sheet.host_link(),
+                    flops: products.sum(),
+                    backward_s: seconds::roofline(sheet, context, &backward).total(),
+                };
+                cost.seconds()
+            }
+            _ => 0.0,
+        };
         let batch = &setting.recipe.batch;
         // Devices work side by side, except those that are parts of one host: they share its cores.
         let micro_batches = match self.machine.host().memory() {
             Memory::Device => batch.gradient_accumulation,
             Memory::Host => batch.micro_batches(),
         } as f64;
+        ops.extend(trace.gathers());
         ops.iter_mut().for_each(|op| op.times *= micro_batches);
         ops.extend(update);
-        match &self.machine {
-            Machine::Measured(ceilings) => seconds::measured(ceilings, context, &ops).unwrap_or_default(),
+        let mut seconds = match &self.machine {
+            Machine::Measured(ceilings) => match seconds::measured(ceilings, context, &ops) {
+                Some(seconds) => seconds,
+                None => return Seconds::default(),
+            },
             Machine::DataSheet(sheet) => seconds::roofline(sheet, context, &ops),
-            Machine::Unmeasured(_) => Seconds::default(),
-        }
+            Machine::Unmeasured(_) => return Seconds::default(),
+        };
+        seconds.passes += micro_batches * trace.link_seconds() + on_host;
+        seconds
     }
 }
 
@@ -295,8 +369,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::plan::Vectors;
     use crate::predict::{MemoryCategory, device};
-    use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, PrecisionSchedule, TargetModules};
+    use crate::recipe::{
+        ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, PrecisionSchedule, TargetModules,
+        WeightSparsity,
+    };
 
     /// Published dimensions.
     const LLAMA_3_1_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
@@ -391,6 +469,60 @@ mod tests {
         assert!((0.5..0.7).contains(&share), "{share}");
         let modules: f64 = again.modules.iter().map(|(_, flops)| flops).sum();
         assert!((modules / again.hardware - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn activations_in_eight_bits_are_refused_for_a_gpu_by_name() {
+        let mut recipe = recipe();
+        recipe.precision = Precision::Int8;
+        let gpu = predictor(LLAMA_3_1_8B, a100());
+        let cpu = predictor(
+            LLAMA_3_1_8B,
+            Machine::Unmeasured(Host {
+                vectors: Vectors::Amx,
+                ..Host::GPU
+            }),
+        );
+        assert!(predict(&gpu, &recipe).is_ok());
+        for activations in [ActivationQuantization::Int8Forward, ActivationQuantization::Int8Both] {
+            recipe.activation_quantization = activations;
+            assert!(predict(&cpu, &recipe).is_ok());
+            let error = predict(&gpu, &recipe).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!(
+                    "`activation_quantization: {activations}` runs on the CPU only"
+                )) && error.contains("set it to none"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn sparse_weights_take_less_and_are_refused_for_a_gpu_by_name() {
+        let (mut recipe, host) = (
+            recipe(),
+            Host {
+                vectors: Vectors::Amx,
+                ..Host::GPU
+            },
+        );
+        let gpu = predictor(LLAMA_3_1_8B, a100());
+        let cpu = predictor(LLAMA_3_1_8B, Machine::Unmeasured(host));
+        let base = |recipe: &Recipe| predict(&cpu, recipe).unwrap().bytes.of(MemoryCategory::BaseWeights);
+        let dense = base(&recipe);
+        // q and o, k and v, and the three of the MLP, in 32 layers.
+        let linear = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336);
+        for sparsity in [WeightSparsity::Magnitude, WeightSparsity::Wanda] {
+            recipe.weight_sparsity = sparsity;
+            // Of 16 bits each, 8 and one of position stay.
+            assert_eq!(dense - base(&recipe), linear * 7 / 8);
+            let error = predict(&gpu, &recipe).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`weight_sparsity: {sparsity}` runs on the CPU only"))
+                    && error.contains("set it to none"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

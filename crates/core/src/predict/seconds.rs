@@ -59,6 +59,10 @@ impl Seconds {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub precision: Precision,
+    /// Whether two of each four values of base weights are left out.
+    pub is_sparse: bool,
+    /// The storage of the codes that are multiplied in place of base weights, where a training makes some.
+    pub aware: Option<Precision>,
     /// Width of most heads.
     pub head_width: usize,
     pub stream: &'a StreamShape,
@@ -67,10 +71,20 @@ pub(super) struct Context<'a> {
 /// Seconds of `ops` on a measured machine; `None` where the precision was not measured.
 pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) -> Option<Seconds> {
     let times = Times {
-        weights: ceilings.products.get(&context.precision)?,
+        weights: match context.is_sparse {
+            true => ceilings.sparse_products.get(&context.precision)?,
+            false => ceilings.products.get(&context.precision)?,
+        },
         bytes: ceilings.byte_products.get(&context.precision),
         dense: ceilings.products.get(&context.precision.compute())?,
         single: ceilings.products.get(&Precision::Fp32),
+        codes: match context.aware {
+            Some(storage) => {
+                let of = |storage| ceilings.products.get(&storage);
+                Some([of(storage)?, of(storage.compute())?])
+            }
+            None => None,
+        },
         ops: ceilings.ops.get(&context.precision.compute())?,
         ceilings,
         context,
@@ -90,6 +104,8 @@ struct Times<'a> {
     dense: &'a WeightProducts,
     /// Products in F32, where they were measured.
     single: Option<&'a WeightProducts>,
+    /// Where a training makes codes of its merged weights: products with such codes, and with dense weights in their compute dtype.
+    codes: Option<[&'a WeightProducts; 2]>,
     ops: &'a OpTimes,
     ceilings: &'a Ceilings,
     context: Context<'a>,
@@ -135,8 +151,18 @@ impl Times<'_> {
             (Form::Tn, _) => self.ops.gradient_b.at(&[columns, rows, depth]),
             (Form::Nt, Right::Adapter) if columns <= depth => self.ops.adapter_nt.at(&[rows, columns, depth]),
             (Form::Nn, Right::Adapter) if columns <= depth => self.ops.adapter_nn.at(&[rows, columns, depth]),
-            (Form::Nt, _) => weights.nt.at(&[rows, columns, depth + adapter_depth]),
-            (Form::Nn, _) => weights.nn.at(&[rows, columns, depth + adapter_depth]),
+            (Form::Nt | Form::Nn, _) => {
+                let of = |weights: &WeightProducts| {
+                    let grid = if form == Form::Nt { &weights.nt } else { &weights.nn };
+                    grid.at(&[rows, columns, depth + adapter_depth])
+                };
+                let seconds = of(weights)?;
+                match self.codes.filter(|_| right == Right::Weight) {
+                    // What the codes cost is known in their own compute dtype.
+                    Some([codes, dense]) => Some(seconds + (of(codes)? - of(dense)?).max(0.0)),
+                    None => Some(seconds),
+                }
+            }
         }
     }
 
@@ -198,8 +224,8 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
             let launch = LAUNCH_S * product.launches;
             let widened = match (product.right, context.precision) {
-                // A quantized weight is widened as a whole: codes are read, values written.
-                (Right::Weight, precision) if precision.is_quantized() => {
+                // A quantized or sparse weight is widened as a whole: codes are read, values written.
+                (Right::Weight, precision) if precision.is_quantized() || context.is_sparse => {
                     2.5 * product.columns * product.depth / bandwidth + launch
                 }
                 _ => 0.0,

@@ -29,6 +29,8 @@ pub(super) struct StepTracer<'a> {
     pub tokens: usize,
     /// How tokens lie on the experts of a mixture, where time is asked about.
     pub load: ExpertLoad,
+    /// Trainings that share the micro-batch, each with as many of its rows.
+    pub trainings: usize,
 }
 
 /// Where the output of a projection goes.
@@ -49,6 +51,7 @@ impl<'a> StepTracer<'a> {
             stream,
             tokens: stream.tokens().round() as usize,
             load: ExpertLoad::default(),
+            trainings: 1,
         }
     }
 
@@ -114,10 +117,15 @@ impl<'a> StepTracer<'a> {
             beside: 0,
             left_bytes: self.c(),
             bf16: self.is_bf16(),
-            quantized: right == Right::Weight && self.precision.is_quantized(),
+            quantized: right == Right::Weight && (self.expands_weights() || self.is_aware()),
             in_bytes: right == Right::Weight && self.is_in_bytes(form),
             f32_result: self.c() == 4 || form == Form::Tn,
         }
+    }
+
+    /// Whether base weights lie in another form than products read.
+    fn expands_weights(&self) -> bool {
+        self.precision.is_quantized() || !self.plan.weight_sparsity.is_none()
     }
 
     /// Whether products of base weights take their activations in 8 bits.
@@ -162,14 +170,22 @@ impl<'a> StepTracer<'a> {
         form: Form,
         [columns, depth, adapter_depth]: [usize; 3],
     ) {
-        let call = self.call(right, form, [self.tokens, columns, depth]);
+        let call = self.call(right, form, [self.rows_of(module), columns, depth]);
         self.product(trace, module, right, Call { adapter_depth, ..call });
     }
 
     /// += a^T b for a gradient of (rows, columns).
     pub(super) fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
-        let call = self.call(Right::Dense, Form::Tn, [rows, columns, self.tokens]);
+        let call = self.call(Right::Dense, Form::Tn, [rows, columns, self.rows_of(module)]);
         self.product(trace, module, Right::Dense, call);
+    }
+
+    /// Rows of an op: adapters see those of their own training.
+    fn rows_of(&self, module: Module) -> usize {
+        match module {
+            Module::Adapters => self.tokens.div_ceil(self.trainings),
+            _ => self.tokens,
+        }
     }
 
     fn is_stacked(&self, group: &GroupPlan) -> bool {
@@ -269,7 +285,7 @@ impl<'a> StepTracer<'a> {
         if !self.plan.dropout() {
             return 0;
         }
-        let bytes = self.act(width);
+        let bytes = self.act(width) / self.trainings as u64;
         trace.hold(MemoryCategory::Scratch, bytes);
         self.pass(trace, Module::Adapters, Pass::Dropout, width);
         bytes
@@ -311,6 +327,8 @@ impl<'a> StepTracer<'a> {
         projection: &ProjectionPlan,
     ) {
         let rank = group.rank_of(projection);
+        // A merged weight has its adapter in it.
+        let rank = if self.is_aware() { 0 } else { rank };
         let is_part = rank > 0 && self.is_stacked(group);
         let call = Call {
             adapter_depth: rank,
@@ -447,11 +465,14 @@ impl<'a> StepTracer<'a> {
 
     /// dx of a group into the scratch.
     fn input_gradient(&self, trace: &mut Trace, group: &GroupPlan, module: Module) {
-        let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks());
-        let adapters = if self.is_stacked(group) {
-            1
-        } else {
-            group.adapters.len()
+        let (dx, all): (u64, usize) = match self.is_aware() {
+            true => (self.act(group.inputs), 0),
+            false => (self.act(group.inputs), group.ranks()),
+        };
+        let adapters = match all {
+            0 => 0,
+            _ if self.is_stacked(group) => 1,
+            _ => group.adapters.len(),
         };
         let with_dropout = self.plan.dropout();
         let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
@@ -482,7 +503,7 @@ impl<'a> StepTracer<'a> {
             }
         }
         for AdapterOnInput { rank, .. } in &group.adapters {
-            trace.spike(MemoryCategory::Scratch, 3 * dx);
+            trace.spike(MemoryCategory::Scratch, 3 * dx / self.trainings as u64);
             self.linear(
                 trace,
                 Module::Adapters,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::KeyValue::{Flag, Text};
 use super::Keys;
+use super::Sharding;
 use super::settings::Tool;
 use super::tool_keys::{ToolKeys, keys};
 
@@ -24,6 +25,9 @@ pub struct BatchSettings {
     /// Devices that share a step: each takes its part of the micro-batches, and their gradients are added up.
     #[serde(skip_serializing_if = "is_one")]
     pub devices: usize,
+    /// What each of several devices holds of the frozen weights.
+    #[serde(skip_serializing_if = "Sharding::is_none")]
+    pub sharding: Sharding,
     /// Longest row in tokens; longer ones are cut.
     pub sequence_length: usize,
     /// Fills rows with several documents, each attending to itself only.
@@ -32,6 +36,10 @@ pub struct BatchSettings {
     /// it; stacks that pad have, and order rows so.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub group_by_length: bool,
+    /// Steps whose rows are prepared ahead, on a thread of their own: read from the cache of tokens and laid end to end.
+    /// 0 prepares each within its step.
+    #[serde(skip_serializing_if = "is_usual_depth")]
+    pub prefetch_depth: usize,
 }
 
 impl Default for BatchSettings {
@@ -40,17 +48,30 @@ impl Default for BatchSettings {
             micro_batch: 4,
             gradient_accumulation: 1,
             devices: 1,
+            sharding: Sharding::None,
             sequence_length: 1024,
             packing: false,
             group_by_length: false,
+            prefetch_depth: Self::USUAL_PREFETCH_DEPTH,
         }
     }
 }
 
 impl BatchSettings {
+    /// The depth of recipes that name none: as PyTorch's loaders have it.
+    pub const USUAL_PREFETCH_DEPTH: usize = 2;
+
     /// Micro-batches of one step, on all devices together.
     pub fn micro_batches(&self) -> usize {
         self.gradient_accumulation.saturating_mul(self.devices)
+    }
+
+    /// Devices that share out the frozen weights; 1 where each has all.
+    pub fn ranks_of_weights(&self) -> usize {
+        match self.sharding {
+            Sharding::None => 1,
+            Sharding::Full => self.devices,
+        }
     }
 
     /// Rows in one step, on all devices together.
@@ -63,6 +84,11 @@ impl BatchSettings {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
 fn is_one(devices: &usize) -> bool {
     *devices == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_usual_depth(depth: &usize) -> bool {
+    *depth == BatchSettings::USUAL_PREFETCH_DEPTH
 }
 
 /// Which activations are kept for the backward pass.

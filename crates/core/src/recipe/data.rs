@@ -38,6 +38,9 @@ pub struct DataSettings {
     /// Reads at most this many training rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rows: Option<usize>,
+    /// Threads that tokenise rows, before the first step; the tokens are the same. Default: as many as the machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizing_workers: Option<usize>,
 }
 
 /// Where the held-out rows come from.

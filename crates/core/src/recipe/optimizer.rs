@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::OptimizerKind;
+use super::{OptimizerKind, OptimizerOffload};
 
 /// The optimizer and its constants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +28,9 @@ pub struct OptimizerSettings {
     pub loraplus_ratio: Option<f64>,
     /// Global gradient norm above which gradients are scaled down; `null` never clips.
     pub max_grad_norm: Option<f64>,
+    /// Where the states lie and updates are computed.
+    #[serde(skip_serializing_if = "OptimizerOffload::is_none")]
+    pub offload: OptimizerOffload,
 }
 
 impl Default for OptimizerSettings {
@@ -43,6 +46,7 @@ impl Default for OptimizerSettings {
             nesterov: false,
             loraplus_ratio: None,
             max_grad_norm: Some(1.0),
+            offload: OptimizerOffload::None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use rand::{RngExt, SeedableRng};
@@ -9,6 +10,8 @@ use rand_distr::StandardNormal;
 use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
+use super::sharded::{LayerCutter, LoadedLayer, RankShare, ShardedLayers};
+use super::sparsity::Sparsity;
 use super::stacked;
 use super::stacked::Stacked;
 use super::weight::{Weight, WeightKind, compute_dtype};
@@ -28,6 +31,17 @@ pub struct BaseModel {
     precision: Precision,
     device: Device,
     weights: BTreeMap<String, Weight>,
+    sharded: Option<SharedOut>,
+    /// What is left out of its linear weights.
+    sparsity: Sparsity,
+}
+
+/// Weights of which this process has a part.
+#[derive(Debug)]
+struct SharedOut {
+    layers: Arc<ShardedLayers>,
+    /// By name; what they show is the layer that lies in their window.
+    views: BTreeMap<String, Weight>,
 }
 
 impl BaseModel {
@@ -36,40 +50,91 @@ impl BaseModel {
     /// # Errors
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
-        let architecture = Architecture::from_config(&directory.join(CONFIG))?;
-        refuse_on(device, &architecture)?;
-        let checkpoint = Checkpoint::open_for(directory, &architecture)?;
-        // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
-        for head_dim in architecture.head_dims() {
-            attention::prepare(head_dim, compute_dtype(precision), device);
-        }
-        let expected = architecture.tensors();
-        let (plain, packed): (Vec<TensorShape>, Vec<TensorShape>) = expected
-            .into_iter()
-            .partition(|tensor| !stacked::is_mxfp4(&checkpoint, &tensor.name));
-        let is_packed = |name: &str| {
-            let owner = stacked::mxfp4_owner(name);
-            owner.is_some_and(|owner| packed.iter().any(|tensor| tensor.name == owner))
-        };
-        checkpoint.check(&plain, |name| is_ignored(name, &architecture) || is_packed(name))?;
-        let (kinds, stack) = (WeightKinds::new(&architecture), Stacked::of(&architecture));
-        let mut weights = BTreeMap::new();
-        for tensor in plain.into_iter().chain(packed) {
-            if let Some(stack) = stack.as_ref().filter(|stack| stack.parts(&tensor.name).is_some()) {
-                let read = |expert| stack.read(&checkpoint, &tensor, expert, precision);
-                store_experts(stack, &tensor.name, read, (precision, device), &mut weights)?;
-                continue;
-            }
-            let kind = kinds.of(&tensor.name);
-            let weight = Weight::load(&checkpoint, &tensor, kind, precision, device)?;
-            weights.insert(tensor.name, weight);
-        }
+        Self::load_share(directory, precision, device, None)
+    }
+
+    /// As [`BaseModel::load`]. Where a rank is told, the process has its share of the layers' linear weights only, and whole ones of
+    /// one layer at a time meanwhile; a [`Trainer`](crate::Trainer) that is linked with the other ranks gathers them.
+    ///
+    /// # Errors
+    /// As [`BaseModel::load`].
+    pub fn load_share(
+        directory: &Path,
+        precision: Precision,
+        device: &Device,
+        share: Option<RankShare>,
+    ) -> Result<Self, TrainError> {
+        let mut loader = BaseLoader::open(directory, precision, device)?;
+        // Layer by layer, and what lies beside them first.
+        let mut tensors = loader.next(|_| true);
+        tensors.sort_by_key(|tensor| layer_of(&tensor.name));
+        let mut weights = WeightSink::new(share, device);
+        loader.hand_over(tensors, |name, kind, weight| Ok(weights.take(name, kind, weight)?))?;
+        let (weights, sharded) = weights.finish(loader.base.architecture.layers.len())?;
         Ok(Self {
-            architecture,
-            precision,
-            device: device.clone(),
             weights,
+            sharded,
+            ..loader.base
         })
+    }
+
+    /// What one of several ranks has of this model.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn share_of(self, share: RankShare) -> Result<Self, TrainError> {
+        let kinds = WeightKinds::new(&self.architecture);
+        let mut all: Vec<(String, Weight)> = self.weights.into_iter().collect();
+        all.sort_by_key(|(name, _)| layer_of(name));
+        let mut weights = WeightSink::new(Some(share), &self.device);
+        for (name, weight) in all {
+            let kind = kinds.of(&name);
+            weights.take(name, kind, weight)?;
+        }
+        let (weights, sharded) = weights.finish(self.architecture.layers.len())?;
+        drop(kinds);
+        Ok(Self {
+            weights,
+            sharded,
+            sparsity: self.sparsity,
+            architecture: self.architecture,
+            precision: self.precision,
+            device: self.device,
+        })
+    }
+
+    /// As [`BaseModel::load`], with two of each four values of the linear weights; see [`Sparsity`]. No weight is dense but while it
+    /// is read.
+    ///
+    /// # Errors
+    /// As [`BaseModel::load`]; a weight whose rows are not whole groups of four, or for whose columns there are no norms.
+    pub fn load_sparse(
+        directory: &Path,
+        precision: Precision,
+        sparsity: Sparsity,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        sparsity.check(precision)?;
+        let mut loader = BaseLoader::open(directory, precision, device)?;
+        loader.read(|_| true, |name, weight| sparsity.apply(name, &weight))?;
+        let base = loader.into_base();
+        Ok(Self { sparsity, ..base })
+    }
+
+    /// The same model with two of each four values of its linear weights.
+    ///
+    /// # Errors
+    /// As [`BaseModel::load_sparse`].
+    pub fn sparsified(mut self, sparsity: Sparsity) -> Result<Self, TrainError> {
+        sparsity.check(self.precision)?;
+        let kinds = WeightKinds::new(&self.architecture);
+        for (name, weight) in &mut self.weights {
+            if kinds.of(name) == WeightKind::Linear {
+                *weight = sparsity.apply(name, weight)?;
+            }
+        }
+        self.sparsity = sparsity;
+        Ok(self)
     }
 
     /// Checks that the checkpoint in `directory` holds the tensors of `architecture`, and no others.
@@ -164,7 +229,10 @@ impl BaseModel {
             let value = value_of(&tensor, &architecture)?;
             if let Some(stack) = Stacked::of(&architecture).filter(|stack| stack.parts(&tensor.name).is_some()) {
                 let of_expert = |expert| Ok(value.get(expert)?);
-                store_experts(&stack, &tensor.name, of_expert, (precision, device), &mut weights)?;
+                store_experts(&stack, &tensor.name, of_expert, (precision, device), |name, weight| {
+                    weights.insert(name, weight);
+                    Ok(())
+                })?;
                 continue;
             }
             let kind = kinds.of(&tensor.name);
@@ -176,6 +244,8 @@ impl BaseModel {
             precision,
             device: device.clone(),
             weights,
+            sharded: None,
+            sparsity: Sparsity::default(),
         })
     }
 
@@ -187,6 +257,8 @@ impl BaseModel {
             precision: self.precision,
             device: self.device.clone(),
             weights: kept.map(|(name, weight)| (name.clone(), weight.clone())).collect(),
+            sharded: None,
+            sparsity: self.sparsity.clone(),
         }
     }
 
@@ -200,6 +272,11 @@ impl BaseModel {
         self.precision
     }
 
+    /// What is left out of the linear weights.
+    pub fn sparsity(&self) -> &Sparsity {
+        &self.sparsity
+    }
+
     /// Where the weights lie.
     pub fn device(&self) -> &Device {
         &self.device
@@ -210,30 +287,249 @@ impl BaseModel {
         compute_dtype(self.precision)
     }
 
-    /// Bytes of all weights in memory, block constants included.
+    /// Bytes of all weights in memory, block constants included; with the windows that weights are gathered into.
     pub fn bytes(&self) -> usize {
-        self.weights.values().map(Weight::bytes).sum()
+        let gathered = self.sharded.as_ref().map_or(0, |sharded| sharded.layers.bytes());
+        self.weights.values().map(Weight::bytes).sum::<usize>() + gathered
+    }
+
+    /// The part of the weights that this process has, where ranks share them out.
+    pub(crate) fn sharded(&self) -> Option<&Arc<ShardedLayers>> {
+        self.sharded.as_ref().map(|sharded| &sharded.layers)
+    }
+
+    /// Which rank's part it is; `None` of a whole model.
+    pub fn share(&self) -> Option<RankShare> {
+        self.sharded().map(|layers| layers.share())
     }
 
     /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized.
     ///
     /// # Errors
-    /// The architecture has no such tensor.
+    /// The architecture has no such tensor; ranks share it out.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         if let Some(stack) = Stacked::of(&self.architecture)
             && let Some((layer, parts)) = stack.parts(name)
         {
             return stack.join(parts, |expert, part| {
                 let name = format!("{layer}.{}", stack.experts.weight_name(expert, part));
-                Ok(self.weight(&name)?.exact()?)
+                Ok(self.whole_weight(&name)?.exact()?)
             });
         }
-        Ok(self.weight(name)?.exact()?)
+        Ok(self.whole_weight(name)?.exact()?)
     }
 
-    /// The weight `name` as it is stored.
+    /// The weight `name` as it is stored. Where ranks share it out, it has its values only while its layer is in the window.
     pub(crate) fn weight(&self, name: &str) -> Result<&Weight, WeightsError> {
-        self.weights.get(name).ok_or_else(|| missing(name.to_owned()))
+        let view = || self.sharded.as_ref()?.views.get(name);
+        let found = self.weights.get(name).or_else(view);
+        found.ok_or_else(|| missing(name.to_owned()))
+    }
+
+    /// The weight `name`, which has its values at any time.
+    fn whole_weight(&self, name: &str) -> Result<&Weight, TrainError> {
+        match self.weights.get(name) {
+            Some(weight) => Ok(weight),
+            None if self.weight(name).is_ok() => Err(TrainError::SharedOut {
+                tensor: name.to_owned(),
+            }),
+            None => Err(missing(name.to_owned()).into()),
+        }
+    }
+}
+
+/// Where weights go as they are loaded, layer by layer.
+struct WeightSink<'a> {
+    weights: BTreeMap<String, Weight>,
+    cutter: Option<LayerCutter>,
+    device: &'a Device,
+    /// The layer whose weights come now, and those that came.
+    layer: usize,
+    loaded: LoadedLayer,
+}
+
+impl<'a> WeightSink<'a> {
+    fn new(share: Option<RankShare>, device: &'a Device) -> Self {
+        Self {
+            weights: BTreeMap::new(),
+            cutter: share.map(LayerCutter::new),
+            device,
+            layer: 0,
+            loaded: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, name: String, kind: WeightKind, weight: Weight) -> candle_core::Result<()> {
+        match layer_of(&name) {
+            Some(layer) if self.cutter.is_some() && kind == WeightKind::Linear => {
+                self.go_to(layer)?;
+                self.loaded.push((name, weight));
+            }
+            _ => {
+                self.weights.insert(name, weight);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shares out the layers below.
+    fn go_to(&mut self, layer: usize) -> candle_core::Result<()> {
+        let Some(cutter) = &mut self.cutter else {
+            return Ok(());
+        };
+        while self.layer < layer {
+            cutter.push(std::mem::take(&mut self.loaded), self.device)?;
+            self.layer += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, layers: usize) -> candle_core::Result<(BTreeMap<String, Weight>, Option<SharedOut>)> {
+        self.go_to(layers)?;
+        let finished = self.cutter.map(|cutter| cutter.finish(self.device)).transpose()?;
+        let sharded = finished.map(|(layers, views)| SharedOut {
+            layers: Arc::new(layers),
+            views: views.into_iter().collect(),
+        });
+        Ok((self.weights, sharded))
+    }
+}
+
+/// The decoder layer that a tensor belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    let rest = name.strip_prefix("model.layers.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
+/// A base model while it is read, some of its tensors at a time.
+pub(crate) struct BaseLoader {
+    checkpoint: Checkpoint,
+    base: BaseModel,
+    /// What is not read yet.
+    tensors: Vec<TensorShape>,
+}
+
+impl BaseLoader {
+    /// The model in `directory`, with nothing read.
+    ///
+    /// # Errors
+    /// As [`BaseModel::load`].
+    pub(crate) fn open(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
+        let architecture = Architecture::from_config(&directory.join(CONFIG))?;
+        refuse_on(device, &architecture)?;
+        let checkpoint = Checkpoint::open_for(directory, &architecture)?;
+        // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
+        for head_dim in architecture.head_dims() {
+            attention::prepare(head_dim, compute_dtype(precision), device);
+        }
+        let expected = architecture.tensors();
+        let (plain, packed): (Vec<TensorShape>, Vec<TensorShape>) = expected
+            .into_iter()
+            .partition(|tensor| !stacked::is_mxfp4(&checkpoint, &tensor.name));
+        let is_packed = |name: &str| {
+            let owner = stacked::mxfp4_owner(name);
+            owner.is_some_and(|owner| packed.iter().any(|tensor| tensor.name == owner))
+        };
+        checkpoint.check(&plain, |name| is_ignored(name, &architecture) || is_packed(name))?;
+        Ok(Self {
+            checkpoint,
+            base: BaseModel {
+                architecture,
+                precision,
+                device: device.clone(),
+                weights: BTreeMap::new(),
+                sharded: None,
+                sparsity: Sparsity::default(),
+            },
+            tensors: plain.into_iter().chain(packed).collect(),
+        })
+    }
+
+    /// The tensors that `wants` names, and that were not read yet.
+    fn next(&mut self, wants: impl Fn(&str) -> bool) -> Vec<TensorShape> {
+        let (now, later) = std::mem::take(&mut self.tensors)
+            .into_iter()
+            .partition(|tensor| wants(&tensor.name));
+        self.tensors = later;
+        now
+    }
+
+    /// Reads tensors and hands their weights to `take`, those of experts one by one.
+    fn hand_over(
+        &self,
+        tensors: Vec<TensorShape>,
+        mut take: impl FnMut(String, WeightKind, Weight) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let BaseModel {
+            architecture,
+            precision,
+            device,
+            ..
+        } = &self.base;
+        let (kinds, stack) = (WeightKinds::new(architecture), Stacked::of(architecture));
+        for tensor in tensors {
+            if let Some(stack) = stack.as_ref().filter(|stack| stack.parts(&tensor.name).is_some()) {
+                let read = |expert| stack.read(&self.checkpoint, &tensor, expert, *precision);
+                store_experts(stack, &tensor.name, read, (*precision, device), |name, weight| {
+                    take(name, WeightKind::Linear, weight)
+                })?;
+                continue;
+            }
+            let kind = kinds.of(&tensor.name);
+            let weight = Weight::load(&self.checkpoint, &tensor, kind, *precision, device)?;
+            take(tensor.name, kind, weight)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the tensors that `wants` names; each linear weight is kept as `store` has it.
+    ///
+    /// # Errors
+    /// As [`BaseModel::load`]; those of `store`.
+    pub(crate) fn read(
+        &mut self,
+        wants: impl Fn(&str) -> bool,
+        store: impl Fn(&str, Weight) -> Result<Weight, TrainError>,
+    ) -> Result<(), TrainError> {
+        let (tensors, mut read) = (self.next(wants), BTreeMap::new());
+        self.hand_over(tensors, |name, kind, weight| {
+            let weight = match kind {
+                WeightKind::Linear => store(&name, weight)?,
+                WeightKind::Dense | WeightKind::Exact => weight,
+            };
+            read.insert(name, weight);
+            Ok(())
+        })?;
+        self.base.weights.extend(read);
+        Ok(())
+    }
+
+    /// The model as far as it is read.
+    pub(crate) fn base(&self) -> &BaseModel {
+        &self.base
+    }
+
+    /// Leaves values out of the linear weights that were read, where `wants` names them.
+    ///
+    /// # Errors
+    /// As [`BaseModel::load_sparse`].
+    pub(crate) fn sparsify(&mut self, wants: impl Fn(&str) -> bool, sparsity: &Sparsity) -> Result<(), TrainError> {
+        let kinds = WeightKinds::new(&self.base.architecture);
+        for (name, weight) in &mut self.base.weights {
+            if wants(name) && kinds.of(name) == WeightKind::Linear {
+                *weight = sparsity.apply(name, weight)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The model with what was left out of it.
+    pub(crate) fn into_sparse_base(self, sparsity: Sparsity) -> BaseModel {
+        BaseModel { sparsity, ..self.base }
+    }
+
+    fn into_base(self) -> BaseModel {
+        self.base
     }
 }
 
@@ -318,13 +614,13 @@ impl<'a> WeightKinds<'a> {
     }
 }
 
-/// Puts the projections of all experts, from their parts (in, outs) of the stacked tensor `name`, into `weights`.
+/// Hands the projections of all experts, from their parts (in, outs) of the stacked tensor `name`, to `take`.
 fn store_experts(
     stack: &Stacked<'_>,
     name: &str,
     of_expert: impl Fn(usize) -> Result<Tensor, TrainError>,
     (precision, device): (Precision, &Device),
-    weights: &mut BTreeMap<String, Weight>,
+    mut take: impl FnMut(String, Weight) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
     let Some((layer, parts)) = stack.parts(name) else {
         return Ok(());
@@ -340,7 +636,7 @@ fn store_experts(
                 precision,
                 device,
             )?;
-            weights.insert(name, weight);
+            take(name, weight)?;
         }
     }
     Ok(())

@@ -8,9 +8,9 @@ use half::bf16;
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
-use peft_tune_core::recipe::{ActivationQuantization, Precision};
+use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware};
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
-use peft_tune_kernels::quant::{Element, Int8, Int8Blocks, Nf4, QuantError, Quantized};
+use peft_tune_kernels::quant::{Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
 
 /// What a weight is stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) enum Weight {
     Quantized(QuantizedRows),
 }
 
-/// Rows of a quantized weight; products widen them block by block.
+/// Rows of a quantized or sparse weight; products widen them block by block.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantizedRows {
     codes: Codes,
@@ -51,11 +51,13 @@ pub(crate) struct QuantizedRows {
     activations: ActivationQuantization,
 }
 
-/// A quantized weight (out, in).
+/// A quantized or sparse weight (out, in).
 #[derive(Clone, Debug)]
 pub(crate) enum Codes {
     Nf4(Nf4),
     Int8(Int8),
+    /// Values as they are, of which two of each four are left out.
+    Sparse(Sparse),
 }
 
 impl Codes {
@@ -87,10 +89,31 @@ impl Codes {
         Ok(None)
     }
 
+    /// Zeros in the form of a merged model; `None` where merged models are not quantized.
+    fn zeros(shape: (usize, usize), form: QuantizationAware, device: &Device) -> candle_core::Result<Option<Self>> {
+        Ok(match form {
+            QuantizationAware::Int8 => Some(Self::Int8(Int8::zeros_in_rows(shape, device)?)),
+            QuantizationAware::Nf4 => Some(Self::Nf4(Nf4::zeros(shape, device)?)),
+            QuantizationAware::None => None,
+        })
+    }
+
+    fn replace_rows(&self, start: usize, rows: &Tensor) -> Result<(), QuantError> {
+        match self {
+            Self::Nf4(codes) => codes.replace_rows(start, rows),
+            Self::Int8(codes) => codes.replace_rows(start, rows),
+            Self::Sparse(_) => {
+                let message = "sparse values have no codes to replace".to_owned();
+                Err(candle_core::Error::Msg(message).into())
+            }
+        }
+    }
+
     fn shape(&self) -> (usize, usize) {
         match self {
             Self::Nf4(codes) => codes.shape(),
             Self::Int8(codes) => codes.shape(),
+            Self::Sparse(codes) => codes.shape(),
         }
     }
 
@@ -98,6 +121,7 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.bytes(),
             Self::Int8(codes) => codes.bytes(),
+            Self::Sparse(codes) => codes.bytes(),
         }
     }
 
@@ -105,6 +129,7 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.dequantize_rows(rows, dtype),
             Self::Int8(codes) => codes.dequantize_rows(rows, dtype),
+            Self::Sparse(codes) => codes.dequantize_rows(rows, dtype),
         }
     }
 
@@ -112,6 +137,7 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.dequantize_rows_into(rows, into),
             Self::Int8(codes) => codes.dequantize_rows_into(rows, into),
+            Self::Sparse(codes) => codes.dequantize_rows_into(rows, into),
         }
     }
 
@@ -124,6 +150,7 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.fill_block(rows, columns, into),
             Self::Int8(codes) => codes.fill_block(rows, columns, into),
+            Self::Sparse(codes) => codes.fill_block(rows, columns, into),
         }
     }
 
@@ -131,6 +158,7 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.fill_int8(rows, columns, into),
             Self::Int8(codes) => codes.fill_int8(rows, columns, into),
+            Self::Sparse(codes) => codes.fill_int8(rows, columns, into),
         }
     }
 
@@ -138,6 +166,7 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.device().is_cpu(),
             Self::Int8(codes) => codes.device().is_cpu(),
+            Self::Sparse(codes) => codes.device().is_cpu(),
         }
     }
 
@@ -145,6 +174,15 @@ impl Codes {
         Ok(match self {
             Self::Nf4(codes) => Self::Nf4(codes.to_device(device)?),
             Self::Int8(codes) => Self::Int8(codes.to_device(device)?),
+            Self::Sparse(codes) => Self::Sparse(codes.to_device(device)?),
+        })
+    }
+
+    fn map(&self, change: &mut dyn FnMut(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
+        Ok(match self {
+            Self::Nf4(codes) => Self::Nf4(codes.map(change)?),
+            Self::Int8(codes) => Self::Int8(codes.map(change)?),
+            Self::Sparse(codes) => Self::Sparse(codes.map(change)?),
         })
     }
 
@@ -154,6 +192,8 @@ impl Codes {
         match self {
             Self::Nf4(_) => matches!(precision, Precision::Nf4 | Precision::Nf4Double),
             Self::Int8(_) => precision == Precision::Int8,
+            // Made of dense weights, never read.
+            Self::Sparse(_) => false,
         }
     }
 }
@@ -234,12 +274,85 @@ impl Weight {
         })
     }
 
+    /// Codes of zeros (out, in) in the form of a merged model, multiplied in `dtype`; `None` where merged models are not quantized.
+    ///
+    /// # Errors
+    /// Memory.
+    pub(crate) fn zeros(
+        shape: (usize, usize),
+        form: QuantizationAware,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Option<Self>> {
+        let codes = Codes::zeros(shape, form, device)?;
+        Ok(codes.map(|codes| Self::quantized(codes, dtype)))
+    }
+
+    /// Quantizes `rows` in place of those from `start` on of a weight that [`Weight::zeros`] made: whatever shares the codes sees
+    /// them change. Rows with a value that is not finite are not-a-number from then on.
+    ///
+    /// # Errors
+    /// Rows of another shape, or within blocks; a dense weight.
+    pub(crate) fn replace_rows(&self, start: usize, rows: &Tensor) -> candle_core::Result<()> {
+        let Self::Quantized(weight) = self else {
+            candle_core::bail!("a dense weight has no codes to replace");
+        };
+        let replaced = weight.codes.replace_rows(weight.rows.start + start, rows);
+        replaced.map_err(candle_core::Error::wrap)
+    }
+
     /// The same weight for products that take their activations in 8 bits; a dense one as it is.
     pub(crate) fn with_activations(self, activations: ActivationQuantization) -> Self {
         match self {
             Self::Dense(tensor) => Self::Dense(tensor),
             Self::Quantized(weight) => Self::Quantized(QuantizedRows { activations, ..weight }),
         }
+    }
+
+    /// The same weight with two of each four values of a row, those of the largest scores; see [`Sparse::compress`]. One that is
+    /// compressed already stays as it is.
+    ///
+    /// # Errors
+    /// As [`Sparse::compress`]; `name` is the weight's.
+    pub(crate) fn sparsified(&self, name: &str, decides: DType, norms: Option<&[f32]>) -> Result<Self, TrainError> {
+        let Self::Dense(tensor) = self else {
+            return Ok(self.clone());
+        };
+        let sparse = Sparse::compress(tensor, decides, norms).map_err(|source| WeightsError::Quantized {
+            tensor: name.to_owned(),
+            source,
+        })?;
+        Ok(Self::quantized(Codes::Sparse(sparse), tensor.dtype()))
+    }
+
+    /// The same weight on other tensors: what `change` makes of each of its own, in their order; of the same shape and dtype.
+    pub(crate) fn map(
+        &self,
+        change: &mut dyn FnMut(&Tensor) -> candle_core::Result<Tensor>,
+    ) -> candle_core::Result<Self> {
+        Ok(match self {
+            Self::Dense(tensor) => Self::Dense(change(tensor)?),
+            Self::Quantized(weight) => Self::Quantized(QuantizedRows {
+                codes: weight.codes.map(change)?,
+                rows: weight.rows.clone(),
+                ..*weight
+            }),
+        })
+    }
+
+    /// The tensors that it consists of, in the order of [`Weight::map`].
+    pub(crate) fn tensors(&self) -> candle_core::Result<Vec<Tensor>> {
+        let mut all = Vec::new();
+        self.map(&mut |tensor| {
+            all.push(tensor.clone());
+            Ok(tensor.clone())
+        })?;
+        Ok(all)
+    }
+
+    /// A weight of the same shapes and dtypes that holds no memory.
+    pub(crate) fn without_values(&self) -> candle_core::Result<Self> {
+        self.map(&mut |tensor| Tensor::zeros((), tensor.dtype(), tensor.device())?.broadcast_as(tensor.shape()))
     }
 
     /// Bytes of the whole weight with its block constants.
@@ -268,7 +381,10 @@ impl Weight {
     pub(crate) fn exact(&self) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense(tensor) => Ok(tensor.clone()),
-            Self::Quantized(weight) => weight.dense(DType::F32),
+            Self::Quantized(weight) => weight.dense(match &weight.codes {
+                Codes::Sparse(values) => values.dtype(),
+                Codes::Nf4(_) | Codes::Int8(_) => DType::F32,
+            }),
         }
     }
 
@@ -310,6 +426,11 @@ impl QuantizedMatrix for QuantizedRows {
         match self.codes {
             Codes::Nf4(_) => "nf4",
             Codes::Int8(_) => "int8",
+            Codes::Sparse(ref values) => match values.dtype() {
+                DType::BF16 => "sparse_bf16",
+                DType::F16 => "sparse_fp16",
+                _ => "sparse_fp32",
+            },
         }
     }
 
@@ -348,5 +469,102 @@ pub(crate) fn compute_dtype(precision: Precision) -> DType {
         Precision::Fp32 => DType::F32,
         Precision::Fp16 => DType::F16,
         _ => DType::BF16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peft_tune_kernels::ops::matmul::{Term, nn_sum, nt_sum};
+
+    use super::*;
+
+    fn values(rows: usize, columns: usize, seed: usize) -> Vec<f32> {
+        let value = |index: usize| ((index * 2_654_435_761 + seed * 40_503) % 2003) as f32 / 1001.0 - 1.0;
+        (0..rows * columns).map(value).collect()
+    }
+
+    /// The value that stays, 0 for what is left out: a loop over the group in F64.
+    fn kept(weight: &[f64], column: usize) -> f64 {
+        let first = column / 4 * 4;
+        let larger = |other: &usize| {
+            let (own, other_size) = (weight[column].abs(), weight[*other].abs());
+            other_size > own || (other_size == own && *other < column)
+        };
+        match (first..first + 4).filter(larger).count() < 2 {
+            true => weight[column],
+            false => 0.0,
+        }
+    }
+
+    /// x W^T and dy W of a sparse weight, against loops in F64, and in every bit those of the dense weight of the same values.
+    #[test]
+    fn products_of_a_sparse_weight_are_those_of_the_masked_one() {
+        // Rows below and above those of AMX; groups that end within a vector, a micro-panel and a KC block.
+        for [tokens, outputs, inputs] in [[3, 8, 12], [20, 50, 100], [64, 130, 1036], [33, 1100, 36], [40, 96, 4]] {
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let tensor = |rows, columns, seed| {
+                    let values = values(rows, columns, seed);
+                    let tensor = Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
+                    tensor.to_dtype(dtype).unwrap()
+                };
+                let wide = |tensor: &Tensor| -> Vec<Vec<f64>> {
+                    let rows = tensor.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+                    rows.into_iter()
+                        .map(|row| row.into_iter().map(f64::from).collect())
+                        .collect()
+                };
+                let (x, dy, w) = (
+                    tensor(tokens, inputs, 1),
+                    tensor(tokens, outputs, 2),
+                    tensor(outputs, inputs, 3),
+                );
+                let sparse = Weight::Dense(w.clone()).sparsified("w", dtype, None).unwrap();
+                let rows = wide(&w).into_iter();
+                let masked: Vec<Vec<f64>> = rows.map(|row| (0..inputs).map(|at| kept(&row, at)).collect()).collect();
+                assert_eq!(wide(&sparse.dense().unwrap()), masked);
+                let y = nt_sum(&[Term::new(&x, sparse.factor(), 1.0)]).unwrap();
+                let dx = nn_sum(&[Term::new(&dy, sparse.factor(), 1.0)]).unwrap();
+                // To the bit.
+                let dense = sparse.dense().unwrap();
+                assert_eq!(wide(&y), wide(&nt_sum(&[Term::new(&x, &dense, 1.0)]).unwrap()));
+                assert_eq!(wide(&dx), wide(&nn_sum(&[Term::new(&dy, &dense, 1.0)]).unwrap()));
+                let tolerance = match dtype {
+                    DType::F32 => 1e-5,
+                    _ => 1e-2,
+                };
+                let close = |got: f64, expected: f64, size: f64| (got - expected).abs() <= tolerance * size.max(1.0);
+                let (x, dy) = (wide(&x), wide(&dy));
+                for (token, row) in wide(&y).iter().enumerate() {
+                    for (output, got) in row.iter().enumerate() {
+                        let terms = x[token].iter().zip(&masked[output]).map(|(x, w)| x * w);
+                        let (sum, size) =
+                            terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + f64::abs(term)));
+                        assert!(close(*got, sum, size), "{dtype:?} y {token} {output}: {got} {sum}");
+                    }
+                }
+                for (token, row) in wide(&dx).iter().enumerate() {
+                    for (input, got) in row.iter().enumerate() {
+                        let terms = dy[token].iter().zip(&masked).map(|(dy, w)| dy * w[input]);
+                        let (sum, size) =
+                            terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + f64::abs(term)));
+                        assert!(close(*got, sum, size), "{dtype:?} dx {token} {input}: {got} {sum}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_a_sparse_weight_are_those_of_the_whole() {
+        let w = Tensor::from_vec(values(12, 20, 5), (12, 20), &Device::Cpu).unwrap();
+        let sparse = Weight::Dense(w).sparsified("w", DType::F32, None).unwrap();
+        let whole = sparse.dense().unwrap().to_vec2::<f32>().unwrap();
+        let part = sparse.rows(5, 4).unwrap();
+        assert_eq!(part.dense().unwrap().to_vec2::<f32>().unwrap(), whole[5..9]);
+        assert_eq!(sparse.bytes(), 12 * 20 / 2 * 4 + 12 * 20 / 8);
+        // What is sparse already stays as it is, and codes are none of its business.
+        let again = sparse.sparsified("w", DType::F32, None).unwrap();
+        assert_eq!(again.dense().unwrap().to_vec2::<f32>().unwrap(), whole);
+        assert_eq!(sparse.exact().unwrap().dtype(), DType::F32);
     }
 }

@@ -51,10 +51,22 @@ impl MicroBatch {
     /// Adds a document; `labels` is as long as `input_ids` and not shifted.
     pub fn push(&mut self, input_ids: &[u32], labels: impl Iterator<Item = i64>) {
         self.input_ids.extend_from_slice(input_ids);
+        // All at once: the last one is no label's.
+        self.targets.reserve(input_ids.len());
         self.targets.extend(labels.skip(1));
         self.targets.resize(self.input_ids.len(), IGNORE);
         self.positions.extend(0..input_ids.len() as u32);
         self.offsets.push(self.input_ids.len() as u32);
+    }
+
+    /// Adds the documents of another stream.
+    pub(crate) fn append(&mut self, other: &Self) {
+        let first = self.tokens() as u32;
+        self.input_ids.extend_from_slice(&other.input_ids);
+        self.targets.extend_from_slice(&other.targets);
+        self.positions.extend_from_slice(&other.positions);
+        self.offsets
+            .extend(other.offsets.iter().skip(1).map(|offset| first + offset));
     }
 
     /// Tokens in the stream.

@@ -199,6 +199,8 @@ pub enum DataError {
     },
     #[error("the rows cannot become a table of tokens: {source}; split the data into smaller sets")]
     Unwritten { source: std::io::Error },
+    #[error("`data.tokenizing_workers` is {count}, and so many threads cannot be started: {message}; write fewer")]
+    Workers { count: usize, message: String },
     #[error("cannot start the thread that prepares batches: {source}")]
     Thread { source: std::io::Error },
 }

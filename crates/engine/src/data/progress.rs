@@ -55,6 +55,36 @@ impl DataProgress {
     }
 }
 
+/// What tokenising took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tokenized {
+    pub rows: u64,
+    /// Bytes of the files that were read.
+    pub bytes: u64,
+    pub seconds: f64,
+    /// Threads that tokenised.
+    pub workers: usize,
+}
+
+static TOKENIZED: Mutex<Option<Tokenized>> = Mutex::new(None);
+
+/// What this process has tokenised, all sets together; `None` where it found all in the cache.
+pub fn tokenized_so_far() -> Option<Tokenized> {
+    *TOKENIZED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A set is tokenised.
+pub(super) fn tokenized(set: &Tokenized) {
+    let mut all = TOKENIZED.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = all.unwrap_or_default();
+    *all = Some(Tokenized {
+        rows: before.rows + set.rows,
+        bytes: before.bytes + set.bytes,
+        seconds: before.seconds + set.seconds,
+        workers: set.workers,
+    });
+}
+
 static DONE: AtomicU64 = AtomicU64::new(0);
 static NOW: Mutex<DataProgress> = Mutex::new(DataProgress {
     stage: None,

@@ -165,6 +165,11 @@ impl BatchSource {
         rows.div_ceil(self.batch.global_batch() as u64).max(1)
     }
 
+    /// Steps whose micro-batches are prepared ahead of the one that is under way.
+    pub fn prefetch_depth(&self) -> usize {
+        self.batch.prefetch_depth
+    }
+
     /// The micro-batches of step `step`, which counts from 0.
     pub fn global_batch(&self, step: u64) -> Vec<MicroBatch> {
         let (micro_batch, first) = (self.batch.micro_batch, step * self.batch.global_batch() as u64);
@@ -462,9 +467,11 @@ mod tests {
                     micro_batch,
                     gradient_accumulation,
                     devices,
+                    sharding: peft_tune_core::recipe::Sharding::None,
                     sequence_length: 16,
                     packing,
                     group_by_length,
+                    prefetch_depth: 0,
                 };
                 mixed([(&first, weight), (&second, 1.0 - weight)], &batch, 1)
             };

@@ -4,14 +4,16 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::encode::encode;
 use super::example::Example;
 use super::format::RowParser;
 use super::meter::{Meter, bytes_of};
-use super::progress::{self, ReadingStage};
+use super::progress::{self, ReadingStage, Tokenized};
 use super::readers::{count_rows, read_rows};
 use super::room::Room;
 use super::split::{HeldOutRows, Located, PieceJoiner};
@@ -19,6 +21,9 @@ use super::token_writer::{Set, TokenWriter};
 use super::{DataError, Vocabulary};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
+/// Stack of the threads that read and tokenise where data are made ready for other processes: less than any thread of theirs has, which
+/// read the same tokenizer and template behind them.
+pub const TOKENIZING_STACK_BYTES: usize = 3 << 19;
 /// Rows that are tokenised at once ...
 const ROWS_AT_ONCE: usize = 2048;
 /// ... or bytes of their text.
@@ -71,7 +76,9 @@ pub(super) fn tokenize(source: Source, writer: &mut TokenWriter, folder: Option<
         joiners: Default::default(),
         waiting: Vec::new(),
         waiting_bytes: 0,
+        pool: workers(settings.tokenizing_workers)?,
     };
+    let started = Instant::now();
     let limit = settings.max_rows.unwrap_or(usize::MAX);
     let (fraction, files) = match &settings.held_out {
         HeldOut::Fraction(fraction) => (*fraction, &[][..]),
@@ -97,7 +104,32 @@ pub(super) fn tokenize(source: Source, writer: &mut TokenWriter, folder: Option<
         }
     }
     work.read(files, usize::MAX, &HeldOutRows::default(), Set::HeldOut)?;
+    progress::tokenized(&Tokenized {
+        rows: work.tokenised as u64,
+        bytes: work.meter.bytes(),
+        seconds: started.elapsed().as_secs_f64(),
+        workers: work
+            .pool
+            .as_ref()
+            .map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads),
+    });
     Ok(())
+}
+
+/// Threads of their own, as many as asked for; `None` for the caller's.
+fn workers(asked: Option<usize>) -> Result<Option<ThreadPool>, DataError> {
+    let Some(count) = asked.filter(|count| *count != rayon::current_num_threads()) else {
+        return Ok(None);
+    };
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(count)
+        .stack_size(TOKENIZING_STACK_BYTES)
+        .thread_name(|number| format!("tokenize-{number}"))
+        .build();
+    pool.map(Some).map_err(|error| DataError::Workers {
+        count,
+        message: error.to_string(),
+    })
 }
 
 /// Rows on their way.
@@ -117,6 +149,8 @@ struct Tokenizing<'a> {
     /// Rows that are tokenised next, in order.
     waiting: Vec<(Set, Located)>,
     waiting_bytes: usize,
+    /// The threads that tokenise, where they are not the caller's.
+    pool: Option<ThreadPool>,
 }
 
 impl Tokenizing<'_> {
@@ -196,21 +230,28 @@ impl Tokenizing<'_> {
         let waiting = std::mem::take(&mut self.waiting);
         // Rows behind one at fault need not be looked at; those before it may hold the one that is told.
         let at_fault = AtomicUsize::new(usize::MAX);
-        let rows: Vec<_> = waiting
-            .par_iter()
-            .enumerate()
-            .map(|(index, (_, (location, example)))| {
-                if index > at_fault.load(Relaxed) {
-                    return Ok(None);
-                }
-                let row = encode(location, example, self.vocabulary, self.settings.loss_on);
-                if row.is_err() {
-                    at_fault.fetch_min(index, Relaxed);
-                }
-                progress::count();
-                row
-            })
-            .collect();
+        let (vocabulary, loss_on) = (self.vocabulary, self.settings.loss_on);
+        let encoded = || -> Vec<_> {
+            waiting
+                .par_iter()
+                .enumerate()
+                .map(|(index, (_, (location, example)))| {
+                    if index > at_fault.load(Relaxed) {
+                        return Ok(None);
+                    }
+                    let row = encode(location, example, vocabulary, loss_on);
+                    if row.is_err() {
+                        at_fault.fetch_min(index, Relaxed);
+                    }
+                    progress::count();
+                    row
+                })
+                .collect()
+        };
+        let rows = match &self.pool {
+            Some(pool) => pool.install(encoded),
+            None => encoded(),
+        };
         for ((set, _), row) in waiting.iter().zip(rows) {
             self.writer.push(*set, row?).map_err(Failure::Write)?;
         }

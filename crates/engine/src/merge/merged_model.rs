@@ -8,14 +8,14 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 
-use super::tensor_file::{TensorEntry, write_tensors};
+use super::tensor_file::{EntryDtype, TensorEntry, write_tensors};
 use crate::base::{BaseModel, Stacked};
 use crate::model::update_norm;
 use crate::training::TrainedSet;
 use crate::{TrainError, Trainer};
-use peft_tune_core::architecture::{Dtype, ExpertPart, ExpertWeight};
+use peft_tune_core::architecture::{Architecture, Dtype, ExpertPart, ExpertWeight};
 use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
-use peft_tune_kernels::ops::{expert_parts, matmul};
+use peft_tune_kernels::ops::{expert_parts, matmul, merged_rows};
 
 /// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
 pub struct MergedModel<'a> {
@@ -45,6 +45,10 @@ impl<'a> MergedModel<'a> {
             whole: trained.plan.whole_slots(),
             linears: trained.plan.adapters(),
         })
+    }
+
+    pub(super) fn architecture(&self) -> &Architecture {
+        self.base.architecture()
     }
 
     /// The tensor `name` of the base checkpoint as the training has left it, F32 on the training's device.
@@ -127,7 +131,7 @@ impl<'a> MergedModel<'a> {
     fn merged_weight(&self, linear: &AdaptedLinear, slots: &LinearSlots, weight: Tensor) -> Result<Tensor, TrainError> {
         let parameters = &self.trained.parameters;
         let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
-        let merged = (&weight + (matmul::nn(&b, &a)? * linear.scaling)?)?;
+        let merged = merged_rows::merge(&weight, &a, &b, linear.scaling)?;
         let Some(magnitude) = slots.magnitude else {
             return Ok(merged);
         };
@@ -176,7 +180,7 @@ pub fn write_checkpoint(path: &Path, tensors: &BTreeMap<String, Tensor>, dtype: 
         .map(|(name, tensor)| TensorEntry {
             name: name.clone(),
             shape: tensor.dims().to_vec(),
-            dtype,
+            dtype: EntryDtype::Float(dtype),
         })
         .collect();
     write_tensors(path, &entries, &mut |name| Ok(tensors[name].clone()))?;

@@ -6,7 +6,8 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value, json};
 
-use super::tensor_file::{TensorEntry, write_tensors};
+use super::quantized_weights::{QuantizedWeights, WeightQuantization, is_companion};
+use super::tensor_file::{EntryDtype, TensorEntry, write_tensors};
 use crate::base::{CONFIG, mxfp4_owner};
 use crate::checkpoint::Checkpoint;
 use crate::whole_file::write_whole;
@@ -48,6 +49,8 @@ pub struct ModelDirectory<'a> {
     pub dtype: WrittenDtype,
     /// Most bytes of one weight file, header not counted; a tensor above it has a file of its own.
     pub shard_bytes: usize,
+    /// What the weights of linear layers are quantized to, in bitsandbytes' form.
+    pub quantization: Option<WeightQuantization>,
 }
 
 impl ModelDirectory<'_> {
@@ -58,12 +61,21 @@ impl ModelDirectory<'_> {
     /// is larger than one shard.
     ///
     /// # Errors
-    /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read.
+    /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read; weights that cannot be
+    /// quantized in a form that other programs load.
     pub fn write(&self, output: &Path, model: &MergedModel<'_>) -> Result<(), TrainError> {
         let architecture = Architecture::from_config(&self.source.join(CONFIG))?;
         std::fs::create_dir_all(output).map_err(|source| in_out(output, source))?;
         let whole = Checkpoint::open(self.source)?;
         let (mut entries, alone) = self.entries(&architecture, &whole);
+        let quantized = self.quantization.map(|kind| {
+            let dtype = self.compute_dtype(&architecture);
+            QuantizedWeights::of(model, kind, dtype)
+        });
+        let quantized = quantized.transpose()?;
+        if let Some(quantized) = &quantized {
+            entries = quantized.in_place_of(entries);
+        }
         if architecture.within.is_some() {
             entries.extend(whole.beside_language_model());
         }
@@ -71,9 +83,13 @@ impl ModelDirectory<'_> {
         let mut index = BTreeMap::new();
         for (number, shard) in shards.iter().enumerate() {
             let file = shard_name(number, shards.len());
-            write_tensors(&output.join(&file), shard, &mut |name| match alone.get(name) {
-                Some(alone) => model.tensor(alone),
-                None => whole.stored(name),
+            write_tensors(&output.join(&file), shard, &mut |name| {
+                let quantized = quantized.as_ref().and_then(|quantized| quantized.tensor(name));
+                match (quantized, alone.get(name)) {
+                    (Some(value), _) => Ok(value),
+                    (None, Some(alone)) => model.tensor(alone),
+                    (None, None) => whole.stored(name),
+                }
             })?;
             index.extend(shard.iter().map(|entry| (entry.name.as_str(), file.clone())));
         }
@@ -85,7 +101,15 @@ impl ModelDirectory<'_> {
         for name in COPIED {
             copy(&self.source.join(name), &output.join(name))?;
         }
-        self.write_config(output)
+        self.write_config(output, quantized.as_ref())
+    }
+
+    /// Dtype of what is not quantized.
+    fn compute_dtype(&self, architecture: &Architecture) -> Dtype {
+        match self.dtype {
+            WrittenDtype::All(dtype) => dtype,
+            WrittenDtype::AsStored => architecture.dtype.unwrap_or(Dtype::F32),
+        }
     }
 
     /// The tensors of the language model under the names that the source has for them, and the name of each in the language
@@ -109,7 +133,7 @@ impl ModelDirectory<'_> {
             };
             alone.insert(name.to_owned(), tensor.name.clone());
             entries.push(TensorEntry {
-                dtype,
+                dtype: EntryDtype::Float(dtype),
                 name: name.to_owned(),
                 shape: tensor.shape,
             });
@@ -117,13 +141,16 @@ impl ModelDirectory<'_> {
         (entries, alone)
     }
 
-    /// Copies `config.json`, less what is no longer true: plain weights are not quantized.
-    fn write_config(&self, output: &Path) -> Result<(), TrainError> {
+    /// Copies `config.json`, less what is no longer true: how the weights are quantized.
+    fn write_config(&self, output: &Path, quantized: Option<&QuantizedWeights>) -> Result<(), TrainError> {
         let path = self.source.join(CONFIG);
         let text = std::fs::read(&path).map_err(|source| in_out(&path, source))?;
         let parsed = serde_json::from_slice(&text);
         let mut config: Map<String, Value> = parsed.map_err(|source| in_out(&path, source.into()))?;
         config.shift_remove("quantization_config");
+        if let Some(quantized) = quantized {
+            config.insert("quantization_config".to_owned(), quantized.configuration());
+        }
         if let WrittenDtype::All(dtype) = self.dtype {
             let key = if config.contains_key("dtype") {
                 "dtype"
@@ -149,7 +176,7 @@ impl Checkpoint {
         Some(TensorEntry {
             name: name.to_owned(),
             shape: self.raw(name)?.shape.to_vec(),
-            dtype: self.dtype(name)?,
+            dtype: EntryDtype::Float(self.dtype(name)?),
         })
     }
 
@@ -163,10 +190,10 @@ impl Checkpoint {
             }
             .into());
         };
-        let dtype = match entry.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::Bf16 => DType::BF16,
+        let dtype = match self.dtype(name) {
+            Some(Dtype::F16) => DType::F16,
+            Some(Dtype::Bf16) => DType::BF16,
+            Some(Dtype::F32) | None => DType::F32,
         };
         Ok(self.tensor(name, &entry.shape, dtype, &Device::Cpu)?)
     }
@@ -208,12 +235,13 @@ impl BaseModel {
     }
 }
 
-/// Divides tensors into files of at most `limit` bytes, in their order.
+/// Divides tensors into files of at most `limit` bytes, in their order. What belongs to a quantized weight stays beside it: other
+/// programs look for it in the same file.
 fn shards(entries: &[TensorEntry], limit: usize) -> Vec<Vec<TensorEntry>> {
     let mut shards: Vec<Vec<TensorEntry>> = vec![Vec::new()];
     let mut filled = 0;
     for entry in entries {
-        if filled > 0 && filled + entry.bytes() > limit {
+        if filled > 0 && filled + entry.bytes() > limit && !is_companion(&entry.name) {
             shards.push(Vec::new());
             filled = 0;
         }
@@ -232,7 +260,7 @@ fn shard_name(number: usize, of: usize) -> String {
     }
 }
 
-fn name_of(dtype: Dtype) -> &'static str {
+pub(super) fn name_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F32 => "float32",
         Dtype::F16 => "float16",
@@ -270,7 +298,7 @@ mod tests {
         let entry = |name: &str, elements| TensorEntry {
             name: name.to_owned(),
             shape: vec![elements],
-            dtype: Dtype::F32,
+            dtype: EntryDtype::Float(Dtype::F32),
         };
         let entries = [entry("a", 100), entry("b", 1), entry("c", 1), entry("d", 2)];
         let names = |limit| -> Vec<String> {
@@ -281,6 +309,10 @@ mod tests {
         assert_eq!(names(12), ["a", "bc", "d"]);
         assert_eq!(names(16), ["a", "bcd"]);
         assert_eq!(names(416), ["abcd"]);
+        let entries =
+            ["q.weight", "q.weight.absmax", "q.weight.quant_map", "k.weight", "k.SCB"].map(|name| entry(name, 2));
+        let sizes: Vec<usize> = shards(&entries, 8).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [3, 2]);
         assert_eq!(shard_name(0, 1), "model.safetensors");
         assert_eq!(shard_name(1, 3), "model-00002-of-00003.safetensors");
     }

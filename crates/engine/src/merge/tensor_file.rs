@@ -23,7 +23,17 @@ use peft_tune_core::architecture::Dtype;
 pub(crate) struct TensorEntry {
     pub name: String,
     pub shape: Vec<usize>,
-    pub dtype: Dtype,
+    pub dtype: EntryDtype,
+}
+
+/// What the elements of a file's tensor are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryDtype {
+    Float(Dtype),
+    /// Bytes, from a U8 tensor.
+    U8,
+    /// Signed bytes, from a U8 tensor of their bits.
+    I8,
 }
 
 impl TensorEntry {
@@ -103,9 +113,10 @@ fn converted(entry: &TensorEntry, tensor: &Tensor) -> Result<Tensor, TrainError>
         .into());
     }
     let dtype = match entry.dtype {
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::Bf16 => DType::BF16,
+        EntryDtype::Float(Dtype::F32) => DType::F32,
+        EntryDtype::Float(Dtype::F16) => DType::F16,
+        EntryDtype::Float(Dtype::Bf16) => DType::BF16,
+        EntryDtype::U8 | EntryDtype::I8 => DType::U8,
     };
     Ok(tensor.to_dtype(dtype)?.to_device(&Device::Cpu)?.contiguous()?)
 }
@@ -118,18 +129,21 @@ fn write_error(path: &Path, error: io::Error) -> TrainError {
     .into()
 }
 
-fn width(dtype: Dtype) -> usize {
+fn width(dtype: EntryDtype) -> usize {
     match dtype {
-        Dtype::F32 => 4,
-        Dtype::F16 | Dtype::Bf16 => 2,
+        EntryDtype::Float(Dtype::F32) => 4,
+        EntryDtype::Float(Dtype::F16 | Dtype::Bf16) => 2,
+        EntryDtype::U8 | EntryDtype::I8 => 1,
     }
 }
 
-fn code(dtype: Dtype) -> &'static str {
+fn code(dtype: EntryDtype) -> &'static str {
     match dtype {
-        Dtype::F32 => "F32",
-        Dtype::F16 => "F16",
-        Dtype::Bf16 => "BF16",
+        EntryDtype::Float(Dtype::F32) => "F32",
+        EntryDtype::Float(Dtype::F16) => "F16",
+        EntryDtype::Float(Dtype::Bf16) => "BF16",
+        EntryDtype::U8 => "U8",
+        EntryDtype::I8 => "I8",
     }
 }
 
@@ -141,7 +155,7 @@ mod tests {
         TensorEntry {
             name: name.to_owned(),
             shape: shape.to_vec(),
-            dtype,
+            dtype: EntryDtype::Float(dtype),
         }
     }
 

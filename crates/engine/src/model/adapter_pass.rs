@@ -9,9 +9,13 @@
 //! With y = x W^T + xa B^T, a row whose other columns are zero gets the update of its own adapter alone: sequences of different
 //! adapters go through each product together.
 
+use std::ops::Range;
+
 use candle_core::{Device, Result, Tensor};
 
 use super::DropoutKey;
+use super::layer_run::ColumnSums;
+use super::traced::own_columns;
 
 /// What decides how adapters see their input.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +24,18 @@ pub(crate) struct AdapterPass {
     pub dropout: Option<DropoutKey>,
     /// Present where several adapters lie side by side.
     pub owners: Option<RowOwners>,
+    /// Present where it is asked what linear layers read.
+    pub sums: Option<ColumnSums>,
+    /// The rows of each training, where several go through the frozen weights together ([`super::together`]).
+    pub parts: Vec<RowPart>,
+}
+
+/// Rows of the stream that belong to one training.
+#[derive(Clone, Debug)]
+pub(crate) struct RowPart {
+    pub rows: Range<usize>,
+    /// How its adapters see them.
+    pub pass: AdapterPass,
 }
 
 /// The adapter of each token.
@@ -64,8 +80,7 @@ impl ColumnOwners {
         let Some(RowOwners(rows)) = &pass.owners else {
             candle_core::bail!("nobody said which of several adapters each token is for");
         };
-        let own = rows.broadcast_eq(&self.0)?;
-        own.where_cond(&xa.contiguous()?, &xa.zeros_like()?)
+        own_columns::keep(xa, rows, &self.0)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Builds a decoder from a base model and the list of what trains.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use candle_core::Tensor;
 
@@ -14,9 +15,11 @@ use super::head_norms::{HeadNorms, NormOrder, QueryKeyPath};
 use super::key_reader::KeyReader;
 use super::latent::{Expansion, Latent};
 use super::layer::{BlockOrder, Layer};
+use super::layer_gather::LayerWeights;
 use super::layer_input::{LayerInput, LayerInputs};
 use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
+use super::merged_weight::MergedWeight;
 use super::mixer::MixerBlock;
 use super::mlp_block::MlpBlock;
 use super::norm::Norm;
@@ -64,6 +67,19 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::new`].
     pub(crate) fn in_dtype(base: &BaseModel, trainables: &Trainables<'_>, dtype: DType) -> Result<Self, TrainError> {
+        Self::of_layers(base, trainables, dtype, 0..base.architecture().layers.len())
+    }
+
+    /// As [`Decoder::in_dtype`], with some of the layers.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub(super) fn of_layers(
+        base: &BaseModel,
+        trainables: &Trainables<'_>,
+        dtype: DType,
+        layers: Range<usize>,
+    ) -> Result<Self, TrainError> {
         let rounded = Rounded::new(trainables.parameters, dtype)?;
         let builder = Builder {
             base,
@@ -80,7 +96,7 @@ impl Decoder {
             true => embedding.clone(),
             false => builder.parameter(LM_HEAD)?,
         };
-        let layers = (0..architecture.layers.len()).map(|index| builder.layer(index));
+        let layers = layers.map(|index| builder.layer(index));
         Ok(Self {
             embedding,
             embedding_scale: architecture.embedding_scale,
@@ -95,8 +111,12 @@ impl Decoder {
                 .device()
                 .is_cuda()
                 .then(|| device::facts(base.device()).map_or(0, |facts| facts.memory_bytes)),
-            rounded,
+            rounded: rounded.into_iter().collect(),
             first_on_tape: trainables.plan.first_on_tape(),
+            weights: match base.share() {
+                Some(_) => LayerWeights::Unlinked,
+                None => LayerWeights::Whole,
+            },
         })
     }
 }
@@ -444,6 +464,7 @@ impl Builder<'_> {
             adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
             stacked: self.stacked(&slots)?,
             owners: ColumnOwners::of_ranks(parts.into_iter(), self.base.device())?,
+            members: Vec::new(),
         })
     }
 
@@ -473,7 +494,29 @@ impl Builder<'_> {
             Some(input) => Some(self.adapter(&weight, module, plan, input)?),
             None => None,
         };
-        Ok(Projection { weight, bias, adapter })
+        let (weight, merged) = self.merged(weight, adapter.is_some())?;
+        Ok(Projection {
+            module: plan.module,
+            weight,
+            bias,
+            adapter,
+            merged,
+        })
+    }
+
+    /// The weight and the codes of it with its adapter, where the training rounds what is merged; without an adapter the weight is the
+    /// codes, once for all.
+    fn merged(&self, weight: Matrix, has_adapter: bool) -> Result<(Matrix, Option<MergedWeight>), TrainError> {
+        let form = self.trainables.plan.quantization_aware;
+        let shape = weight.factor().dims2()?;
+        let Some(merged) = MergedWeight::new(shape, form, self.dtype, self.base.device())? else {
+            return Ok((weight, None));
+        };
+        if has_adapter {
+            return Ok((weight, Some(merged)));
+        }
+        merged.refresh(&weight, None)?;
+        Ok((merged.into_frozen(), None))
     }
 
     fn adapter(

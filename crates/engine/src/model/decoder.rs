@@ -1,9 +1,12 @@
 //! The decoder: embedding, layers, last norm and LM head, forward and backward.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::cross_layer::CrossLayer;
 use super::layer::Layer;
+use super::layer_gather::{LayerGather, LayerWeights};
 use super::layer_input::LayerInputs;
 use super::linear::LinearGroup;
 use super::norm::Norm;
@@ -11,11 +14,12 @@ use super::offload::{DeviceToHost, HostToDevice, Offload};
 use super::parameter::BaseParameter;
 use super::rounded::Rounded;
 use super::saved::{LayerSaved, bytes};
+use super::traced::loss_head::Targets;
 use super::traced::{embedding, loss_head, matmul, residual};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
-use peft_tune_core::plan::{LayerKeep, chunk_tokens, chunk_tokens_on_gpu, layer_keep};
+use peft_tune_core::plan::{GradientsReady, LayerKeep, chunk_tokens, chunk_tokens_on_gpu, layer_keep};
 use peft_tune_core::recipe::Checkpointing;
 
 /// A base model with what trains on it.
@@ -36,9 +40,12 @@ pub(crate) struct Decoder {
     pub(super) compute_dtype: DType,
     /// Memory of the GPU that computes; 0 where the driver does not tell, and `None` on the CPU.
     pub(super) device_bytes: Option<u64>,
-    pub(super) rounded: Option<Rounded>,
+    /// Of all that train on it.
+    pub(super) rounded: Vec<Rounded>,
     /// The lowest layer that a gradient must reach; as many as there are layers where none does.
     pub(super) first_on_tape: usize,
+    /// Where the layers' weights are.
+    pub(super) weights: LayerWeights,
 }
 
 /// What a forward pass keeps.
@@ -112,6 +119,34 @@ impl LayerTape {
 }
 
 impl Decoder {
+    /// Has the weights of each layer gathered from all ranks before it is computed.
+    pub(crate) fn gather_with(&mut self, gather: Arc<LayerGather>) {
+        self.weights = LayerWeights::Gathered(gather);
+    }
+
+    /// Has the weights of `layer` where it reads them, on the way up.
+    pub(super) fn bring_up(&self, layer: usize) -> Result<()> {
+        let next = layer + 1;
+        self.weights.bring(layer, (next < self.layers.len()).then_some(next))
+    }
+
+    /// The same on the way down.
+    fn bring_down(&self, layer: usize) -> Result<()> {
+        self.weights
+            .bring(layer, (layer > self.first_on_tape).then(|| layer - 1))
+    }
+
+    /// Gathers what a forward pass does, for the other ranks: this one computes nothing meanwhile.
+    pub(crate) fn gather_forward(&self) -> Result<()> {
+        (0..self.layers.len()).try_for_each(|layer| self.bring_up(layer))
+    }
+
+    /// Gathers what a backward pass does, for the other ranks.
+    pub(crate) fn gather_backward(&self) -> Result<()> {
+        let mut layers = (self.first_on_tape..self.layers.len()).rev();
+        layers.try_for_each(|layer| self.bring_down(layer))
+    }
+
     /// The normed hidden states (T, H) that the LM head reads, and the tape.
     pub(crate) fn forward(&self, stream: &Stream<'_>, ropes: &RopeTables, keep: Keep) -> Result<(Tensor, Tape)> {
         let mut x = self.begin(&stream.ids)?;
@@ -119,6 +154,7 @@ impl Decoder {
         let mut layers = Vec::with_capacity(self.layers.len());
         let mut offload = Offload::new(x.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
+            self.bring_up(index)?;
             let _span = span::module(Module::Layer(index as u16));
             let (y, saved) = layer.forward(&x, stream, ropes, &mut cross)?;
             let tape = match keep {
@@ -150,9 +186,19 @@ impl Decoder {
     /// Loss of the stream and, where it has a gradient scale, the gradient with respect to the normed hidden states. Adds
     /// the head's gradient where it trains.
     pub(crate) fn loss(&self, stream: &Stream<'_>, normed: &Tensor) -> Result<loss_head::Output> {
+        self.loss_of(normed, stream.targets(), stream.gradient_scale)
+    }
+
+    /// As [`Decoder::loss`], of any rows with their targets.
+    pub(super) fn loss_of(
+        &self,
+        normed: &Tensor,
+        targets: Targets<'_>,
+        gradient_scale: Option<f32>,
+    ) -> Result<loss_head::Output> {
         let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
-        let trained = self.head.trained().filter(|_| stream.gradient_scale.is_some());
+        let trained = self.head.trained().filter(|_| gradient_scale.is_some());
         let chunk_tokens = match self.device_bytes {
             Some(bytes) => chunk_tokens_on_gpu(vocabulary, bytes),
             None => chunk_tokens(vocabulary, trained.is_some()),
@@ -160,9 +206,8 @@ impl Decoder {
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
             chunk_tokens,
-            gradient_scale: stream.gradient_scale,
+            gradient_scale,
         };
-        let targets = stream.targets();
         match trained {
             Some(head) => {
                 loss_head::forward_with_weight_gradient(normed, &head.value, targets, &settings, &head.gradient)
@@ -171,12 +216,20 @@ impl Decoder {
         }
     }
 
-    /// Adds the gradients of all that trains, from the gradient of the normed hidden states.
-    pub(crate) fn backward(&self, stream: &Stream<'_>, ropes: &RopeTables, tape: Tape, d_normed: Tensor) -> Result<()> {
+    /// Adds the gradients of all that trains, from the tape and the gradient of the normed hidden states. `follower` is told how far it has
+    /// come, but for the end.
+    pub(crate) fn backward(
+        &self,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        (tape, d_normed): (Tape, Tensor),
+        follower: &mut dyn FnMut(GradientsReady) -> Result<()>,
+    ) -> Result<()> {
         let d_normed = self.scaled_for_head(d_normed)?;
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
         span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
+        follower(GradientsReady::Head)?;
         let mut cross = tape.cross;
         let of_layers = cross.bytes();
         cross.is_backward = true;
@@ -186,6 +239,9 @@ impl Decoder {
         let mut kept = SavedLayers::new(tape.layers, dx.device());
         while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
+            if index >= self.first_on_tape {
+                self.bring_down(index)?;
+            }
             let _span = span::module(Module::Layer(index as u16));
             cross.retire(index);
             let Some(saved) = recompute(layer, layer_tape, stream, (ropes, &mut cross))? else {
@@ -197,6 +253,7 @@ impl Decoder {
             span::keep(|| in_use);
             let below = layer.backward(saved, dx, stream, (ropes, &mut cross), wants_dx)?;
             span::release(|| in_use);
+            follower(GradientsReady::Layer(index))?;
             match below {
                 Some(below) => dx = below,
                 None => {
@@ -224,9 +281,7 @@ impl Decoder {
 
     /// Begins a pass with the parameters as they are now: the embedded tokens (T, H).
     pub(super) fn begin(&self, ids: &Tensor) -> Result<Tensor> {
-        if let Some(rounded) = &self.rounded {
-            rounded.refresh()?;
-        }
+        self.rounded.iter().try_for_each(Rounded::refresh)?;
         let groups = self.layers.iter().flat_map(Layer::groups);
         let mut groups = groups.chain(self.inputs.iter().map(|inputs| &inputs.projection));
         groups.try_for_each(LinearGroup::refresh)?;

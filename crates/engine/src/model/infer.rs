@@ -36,6 +36,7 @@ impl Decoder {
         let mut x = self.begin(&stream.ids)?;
         let mut cross = self.cross_layer(&x, stream)?;
         for (index, layer) in self.layers.iter().enumerate() {
+            self.bring_up(index)?;
             let _span = span::module(Module::Layer(index as u16));
             let slot = cache.slot(layer.mixer.source().unwrap_or(index), &counts);
             let between = layer.mixer.infer(&x, stream, (ropes, &mut cross), &slot)?;

@@ -65,6 +65,14 @@ impl Latent {
             .map(|expansion| &expansion.projection)
     }
 
+    /// The same, to be changed, in the same order.
+    pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut LinearGroup> {
+        self.query
+            .iter_mut()
+            .chain([&mut self.key_value])
+            .map(|expansion| &mut expansion.projection)
+    }
+
     /// Queries, keys and values from [a, c, p].
     pub(super) fn forward(
         &self,

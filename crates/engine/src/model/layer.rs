@@ -42,6 +42,15 @@ impl Layer {
         groups
     }
 
+    /// Those of the mixer and the MLP, to be changed, in the same order.
+    pub(super) fn groups_mut(&mut self) -> Vec<&mut LinearGroup> {
+        let mut groups = self.mixer.groups_mut();
+        if let FeedForward::Mlp(mlp) = &mut self.mlp {
+            groups.extend([&mut mlp.projections, &mut mlp.end.out]);
+        }
+        groups
+    }
+
     /// The stream behind the layer, (T, H), and what backward needs.
     pub(super) fn forward(
         &self,

@@ -9,7 +9,7 @@
 //! | s | | scaling |
 //!
 //! y = x W^T + bias + s·(xa B^T + bias_B). Backward: dB += s·dy^T xa, d_xa = s·dy B, dA += d_xa^T x, and
-//! dx = dy W + d_xa A. With dropout, A sees drop(x); with DoRA see [`super::dora`].
+//! dx = dy W + d_xa A. With dropout, A sees drop(x); with DoRA see [`super::dora`], with quantized sums [`super::merged_weight`].
 //!
 //! q, k and v (or gate and up) are one group: x is read for all of them, and where their A lie side by side in the flat
 //! buffer, they are one (sum of r, in) matrix and one product. A fused tensor (`qkv_proj`) is a group whose projections
@@ -27,7 +27,7 @@ use crate::span;
 use crate::span::Module;
 
 /// Projections of one input.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LinearGroup {
     /// Which of the layer's groups it is.
     pub module: Module,
@@ -37,10 +37,12 @@ pub(super) struct LinearGroup {
     pub stacked: Option<Trained>,
     /// Of all columns of xa, where several adapters lie side by side.
     pub owners: Option<ColumnOwners>,
+    /// The same group in each of several trainings, whose adapters these are then; see [`super::together`].
+    pub members: Vec<LinearGroup>,
 }
 
 /// The input side of an adapter.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct AdapterInput {
     /// (r, in)
     pub a: Trained,
@@ -65,7 +67,7 @@ impl GroupInput<'_> {
 
 impl AdapterInput {
     /// Dropout of this adapter, of its input or of a gradient with respect to it.
-    fn drop(&self, x: &Tensor, pass: &AdapterPass) -> Result<Tensor> {
+    pub(super) fn drop(&self, x: &Tensor, pass: &AdapterPass) -> Result<Tensor> {
         match &pass.dropout {
             Some(key) => key.apply(x, self.number),
             None => Ok(x.clone()),
@@ -77,12 +79,18 @@ impl LinearGroup {
     /// Computes what adapters need of the parameters as they are now; before each pass.
     pub(super) fn refresh(&self) -> Result<()> {
         let mut projections = self.projections.iter();
-        projections.try_for_each(|projection| projection.refresh(&self.adapters))
+        projections.try_for_each(|projection| projection.refresh(&self.adapters))?;
+        self.members.iter().try_for_each(Self::refresh)
     }
 
     /// The outputs (T, out) of all projections, and xa of all adapters.
     pub(super) fn forward(&self, x: &Tensor, pass: &AdapterPass) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let _span = span::module(self.module);
+        self.observe(x, pass)?;
+        if !self.members.is_empty() {
+            let xa = self.products_together(x, pass)?;
+            return Ok((self.outputs_together(x, &xa, None, pass)?, xa));
+        }
         let input = self.input(x, pass);
         let beside = self.products_at_once(&input)?;
         let xa = match &beside {
@@ -104,8 +112,17 @@ impl LinearGroup {
         Ok((outputs.collect::<Result<_>>()?, xa))
     }
 
+    /// Adds what the group reads to the sums, where somebody asks for them.
+    fn observe(&self, x: &Tensor, pass: &AdapterPass) -> Result<()> {
+        match &pass.sums {
+            Some(sums) => sums.add(self.projections.iter().map(|projection| projection.module), x),
+            None => Ok(()),
+        }
+    }
+
     /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
     pub(super) fn forward_onto(&self, y: &Tensor, x: &Tensor, pass: &AdapterPass) -> Result<(Tensor, Vec<Tensor>)> {
+        self.observe(x, pass)?;
         let xa = self.recompute(x, pass)?;
         Ok((self.recompute_output(Some(y), x, &xa, pass)?, xa))
     }
@@ -119,6 +136,12 @@ impl LinearGroup {
         pass: &AdapterPass,
     ) -> Result<Tensor> {
         let _span = span::module(self.module);
+        if !self.members.is_empty() {
+            return match self.outputs_together(x, xa, y, pass)?.as_slice() {
+                [output] => Ok(output.clone()),
+                other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
+            };
+        }
         match self.projections.as_slice() {
             [projection] => projection.forward(&self.input(x, pass), xa, y),
             other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
@@ -128,12 +151,18 @@ impl LinearGroup {
     /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
     pub(super) fn recompute(&self, x: &Tensor, pass: &AdapterPass) -> Result<Vec<Tensor>> {
         let _span = span::module(self.module);
+        if !self.members.is_empty() {
+            return self.products_together(x, pass);
+        }
         self.adapter_products(&self.input(x, pass))
     }
 
     /// Whether backward needs the group's input: where something of it trains.
     pub(super) fn reads_input(&self) -> bool {
-        !self.adapters.is_empty() || self.projections.iter().any(|projection| projection.weight.is_trained())
+        let trains = |projection: &Projection| projection.weight.is_trained();
+        !self.adapters.is_empty()
+            || self.projections.iter().any(trains)
+            || self.members.iter().any(|member| !member.adapters.is_empty())
     }
 
     /// Adds the gradients of all that trains here and returns dx where `wants_dx`.
@@ -156,6 +185,9 @@ impl LinearGroup {
             candle_core::bail!("several adapters side by side answer, and do not train");
         }
         let x = x()?;
+        if !self.members.is_empty() {
+            return self.backward_together(x, xa, dys, pass, wants_dx);
+        }
         let input = self.input(&x, pass);
         let dys = self.projections.iter().zip(dys);
         let dys = dys.map(|(projection, dy)| projection.backward(&input, xa, dy));
@@ -171,14 +203,19 @@ impl LinearGroup {
         let mut terms = Vec::with_capacity(dys.len());
         for (projection, dy) in self.projections.iter().zip(&dys) {
             projection.add_bias_gradient(dy)?;
-            terms.push(Term::new(dy, projection.weight.factor(), 1.0));
+            terms.push(Term::new(dy, projection.factor(), 1.0));
         }
         wants_dx.then(|| matmul::nn_sum(&terms, terms.len())).transpose()
     }
 
     /// Adds the gradient of each B. Returns that of each adapter's xa, the sum over the projections that read it: side by side
     /// in one (T, sum of r) tensor where the A are stacked, else (T, r) each.
-    fn adapter_gradients(&self, input: &GroupInput<'_>, xa: &[Tensor], dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
+    pub(super) fn adapter_gradients(
+        &self,
+        input: &GroupInput<'_>,
+        xa: &[Tensor],
+        dys: &[OutputGradients],
+    ) -> Result<Vec<Tensor>> {
         let _span = span::module(Module::Adapter);
         if let Some(beside) = self.gradients_at_once(xa, dys)? {
             return match self.stacked(input.pass) {
@@ -237,7 +274,7 @@ impl LinearGroup {
     }
 
     /// dA += d_xa^T x of every adapter.
-    fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
+    pub(super) fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
         let _span = span::module(Module::Adapter);
         if let (Some(stacked), [all]) = (self.stacked(input.pass), d_xa) {
             return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
@@ -251,9 +288,13 @@ impl LinearGroup {
     /// dx, the sum over all projections and adapters: one pass where there is no dropout.
     fn input_gradient(&self, dys: &[OutputGradients], d_xa: &[Tensor], pass: &AdapterPass) -> Result<Tensor> {
         let both = || self.projections.iter().zip(dys);
-        let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.weight.factor(), 1.0));
+        let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.factor(), 1.0));
         let mut terms: Vec<Term<'_>> = base.collect();
         let base = terms.len();
+        if both().any(|(projection, _)| projection.merged.is_some()) {
+            // The adapters' part of dx is in that of the weights.
+            return sum_of(&terms, base);
+        }
         if pass.dropout.is_none() {
             let inputs: Vec<&Trained> = match self.stacked(pass) {
                 Some(stacked) => vec![stacked],
@@ -284,7 +325,7 @@ impl LinearGroup {
     }
 
     /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
-    fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
+    pub(super) fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
         if let Some(beside) = self.products_at_once(input)? {
             return self.side_by_side(&beside);
         }
@@ -339,11 +380,11 @@ impl LinearGroup {
     }
 
     /// All A as one, where they are neighbours and read the same input.
-    fn stacked(&self, pass: &AdapterPass) -> Option<&Trained> {
+    pub(super) fn stacked(&self, pass: &AdapterPass) -> Option<&Trained> {
         self.stacked.as_ref().filter(|_| pass.dropout.is_none())
     }
 
-    fn input<'a>(&'a self, x: &'a Tensor, pass: &'a AdapterPass) -> GroupInput<'a> {
+    pub(super) fn input<'a>(&'a self, x: &'a Tensor, pass: &'a AdapterPass) -> GroupInput<'a> {
         GroupInput {
             x,
             adapters: &self.adapters,

@@ -31,6 +31,18 @@ impl MixerBlock {
         }
     }
 
+    /// The same, to be changed, in the same order.
+    pub(super) fn groups_mut(&mut self) -> Vec<&mut LinearGroup> {
+        match self {
+            Self::Attention(attention) => {
+                let mut groups = vec![&mut attention.projections, &mut attention.end.out];
+                groups.extend(attention.latent.iter_mut().flat_map(Latent::groups_mut));
+                groups
+            }
+            Self::Mixed(mixed) => vec![&mut mixed.projections, &mut mixed.end.out],
+        }
+    }
+
     /// The layer whose keys and values it reads, where they are not its own.
     pub(super) fn source(&self) -> Option<usize> {
         match self {

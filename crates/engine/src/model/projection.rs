@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor};
 use super::dora::Dora;
 use super::linear::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
+use super::merged_weight::{MergedWeight, Update};
 use super::parameter::{BaseParameter, Trained, column_sum};
 use super::traced::matmul::{self, Adapted, AdapterGradients, Factor, Term};
 use super::traced::{bias, gain, residual};
@@ -14,15 +15,19 @@ use crate::span;
 use crate::span::Module;
 
 /// One projection of a group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Projection {
+    /// The linear layer inside the decoder layer that it belongs to.
+    pub module: &'static str,
     pub weight: Matrix,
     pub bias: Option<BaseParameter>,
     pub adapter: Option<AdapterOutput>,
+    /// What is multiplied in place of the weight and its adapter, where their sum is quantized in each pass.
+    pub merged: Option<MergedWeight>,
 }
 
 /// The output side of an adapter.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct AdapterOutput {
     /// Index of the adapter in its group.
     pub input: usize,
@@ -56,7 +61,7 @@ impl OutputGradients {
 
 impl AdapterOutput {
     /// s·xa B^T
-    fn update<'a>(&'a self, xa: &'a Tensor) -> Term<'a> {
+    pub(super) fn update<'a>(&'a self, xa: &'a Tensor) -> Term<'a> {
         Term::new(xa, &self.b.factor, self.scaling)
     }
 
@@ -85,18 +90,35 @@ impl AdapterOutput {
 }
 
 impl Projection {
-    /// Computes what DoRA needs of the parameters as they are now.
+    /// Computes what DoRA needs of the parameters as they are now, and the codes of the merged weight.
     pub(super) fn refresh(&self, adapters: &[AdapterInput]) -> Result<()> {
         let Some(adapter) = &self.adapter else { return Ok(()) };
+        if let Some(merged) = &self.merged {
+            let _span = span::module(Module::Adapter);
+            let update = Update {
+                a: &adapters[adapter.input].a.value,
+                b: &adapter.b.value,
+                scaling: adapter.scaling,
+            };
+            return merged.refresh(&self.weight, Some(update));
+        }
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;
         let _span = span::module(Module::Adapter);
         dora.refresh(self.weight.unrounded().factor(), a, &adapter.b.value, adapter.scaling)
     }
 
+    /// What the group's input is multiplied with, beside the adapter where that is not in it.
+    pub(super) fn factor(&self) -> Factor<'_> {
+        match &self.merged {
+            Some(merged) => merged.factor(),
+            None => self.weight.factor(),
+        }
+    }
+
     /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
     pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
-        let base = Term::new(input.x, self.weight.factor(), 1.0);
+        let base = Term::new(input.x, self.factor(), 1.0);
         let product = |terms: &[Term<'_>]| match onto {
             Some(onto) => matmul::nt_onto(onto, terms, 1),
             None => matmul::nt_sum(terms, 1),
@@ -104,6 +126,9 @@ impl Projection {
         let Some(adapter) = &self.adapter else {
             return self.biased(product(&[base])?);
         };
+        if self.merged.is_some() {
+            return self.with_biases(product(&[base])?);
+        }
         let xa = &xa[adapter.input];
         let y = match (&adapter.dora, onto) {
             (Some(dora), None) => self.turned(base, xa, adapter, dora, input)?,
@@ -141,7 +166,7 @@ impl Projection {
     }
 
     /// y + bias, in place.
-    fn biased(&self, y: Tensor) -> Result<Tensor> {
+    pub(super) fn biased(&self, y: Tensor) -> Result<Tensor> {
         if let Some(bias) = &self.bias {
             bias::add(&y, bias.value(), 1.0)?;
         }

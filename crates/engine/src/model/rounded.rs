@@ -11,7 +11,7 @@ use crate::{ParameterKind, Parameters};
 use peft_tune_kernels::gpu;
 
 /// A rounded copy of all A and B, which lie first in the flat buffer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rounded {
     values: Tensor,
     copy: Tensor,

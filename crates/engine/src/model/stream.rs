@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::traced::attention::Documents;
 use super::traced::loss_head::Targets;
-use super::{AdapterPass, DropoutKey, RowOwners};
+use super::{AdapterPass, DropoutKey, RowOwners, RowPart};
 use crate::data::MicroBatch;
 use peft_tune_kernels::gpu;
 use peft_tune_kernels::ops::loss_head::{PlacedTargets, Sums, target_positions};
@@ -58,7 +58,10 @@ impl<'a> Stream<'a> {
             batch,
             ids: Tensor::from_slice(&batch.input_ids, tokens, device)?,
             positions: Tensor::from_slice(&batch.positions, tokens, device)?,
-            pass: AdapterPass { dropout, owners: None },
+            pass: AdapterPass {
+                dropout,
+                ..AdapterPass::default()
+            },
             gradient_scale,
             place: None,
         })
@@ -92,7 +95,10 @@ impl<'a> Stream<'a> {
             batch,
             ids: place.ids.clone(),
             positions: place.positions.clone(),
-            pass: AdapterPass { dropout, owners: None },
+            pass: AdapterPass {
+                dropout,
+                ..AdapterPass::default()
+            },
             gradient_scale,
             place: Some(place.clone()),
         }
@@ -101,6 +107,12 @@ impl<'a> Stream<'a> {
     /// The same for adapters side by side, of which each row has one.
     pub(crate) fn owned_by(mut self, owners: Option<RowOwners>) -> Self {
         self.pass.owners = owners;
+        self
+    }
+
+    /// The same with rows of several trainings.
+    pub(crate) fn in_parts(mut self, parts: Vec<RowPart>) -> Self {
+        self.pass.parts = parts;
         self
     }
 

@@ -12,6 +12,8 @@
 //! A matrix takes three passes over its gradient: sums, root mean square of u, update. Sums are made in F64 over fixed
 //! bands of rows, so that they do not depend on the number of threads.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
@@ -20,7 +22,7 @@ use peft_tune_core::recipe::OptimizerSettings;
 use peft_tune_kernels::gpu::{Argument, empty};
 
 use super::cuda::{GroupFactors, GroupRange, GroupRanges, Kernel};
-use super::group::{Group, of_slots};
+use super::group::{Group, is_in, of_slots};
 use super::rule::{RepeatedUpdate, Step, UpdateRule};
 use peft_tune_kernels::flat::{with_f32, with_f32_mut};
 
@@ -172,12 +174,13 @@ impl Adafactor {
 }
 
 impl UpdateRule for Adafactor {
-    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        with_f32(&parameters.gradients, |gradients| {
-            with_f32_mut(&parameters.values, |values| {
+    fn update_fused(&self, parameters: &Parameters, step: Step, elements: Range<usize>) -> Result<()> {
+        let [values, gradients] = parameters.part(&elements)?;
+        with_f32(&gradients, |gradients| {
+            with_f32_mut(&values, |values| {
                 with_f32_mut(&self.means, |means| {
-                    for part in &self.parts {
-                        let range = part.group.range.clone();
+                    for part in self.parts.iter().filter(|part| is_in(&part.group.range, &elements)) {
+                        let range = part.group.range.start - elements.start..part.group.range.end - elements.start;
                         let means = &mut means[part.start..part.start + part.means()];
                         let update = part.update(step);
                         let (values, gradients) = (&mut values[range.clone()], &gradients[range]);

@@ -40,6 +40,17 @@ pub(super) fn merged(layout: &ParameterLayout, settings: &OptimizerSettings) -> 
     groups
 }
 
+/// What two ranges have in common.
+pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let (start, end) = (one.start.max(other.start), one.end.min(other.end));
+    start..end.max(start)
+}
+
+/// Whether all of `range` lies in `elements`.
+pub(super) fn is_in(range: &Range<usize>, elements: &Range<usize>) -> bool {
+    elements.start <= range.start && range.end <= elements.end
+}
+
 /// LoRA+ (arXiv:2402.12354) as in PEFT's `create_loraplus_optimizer`: lora_b and all vectors learn faster.
 fn rate_ratio(slot: &ParameterSlot, settings: &OptimizerSettings) -> f64 {
     let is_fast = slot.kind == ParameterKind::LoraB || slot.shape.len() == 1;

@@ -8,6 +8,8 @@
 //! On an NVIDIA GPU all matrices with a side of at most 128 are updated by one launch (`muon.cu`), in which a block of threads has one
 //! matrix: adapters of ranks up to that. Those of others, and of trained weights, are products that fill the device: tensor ops.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::{ParameterLayout, Parameters};
@@ -16,7 +18,7 @@ use peft_tune_kernels::gpu::{Argument, OPERANDS, Source, empty};
 
 use super::adamw::AdamW;
 use super::cuda::{GroupFactors, GroupRange, GroupRanges, Kernel, PLACES};
-use super::group::{Group, of_slots};
+use super::group::{Group, is_in, of_slots};
 use super::rule::{RepeatedUpdate, Step, UpdateRule};
 use super::states_f32::StatesF32;
 
@@ -173,9 +175,13 @@ impl Muon {
 
 impl UpdateRule for Muon {
     /// The products are where the time goes: the plain form is as good.
-    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        self.vectors.update_fused(parameters, step)?;
-        self.update_matrices(parameters, step, self.matrices.iter())
+    fn update_fused(&self, parameters: &Parameters, step: Step, elements: Range<usize>) -> Result<()> {
+        self.vectors.update_fused(parameters, step, elements.clone())?;
+        let inside = self
+            .matrices
+            .iter()
+            .filter(|matrix| is_in(&matrix.group.range, &elements));
+        self.update_matrices(parameters, step, inside)
     }
 
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()> {

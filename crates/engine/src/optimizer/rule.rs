@@ -1,5 +1,7 @@
 //! What an update rule is.
 
+use std::ops::Range;
+
 use candle_core::{Device, Result, Tensor};
 
 use super::cuda::GroupFactors;
@@ -25,9 +27,10 @@ impl Step {
 
 /// Changes parameters by their gradients, in two forms that agree up to rounding. Both update `parameters.values` in
 /// place from `parameters.gradients`, which they leave as they are.
-pub(super) trait UpdateRule: Send {
-    /// One pass over the flat buffers, on the CPU.
-    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()>;
+pub(super) trait UpdateRule: Send + Sync {
+    /// One pass over the parameters that lie in `elements` of the flat buffers, on the CPU. The range begins and ends at the bounds of
+    /// parameters; no element beyond it is looked at.
+    fn update_fused(&self, parameters: &Parameters, step: Step, elements: Range<usize>) -> Result<()>;
 
     /// Plain tensor ops, on any device.
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()>;

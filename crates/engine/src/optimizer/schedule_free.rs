@@ -153,6 +153,11 @@ pub(super) fn shift(values: &Tensor, offsets: &Tensor, factor: f32) -> Result<()
     if !device.is_cpu() {
         return values.slice_set(&(values + (offsets * f64::from(factor))?)?, 0, 0);
     }
+    shift_on_host(values, offsets, factor)
+}
+
+/// [`shift`] of tensors in the host's memory.
+pub(super) fn shift_on_host(values: &Tensor, offsets: &Tensor, factor: f32) -> Result<()> {
     with_f32(offsets, |offsets| {
         with_f32_mut(values, |values| {
             thread_pool::for_chunks(values, CHUNK, |index, values| {

@@ -12,6 +12,8 @@
 //! As bitsandbytes' CUDA kernel, this takes the nearest code; its CPU kernel rounds to a grid of 65536 steps first,
 //! which drops the small values that the map is made for.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
@@ -20,7 +22,7 @@ use peft_tune_kernels::gpu::{Argument, Pinned, constant};
 use peft_tune_kernels::quant::DynamicMap;
 
 use super::cuda::{GroupRange, GroupRanges, Kernel};
-use super::group::Group;
+use super::group::{Group, is_in};
 use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
 use super::states_f32::{StatesF32, to_array};
@@ -178,16 +180,19 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
 }
 
 impl<R: ElementRule<N> + Copy, const N: usize> UpdateRule for States8bit<R, N> {
-    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        self.small.update_fused(parameters, step)?;
-        with_f32(&parameters.gradients, |gradients| {
-            with_f32_mut(&parameters.values, |values| {
+    fn update_fused(&self, parameters: &Parameters, step: Step, elements: Range<usize>) -> Result<()> {
+        self.small.update_fused(parameters, step, elements.clone())?;
+        let [values, gradients] = parameters.part(&elements)?;
+        with_f32(&gradients, |gradients| {
+            with_f32_mut(&values, |values| {
                 with_u8_mut(&self.codes, |codes| {
                     with_f32_mut(&self.absmax, |absmax| {
-                        for (group, first) in &self.large {
+                        let inside = self.large.iter().filter(|(group, _)| is_in(&group.range, &elements));
+                        for (group, first) in inside {
                             let factors = self.rule.factors(group, step);
-                            let values = values[group.range.clone()].par_chunks_mut(BLOCKS_AT_ONCE * BLOCK);
-                            let gradients = gradients[group.range.clone()].par_chunks(BLOCKS_AT_ONCE * BLOCK);
+                            let range = group.range.start - elements.start..group.range.end - elements.start;
+                            let values = values[range.clone()].par_chunks_mut(BLOCKS_AT_ONCE * BLOCK);
+                            let gradients = gradients[range].par_chunks(BLOCKS_AT_ONCE * BLOCK);
                             let codes = codes[first * BLOCK * N..].par_chunks_mut(BLOCKS_AT_ONCE * BLOCK * N);
                             let absmax = absmax[first * N..].par_chunks_mut(BLOCKS_AT_ONCE * N);
                             let elements = values.zip(gradients);

@@ -12,7 +12,7 @@ use peft_tune_kernels::gpu::{Argument, Pinned};
 use peft_tune_kernels::thread_pool;
 
 use super::cuda::{GroupRange, GroupRanges, Kernel};
-use super::group::Group;
+use super::group::{Group, common};
 use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
 use peft_tune_kernels::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
@@ -137,13 +137,19 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
 }
 
 impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
-    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        with_f32(&parameters.gradients, |gradients| {
-            with_f32_mut(&parameters.values, |values| {
+    fn update_fused(&self, parameters: &Parameters, step: Step, elements: Range<usize>) -> Result<()> {
+        let [values, gradients] = parameters.part(&elements)?;
+        with_f32(&gradients, |gradients| {
+            with_f32_mut(&values, |values| {
                 with_f32_muts(&self.states, |mut states| {
                     for (group, start) in self.placed() {
+                        let (whole, range) = (&group.range, common(&group.range, &elements));
+                        if range.is_empty() {
+                            continue;
+                        }
                         let factors = self.rule.factors(group, step);
-                        let (range, length) = (group.range.clone(), group.range.len());
+                        let (start, length) = (start + range.start - whole.start, range.len());
+                        let range = range.start - elements.start..range.end - elements.start;
                         let states = states.each_mut().map(|state| &mut state[start..start + length]);
                         update_split::<R, N>(&factors, &mut values[range.clone()], &gradients[range], states);
                     }

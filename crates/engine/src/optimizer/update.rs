@@ -1,9 +1,12 @@
 //! The optimizer as the trainer sees it.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::{ParameterLayout, Parameters};
-use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerOffload, OptimizerSettings};
 use peft_tune_kernels::gpu;
 
 use super::adafactor::Adafactor;
@@ -12,7 +15,7 @@ use super::group;
 use super::lion::Lion;
 use super::muon::Muon;
 use super::rule::{ElementRule, Step, UpdateRule};
-use super::schedule_free::{ScheduleFree, Shares, shift};
+use super::schedule_free::{ScheduleFree, Shares, shift, shift_on_host};
 use super::sgd::{Momentum, Sgd};
 use super::states_8bit::States8bit;
 use super::states_f32::StatesF32;
@@ -24,7 +27,8 @@ const SHARES: &str = "shares";
 
 /// Turns gradients into parameter updates; keeps the state that this takes.
 pub struct Optimizer {
-    rule: Box<dyn UpdateRule>,
+    rule: Arc<dyn UpdateRule>,
+    offload: OptimizerOffload,
     steps: u64,
     shares: Shares,
 }
@@ -50,11 +54,15 @@ pub enum OptimizerError {
 }
 
 impl Optimizer {
-    /// An optimizer whose state is zero.
+    /// An optimizer whose state is zero, for parameters on `device`.
     ///
     /// # Errors
     /// Those of candle, out of memory included.
     pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+        let device = match settings.offload {
+            OptimizerOffload::None => device,
+            OptimizerOffload::Host => &Device::Cpu,
+        };
         let rule: Box<dyn UpdateRule> = match settings.kind {
             OptimizerKind::AdamW
             | OptimizerKind::AdamW8bit
@@ -72,7 +80,8 @@ impl Optimizer {
             OptimizerKind::AdamWScheduleFree => with_states(ScheduleFree::new(settings), settings, layout, device)?,
         };
         Ok(Self {
-            rule,
+            rule: rule.into(),
+            offload: settings.offload,
             steps: 0,
             shares: Shares::default(),
         })
@@ -97,7 +106,7 @@ impl Optimizer {
     /// Those of candle.
     pub(crate) fn look_ahead(&self, parameters: &Parameters) -> Result<()> {
         match self.rule.look_ahead() {
-            Some((state, factor)) => shift(&parameters.values, state, factor),
+            Some((state, factor)) => self.shift(parameters, state, factor),
             None => Ok(()),
         }
     }
@@ -108,8 +117,15 @@ impl Optimizer {
     /// Those of candle.
     pub(crate) fn look_back(&self, parameters: &Parameters) -> Result<()> {
         match self.rule.look_ahead() {
-            Some((state, factor)) => shift(&parameters.values, state, -factor),
+            Some((state, factor)) => self.shift(parameters, state, -factor),
             None => Ok(()),
+        }
+    }
+
+    fn shift(&self, parameters: &Parameters, state: &Tensor, factor: f32) -> Result<()> {
+        match self.offload {
+            OptimizerOffload::None => shift(&parameters.values, state, factor),
+            OptimizerOffload::Host => shift_on_host(&parameters.values, state, factor),
         }
     }
 
@@ -118,7 +134,9 @@ impl Optimizer {
         let step = self.next(learning_rate);
         if !gpu::takes(&parameters.values) {
             return match parameters.values.device().is_cpu() {
-                true => self.rule.update_fused(parameters, step),
+                true => self
+                    .rule
+                    .update_fused(parameters, step, 0..parameters.values.elem_count()),
                 false => self.rule.update_plain(parameters, step),
             };
         }
@@ -128,6 +146,22 @@ impl Optimizer {
                 update.launch(parameters, None)
             }
             None => self.rule.update_gpu(parameters, step),
+        }
+    }
+
+    /// The update of the parameters in `ranges`, each of which begins and ends at their bounds, as work for a thread of the host: of
+    /// `parameters`, which lie there as the states do. Like [`update`](Self::update), it counts no step.
+    pub(crate) fn update_of(
+        &self,
+        parameters: &Arc<Parameters>,
+        ranges: &[Range<usize>],
+        learning_rate: f64,
+    ) -> impl FnOnce() -> Result<()> + Send + 'static {
+        let (rule, parameters) = (Arc::clone(&self.rule), Arc::clone(parameters));
+        let (step, ranges) = (self.next(learning_rate), ranges.to_vec());
+        move || {
+            let mut ranges = ranges.into_iter();
+            ranges.try_for_each(|range| rule.update_fused(&parameters, step, range))
         }
     }
 
@@ -175,6 +209,15 @@ impl Optimizer {
     pub fn state_bytes(&self) -> u64 {
         let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
         self.rule.state().iter().map(|(_, tensor)| bytes(tensor)).sum()
+    }
+
+    /// Bytes of the state in the memory of `device`: none of a GPU where its host has them.
+    pub fn state_bytes_on(&self, device: &Device) -> u64 {
+        let state = self.rule.state().into_iter();
+        let there = state.filter(|(_, tensor)| tensor.device().same_device(device));
+        there
+            .map(|(_, tensor)| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64)
+            .sum()
     }
 
     /// A copy of the whole state on the CPU, for a checkpoint, to be called when the device has finished its steps: [`load_state`](Self::load_state) continues from it
@@ -306,7 +349,7 @@ mod tests {
                     learning_rate: 1e-2,
                     share: 1.0 / number as f64,
                 };
-                first.update_fused(&fused, step).unwrap();
+                first.update_fused(&fused, step, 0..fused.layout.elements()).unwrap();
                 second.update_plain(&plain, step).unwrap();
                 for buffer in [&fused.gradients, &plain.gradients] {
                     set(buffer, 1.0, 0.5 + number as f32);
@@ -324,6 +367,28 @@ mod tests {
                 difference < if kind.has_8bit_states() { 1e-4 } else { 1e-6 },
                 "{kind:?}: {difference:e}"
             );
+        }
+    }
+
+    #[test]
+    fn an_update_part_by_part_is_that_of_the_whole_to_the_last_bit() {
+        for kind in OptimizerKind::ALL {
+            let (whole, parts) = (parameters(), Arc::new(parameters()));
+            let new = || Optimizer::new(&settings(kind), &whole.layout, &Device::Cpu).unwrap();
+            let (mut first, mut second) = (new(), new());
+            let bounds: Vec<usize> = whole.layout.slots().iter().map(|slot| slot.offset).collect();
+            for _ in 0..3 {
+                first.step(&whole, 1e-2).unwrap();
+                second.look_ahead(&parts).unwrap();
+                // The last first, and two at once.
+                let ranges = [0..bounds[1], bounds[1]..bounds[2], bounds[2]..whole.layout.elements()];
+                for ranges in [&ranges[2..], &ranges[..2]] {
+                    second.update_of(&parts, ranges, 1e-2)().unwrap();
+                }
+                second.count_step(1e-2);
+            }
+            let values = |parameters: &Parameters| parameters.values.to_vec1::<f32>().unwrap();
+            assert_eq!(values(&whole), values(&parts), "{kind:?}");
         }
     }
 

@@ -25,6 +25,19 @@ pub trait Collective: fmt::Debug + Send + Sync {
     /// Replaces the elements of a contiguous F32 tensor by those of rank 0.
     fn broadcast(&self, tensor: &Tensor) -> Result<(), CollectiveError>;
 
+    /// Fills `all`, contiguous, with the elements of every rank's `own`, one rank behind the other; the same dtype (U8, BF16, F16 or
+    /// F32) and as many elements on every rank, and nothing is rounded.
+    ///
+    /// # Errors
+    /// A rank that is gone, does not arrive in time, or gives another number of bytes; tensors that do not go together.
+    fn all_gather(&self, own: &Tensor, all: &Tensor) -> Result<(), CollectiveError>;
+
+    /// Whether a gather may run on a thread of its own while this one computes. All calls must still be made one after the other, in
+    /// the same order on every rank.
+    fn gathers_beside(&self) -> bool {
+        false
+    }
+
     /// Waits for all ranks.
     fn barrier(&self) -> Result<(), CollectiveError>;
 
@@ -55,6 +68,16 @@ pub enum CollectiveError {
         "rank {rank} of {ranks} has not arrived within {waited_s:.0} s; it hangs, or its device is much slower than the others"
     )]
     Late { rank: usize, ranks: usize, waited_s: f64 },
+    #[error(
+        "rank {rank} of {ranks} gave {got} bytes of weights where rank 0 gave {expected}; all ranks must run the same recipe, model and \
+         version"
+    )]
+    Size {
+        rank: usize,
+        ranks: usize,
+        got: u64,
+        expected: u64,
+    },
     #[error("cannot share memory between {ranks} ranks: {source}; check the limits on locked and shared memory")]
     Memory { ranks: usize, source: std::io::Error },
     #[error("rank {rank} cannot be one of {ranks}; `devices` goes from 1 to {most}")]

@@ -6,8 +6,12 @@
 use std::ffi::c_char;
 use std::sync::Mutex;
 
-use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Result as CandleResult, Tensor, bail};
-use cudarc::nccl::{Comm, Id, ReduceOp, result::NcclError};
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::CudaDType;
+use candle_core::{
+    CpuStorage, CudaStorage, DType, Device, InplaceOp1, InplaceOp2, Layout, Result as CandleResult, Tensor, bail,
+};
+use cudarc::nccl::{Comm, Id, NcclType, ReduceOp, result::NcclError};
 
 use super::{Collective, CollectiveError, SharedMemory};
 
@@ -85,6 +89,34 @@ impl Collective for Nccl {
         self.run(tensor, What::FirstToAll)
     }
 
+    fn all_gather(&self, own: &Tensor, all: &Tensor) -> Result<(), CollectiveError> {
+        let (given, room) = (own.elem_count(), all.elem_count());
+        if own.dtype() != all.dtype() || given * self.ranks() != room {
+            let message = format!(
+                "a gather of {given} elements of {:?} from each of {} ranks into {room} of {:?}",
+                own.dtype(),
+                self.ranks(),
+                all.dtype()
+            );
+            return Err(candle_core::Error::Msg(message).into());
+        }
+        // NCCL would wait for ever for a rank that gives another number.
+        let bytes = (given * own.dtype().size_in_bytes()) as f64;
+        let mut sizes = vec![0.0; self.ranks()];
+        sizes[self.rank()] = bytes;
+        self.meeting.sum_numbers(&mut sizes)?;
+        if let Some(rank) = sizes.iter().position(|size| *size != sizes[0]) {
+            return Err(CollectiveError::Size {
+                rank,
+                ranks: self.ranks(),
+                got: sizes[rank] as u64,
+                expected: sizes[0] as u64,
+            });
+        }
+        let links = self.links.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Ok(all.inplace_op2(own, &Gather { links: &links })?)
+    }
+
     fn barrier(&self) -> Result<(), CollectiveError> {
         self.meeting.barrier()
     }
@@ -123,6 +155,53 @@ impl InplaceOp1 for Exchange<'_> {
             What::Sum => links.all_reduce_in_place(&mut values, &ReduceOp::Sum),
             What::FirstToAll => links.broadcast_in_place(&mut values, 0),
         };
+        done.map(|_| ()).map_err(|error| candle_core::Error::msg(failed(error)))
+    }
+}
+
+/// A gather into the first tensor of what each rank has in the second.
+struct Gather<'a> {
+    links: &'a Links,
+}
+
+impl InplaceOp2 for Gather<'_> {
+    fn name(&self) -> &'static str {
+        "gather from all ranks"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> CandleResult<()> {
+        bail!("NCCL links GPUs; the tensor is on the CPU")
+    }
+
+    fn cuda_fwd(
+        &self,
+        all: &mut CudaStorage,
+        all_layout: &Layout,
+        own: &CudaStorage,
+        own_layout: &Layout,
+    ) -> CandleResult<()> {
+        let (Some(to), Some(from)) = (all_layout.contiguous_offsets(), own_layout.contiguous_offsets()) else {
+            bail!("expected contiguous tensors, got {all_layout:?} and {own_layout:?}")
+        };
+        match all.dtype() {
+            DType::U8 => self.run::<u8>((all, to), (own, from)),
+            DType::BF16 => self.run::<half::bf16>((all, to), (own, from)),
+            DType::F16 => self.run::<half::f16>((all, to), (own, from)),
+            DType::F32 => self.run::<f32>((all, to), (own, from)),
+            other => bail!("weights of {other:?} cannot be gathered"),
+        }
+    }
+}
+
+impl Gather<'_> {
+    fn run<T: CudaDType + NcclType>(
+        &self,
+        (all, to): (&mut CudaStorage, (usize, usize)),
+        (own, from): (&CudaStorage, (usize, usize)),
+    ) -> CandleResult<()> {
+        let own = own.as_cuda_slice::<T>()?.slice(from.0..from.1);
+        let mut all = all.as_cuda_slice_mut::<T>()?.slice_mut(to.0..to.1);
+        let done = self.links.0.all_gather(&own, &mut all);
         done.map(|_| ()).map_err(|error| candle_core::Error::msg(failed(error)))
     }
 }

@@ -6,19 +6,24 @@
 //! 2. rank k adds up the k-th n-th of all slots, slot 0 first, into slot 0, and all meet;
 //! 3. every rank copies slot 0 into its buffer, and all meet, since the next piece overwrites it.
 //!
+//! A gather of every rank's part goes the same way:
+//!
+//! 1. every rank writes into its slot how many bytes it gives, all meet, look whether those are the same, and meet again;
+//! 2. piece by piece, every rank copies its piece into its slot, all meet, copy the pieces from all slots, and meet.
+//!
 //! The order of the sums depends on nothing but the ranks, so every rank ends with the same bits, every time. Tensors of a
 //! GPU go through the host's memory; NCCL (the feature `nccl`) knows better ways.
 
-use std::ops::Range;
+use std::ops::{Add, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::meeting::{arrive, has_arrived};
 use super::segment::{self, SLOT_BYTES, Segment};
 use super::{Collective, CollectiveError};
-use peft_tune_kernels::flat::with_f32_mut;
+use peft_tune_kernels::flat::{with_bytes, with_bytes_mut, with_f32_mut};
 
 /// Looks at the others' arrivals before the thread lets others run.
 const SPINS: u32 = 2_000;
@@ -55,7 +60,7 @@ impl SharedMemory {
     }
 
     /// Sums `values` over all ranks, piece by piece.
-    fn sum<T: Number>(&self, values: &mut [T]) -> Result<(), CollectiveError> {
+    fn sum<T: Number + Add<Output = T>>(&self, values: &mut [T]) -> Result<(), CollectiveError> {
         let ranks = self.ranks();
         for piece in values.chunks_mut(SLOT_BYTES / size_of::<T>()) {
             self.mine(self.rank, 0..piece.len()).copy_from_slice(piece);
@@ -71,7 +76,7 @@ impl SharedMemory {
     }
 
     /// Adds elements `part` of all slots, in the order of the ranks, into slot 0.
-    fn add_up<T: Number>(&self, part: Range<usize>) {
+    fn add_up<T: Number + Add<Output = T>>(&self, part: Range<usize>) {
         let sums = self.mine::<T>(0, part.clone());
         for rank in 1..self.ranks() {
             for (sum, value) in sums.iter_mut().zip(self.given::<T>(rank, part.clone())) {
@@ -91,6 +96,46 @@ impl SharedMemory {
             self.barrier()?;
         }
         Ok(())
+    }
+
+    /// Puts what each rank has in `own` behind each other into `all`.
+    fn gather(&self, own: &[u8], all: &mut [u8]) -> Result<(), CollectiveError> {
+        self.check_sizes(own.len())?;
+        if all.len() != own.len() * self.ranks() {
+            return Err(CollectiveError::Size {
+                rank: self.rank,
+                ranks: self.ranks(),
+                got: (own.len() * self.ranks()) as u64,
+                expected: all.len() as u64,
+            });
+        }
+        for (index, piece) in own.chunks(SLOT_BYTES).enumerate() {
+            self.mine(self.rank, 0..piece.len()).copy_from_slice(piece);
+            self.barrier()?;
+            for (rank, part) in all.chunks_mut(own.len()).enumerate() {
+                let part = &mut part[index * SLOT_BYTES..][..piece.len()];
+                part.copy_from_slice(self.given(rank, 0..piece.len()));
+            }
+            self.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// Finds out whether all ranks give as many bytes; all come to the same answer.
+    fn check_sizes(&self, own: usize) -> Result<(), CollectiveError> {
+        self.mine::<u64>(self.rank, 0..1)[0] = own as u64;
+        self.barrier()?;
+        let sizes: Vec<u64> = (0..self.ranks()).map(|rank| self.given(rank, 0..1)[0]).collect();
+        self.barrier()?;
+        match sizes.iter().position(|size| *size != sizes[0]) {
+            None => Ok(()),
+            Some(rank) => Err(CollectiveError::Size {
+                rank,
+                ranks: self.ranks(),
+                got: sizes[rank],
+                expected: sizes[0],
+            }),
+        }
     }
 
     /// Hands the elements of an F32 tensor to `change`: those themselves on the CPU, a copy of them elsewhere.
@@ -188,22 +233,45 @@ impl Collective for SharedMemory {
         Self::change(tensor, |values| self.copy_first(values))
     }
 
+    fn all_gather(&self, own: &Tensor, all: &Tensor) -> Result<(), CollectiveError> {
+        if own.dtype() != all.dtype() {
+            let message = format!("a gather of {:?} into {:?}", own.dtype(), all.dtype());
+            return Err(candle_core::Error::Msg(message).into());
+        }
+        if all.device().is_cpu() {
+            return with_bytes(own, |own| with_bytes_mut(all, |all| Ok(self.gather(own, all))))?;
+        }
+        // Through the host's memory, on both sides.
+        let (own, whole) = (
+            own.to_device(&Device::Cpu)?,
+            all.flatten_all()?.to_device(&Device::Cpu)?,
+        );
+        with_bytes(&own, |own| with_bytes_mut(&whole, |all| Ok(self.gather(own, all))))??;
+        Ok(all.slice_set(&whole.to_device(all.device())?, 0, 0)?)
+    }
+
+    fn gathers_beside(&self) -> bool {
+        true
+    }
+
     fn barrier(&self) -> Result<(), CollectiveError> {
         let meeting = arrive(self.segment.arrivals(self.rank));
         (0..self.ranks()).try_for_each(|rank| self.wait_for(rank, meeting))
     }
 }
 
-/// Numbers that are added up.
-trait Number: Copy + std::ops::Add<Output = Self> {}
+/// Numbers, of which any bits are one.
+trait Number: Copy {}
 
+impl Number for u8 {}
+impl Number for u64 {}
 impl Number for f32 {}
 impl Number for f64 {}
 
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
-    use candle_core::Device;
+    use candle_core::DType;
     use proptest::prelude::*;
 
     use super::*;
@@ -245,6 +313,74 @@ mod tests {
                 prop_assert!(sum == expected, "bit for bit on every rank");
             }
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn every_rank_gets_what_all_have_in_their_order(ranks in 1_usize..5, elements in 0_usize..400_000) {
+            let all = on_all(ranks, |collective| {
+                let own = |rank| -> Vec<f32> { (0..elements).map(|place| value(rank, place)).collect() };
+                let mine = Tensor::new(own(collective.rank()), &Device::Cpu).unwrap();
+                let whole = Tensor::zeros(ranks * elements, DType::F32, &Device::Cpu).unwrap();
+                collective.all_gather(&mine, &whole).unwrap();
+                let expected: Vec<f32> = (0..ranks).flat_map(own).collect();
+                whole.to_vec1::<f32>().unwrap() == expected
+            });
+            prop_assert!(all.into_iter().all(|is_same| is_same), "bit for bit on every rank");
+        }
+    }
+
+    #[test]
+    fn bytes_and_halves_are_gathered_as_they_are() {
+        let all = on_all(3, |collective| {
+            let (rank, device) = (collective.rank(), &Device::Cpu);
+            let bytes = Tensor::zeros(9, DType::U8, device).unwrap();
+            collective
+                .all_gather(&Tensor::full(rank as u8 + 7, 3, device).unwrap(), &bytes)
+                .unwrap();
+            let halves = Tensor::zeros(3, DType::BF16, device).unwrap();
+            let own = Tensor::full(half::bf16::from_f32(rank as f32 + 0.5), 1, device).unwrap();
+            collective.all_gather(&own, &halves).unwrap();
+            let halves: Vec<f32> = halves.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
+            (bytes.to_vec1::<u8>().unwrap(), halves)
+        });
+        for found in all {
+            assert_eq!(found, (vec![7, 7, 7, 8, 8, 8, 9, 9, 9], vec![0.5, 1.5, 2.5]));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_gives_another_number_of_bytes_is_named_to_all() {
+        let errors = on_all(3, |collective| {
+            let elements = if collective.rank() == 2 { 5 } else { 4 };
+            let own = Tensor::zeros(elements, DType::F32, &Device::Cpu).unwrap();
+            let all = Tensor::zeros(12, DType::F32, &Device::Cpu).unwrap();
+            collective.all_gather(&own, &all).unwrap_err().to_string()
+        });
+        for error in errors {
+            assert!(
+                error.starts_with("rank 2 of 3 gave 20 bytes of weights where rank 0 gave 16;"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_gather_stops_waiting_once_a_rank_is_gone_or_late() {
+        let errors = |patience, gone: bool| {
+            let segment = Arc::new(Segment::create(2).unwrap());
+            let collective = SharedMemory::new(segment.clone(), 0, patience).unwrap();
+            if gone {
+                segment.tell_gone(1);
+            }
+            let own = Tensor::zeros(4, DType::U8, &Device::Cpu).unwrap();
+            let all = Tensor::zeros(8, DType::U8, &Device::Cpu).unwrap();
+            collective.all_gather(&own, &all).unwrap_err()
+        };
+        assert!(matches!(errors(PATIENCE, true), CollectiveError::Gone { rank: 1, .. }));
+        let late = errors(Duration::from_millis(100), false);
+        assert!(matches!(late, CollectiveError::Late { rank: 1, .. }), "{late}");
     }
 
     #[test]

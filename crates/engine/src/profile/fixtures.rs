@@ -1,6 +1,6 @@
 //! Spans and profiles made by hand, for the tests of this folder.
 
-use super::{DataFacts, OpTime, PhaseTime, Profile, Setting, StepFacts};
+use super::{DataFacts, DataWaits, OpTime, PhaseTime, Profile, Setting, StepFacts};
 use crate::span::{Range, SpanMemory, SpanRecord, SpanTree, Work};
 
 /// A span that begins and ends at these nanoseconds.
@@ -86,6 +86,12 @@ pub fn sound_profile() -> Profile {
             target_share: 1.0,
             training_steps: 250,
             training_evaluations: 1,
+            waits: Some(DataWaits {
+                prefetch_depth: 2,
+                preparing_s: 2e-5,
+                compute_waits: 1e-5,
+                data_waits: 0.999,
+            }),
         },
         steps: StepFacts {
             warmup_steps: 3,

@@ -10,10 +10,10 @@ use super::sample::{DeviceSampler, EnergyMeter, EnergyUse, Sampling};
 use super::steady::{Throughput, WarmupDetector, median};
 use super::trace::Trace;
 use super::{
-    DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, SpanTiming, SpannedSteps,
-    StepFacts,
+    DataFacts, DataWaits, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, SpanTiming,
+    SpannedSteps, StepFacts,
 };
-use crate::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
+use crate::data::{BatchSource, DataError, Prefetch, PrefetchTimes, PreparedData, RowOrder, evaluation_batches};
 use crate::span;
 use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
@@ -144,6 +144,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         kept: Vec::new(),
         kept_steps: settings.trace_steps,
         warmup_steps: 0,
+        waits: None,
     };
     let started = Instant::now();
     session.warm_up(&source, settings)?;
@@ -151,7 +152,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         .sampler
         .map(|sampler| Sampling::start(sampler, session.recording.started(), settings.sample_every));
     let sampling = sampling.transpose().map_err(ProfileError::Thread)?;
-    let energy = session.measure(started, settings)?;
+    let energy = session.measure(&source, started, settings)?;
     let samples = sampling.map(Sampling::finish).unwrap_or_default();
     let gpu = session.watch_gpu()?;
     let evaluation = session.evaluate(inputs.recipe, inputs.data, &source)?;
@@ -162,7 +163,10 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         base: inputs.base.frozen_bytes() as u64,
         adapters: flat_bytes(&session.trainer),
         gradients: flat_bytes(&session.trainer),
-        optimizer: session.trainer.optimizer().state_bytes(),
+        optimizer: session
+            .trainer
+            .optimizer()
+            .state_bytes_on(session.trainer.base().device()),
     };
     let totals = &session.totals;
     let profile = Profile {
@@ -170,7 +174,10 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
             log_every: session.log.as_ref().map_or(0, |log| log.every),
             ..setting_of(inputs.recipe, &session.trainer, inputs.memory_limit_bytes)
         },
-        data: facts_of(inputs.recipe, &source),
+        data: DataFacts {
+            waits: session.waits,
+            ..facts_of(inputs.recipe, &source)
+        },
         phases: totals.phases(),
         modules: totals.modules(),
         ops: totals.ops(inputs.ceiling.as_ref()),
@@ -209,6 +216,8 @@ struct Session {
     kept: Vec<SpanTree>,
     kept_steps: usize,
     warmup_steps: u64,
+    /// Of the measured steps.
+    waits: Option<DataWaits>,
 }
 
 impl Session {
@@ -235,7 +244,12 @@ impl Session {
     }
 
     /// Measured steps until the interval is small enough or the time is spent, and steps with spans where those are others.
-    fn measure(&mut self, started: Instant, settings: &ProfileSettings) -> Result<Option<EnergyUse>, ProfileError> {
+    fn measure(
+        &mut self,
+        source: &BatchSource,
+        started: Instant,
+        settings: &ProfileSettings,
+    ) -> Result<Option<EnergyUse>, ProfileError> {
         let until = match self.spanned {
             Some(_) => (1.0 - SPANNED_SHARE) * settings.budget_s,
             None => settings.budget_s,
@@ -245,7 +259,7 @@ impl Session {
             self.warm_up_freely(settings)?;
         }
         let mut meter = EnergyMeter::open(self.trainer.base().device());
-        let began = Instant::now();
+        let (began, reading) = (Instant::now(), self.batches.times());
         loop {
             let step = self.step()?;
             self.each.push(step);
@@ -258,6 +272,8 @@ impl Session {
                 break;
             }
         }
+        let reading = self.batches.times().since(&reading);
+        self.waits = Some(waits_of(&reading, source.prefetch_depth(), began.elapsed()));
         let energy = meter.as_mut().map(|meter| EnergyUse {
             joules: meter.joules(),
             seconds: began.elapsed().as_secs_f64(),
@@ -546,6 +562,18 @@ fn facts_of(recipe: &Recipe, source: &BatchSource) -> DataFacts {
         target_share: source.target_tokens_per_epoch() as f64 / source.tokens_per_epoch().max(1) as f64,
         training_steps: steps,
         training_evaluations: evaluations(recipe, steps),
+        waits: None,
+    }
+}
+
+/// What `reading` took of `elapsed`.
+fn waits_of(reading: &PrefetchTimes, prefetch_depth: usize, elapsed: Duration) -> DataWaits {
+    let share = |seconds: f64| (seconds / elapsed.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0);
+    DataWaits {
+        prefetch_depth,
+        preparing_s: reading.preparing_s / reading.steps.max(1) as f64,
+        compute_waits: share(reading.compute_waits_s),
+        data_waits: share(reading.data_waits_s),
     }
 }
 

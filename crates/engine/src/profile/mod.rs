@@ -35,8 +35,8 @@ pub use libraries::LibraryFolders;
 pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLog, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
-    AdapterCost, Arithmetic, DataFacts, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime, OpTime,
-    PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
+    AdapterCost, Arithmetic, DataFacts, DataWaits, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime,
+    OpTime, PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
 pub use reference::Reference;
 pub use requests::{RequestLoad, RequestPoint, measure_requests};

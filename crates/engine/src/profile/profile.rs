@@ -82,6 +82,22 @@ pub struct DataFacts {
     /// Steps of the whole training, and evaluations in it.
     pub training_steps: u64,
     pub training_evaluations: u64,
+    /// Absent in profiles that are older than it.
+    #[serde(default)]
+    pub waits: Option<DataWaits>,
+}
+
+/// Who waited for whom, the model or its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataWaits {
+    /// Steps that may be ready ahead.
+    pub prefetch_depth: usize,
+    /// Mean seconds in which a step's rows are read and laid end to end.
+    pub preparing_s: f64,
+    /// Part of the measured steps in which the model waited for its data, in [0, 1].
+    pub compute_waits: f64,
+    /// Part in which the data waited for the model: as many steps were ready as may be.
+    pub data_waits: f64,
 }
 
 /// The measured steps.

@@ -69,12 +69,13 @@ pub(super) fn write_trained(
         Some(plan) => {
             let base = Some(inputs.recipe.model.as_str());
             adapter::write(folder, plan, base, trainer.parameters())?;
-            Ok(())
+            trainer.base().sparsity().save(folder)
         }
         None => ModelDirectory {
             source: &inputs.model_folder,
             dtype,
             shard_bytes: ModelDirectory::SHARD_BYTES,
+            quantization: None,
         }
         .write(folder, &trainer.merged()?),
     }

@@ -7,6 +7,7 @@ use super::checkpoint;
 use super::identity::Identity;
 use super::outcome::{Outcome, RunProgress};
 use super::{RunError, RunInputs, RunSettings, Start};
+use crate::base::SPARSITY_FILE;
 use crate::whole_file::{put_in_place, recover_folder, remove, start_folder};
 use crate::{Trainer, WrittenDtype};
 
@@ -21,6 +22,7 @@ const LEFT: &[&str] = &[
     "tensorboard",
     "adapter_config.json",
     "adapter_model.safetensors",
+    SPARSITY_FILE,
     "config.json",
 ];
 

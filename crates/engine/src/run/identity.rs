@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::RunError;
 use crate::data::PreparedData;
 use peft_tune_core::hexadecimal;
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{OptimizerOffload, Recipe};
 
 /// Layout of the output folder that this version writes.
 const VERSION: u64 = 1;
@@ -77,9 +77,14 @@ impl Identity {
     }
 }
 
-/// The first key in which two recipes differ, with both values as JSON.
+/// The first key in which two recipes differ, with both values as JSON. Where updates are computed is no part of what a training is: its
+/// checkpoints hold the same states.
 fn recipe_difference(before: &Recipe, now: &Recipe) -> Option<(String, String, String)> {
-    let json = |recipe: &Recipe| serde_json::to_value(recipe).unwrap_or(Value::Null);
+    let json = |recipe: &Recipe| {
+        let mut recipe = recipe.clone();
+        recipe.optimizer.offload = OptimizerOffload::None;
+        serde_json::to_value(recipe).unwrap_or(Value::Null)
+    };
     difference("", &json(before), &json(now))
 }
 
@@ -117,6 +122,7 @@ mod tests {
             recipe_difference(&before, &now).map(|(key, before, now)| format!("{key}: {before} -> {now}"))
         };
         assert_eq!(named(|_| {}), None);
+        assert_eq!(named(|recipe| recipe.optimizer.offload = OptimizerOffload::Host), None);
         let rate = named(|recipe| recipe.optimizer.learning_rate = 0.5);
         assert_eq!(rate.unwrap(), "optimizer.learning_rate: 0.0002 -> 0.5");
         let every = named(|recipe| recipe.training.evaluate_every = Some(4));

@@ -13,6 +13,8 @@
 //! In float32 a training that was stopped and resumed ends in the same bits as one that was not: the values, the
 //! optimizer's state and the position are restored exactly, and the data of a step depends on the seed and the step alone.
 //!
+//! Several trainings on one base share the passes over its weights in a [`RunGroup`]; each keeps its folder, and ends as it would alone.
+//!
 //! On several devices rank 0 has a [`TrainingRun`], which decides, tells and writes; the others have a [`FollowingRun`] each.
 
 mod checkpoint;
@@ -23,6 +25,7 @@ mod identity;
 mod next;
 mod outcome;
 mod settings;
+mod together;
 mod training;
 
 pub use error::RunError;
@@ -30,4 +33,5 @@ pub use folder::latest_checkpoint;
 pub use following::FollowingRun;
 pub use outcome::{Beside, BestEvaluation, Ending, Outcome, RunProgress};
 pub use settings::{RunInputs, RunSettings, Start};
+pub use together::{Ended, RunGroup};
 pub use training::{Opened, TrainingRun};

@@ -25,6 +25,14 @@ pub struct RunProgress {
     /// Absent in checkpoints of versions that did not say.
     #[serde(default)]
     pub beside: Beside,
+    /// Most other trainings whose rows went through the model in the same passes: the seconds are those of all then.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub shared_with: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_none(others: &usize) -> bool {
+    *others == 0
 }
 
 /// A decision on the precision, with its place.
@@ -58,6 +66,7 @@ impl RunProgress {
             precision_decisions: Vec::new(),
             seconds: 0.0,
             beside: Beside::default(),
+            shared_with: 0,
         }
     }
 

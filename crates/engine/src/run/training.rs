@@ -13,6 +13,7 @@ use super::{RunError, RunInputs, RunSettings};
 use crate::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
 use crate::parallel::{Alone, Collective};
 use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, TrainError, Trainer};
+use peft_tune_core::plan::ModelPlan;
 use peft_tune_core::recipe::Recipe;
 
 /// One fine-tuning from its first step, or from a checkpoint, to its end.
@@ -21,17 +22,27 @@ pub struct TrainingRun {
     settings: RunSettings,
     folder: OutputFolder,
     identity: Identity,
-    trainer: Trainer,
+    pub(super) trainer: Trainer,
     /// The other devices, which do what this rank does.
     collective: Arc<dyn Collective>,
     source: Arc<BatchSource>,
-    held_out: Vec<MicroBatch>,
+    pub(super) held_out: Vec<MicroBatch>,
     total_steps: u64,
     progress: RunProgress,
     /// Where the training continues from.
     resumed_from: Option<PathBuf>,
     damaged: Vec<PathBuf>,
     overflows: OverflowWatch,
+    /// What the observer said of the step under way.
+    control: Control,
+}
+
+/// What follows a step, besides a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum AfterStep {
+    GoesOn,
+    Evaluates,
+    Ends(Ending),
 }
 
 /// What an output folder is opened to.
@@ -55,6 +66,8 @@ impl TrainingRun {
         let total_steps = source.steps(inputs.recipe.training.length);
         let schedule = inputs.recipe.check_precision_schedule(Some(total_steps));
         schedule.map_err(TrainError::from)?;
+        // What cannot be trained leaves nothing in the folder.
+        ModelPlan::of_recipe(inputs.base.architecture(), &inputs.recipe).map_err(TrainError::from)?;
         let identity = Identity::new(&inputs.recipe, &inputs.data, total_steps);
         let (folder, found) = OutputFolder::open(&settings, &identity, &inputs.model_folder)?;
         if let Some(outcome) = found.outcome {
@@ -80,6 +93,7 @@ impl TrainingRun {
             resumed_from,
             damaged: found.damaged,
             overflows,
+            control: Control::Continue,
         })))
     }
 
@@ -122,6 +136,11 @@ impl TrainingRun {
     /// Those of the engine and of the file system. A loss that is not finite is an [`Ending`].
     pub fn run(mut self, observer: &mut dyn StepObserver) -> Result<Outcome, RunError> {
         let ending = self.train(observer)?;
+        self.end(ending)
+    }
+
+    /// Writes what a training that has ended leaves behind.
+    pub(super) fn end(self, ending: Ending) -> Result<Outcome, RunError> {
         self.tell(Next::End)?;
         let several = self.inputs.recipe.training.evaluate_every.is_some();
         let outcome = Outcome {
@@ -137,47 +156,97 @@ impl TrainingRun {
     }
 
     fn train(&mut self, observer: &mut dyn StepObserver) -> Result<Ending, RunError> {
-        let mut batches = Prefetch::start(Arc::clone(&self.source), self.trainer.steps()..self.total_steps)?;
+        let mut batches = self.batches()?;
         while self.trainer.steps() < self.total_steps {
             let event = self.step(&mut batches)?;
-            if !event.loss.is_finite() {
-                // What the step before left behind gives no loss, so a checkpoint of it is of no use.
-                self.folder.remove_checkpoint(event.step - 1)?;
-                return self.diverged(format!("the training loss became {}", event.loss));
+            let mut after = self.stepped(&event, observer)?;
+            if after == AfterStep::Evaluates {
+                self.tell(Next::Evaluate)?;
+                let evaluation = self.trainer.evaluate(&self.held_out)?;
+                after = self.evaluated(&evaluation, observer)?;
             }
-            if self.overflows.has_diverged(event.grad_norm) {
-                return self.diverged(format!("the norm of the gradients became {}", event.grad_norm));
-            }
-            self.progress.last_loss = Some(event.loss);
-            let mut control = self.telling(|| observer.step(&event));
-            if self.is_due(self.inputs.recipe.training.evaluate_every) {
-                let evaluation = self.evaluate()?;
-                if !evaluation.loss.is_finite() {
-                    return self.diverged(format!("the held-out loss became {}", evaluation.loss));
-                }
-                let told = self.telling(|| observer.evaluation(&evaluation));
-                if told == Control::Stop {
-                    control = Control::Stop;
-                }
-                if self.is_out_of_patience() {
-                    let evaluations = self.progress.evaluations_since_best;
-                    return Ok(Ending::StoppedEarly { evaluations });
-                }
-            }
-            let stops = control == Control::Stop && event.step < self.total_steps;
-            if stops || self.is_due(Some(self.checkpoint_every())) {
-                let started = Instant::now();
-                let written = self.checkpoint()?;
-                self.progress.beside.checkpoint_s += started.elapsed().as_secs_f64();
-                let Some(checkpoint) = written else {
-                    return self.diverged("a trained value became infinite or NaN".to_owned());
-                };
-                if stops {
-                    return Ok(Ending::Interrupted { checkpoint });
-                }
+            if let Some(ending) = self.step_over(after)? {
+                return Ok(ending);
             }
         }
         Ok(Ending::Finished)
+    }
+
+    /// What every step from the next one on trains on.
+    pub(super) fn batches(&self) -> Result<Prefetch, RunError> {
+        Ok(Prefetch::start(
+            Arc::clone(&self.source),
+            self.trainer.steps()..self.total_steps,
+        )?)
+    }
+
+    /// What follows a step that the trainer has taken.
+    pub(super) fn stepped(
+        &mut self,
+        event: &StepEvent,
+        observer: &mut dyn StepObserver,
+    ) -> Result<AfterStep, RunError> {
+        if !event.loss.is_finite() {
+            // What the step before left behind gives no loss, so a checkpoint of it is of no use.
+            self.folder.remove_checkpoint(event.step - 1)?;
+            return self.diverged(format!("the training loss became {}", event.loss));
+        }
+        if self.overflows.has_diverged(event.grad_norm) {
+            return self.diverged(format!("the norm of the gradients became {}", event.grad_norm));
+        }
+        self.progress.last_loss = Some(event.loss);
+        self.control = self.telling(|| observer.step(event));
+        Ok(match self.is_due(self.inputs.recipe.training.evaluate_every) {
+            true => AfterStep::Evaluates,
+            false => AfterStep::GoesOn,
+        })
+    }
+
+    /// What follows an evaluation behind that step.
+    pub(super) fn evaluated(
+        &mut self,
+        evaluation: &Evaluation,
+        observer: &mut dyn StepObserver,
+    ) -> Result<AfterStep, RunError> {
+        if !evaluation.loss.is_finite() {
+            return self.diverged(format!("the held-out loss became {}", evaluation.loss));
+        }
+        let is_best = self.progress.take_evaluation(evaluation);
+        if is_best && self.inputs.recipe.training.evaluate_every.is_some() {
+            self.folder.keep_best(&self.inputs, &self.trainer)?;
+        }
+        if self.telling(|| observer.evaluation(evaluation)) == Control::Stop {
+            self.control = Control::Stop;
+        }
+        Ok(match self.is_out_of_patience() {
+            true => AfterStep::Ends(Ending::StoppedEarly {
+                evaluations: self.progress.evaluations_since_best,
+            }),
+            false => AfterStep::GoesOn,
+        })
+    }
+
+    /// The end of a step: writes a checkpoint where one is due, and says how the training ends, if it does.
+    pub(super) fn step_over(&mut self, after: AfterStep) -> Result<Option<Ending>, RunError> {
+        if let AfterStep::Ends(ending) = after {
+            return Ok(Some(ending));
+        }
+        let stops = self.control == Control::Stop && self.trainer.steps() < self.total_steps;
+        if stops || self.is_due(Some(self.checkpoint_every())) {
+            let started = Instant::now();
+            let written = self.checkpoint()?;
+            self.progress.beside.checkpoint_s += started.elapsed().as_secs_f64();
+            let Some(checkpoint) = written else {
+                return match self.diverged("a trained value became infinite or NaN".to_owned())? {
+                    AfterStep::Ends(ending) => Ok(Some(ending)),
+                    _ => Ok(None),
+                };
+            };
+            if stops {
+                return Ok(Some(Ending::Interrupted { checkpoint }));
+            }
+        }
+        Ok(None)
     }
 
     /// What the observer answers, its time counted.
@@ -193,7 +262,17 @@ impl TrainingRun {
         let batch = batches.next().expect("there is data for every step of the training");
         let data = waiting.elapsed().as_secs_f64();
         self.tell(Next::Step)?;
-        let mut event = self.trainer.step(&batch)?;
+        let event = self.trainer.step(&batch)?;
+        Ok(self.took_step(event, data))
+    }
+
+    /// Takes note of other trainings in the same passes.
+    pub(super) fn beside(&mut self, others: usize) {
+        self.progress.shared_with = self.progress.shared_with.max(others);
+    }
+
+    /// Counts a step, for whose data `data` seconds were waited.
+    pub(super) fn took_step(&mut self, mut event: StepEvent, data: f64) -> StepEvent {
         event.seconds.data = data;
         event.seconds.total += data;
         self.progress.trainer = self.trainer.position();
@@ -202,7 +281,7 @@ impl TrainingRun {
             self.progress.precision_decisions.push(DecidedAt { step, decision });
         }
         self.progress.seconds += event.seconds.total;
-        Ok(event)
+        event
     }
 
     /// Tells the other ranks what comes next.
@@ -222,25 +301,12 @@ impl TrainingRun {
         Ok(Some(folder))
     }
 
-    fn diverged(&self, what: String) -> Result<Ending, RunError> {
-        Ok(Ending::Diverged {
+    fn diverged(&self, what: String) -> Result<AfterStep, RunError> {
+        Ok(AfterStep::Ends(Ending::Diverged {
             at_step: self.trainer.steps(),
             what,
             checkpoint: self.folder.latest()?,
-        })
-    }
-
-    fn evaluate(&mut self) -> Result<Evaluation, RunError> {
-        self.tell(Next::Evaluate)?;
-        let evaluation = self.trainer.evaluate(&self.held_out)?;
-        if !evaluation.loss.is_finite() {
-            return Ok(evaluation);
-        }
-        let is_best = self.progress.take_evaluation(&evaluation);
-        if is_best && self.inputs.recipe.training.evaluate_every.is_some() {
-            self.folder.keep_best(&self.inputs, &self.trainer)?;
-        }
-        Ok(evaluation)
+        }))
     }
 
     /// Whether something that happens every N steps, and at the end, is to happen now.

@@ -58,6 +58,9 @@ struct Shared {
     collected: Mutex<Collected>,
 }
 
+/// Spans that the thread which trains has room for from the first step on.
+const SPANS_OF_A_STEP: usize = 1 << 12;
+
 #[derive(Debug, Default)]
 struct Collected {
     trees: Vec<SpanTree>,
@@ -94,7 +97,7 @@ impl Recording {
         });
         // Reading starts a new peak.
         let _ = (shared.probe.memory)();
-        let mut joined = Joined::new(Arc::clone(&shared), "main");
+        let mut joined = Joined::new(Arc::clone(&shared), "main", SPANS_OF_A_STEP);
         joined.marks = shared.probe.device.clone().map(MarkedSpans::new);
         JOINED.with_borrow_mut(|slot| *slot = Some(joined));
         ACTIVE.fetch_add(1, Relaxed);
@@ -182,7 +185,8 @@ impl Shared {
 impl Handle {
     /// Makes the current thread take part, under `name`.
     pub(crate) fn join(self, name: &str) {
-        let joined = Joined::new(self.0, name);
+        // What waits for its step is counted with the step's memory: it must not be the room of the spans to come.
+        let joined = Joined::new(self.0, name, 1);
         JOINED.with_borrow_mut(|slot| *slot = Some(joined));
     }
 }
@@ -259,7 +263,7 @@ impl Drop for Span {
 }
 
 impl Joined {
-    fn new(shared: Arc<Shared>, name: &str) -> Self {
+    fn new(shared: Arc<Shared>, name: &str, spans: usize) -> Self {
         let mut collected = shared.collected();
         let thread = collected.threads.len() as u16;
         collected.threads.push(name.to_owned());
@@ -267,7 +271,7 @@ impl Joined {
         Self {
             shared,
             thread,
-            spans: Vec::with_capacity(1 << 12),
+            spans: Vec::with_capacity(spans),
             open: Vec::with_capacity(16),
             kept_bytes: 0,
             marks: None,

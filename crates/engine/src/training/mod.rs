@@ -1,5 +1,7 @@
 //! The trainer: passes over micro-batches, the update, and what it tells of each step.
 
+mod checks;
+mod host_update;
 mod loss_kept;
 mod loss_scale;
 mod passes;
@@ -8,6 +10,7 @@ mod shares;
 mod spread;
 mod step;
 mod stopwatch;
+mod together;
 mod trained_set;
 mod trainer;
 mod update_pass;
@@ -16,5 +19,6 @@ pub use loss_kept::LossKept;
 pub use loss_scale::OverflowWatch;
 pub use precision_switch::{PrecisionCause, PrecisionDecision};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
+pub use together::Together;
 pub(crate) use trained_set::TrainedSet;
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};

@@ -19,6 +19,7 @@ use crate::data::MicroBatch;
 use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream, StreamBuffer};
 use crate::span;
 use crate::span::StepPhase;
+use peft_tune_core::plan::GradientsReady;
 use peft_tune_core::recipe::Checkpointing;
 use peft_tune_kernels::Kernels;
 use peft_tune_kernels::gpu;
@@ -105,6 +106,9 @@ struct Captured {
     gradient_scale: f32,
 }
 
+/// What is told how far a backward pass has come.
+pub(crate) type Follower<'a> = dyn FnMut(GradientsReady) -> Result<()> + 'a;
+
 /// What is done with a micro-batch.
 enum Way {
     Launch,
@@ -114,7 +118,12 @@ enum Way {
 
 impl PassModel<'_> {
     /// Both passes: adds the gradients, and returns what the loss head found.
-    fn run(&self, stream: &Stream<'_>, lap: &mut dyn FnMut(Lap) -> Result<()>) -> Result<Sums> {
+    fn run(
+        &self,
+        stream: &Stream<'_>,
+        lap: &mut dyn FnMut(Lap) -> Result<()>,
+        follower: &mut Follower<'_>,
+    ) -> Result<Sums> {
         let span = span::phase(StepPhase::Forward);
         let keep = Keep::ForBackward(self.checkpointing);
         let (normed, tape) = self.decoder.forward(stream, self.ropes, keep)?;
@@ -124,7 +133,10 @@ impl PassModel<'_> {
         drop(span);
         let _span = span::phase(StepPhase::Backward);
         if let Some(d_normed) = output.d_hidden {
-            self.decoder.backward(stream, self.ropes, tape, d_normed)?;
+            self.decoder.backward(stream, self.ropes, (tape, d_normed), follower)?;
+        } else {
+            // Other ranks go down.
+            self.decoder.gather_backward()?;
         }
         lap(Lap::Backward)?;
         Ok(output.sums)
@@ -158,6 +170,21 @@ impl Passes {
     /// Micro-batches whose passes were replayed from a graph.
     pub(crate) fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// As [`run`](Self::run), launched op by op, and tells `follower` how far the backward pass has come.
+    ///
+    /// # Errors
+    /// Those of the ops and of `follower`, memory.
+    pub(crate) fn run_followed(
+        &self,
+        model: &PassModel<'_>,
+        input: &PassInput<'_>,
+        clock: &mut Stopwatch<Lap>,
+        follower: &mut Follower<'_>,
+    ) -> Result<Sums> {
+        let stream = input.stream(&self.device)?;
+        model.run(&stream, &mut |lap| clock.lap(lap), follower)
     }
 
     /// Adds the gradients of a micro-batch, and returns what the loss head found.
@@ -195,8 +222,7 @@ impl Passes {
     }
 
     fn launch(&self, model: &PassModel<'_>, input: &PassInput<'_>, clock: &mut Stopwatch<Lap>) -> Result<Sums> {
-        let stream = input.stream(&self.device)?;
-        model.run(&stream, &mut |lap| clock.lap(lap))
+        self.run_followed(model, input, clock, &mut |_| Ok(()))
     }
 
     /// Launches the graph of the shape that was met last, which is captured where there is none yet.
@@ -266,7 +292,9 @@ impl Captured {
     fn new(model: &PassModel<'_>, input: &PassInput<'_>, device: &Device) -> Result<Self> {
         let place = StreamBuffer::new(input.batch, device)?;
         let stream = Stream::at(&place, input.batch, input.dropout.clone(), Some(input.gradient_scale));
-        let graph = Graph::capture(device, || model.run(&stream, &mut |_| Ok(())).map(drop))?;
+        let graph = Graph::capture(device, || {
+            model.run(&stream, &mut |_| Ok(()), &mut |_| Ok(())).map(drop)
+        })?;
         Ok(Self {
             graph,
             place,
@@ -286,7 +314,7 @@ impl Captured {
                 self.dropout.clone(),
                 Some(self.gradient_scale),
             );
-            model.run(&stream, &mut |_| Ok(())).map(drop)
+            model.run(&stream, &mut |_| Ok(()), &mut |_| Ok(())).map(drop)
         })?;
         self.place.found()
     }

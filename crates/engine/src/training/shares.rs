@@ -27,6 +27,12 @@ impl Share {
         }
     }
 
+    /// How many micro-batches fewer of so many it has than the one that has most.
+    pub(super) fn idle(self, micro_batches: usize) -> usize {
+        let has = micro_batches.saturating_sub(self.number).div_ceil(self.of);
+        micro_batches.div_ceil(self.of) - has
+    }
+
     /// Its micro-batches, each behind the number of tokens that come before it in the global batch.
     pub(super) fn of(self, global_batch: &[MicroBatch]) -> impl Iterator<Item = (u64, &MicroBatch)> {
         let mut tokens = 0;
@@ -77,6 +83,8 @@ mod tests {
                 .map(|(first, batch)| (first, batch.tokens()))
                 .collect()
         };
+        let idle: Vec<usize> = (0..3).map(|number| Share { number, of: 3 }.idle(4)).collect();
+        assert_eq!(idle, [0, 1, 1]);
         let shares: Vec<_> = Share::here(&Alone, 2).into_iter().map(found).collect();
         assert_eq!(shares, [vec![(0, 3), (8, 2)], vec![(3, 5), (10, 4)]]);
         assert_eq!(Share::here(&Alone, 1).into_iter().flat_map(found).count(), 4);

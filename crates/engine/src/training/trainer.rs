@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::checks;
 use super::loss_scale::LossScale;
 use super::passes::{Lap, PassInput, PassModel, Passes};
 use super::precision_switch::{PrecisionSwitch, StepFacts};
@@ -13,26 +14,26 @@ use super::spread::Spread;
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
-use crate::base::BaseModel;
+use crate::base::{BaseModel, RankShare};
 use crate::data::MicroBatch;
-use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
+use crate::model::{Decoder, DropoutKey, Keep, LayerGather, RopeTables, Stream, Tape};
 use crate::optimizer;
-use crate::optimizer::{Optimizer, OptimizerError};
+use crate::optimizer::{Norm, Optimizer, OptimizerError};
 use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
-use peft_tune_core::plan::AdapterPlan;
-use peft_tune_core::recipe::{ActivationQuantization, Precision, Recipe};
+use peft_tune_core::plan::{AdapterPlan, update_parts};
+use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::gpu::TimedProducts;
-use peft_tune_kernels::kernels;
 use peft_tune_kernels::ops::loss_head::Sums;
+use peft_tune_kernels::{Kernels, kernels};
 
 /// Positions whose logits exist at a time where only the most likely token is asked for.
 const ROWS_OF_LOGITS: usize = 64;
 
 /// First steps of a training: whoever measures steps measures none of them.
-const UNMEASURED_STEPS: u64 = 2;
+pub(super) const UNMEASURED_STEPS: u64 = 2;
 
 /// One fine-tuning in progress.
 ///
@@ -40,7 +41,7 @@ const UNMEASURED_STEPS: u64 = 2;
 /// devices share the training, each has a trainer, and all see the same micro-batches.
 pub struct Trainer {
     base: Arc<BaseModel>,
-    recipe: Recipe,
+    pub(super) recipe: Recipe,
     total_steps: u64,
     trained: TrainedSet,
     /// What computes in the recipe's precision.
@@ -52,13 +53,32 @@ pub struct Trainer {
     pub(crate) updates: UpdatePass,
     loss_scale: Option<LossScale>,
     collective: Arc<dyn Collective>,
+    /// What gathers the weights of layers, where ranks share them out.
+    gather: Option<Arc<LayerGather>>,
     step: u64,
     tokens: u64,
 }
 
+/// A step before its passes.
+pub(super) struct BegunStep {
+    /// What is known of it.
+    event: StepEvent,
+    in_fp32: bool,
+    /// What the gradients are multiplied by, where that may make them overflow.
+    scale_now: Option<f32>,
+    /// Factor on the gradient of the loss sum.
+    pub gradient_scale: f32,
+}
+
+/// What the update of a step found, which a GPU may still be computing.
+pub(super) struct Updated {
+    product: Option<f64>,
+    norm: Norm,
+}
+
 /// Forward and backward passes in one dtype.
 pub(crate) struct ComputePath {
-    decoder: Decoder,
+    pub(super) decoder: Decoder,
     pub(crate) passes: Passes,
 }
 
@@ -71,13 +91,21 @@ impl Trainer {
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, a schedule of a precision that has
     /// none, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
-        refuse_activations(recipe.activation_quantization, base.device().is_cpu())?;
+        checks::refuse_without_kernels(recipe, base.device().is_cpu())?;
         recipe.check_precision_schedule(None)?;
+        recipe.check_sharding()?;
+        recipe.check_optimizer_offload()?;
         let trained = TrainedSet::new(&base, recipe)?;
+        checks::refuse_other_sparsity(recipe.weight_sparsity, &base)?;
+        // Ranks meet before weights are gathered, which no graph can hold.
+        let form = match (kernels(), base.share()) {
+            (Kernels::Graphs, Some(_)) => Kernels::Fused,
+            (form, _) => form,
+        };
         let path = |dtype| {
             Ok::<_, TrainError>(ComputePath {
                 decoder: Decoder::in_dtype(&base, &trained.trainables(), dtype)?,
-                passes: Passes::new(base.device(), recipe.gradient_checkpointing, kernels()),
+                passes: Passes::new(base.device(), recipe.gradient_checkpointing, form),
             })
         };
         let own = path(base.compute_dtype())?;
@@ -97,10 +125,12 @@ impl Trainer {
         };
         let device = base.device();
         let optimizer = Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?;
+        let updates = UpdatePass::new(optimizer, &recipe.optimizer, device, kernels());
+        let parts = || update_parts(&trained.plan.layout, trained.plan.layers.len());
         Ok(Self {
             ropes: RopeTables::new(&base.architecture().ropes, device),
             switch: PrecisionSwitch::new(recipe, &trained.parameters.gradients)?,
-            updates: UpdatePass::new(optimizer, &recipe.optimizer, device, kernels()),
+            updates: updates.offloaded(&recipe.optimizer, &trained.parameters, parts)?,
             loss_scale: (base.precision() == Precision::Fp16).then(LossScale::default),
             recipe: recipe.clone(),
             total_steps,
@@ -109,6 +139,7 @@ impl Trainer {
             fp32,
             base,
             collective: Arc::new(Alone),
+            gather: None,
             step: 0,
             tokens: 0,
         })
@@ -121,8 +152,26 @@ impl Trainer {
     /// A rank that does not take part.
     pub fn with_collective(mut self, collective: Arc<dyn Collective>) -> Result<Self, TrainError> {
         collective.broadcast(&self.trained.parameters.values)?;
+        self.updates.values_changed();
+        if let Some(layers) = self.base.sharded() {
+            let (share, at, of) = (layers.share(), collective.rank(), collective.ranks());
+            if (share.rank, share.ranks) != (at, of) {
+                let RankShare { rank, ranks } = share;
+                return Err(TrainError::OtherRank { rank, ranks, at, of });
+            }
+            let gather = Arc::new(LayerGather::new(Arc::clone(layers), Arc::clone(&collective)));
+            for path in [&mut self.own].into_iter().chain(&mut self.fp32) {
+                path.decoder.gather_with(Arc::clone(&gather));
+            }
+            self.gather = Some(gather);
+        }
         self.collective = collective;
         Ok(self)
+    }
+
+    /// Layers whose weights were gathered from all ranks so far; 0 where each has all.
+    pub fn gathered_layers(&self) -> u64 {
+        self.gather.as_ref().map_or(0, |gather| gather.gathers())
     }
 
     /// One optimizer step on a global batch. The gradient is that of the mean loss over all target tokens of the
@@ -140,7 +189,53 @@ impl Trainer {
         // In steps that nobody measures.
         let _timed = TimedProducts::begin(self.step < UNMEASURED_STEPS);
         let mut clock = Stopwatch::start(self.base.device())?;
-        let mut event = StepEvent {
+        let begun = self.begin_step(micro_batches, targets, &mut clock)?;
+        // Updates that need nothing of all gradients together begin with the last backward pass.
+        let is_followed = self.updates.can_follow() && !self.recipe.updates_wait() && self.collective.ranks() == 1;
+        let in_fp32 = begun.in_fp32;
+        let how = Manner {
+            in_fp32,
+            gradient_scale: begun.gradient_scale,
+            followed_at: is_followed.then_some(begun.event.learning_rate),
+        };
+        let mut sums = Vec::new();
+        for (before, share) in self.shares().into_iter().enumerate() {
+            let batches = share.of(micro_batches);
+            sums.push(match before {
+                0 => self.passes_of(batches, how, &mut clock)?,
+                _ => self.passes_behind(batches, how, &mut clock)?,
+            });
+            for _ in 0..self.idle_passes(share, micro_batches.len()) {
+                let decoder = &self.own.decoder;
+                let gathered = decoder.gather_forward().and_then(|()| decoder.gather_backward());
+                gathered.map_err(|error| self.cause(error))?;
+            }
+        }
+        self.add_up_gradients()?;
+        clock.lap(Lap::Backward)?;
+        let updated = self.update(&begun)?;
+        clock.lap(Lap::Optimizer)?;
+        // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
+        let laps = clock.finish()?;
+        let (forward, backward) = path_of((&mut self.own, &mut self.fp32), in_fp32).passes.seconds(&laps);
+        let seconds = StepSeconds {
+            data: 0.0,
+            forward,
+            backward,
+            optimizer: laps.seconds(Lap::Optimizer),
+            total: laps.total_s,
+        };
+        self.end_step(begun, updated, &sums, seconds)
+    }
+
+    /// What comes before the passes of a step: the gradients are zero, and the values where the optimizer takes them.
+    pub(super) fn begin_step(
+        &mut self,
+        micro_batches: &[MicroBatch],
+        targets: u64,
+        clock: &mut Stopwatch<Lap>,
+    ) -> Result<BegunStep, TrainError> {
+        let event = StepEvent {
             step: self.step + 1,
             loss: 0.0,
             learning_rate: self.next_learning_rate(),
@@ -153,45 +248,47 @@ impl Trainer {
         };
         let in_fp32 = self.fp32.is_some() && self.switch.is_fp32(self.step);
         self.zero_gradients()?;
-        self.updates.look_ahead(&self.trained.parameters, &mut clock)?;
+        self.updates.look_ahead(&self.trained.parameters, clock)?;
         // Nothing overflows in F32, and what is learned of the scale in F16 stays as it is meanwhile.
         let scale_now = self
             .loss_scale
             .as_ref()
             .map(|scale| if in_fp32 { 1.0 } else { scale.factor() });
         let loss_scale = scale_now.unwrap_or(1.0);
-        let gradient_scale = loss_scale / targets as f32;
-        let mut sums = Vec::new();
-        for (before, share) in self.shares().into_iter().enumerate() {
-            let batches = share.of(micro_batches);
-            sums.push(match before {
-                0 => self.passes_of(batches, (in_fp32, gradient_scale), &mut clock)?,
-                _ => self.passes_behind(batches, (in_fp32, gradient_scale), &mut clock)?,
-            });
-        }
-        self.add_up_gradients()?;
-        clock.lap(Lap::Backward)?;
-        let span = span::phase(StepPhase::Optimizer);
+        Ok(BegunStep {
+            event,
+            in_fp32,
+            scale_now,
+            gradient_scale: loss_scale / targets as f32,
+        })
+    }
+
+    /// Clips the gradients that the passes have added up and updates the values.
+    pub(super) fn update(&mut self, begun: &BegunStep) -> Result<Updated, TrainError> {
+        let _span = span::phase(StepPhase::Optimizer);
         let input = UpdateInput {
-            learning_rate: event.learning_rate,
-            loss_scale: scale_now,
+            learning_rate: begun.event.learning_rate,
+            loss_scale: begun.scale_now,
         };
+        let loss_scale = begun.scale_now.unwrap_or(1.0);
         let product = self.switch.compare(&self.trained.parameters.gradients, loss_scale)?;
         let norm = self.updates.run(&self.trained.parameters, input)?;
-        clock.lap(Lap::Optimizer)?;
-        drop(span);
-        // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
-        let laps = clock.finish()?;
-        let (forward, backward) = path_of((&mut self.own, &mut self.fp32), in_fp32).passes.seconds(&laps);
-        event.seconds = StepSeconds {
-            data: 0.0,
-            forward,
-            backward,
-            optimizer: laps.seconds(Lap::Optimizer),
-            total: laps.total_s,
-        };
+        Ok(Updated { product, norm })
+    }
+
+    /// Reads what the device found, and counts the step.
+    pub(super) fn end_step(
+        &mut self,
+        begun: BegunStep,
+        Updated { product, norm }: Updated,
+        sums: &[Vec<Sums>],
+        seconds: StepSeconds,
+    ) -> Result<StepEvent, TrainError> {
+        let BegunStep { mut event, in_fp32, .. } = begun;
+        let targets = event.target_tokens;
+        event.seconds = seconds;
         event.grad_norm = norm.read()?;
-        event.loss = self.add_up_losses(&sums)? / targets as f64;
+        event.loss = self.add_up_losses(sums)? / targets as f64;
         // A step in fp16 whose gradients overflowed was left out, and the next one takes a smaller factor.
         let is_finite = event.grad_norm.is_finite();
         let is_kept = match &mut self.loss_scale {
@@ -202,7 +299,7 @@ impl Trainer {
         if is_kept {
             self.updates.optimizer_mut().count_step(event.learning_rate);
         } else {
-            self.updates.optimizer().look_back(&self.trained.parameters)?;
+            self.updates.look_back(&self.trained.parameters)?;
         }
         self.step = event.step;
         self.tokens += event.tokens;
@@ -228,18 +325,26 @@ impl Trainer {
             let (hits, of_share) = self.evaluate_share(share.of(micro_batches))?;
             correct[0] += hits as f64;
             spread.add_up(&of_share);
+            for _ in 0..self.idle_passes(share, micro_batches.len()) {
+                self.own.decoder.gather_forward().map_err(|error| self.cause(error))?;
+            }
         }
         self.collective.sum_numbers(&mut correct)?;
         self.collective.sum_numbers(&mut spread.0)?;
-        Ok(Evaluation {
+        Ok(self.evaluated(&spread, correct[0], targets, clock.finish()?.total_s))
+    }
+
+    /// What an evaluation found at the training's present step.
+    pub(super) fn evaluated(&self, spread: &Spread, correct: f64, targets: u64, seconds: f64) -> Evaluation {
+        Evaluation {
             step: self.step,
             tokens: self.tokens,
             loss: spread.loss() / targets as f64,
             standard_error: spread.standard_error(),
-            accuracy: correct[0] / targets as f64,
+            accuracy: correct / targets as f64,
             target_tokens: targets,
-            seconds: clock.finish()?.total_s,
-        })
+            seconds,
+        }
     }
 
     /// Logits (tokens, V) F32 of one micro-batch, without dropout.
@@ -250,7 +355,7 @@ impl Trainer {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
         let stream = Stream::new(batch, None, None, self.base.device())?;
-        let (normed, _) = self.own.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let (normed, _) = self.forward(&stream)?;
         Ok(self.own.decoder.logits(&normed)?)
     }
 
@@ -263,7 +368,7 @@ impl Trainer {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
         let stream = Stream::new(batch, None, None, self.base.device())?;
-        let (normed, _) = self.own.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let (normed, _) = self.forward(&stream)?;
         let mut tokens = Vec::with_capacity(batch.tokens());
         for first in (0..batch.tokens()).step_by(ROWS_OF_LOGITS) {
             let rows = normed.narrow(0, first, ROWS_OF_LOGITS.min(batch.tokens() - first))?;
@@ -285,6 +390,13 @@ impl Trainer {
         let (_, tape) = self.own.decoder.forward(&stream, &self.ropes, keep)?;
         let (device, host) = tape.bytes();
         Ok(SavedBytes { device, host })
+    }
+
+    /// A forward pass that keeps nothing.
+    fn forward(&self, stream: &Stream<'_>) -> Result<(Tensor, Tape), TrainError> {
+        let decoder = &self.own.decoder;
+        let forward = decoder.forward(stream, &self.ropes, Keep::Nothing);
+        forward.map_err(|error| self.cause(error))
     }
 
     /// What trains, with its gradients of the last step (after clipping).
@@ -341,6 +453,7 @@ impl Trainer {
     pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
         self.updates.optimizer_mut().load_state(state)?;
         self.switch.load_state(state)?;
+        self.updates.values_changed();
         self.step = position.step;
         self.tokens = position.tokens;
         self.loss_scale = position.loss_scale;
@@ -388,7 +501,7 @@ impl Trainer {
     }
 
     /// The masks of the micro-batch that begins at `first_token` of the global batch.
-    fn dropout(&self, first_token: u64) -> Option<DropoutKey> {
+    pub(super) fn dropout(&self, first_token: u64) -> Option<DropoutKey> {
         let probability = self.recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
         (probability > 0.0).then(|| DropoutKey::new(probability, self.recipe.training.seed, self.step, first_token))
     }
@@ -396,6 +509,20 @@ impl Trainer {
     /// The shares of a global batch, or of an evaluation, that are computed here.
     fn shares(&self) -> Vec<Share> {
         Share::here(self.collective.as_ref(), self.recipe.batch.devices)
+    }
+
+    /// Passes that other ranks make and this one does not, whose weights it gives nevertheless.
+    fn idle_passes(&self, share: Share, micro_batches: usize) -> usize {
+        match self.gather {
+            Some(_) => share.idle(micro_batches),
+            None => 0,
+        }
+    }
+
+    /// Why a pass failed: what a gather met says more than the pass does.
+    fn cause(&self, error: candle_core::Error) -> TrainError {
+        let failure = self.gather.as_ref().and_then(|gather| gather.take_failure());
+        failure.unwrap_or(TrainError::Candle(error))
     }
 
     fn zero_gradients(&self) -> Result<(), TrainError> {
@@ -409,12 +536,12 @@ impl Trainer {
     fn passes_behind<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
-        (in_fp32, gradient_scale): (bool, f32),
+        how: Manner,
         clock: &mut Stopwatch<Lap>,
     ) -> Result<Vec<Sums>, TrainError> {
         let before = self.trained.parameters.gradients.copy()?;
         self.zero_gradients()?;
-        let sums = self.passes_of(batches, (in_fp32, gradient_scale), clock)?;
+        let sums = self.passes_of(batches, how, clock)?;
         let gradients = &self.trained.parameters.gradients;
         let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 3));
         add_before(gradients, &before)?;
@@ -426,26 +553,34 @@ impl Trainer {
     fn passes_of<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
-        (in_fp32, gradient_scale): (bool, f32),
+        how: Manner,
         clock: &mut Stopwatch<Lap>,
     ) -> Result<Vec<Sums>, TrainError> {
         let mut sums = Vec::new();
-        for (first_token, batch) in batches {
+        let mut batches = batches.peekable();
+        while let Some((first_token, batch)) = batches.next() {
             let span = span::phase(StepPhase::HostToDevice);
             self.ropes.prepare(batch.longest())?;
             drop(span);
             let input = PassInput {
                 batch,
                 dropout: self.dropout(first_token),
-                gradient_scale,
+                gradient_scale: how.gradient_scale,
             };
-            let path = path_of((&mut self.own, &mut self.fp32), in_fp32);
+            let path = path_of((&mut self.own, &mut self.fp32), how.in_fp32);
             let model = PassModel {
                 decoder: &path.decoder,
                 ropes: &self.ropes,
                 checkpointing: self.recipe.gradient_checkpointing,
             };
-            sums.push(path.passes.run(&model, &input, clock)?);
+            let run = match how.followed_at.filter(|_| batches.peek().is_none()) {
+                Some(rate) => {
+                    let follower = &mut |ready| self.updates.follow(ready, rate);
+                    path.passes.run_followed(&model, &input, clock, follower)
+                }
+                None => path.passes.run(&model, &input, clock),
+            };
+            sums.push(run.map_err(|error| self.cause(error))?);
         }
         Ok(sums)
     }
@@ -459,7 +594,7 @@ impl Trainer {
         for (_, batch) in batches {
             self.ropes.prepare(batch.longest())?;
             let stream = Stream::new(batch, None, None, self.base.device())?;
-            let (normed, _) = self.own.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+            let (normed, _) = self.forward(&stream)?;
             let output = self.own.decoder.loss(&stream, &normed)?;
             let (of_batch, hits) = output.sums.read()?;
             spread.add(of_batch, batch.target_tokens());
@@ -493,45 +628,23 @@ impl Trainer {
     }
 
     /// Checks every micro-batch and counts the targets, of which there must be one.
-    fn check(&self, micro_batches: &[MicroBatch]) -> Result<u64, TrainError> {
-        let (mut targets, mut tokens) = (0, 0);
-        for batch in micro_batches {
-            self.check_tokens(batch)?;
-            targets += batch.target_tokens();
-            tokens += batch.tokens();
-        }
-        if targets == 0 {
-            return Err(TrainError::NoTargets {
-                micro_batches: micro_batches.len(),
-                tokens,
-            });
-        }
-        Ok(targets as u64)
+    pub(super) fn check(&self, micro_batches: &[MicroBatch]) -> Result<u64, TrainError> {
+        checks::targets_of(micro_batches, self.base.architecture())
     }
 
     fn check_tokens(&self, batch: &MicroBatch) -> Result<(), TrainError> {
-        let architecture = self.base.architecture();
-        let vocabulary = architecture.vocabulary;
-        let inputs = batch.input_ids.iter().map(|token| i64::from(*token));
-        let targets = batch
-            .targets
-            .iter()
-            .copied()
-            .filter(|target| *target != peft_tune_kernels::ops::loss_head::IGNORE);
-        let unknown = inputs
-            .chain(targets)
-            .find(|token| !(0..vocabulary as i64).contains(token));
-        if let Some(token) = unknown {
-            return Err(TrainError::UnknownToken { token, vocabulary });
-        }
-        if batch.longest() > architecture.max_positions {
-            return Err(TrainError::TooLong {
-                tokens: batch.longest(),
-                max_positions: architecture.max_positions,
-            });
-        }
-        Ok(())
+        checks::tokens_of(batch, self.base.architecture())
     }
+}
+
+/// How the passes of a step run.
+#[derive(Clone, Copy)]
+struct Manner {
+    in_fp32: bool,
+    /// What the gradients are multiplied by.
+    gradient_scale: f32,
+    /// The learning rate of updates that follow the last backward pass; `None` where they come behind it.
+    followed_at: Option<f64>,
 }
 
 /// What computes a step.
@@ -559,33 +672,4 @@ pub struct SavedBytes {
     pub device: usize,
     /// In host memory, for a device that is not the host.
     pub host: usize,
-}
-
-/// Products of bytes have no kernels for a GPU yet.
-fn refuse_activations(activations: ActivationQuantization, is_cpu: bool) -> Result<(), TrainError> {
-    match activations {
-        activations if !activations.is_none() && !is_cpu => Err(TrainError::ActivationsOnGpu { activations }),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn activations_in_eight_bits_are_refused_on_a_gpu_by_name() {
-        use ActivationQuantization::{Int8Both, Int8Forward, None};
-        assert!(
-            [None, Int8Forward, Int8Both]
-                .iter()
-                .all(|one| refuse_activations(*one, true).is_ok())
-        );
-        assert!(refuse_activations(None, false).is_ok());
-        let error = refuse_activations(Int8Forward, false).unwrap_err().to_string();
-        assert!(
-            error.contains("`activation_quantization: int8_forward` runs on the CPU only"),
-            "{error}"
-        );
-    }
 }

@@ -1,19 +1,21 @@
 //! What follows the passes of a step: the gradients' norm, clipping and the optimizer.
 //!
 //! On an NVIDIA GPU these are a few launches that are the same in every step, for all optimizers but those whose state lies in the
-//! host's memory and Muon on large matrices. Nothing waits for the norm: the kernels themselves leave out a step in
+//! host's memory, those that update there, and Muon on large matrices. Nothing waits for the norm: the kernels themselves leave out a step in
 //! fp16 whose gradients overflowed. Where graphs are asked for, the launches are captured at the second step and
 //! replayed from then on.
 
 use candle_core::{Device, Result};
 
+use super::host_update::HostUpdate;
 use super::passes::Lap;
 use super::stopwatch::Stopwatch;
 use crate::Parameters;
 use crate::optimizer::{Clipping, Norm, Optimizer, norm_and_clip};
 use crate::span;
 use crate::span::{StepPhase, Work};
-use peft_tune_core::recipe::OptimizerSettings;
+use peft_tune_core::plan::{GradientsReady, UpdatePart};
+use peft_tune_core::recipe::{OptimizerOffload, OptimizerSettings};
 use peft_tune_kernels::Kernels;
 use peft_tune_kernels::gpu;
 use peft_tune_kernels::gpu::Graph;
@@ -30,6 +32,8 @@ pub(crate) struct UpdateInput {
 pub(crate) struct UpdatePass {
     optimizer: Optimizer,
     max_norm: Option<f64>,
+    /// Where the host updates what another device trains.
+    host: Option<HostUpdate>,
     /// Made at the first update on a GPU.
     clipping: Option<Clipping>,
     replay: Replay,
@@ -49,10 +53,11 @@ enum Replay {
 impl UpdatePass {
     /// Updates by `optimizer` on `device`, replayed where `form` asks for it and it can be.
     pub(crate) fn new(optimizer: Optimizer, settings: &OptimizerSettings, device: &Device, form: Kernels) -> Self {
-        let can_replay = gpu::has_graphs(device) && optimizer.is_repeated();
+        let can_replay = gpu::has_graphs(device) && optimizer.is_repeated() && settings.offload.is_none();
         Self {
             optimizer,
             max_norm: settings.max_grad_norm,
+            host: None,
             clipping: None,
             replay: match form == Kernels::Graphs && can_replay {
                 true => Replay::BehindTheFirst,
@@ -60,6 +65,56 @@ impl UpdatePass {
             },
             replayed: 0,
         }
+    }
+
+    /// The same with updates of `parameters` where `settings` has them: on the host, in these parts, which follow a backward pass. Where
+    /// the parameters lie in its memory nothing differs.
+    ///
+    /// # Errors
+    /// Memory of the host.
+    pub(crate) fn offloaded(
+        self,
+        settings: &OptimizerSettings,
+        parameters: &Parameters,
+        parts: impl FnOnce() -> Vec<UpdatePart>,
+    ) -> Result<Self> {
+        let device = parameters.values.device();
+        let is_here = device.is_cpu() && !gpu::has_transfer_stream(device);
+        match settings.offload {
+            OptimizerOffload::Host if !is_here => Ok(Self {
+                host: Some(HostUpdate::new(parameters, parts())?),
+                ..self
+            }),
+            OptimizerOffload::Host | OptimizerOffload::None => Ok(self),
+        }
+    }
+
+    /// Whether updates are on the host, so that they can follow a backward pass.
+    pub(crate) fn can_follow(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// Begins to update what has its gradients when the backward pass of a step's last micro-batch has come to `ready`, where it
+    /// [can](Self::can_follow).
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(crate) fn follow(&mut self, ready: GradientsReady, learning_rate: f64) -> Result<()> {
+        match &mut self.host {
+            Some(host) => host.begin(ready, &self.optimizer, learning_rate),
+            None => Ok(()),
+        }
+    }
+
+    /// See [`HostUpdate::hurry`].
+    #[cfg(test)]
+    pub(crate) fn hurry(&mut self) {
+        self.host.iter_mut().for_each(HostUpdate::hurry);
+    }
+
+    /// Takes note that values have been changed by something else than an update.
+    pub(crate) fn values_changed(&mut self) {
+        self.host.iter_mut().for_each(HostUpdate::values_changed);
     }
 
     pub(crate) fn optimizer(&self) -> &Optimizer {
@@ -79,15 +134,29 @@ impl UpdatePass {
     ///
     /// # Errors
     /// Those of candle.
-    pub(crate) fn look_ahead(&self, parameters: &Parameters, clock: &mut Stopwatch<Lap>) -> Result<()> {
+    pub(crate) fn look_ahead(&mut self, parameters: &Parameters, clock: &mut Stopwatch<Lap>) -> Result<()> {
         if !self.optimizer.looks_ahead() {
             return Ok(());
         }
         let _phase = span::phase(StepPhase::Optimizer);
         let span = span::op("optimizer_step", || Work::on_buffer(&parameters.values, 3));
-        self.optimizer.look_ahead(parameters)?;
+        match &mut self.host {
+            Some(host) => host.shift(|parameters| self.optimizer.look_ahead(parameters))?,
+            None => self.optimizer.look_ahead(parameters)?,
+        }
         drop(span);
         clock.lap(Lap::Optimizer)
+    }
+
+    /// Brings the values back where no update follows [`look_ahead`](Self::look_ahead).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn look_back(&mut self, parameters: &Parameters) -> Result<()> {
+        match &mut self.host {
+            Some(host) if self.optimizer.looks_ahead() => host.shift(|parameters| self.optimizer.look_back(parameters)),
+            _ => self.optimizer.look_back(parameters),
+        }
     }
 
     /// Unscales and clips the gradients and updates the values, unless there is a loss scale and the norm is not finite; returns the norm
@@ -120,7 +189,7 @@ impl UpdatePass {
         let clipping = self.clipping.insert(clipping);
         clipping.prepare(input.loss_scale.unwrap_or(1.0))?;
         let norm = Norm::OnDevice(clipping.result.clone());
-        if !self.optimizer.is_repeated() {
+        if !self.optimizer.is_repeated() || self.host.is_some() {
             let span = span::op("clip", || Work::on_buffer(&parameters.gradients, 1));
             clipping.launch(&parameters.gradients)?;
             drop(span);
@@ -177,12 +246,15 @@ impl UpdatePass {
     }
 
     /// With a loss scale the host waits for the norm.
-    fn update_if_finite(&self, parameters: &Parameters, input: UpdateInput, norm: &Norm) -> Result<()> {
+    fn update_if_finite(&mut self, parameters: &Parameters, input: UpdateInput, norm: &Norm) -> Result<()> {
         if input.loss_scale.is_some() && !norm.read()?.is_finite() {
             return Ok(());
         }
         let _span = self.span(parameters);
-        self.optimizer.update(parameters, input.learning_rate)
+        match &mut self.host {
+            Some(host) => host.finish(&self.optimizer, input.learning_rate),
+            None => self.optimizer.update(parameters, input.learning_rate),
+        }
     }
 
     fn span(&self, parameters: &Parameters) -> span::Span {

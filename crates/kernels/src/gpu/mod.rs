@@ -28,6 +28,7 @@ mod overwrite;
 mod pack;
 #[cfg(any(feature = "cuda", test))]
 mod product_choices;
+mod round_trips;
 #[cfg(feature = "cuda")]
 mod runtime;
 mod scratch;
@@ -42,6 +43,7 @@ pub(crate) use launch::arguments;
 pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
+pub use round_trips::{HostWork, RoundTrips};
 pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
 pub(crate) use source::source;
 pub use source::{GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};

@@ -77,7 +77,7 @@ impl Drop for Pinned {
     }
 }
 
-/// The second queue of a device.
+/// A queue of a device beside the one that computes.
 #[derive(Clone, Debug)]
 pub struct TransferStream {
     #[cfg(feature = "cuda")]
@@ -106,11 +106,20 @@ pub struct Copied {
 impl TransferStream {
     /// The queue of `device`: one for the process.
     pub fn of(device: &Device) -> Result<Self> {
+        Self::numbered(device, 0)
+    }
+
+    /// The queue on which what host threads made goes back to `device`, beside what comes from it: one for the process.
+    pub(super) fn back_to(device: &Device) -> Result<Self> {
+        Self::numbered(device, 1)
+    }
+
+    fn numbered(device: &Device, number: usize) -> Result<Self> {
         #[cfg(not(feature = "cuda"))]
-        let _ = device;
+        let _ = (device, number);
         Ok(Self {
             #[cfg(feature = "cuda")]
-            on_gpu: OnGpu::of(device)?,
+            on_gpu: OnGpu::of(device, number)?,
         })
     }
 
@@ -119,7 +128,7 @@ impl TransferStream {
     /// # Errors
     /// Tensors elsewhere, not contiguous or too small, and those of the driver.
     pub fn send(&self, from: &Tensor, to: &Tensor) -> Result<Copied> {
-        self.copy(from, to, Direction::Home)
+        self.copy(from, to, Direction::Home, Begin::BehindComputing)
     }
 
     /// Fills `to`, a tensor on the device, from the first bytes of `from`, a tensor on the CPU.
@@ -127,10 +136,21 @@ impl TransferStream {
     /// # Errors
     /// As [`TransferStream::send`].
     pub fn fetch(&self, from: &Tensor, to: &Tensor) -> Result<Copied> {
-        self.copy(to, from, Direction::ToDevice)
+        self.copy(to, from, Direction::ToDevice, Begin::BehindComputing)
     }
 
-    fn copy(&self, on_device: &Tensor, at_home: &Tensor, direction: Direction) -> Result<Copied> {
+    /// As [`TransferStream::fetch`], without waiting for what the device has been given: the caller knows that nothing of it reads or
+    /// writes `to` any more.
+    ///
+    /// # Errors
+    /// As [`TransferStream::send`].
+    pub(super) fn fetch_at_once(&self, from: &Tensor, to: &Tensor) -> Result<Copied> {
+        self.copy(to, from, Direction::ToDevice, Begin::AtOnce)
+    }
+
+    fn copy(&self, on_device: &Tensor, at_home: &Tensor, direction: Direction, begin: Begin) -> Result<Copied> {
+        #[cfg(not(feature = "cuda"))]
+        let _ = begin;
         let (home, length) = (host_address(at_home)?, bytes(on_device));
         if length > bytes(at_home) || !on_device.is_contiguous() {
             candle_core::bail!(
@@ -141,7 +161,7 @@ impl TransferStream {
         }
         #[cfg(feature = "cuda")]
         if let Some(queue) = &self.on_gpu {
-            return queue.copy(on_device, home, length, direction);
+            return queue.copy(on_device, home, length, (direction, begin));
         }
         let device_end = host_address(on_device)?;
         let (from, to) = match direction {
@@ -181,7 +201,27 @@ enum Direction {
     ToDevice,
 }
 
+/// What a copy waits for beside those before it in its queue.
+#[derive(Clone, Copy, Debug)]
+enum Begin {
+    /// All that the device has been given to compute.
+    BehindComputing,
+    AtOnce,
+}
+
 impl Copied {
+    /// Makes this thread of the host wait until the copy is done.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(super) fn arrive(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some((event, _)) = &self.done {
+            event.synchronize().w()?;
+        }
+        Ok(())
+    }
+
     /// Makes the device continue after the copy, and returns the device's end.
     pub fn wait(mut self) -> Result<Tensor> {
         self.finish()?;
@@ -211,31 +251,43 @@ impl Drop for Copied {
 
 #[cfg(feature = "cuda")]
 impl OnGpu {
-    fn of(device: &Device) -> Result<Option<Self>> {
+    fn of(device: &Device, number: usize) -> Result<Option<Self>> {
         use std::collections::HashMap;
         use std::sync::{LazyLock, Mutex, PoisonError};
 
+        /// By ordinal of the device and number of the queue.
+        type Queues = HashMap<(usize, usize), Arc<CudaStream>>;
         // Design note: process-wide, as the device's first queue is.
-        static QUEUES: LazyLock<Mutex<HashMap<usize, Arc<CudaStream>>>> = LazyLock::new(Mutex::default);
+        static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(Mutex::default);
 
         let Device::Cuda(device) = device else { return Ok(None) };
         let context = device.cuda_stream().context().clone();
         let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-        let stream = match queues.get(&context.ordinal()) {
+        let key = (context.ordinal(), number);
+        let stream = match queues.get(&key) {
             Some(stream) => stream.clone(),
             None => context.new_stream().w()?,
         };
-        queues.insert(context.ordinal(), stream.clone());
+        queues.insert(key, stream.clone());
         Ok(Some(Self {
             device: device.clone(),
             stream,
         }))
     }
 
-    fn copy(&self, on_device: &Tensor, home: *mut u8, length: usize, direction: Direction) -> Result<Copied> {
+    fn copy(
+        &self,
+        on_device: &Tensor,
+        home: *mut u8,
+        length: usize,
+        (direction, begin): (Direction, Begin),
+    ) -> Result<Copied> {
         let address = super::runtime::address(&self.device, on_device)?;
-        let given = self.device.cuda_stream().record_event(None).w()?;
-        self.stream.wait(&given).w()?;
+        if let Begin::BehindComputing = begin {
+            let given = self.device.cuda_stream().record_event(None).w()?;
+            self.stream.wait(&given).w()?;
+        }
+        self.device.cuda_stream().context().bind_to_thread().w()?;
         let stream = self.stream.cu_stream();
         // SAFETY: both ends hold so many bytes. The device's end is kept by `Copied` until its queue waits for the copy; the
         // host's is pinned memory, which waits for the device before it goes.
@@ -285,9 +337,10 @@ pub(super) fn host_address(tensor: &Tensor) -> Result<*mut u8> {
     Ok(unsafe { start.add(layout.start_offset() * tensor.dtype().size_in_bytes()) }.cast_mut())
 }
 
-/// Copies that are done as late as they may: in their order, when somebody waits for one or for a later one.
+/// Copies, and work of the host between them, that are done as late as they may: in their order, when somebody waits for one or for a
+/// later one.
 #[cfg(any(test, feature = "emulator"))]
-mod late {
+pub(super) mod late {
     use std::cell::RefCell;
     use std::collections::VecDeque;
 
@@ -303,14 +356,14 @@ mod late {
         static QUEUE: RefCell<Queue> = RefCell::default();
     }
 
-    pub(super) fn push(copy: Copy) -> u64 {
+    pub(in super::super) fn push(copy: Copy) -> u64 {
         QUEUE.with_borrow_mut(|queue| {
             queue.copies.push_back(copy);
             queue.first + queue.copies.len() as u64 - 1
         })
     }
 
-    pub(super) fn run_to(number: u64) {
+    pub(in super::super) fn run_to(number: u64) {
         QUEUE.with_borrow_mut(|queue| {
             while queue.first <= number {
                 let Some(copy) = queue.copies.pop_front() else { return };

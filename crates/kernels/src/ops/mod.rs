@@ -24,9 +24,11 @@ pub mod head_gate;
 pub mod latent_heads;
 pub mod loss_head;
 pub mod matmul;
+pub mod merged_rows;
 pub mod offsets;
 #[cfg(test)]
 mod oracle;
+pub mod own_columns;
 pub mod residual;
 pub mod rms_norm;
 mod room;
@@ -40,7 +42,7 @@ pub mod sinks;
 mod storage;
 pub mod xielu;
 
-pub use matmul::multiplies_tiles;
+pub use matmul::{multiplies_tiles, vectors};
 
 /// Releases the memory that all threads keep from one op to the next.
 pub fn forget_scratch() {

@@ -1,4 +1,4 @@
-//! Weights that bitsandbytes quantized and saved.
+//! Weights as bitsandbytes saves them, read and written.
 //!
 //! | format | tensors beside `NAME` |
 //! |---|---|
@@ -25,6 +25,28 @@ pub struct RawTensor<'a> {
     pub shape: &'a [usize],
     /// Little-endian elements, row after row.
     pub bytes: &'a [u8],
+}
+
+/// A tensor of a quantized weight as it is to lie in a file.
+#[derive(Clone, Debug)]
+pub struct PackedTensor {
+    pub name: String,
+    pub shape: Vec<usize>,
+    /// Whether its bytes, which `value` has as U8, are signed ones.
+    pub is_signed: bool,
+    /// U8 or F32, on the CPU.
+    pub value: Tensor,
+}
+
+impl PackedTensor {
+    fn new(name: String, value: Tensor) -> Self {
+        Self {
+            name,
+            shape: value.dims().to_vec(),
+            is_signed: false,
+            value,
+        }
+    }
 }
 
 /// The JSON in `quant_state`.
@@ -129,7 +151,57 @@ impl Nf4 {
     }
 }
 
+impl Nf4 {
+    /// The tensors in which bitsandbytes saves this weight under `name`; `dtype` names the one it is widened to (`bfloat16`).
+    ///
+    /// # Errors
+    /// Constants that are quantized themselves; memory.
+    pub fn to_bitsandbytes(&self, name: &str, dtype: &str) -> Result<Vec<PackedTensor>, QuantError> {
+        let Constants::Plain(absmax) = &self.constants else {
+            return Err(
+                candle_core::Error::Msg("constants that are quantized themselves are not written".into()).into(),
+            );
+        };
+        let state = serde_json::json!({
+            "quant_type": "nf4", "blocksize": self.block, "dtype": dtype, "shape": [self.outputs, self.inputs],
+        });
+        let state = state.to_string().into_bytes();
+        let length = state.len();
+        let packed = self.packed.to_device(&Device::Cpu)?;
+        Ok(vec![
+            PackedTensor::new(name.to_owned(), packed.unsqueeze(1)?),
+            PackedTensor::new(format!("{name}.absmax"), absmax.to_device(&Device::Cpu)?),
+            PackedTensor::new(
+                format!("{name}.quant_map"),
+                Tensor::from_slice(&VALUES, VALUES.len(), &Device::Cpu)?,
+            ),
+            PackedTensor::new(
+                format!("{name}.quant_state.bitsandbytes__nf4"),
+                Tensor::from_vec(state, length, &Device::Cpu)?,
+            ),
+        ])
+    }
+}
+
 impl Int8 {
+    /// The tensors in which LLM.int8() saves this weight under `name`.
+    ///
+    /// # Errors
+    /// Other blocks than rows; memory.
+    pub fn to_bitsandbytes(&self, name: &str) -> Result<Vec<PackedTensor>, QuantError> {
+        let (codes, constants) = self.row_codes()?;
+        let module = name.strip_suffix("weight").unwrap_or(name);
+        Ok(vec![
+            PackedTensor {
+                is_signed: true,
+                ..PackedTensor::new(name.to_owned(), codes)
+            },
+            PackedTensor::new(format!("{module}SCB"), constants),
+            // 0: row after row.
+            PackedTensor::new(format!("{module}weight_format"), Tensor::new(0u8, &Device::Cpu)?),
+        ])
+    }
+
     /// Reads the weight `name` that LLM.int8() wrote (I8, with `SCB` beside it) onto the CPU.
     ///
     /// # Errors

@@ -28,6 +28,12 @@ pub enum QuantError {
         value: String,
         expected: &'static str,
     },
+    #[error(
+        "rows of {inputs} values are not whole groups of four, of which two would stay; set `weight_sparsity` to none"
+    )]
+    NotInGroups { inputs: usize },
+    #[error("the norms of a weight's {inputs} columns are of another number or not finite; the calibration is damaged")]
+    BadNorms { inputs: usize },
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }

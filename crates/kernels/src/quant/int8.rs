@@ -11,14 +11,14 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::BLOCK;
-use rayon::prelude::*;
 
-use super::blocks::{CHUNK, absmax, to_rows, with_slice};
+use super::blocks::{CHUNK, absmax, not_a_number, to_rows, with_slice};
 use super::cuda;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
 use super::quantized::{Int8Blocks, Quantized, blocks_lie_in_rows};
+use crate::thread_pool;
 
 /// Added to a code to store it in a U8.
 const BIAS: u8 = 128;
@@ -44,26 +44,101 @@ impl Int8 {
     /// # Errors
     /// A weight that is not a matrix or holds a value that is not finite.
     pub fn quantize(weight: &Tensor) -> std::result::Result<Self, QuantError> {
+        Self::quantize_in(weight, |_| BLOCK)
+    }
+
+    /// As [`Int8::quantize`], with one block a row, as LLM.int8() has them: what a checkpoint of bitsandbytes can hold.
+    ///
+    /// # Errors
+    /// As [`Int8::quantize`].
+    pub fn quantize_rows(weight: &Tensor) -> std::result::Result<Self, QuantError> {
+        Self::quantize_in(weight, |inputs| inputs)
+    }
+
+    /// A weight of zeros with one block a row, for [`Int8::replace_rows`].
+    ///
+    /// # Errors
+    /// Memory.
+    pub fn zeros_in_rows((outputs, inputs): (usize, usize), device: &Device) -> Result<Self> {
+        Ok(Self {
+            outputs,
+            inputs,
+            block: inputs,
+            codes: Tensor::full(BIAS, outputs * inputs, device)?,
+            constants: Tensor::zeros(outputs, DType::F32, device)?,
+        })
+    }
+
+    /// Quantizes in blocks of so many elements, by the number of inputs.
+    fn quantize_in(weight: &Tensor, block_of: impl Fn(usize) -> usize) -> std::result::Result<Self, QuantError> {
         let (outputs, inputs, values) = to_rows(weight)?;
+        let block = block_of(inputs).max(1);
         let mut codes = vec![0u8; values.len()];
-        let mut constants = vec![0f32; values.len().div_ceil(BLOCK)];
-        let parts = codes
-            .par_chunks_mut(BLOCK)
-            .zip(constants.par_iter_mut())
-            .with_min_len(CHUNK / BLOCK);
-        parts
-            .zip(values.par_chunks(BLOCK))
-            .for_each(|((codes, constant), block)| {
-                *constant = quantize_block(block, codes);
-            });
+        let mut constants = vec![0f32; values.len().div_ceil(block)];
+        let task = (CHUNK / block).max(1);
+        thread_pool::for_chunks2(
+            (&mut codes, task * block),
+            (&mut constants, task),
+            |index, codes, constants| {
+                let blocks = values[index * task * block..].chunks(block);
+                for ((codes, constant), block) in codes.chunks_mut(block).zip(constants).zip(blocks) {
+                    *constant = quantize_block(block, codes);
+                }
+            },
+        );
         let (elements, blocks, device) = (codes.len(), constants.len(), weight.device());
         Ok(Self {
             outputs,
             inputs,
-            block: BLOCK,
+            block,
             codes: Tensor::from_vec(codes, elements, device)?,
             constants: Tensor::from_vec(constants, blocks, device)?,
         })
+    }
+
+    /// The same weight on other tensors: what `change` makes of codes and constants, one after the other; of the same shape and dtype.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn map(&self, change: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(Self {
+            codes: change(&self.codes)?,
+            constants: change(&self.constants)?,
+            ..*self
+        })
+    }
+
+    /// As [`Int8::quantize_rows`], in place of the rows from `start` on of this weight, which has one block a row: whatever shares the
+    /// codes sees them change. Rows with a value that is not finite are not-a-number from then on.
+    ///
+    /// # Errors
+    /// Rows of another width, or more than there are; another kind of blocks.
+    pub fn replace_rows(&self, start: usize, rows: &Tensor) -> std::result::Result<(), QuantError> {
+        if self.block != self.inputs {
+            return Err(
+                candle_core::Error::Msg("only a weight with one block a row takes rows anew".to_owned()).into(),
+            );
+        }
+        let (codes, constants) = match Self::quantize_rows(rows) {
+            Ok(fresh) => (Some(fresh.codes), fresh.constants),
+            Err(QuantError::NotFinite { .. }) => (None, not_a_number(rows.dim(0)?, self.device())?),
+            Err(other) => return Err(other),
+        };
+        if let Some(codes) = codes {
+            self.codes.slice_set(&codes, 0, start * self.inputs)?;
+        }
+        Ok(self.constants.slice_set(&constants, 0, start)?)
+    }
+
+    /// The signed codes (out, in), their bits in U8, and the constant of each row (out,), on the CPU.
+    pub(super) fn row_codes(&self) -> Result<(Tensor, Tensor)> {
+        if self.block != self.inputs {
+            candle_core::bail!("only a weight with one block a row is written");
+        }
+        let codes: Vec<u8> = self.codes.to_device(&Device::Cpu)?.to_vec1()?;
+        let codes = codes.into_iter().map(|code| code ^ 0x80).collect();
+        let codes = Tensor::from_vec(codes, (self.outputs, self.inputs), &Device::Cpu)?;
+        Ok((codes, self.constants.to_device(&Device::Cpu)?))
     }
 
     /// A weight of signed codes and one constant a row, as LLM.int8() has it.
@@ -99,7 +174,7 @@ impl Quantized for Int8 {
         let first = rows.start * self.inputs;
         with_slice(&self.codes, |codes: &[u8]| {
             with_slice(&self.constants, |constants: &[f32]| {
-                into.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, elements)| {
+                thread_pool::for_chunks(into, CHUNK, |chunk, elements| {
                     fill(codes, constants, self.block, first + chunk * CHUNK, elements);
                 });
                 Ok(())
@@ -162,11 +237,7 @@ impl Quantized for Int8 {
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {
-        Ok(Self {
-            codes: self.codes.to_device(device)?,
-            constants: self.constants.to_device(device)?,
-            ..*self
-        })
+        self.map(&mut |tensor| tensor.to_device(device))
     }
 }
 
@@ -196,7 +267,16 @@ fn quantize_block(block: &[f32], codes: &mut [u8]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::blocks::tests::assert_rows_are_replaced;
     use super::*;
+
+    #[test]
+    fn replaced_rows_are_those_of_the_whole_weight_quantized_anew() {
+        assert_rows_are_replaced(
+            |weight| Int8::quantize_rows(weight).unwrap(),
+            |codes, start, rows| codes.replace_rows(start, rows),
+        );
+    }
 
     #[test]
     fn the_plain_form_gives_the_same_bits() {

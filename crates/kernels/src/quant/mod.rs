@@ -1,4 +1,5 @@
-//! Quantized storage of frozen weights: 4-bit NormalFloat and 8-bit blocks, in bitsandbytes' layout.
+//! Compressed storage of frozen weights: 4-bit NormalFloat and 8-bit blocks, in bitsandbytes' layout, and values of which two of each
+//! four are left out.
 //!
 //! A weight (out, in) is cut into blocks of consecutive elements, row after row. A block has one constant, its largest
 //! absolute value, and each element one code: the nearest of a fixed set of fractions of that constant. Weights are
@@ -14,11 +15,14 @@ mod expand;
 mod int8;
 mod nf4;
 mod quantized;
+mod scatter;
+mod sparse;
 
-pub use checkpoint::RawTensor;
+pub use checkpoint::{PackedTensor, RawTensor};
 pub use dynamic_map::DynamicMap;
 pub use element::Element;
 pub use error::QuantError;
 pub use int8::Int8;
 pub use nf4::{Constants, Nf4};
 pub use quantized::{Int8Blocks, Quantized};
+pub use sparse::Sparse;

@@ -12,15 +12,15 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::{BLOCK, NESTED_BLOCK};
-use rayon::prelude::*;
 
-use super::blocks::{CHUNK, absmax, to_rows, with_slice};
+use super::blocks::{CHUNK, absmax, not_a_number, to_rows, with_slice};
 use super::cuda;
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, Nf4Table, nf4_block, nf4_int8};
 use super::quantized::{Int8Blocks, Quantized, blocks_lie_in_rows};
+use crate::thread_pool;
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
 pub(super) const VALUES: [f32; 16] = [
@@ -79,15 +79,17 @@ impl Nf4 {
         let (outputs, inputs, values) = to_rows(weight)?;
         let mut packed = vec![0u8; values.len().div_ceil(2)];
         let mut constants = vec![0f32; values.len().div_ceil(BLOCK)];
-        let parts = packed
-            .par_chunks_mut(BLOCK / 2)
-            .zip(constants.par_iter_mut())
-            .with_min_len(CHUNK / BLOCK);
-        parts
-            .zip(values.par_chunks(BLOCK))
-            .for_each(|((packed, constant), block)| {
-                *constant = quantize_block(block, packed);
-            });
+        let task = CHUNK / BLOCK;
+        thread_pool::for_chunks2(
+            (&mut packed, CHUNK / 2),
+            (&mut constants, task),
+            |index, packed, constants| {
+                let blocks = values[index * CHUNK..].chunks(BLOCK);
+                for ((packed, constant), block) in packed.chunks_mut(BLOCK / 2).zip(constants).zip(blocks) {
+                    *constant = quantize_block(block, packed);
+                }
+            },
+        );
         let device = weight.device();
         let blocks = constants.len();
         let constants = if double {
@@ -105,9 +107,83 @@ impl Nf4 {
         })
     }
 
+    /// A weight of zeros with plain constants, for [`Nf4::replace_rows`].
+    ///
+    /// # Errors
+    /// Memory.
+    pub fn zeros((outputs, inputs): (usize, usize), device: &Device) -> Result<Self> {
+        let elements = outputs * inputs;
+        Ok(Self {
+            outputs,
+            inputs,
+            block: BLOCK,
+            packed: Tensor::zeros(elements.div_ceil(2), DType::U8, device)?,
+            constants: Constants::Plain(Tensor::zeros(elements.div_ceil(BLOCK), DType::F32, device)?),
+        })
+    }
+
+    /// As [`Nf4::quantize`], in place of the rows from `start` on of this weight, which has plain constants: whatever shares the codes
+    /// sees them change. The rows begin at a block, and end at one or with the weight. Rows with a value that is not finite are
+    /// not-a-number from then on.
+    ///
+    /// # Errors
+    /// Rows of another width, or more than there are, or that begin within a block; double quantization.
+    pub fn replace_rows(&self, start: usize, rows: &Tensor) -> std::result::Result<(), QuantError> {
+        let (first, count) = (start * self.inputs, rows.dim(0)?);
+        let ends = (first + count * self.inputs).is_multiple_of(self.block) || start + count == self.outputs;
+        let Constants::Plain(constants) = &self.constants else {
+            return Err(candle_core::Error::Msg("constants that are quantized do not change".to_owned()).into());
+        };
+        if self.block != BLOCK || !first.is_multiple_of(BLOCK) || !ends {
+            let message = format!(
+                "rows {start}..{} do not begin and end at blocks of {BLOCK}",
+                start + count
+            );
+            return Err(candle_core::Error::Msg(message).into());
+        }
+        let (packed, fresh) = match Self::quantize(rows, false) {
+            Ok(Self {
+                packed,
+                constants: Constants::Plain(fresh),
+                ..
+            }) => (Some(packed), fresh),
+            Ok(_) => return Ok(()),
+            Err(QuantError::NotFinite { .. }) => {
+                let blocks = (count * self.inputs).div_ceil(BLOCK);
+                (None, not_a_number(blocks, self.device())?)
+            }
+            Err(other) => return Err(other),
+        };
+        if let Some(packed) = packed {
+            self.packed.slice_set(&packed, 0, first / 2)?;
+        }
+        Ok(constants.slice_set(&fresh, 0, first / BLOCK)?)
+    }
+
     /// The two-codes-a-byte tensor, and the constants: bitsandbytes' tensors.
     pub fn parts(&self) -> (&Tensor, &Constants) {
         (&self.packed, &self.constants)
+    }
+
+    /// The same weight on other tensors: what `change` makes of codes and constants, one after the other; of the same shape and dtype.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn map(&self, change: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let packed = change(&self.packed)?;
+        let constants = match &self.constants {
+            Constants::Plain(absmax) => Constants::Plain(change(absmax)?),
+            Constants::Double { codes, nested, offset } => Constants::Double {
+                codes: change(codes)?,
+                nested: change(nested)?,
+                offset: *offset,
+            },
+        };
+        Ok(Self {
+            packed,
+            constants,
+            ..*self
+        })
     }
 
     /// Hands the codes and the constants, which lie on the CPU, to `read`.
@@ -227,19 +303,7 @@ impl Quantized for Nf4 {
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {
-        let constants = match &self.constants {
-            Constants::Plain(absmax) => Constants::Plain(absmax.to_device(device)?),
-            Constants::Double { codes, nested, offset } => Constants::Double {
-                codes: codes.to_device(device)?,
-                nested: nested.to_device(device)?,
-                offset: *offset,
-            },
-        };
-        Ok(Self {
-            packed: self.packed.to_device(device)?,
-            constants,
-            ..*self
-        })
+        self.map(&mut |tensor| tensor.to_device(device))
     }
 }
 
@@ -272,7 +336,7 @@ impl ConstantSlices<'_> {
 
 /// Widens elements `first..first + into.len()` on all threads; `constant` gives that of a block.
 fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32 + Sync) {
-    into.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, elements)| {
+    thread_pool::for_chunks(into, CHUNK, |chunk, elements| {
         fill_part(packed, block, first + chunk * CHUNK, elements, &constant);
     });
 }
@@ -387,7 +451,25 @@ fn quantize_constants(constants: &[f32], device: &Device) -> Result<Constants> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::blocks::tests::assert_rows_are_replaced;
     use super::*;
+
+    #[test]
+    fn replaced_rows_are_those_of_the_whole_weight_quantized_anew() {
+        assert_rows_are_replaced(
+            |weight| Nf4::quantize(weight, false).unwrap(),
+            |codes, start, rows| codes.replace_rows(start, rows),
+        );
+        let weight = Tensor::ones((4, 48), DType::F32, &Device::Cpu).unwrap();
+        let codes = Nf4::quantize(&weight, false).unwrap();
+        let error = codes.replace_rows(1, &weight.narrow(0, 0, 1).unwrap()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("rows 1..2 do not begin and end at blocks of 64"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn the_plain_form_gives_the_same_bits() {

@@ -36,9 +36,11 @@ pub(super) const MOST_ROWS: u64 = 1 << 12;
 pub(super) mod named {
     pub(in super::super) const HALF_THE_ROWS: &str = "half the micro-batch, twice the accumulation";
     pub(in super::super) const CHECKPOINTING: &str = "gradient checkpointing";
+    pub(in super::super) const UPDATED_ON_HOST: &str = "optimizer states and updates on the host";
     pub(in super::super) const OFFLOADED: &str = "checkpoints in the host's memory";
     pub(in super::super) const NF4: &str = "weights in NF4";
     pub(in super::super) const OPTIMIZER_8BIT: &str = "an 8-bit optimizer";
+    pub(in super::super) const SHARED_OUT: &str = "frozen weights shared out among the devices";
     pub(in super::super) const HALF_THE_LENGTH: &str = "half the sequence length";
 }
 

@@ -25,7 +25,7 @@ pub use error::StackError;
 pub use heap::{KINDS, Kind};
 pub use limits::{Lever, Limits, largest_micro_batch, levers, limits, made_to_fit};
 pub use memory::{EVALUATION, PhasePeak, StackMemory};
-pub use of_recipe::optimizer_form;
+pub use of_recipe::{deepspeed_refuses, optimizer_form, takes_fsdp};
 pub use own::OwnEngine;
 pub use predictor::{Fit, StackPrediction, Verdict, predict};
 pub use rows::{AttentionForm, LossForm, Number, Raised, Recompute, STACKS, Stack, StackRow};

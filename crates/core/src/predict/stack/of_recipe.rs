@@ -1,7 +1,7 @@
 //! A recipe as another stack runs it: what its exported file says there.
 
 use super::rows::{Number, Recompute, Stack};
-use super::setting::{OptimizerForm, StackSetting, Trains, WeightForm};
+use super::setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
 use super::shape::{ROLES, Role};
 use crate::recipe::{
     AdapterSettings, Checkpointing, OptimizerKind, Precision, Recipe, States, TargetModules, TargetPreset,
@@ -28,6 +28,10 @@ impl StackSetting {
         setting.gradient_accumulation = batch.gradient_accumulation as u64;
         setting.sequence_length = batch.sequence_length as u64;
         setting.devices = batch.devices as u64;
+        // The one file that says it.
+        if stack == Stack::Axolotl && !batch.sharding.is_none() && takes_fsdp(recipe) {
+            setting.sharing = Sharing::Full;
+        }
         setting.recompute = match recipe.gradient_checkpointing {
             Checkpointing::None => Recompute::Nothing,
             // No other stack can leave layers out: their files say `full`.
@@ -38,8 +42,39 @@ impl StackSetting {
         if recipe.optimizer.kind == OptimizerKind::Sgd && recipe.optimizer.momentum == 0.0 {
             setting.optimizer.states = 0;
         }
+        if !recipe.optimizer.offload.is_none() {
+            match stack {
+                Stack::Trl | Stack::Axolotl | Stack::LlamaFactory if deepspeed_refuses(recipe).is_none() => {
+                    (setting.sharing, setting.offloads) = (Sharing::Zero2, true);
+                }
+                Stack::Torchtune if recipe.optimizer.kind == OptimizerKind::AdamW => setting.optimizer.is_paged = true,
+                _ => {}
+            }
+        }
         setting
     }
+}
+
+/// Whether PyTorch's FSDP takes the weights and the optimizer of a recipe.
+pub fn takes_fsdp(recipe: &Recipe) -> bool {
+    let row = recipe.optimizer.kind.row();
+    recipe.precision != Precision::Int8 && row.bits == 32 && !row.paged
+}
+
+/// Why DeepSpeed, which the files of TRL, axolotl and LLaMA-Factory can name, does not update a recipe's parameters on the host; `None` where
+/// it does.
+pub fn deepspeed_refuses(recipe: &Recipe) -> Option<&'static str> {
+    let optimizer = &recipe.optimizer;
+    if optimizer.kind != OptimizerKind::AdamW {
+        return Some("has no form in DeepSpeed but for `optimizer: adamw`");
+    }
+    if optimizer.loraplus_ratio.is_some() {
+        return Some("does not go with LoRA+ in DeepSpeed, which makes the optimizer itself");
+    }
+    if !recipe.batch.sharding.is_none() {
+        return Some("does not go with FSDP, which would have all frozen weights on the host as well");
+    }
+    None
 }
 
 fn weight_form(precision: Precision) -> WeightForm {
@@ -116,6 +151,42 @@ mod tests {
         assert!(!setting.dora);
         recipe.adapter.as_mut().unwrap().dora = true;
         assert!(StackSetting::of_recipe(Stack::Trl, &recipe).dora);
+        (recipe.batch.devices, recipe.batch.sharding) = (4, crate::recipe::Sharding::Full);
+        let sharing = |stack, recipe: &Recipe| StackSetting::of_recipe(stack, recipe).sharing;
+        assert_eq!(
+            sharing(Stack::Axolotl, &recipe),
+            Sharing::Copies,
+            "not with an optimizer of 8 bits"
+        );
+        recipe.optimizer.kind = OptimizerKind::AdamW;
+        assert_eq!(sharing(Stack::Axolotl, &recipe), Sharing::Full);
+        assert_eq!(
+            sharing(Stack::Trl, &recipe),
+            Sharing::Copies,
+            "its file does not say it"
+        );
+        recipe.optimizer.offload = crate::recipe::OptimizerOffload::Host;
+        let offload = |stack, recipe: &Recipe| {
+            let setting = StackSetting::of_recipe(stack, recipe);
+            (setting.sharing, setting.offloads, setting.optimizer.is_paged)
+        };
+        assert_eq!(
+            offload(Stack::Axolotl, &recipe),
+            (Sharing::Full, false, false),
+            "FSDP is in the way"
+        );
+        recipe.batch.sharding = crate::recipe::Sharding::None;
+        for stack in [Stack::Trl, Stack::Axolotl, Stack::LlamaFactory] {
+            assert_eq!(offload(stack, &recipe), (Sharing::Zero2, true, false));
+        }
+        assert_eq!(offload(Stack::Torchtune, &recipe), (Sharing::Copies, false, true));
+        assert_eq!(offload(Stack::Unsloth, &recipe), (Sharing::Copies, false, false));
+        recipe.optimizer.kind = OptimizerKind::Lion;
+        assert_eq!(
+            offload(Stack::Trl, &recipe),
+            (Sharing::Copies, false, false),
+            "DeepSpeed has AdamW alone"
+        );
         recipe.adapter = None;
         assert!(StackSetting::of_recipe(Stack::Trl, &recipe).trains == Trains::Everything);
     }

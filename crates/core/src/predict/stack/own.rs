@@ -1,6 +1,6 @@
 //! This program's own engine as one more stack: the prediction of its step in the words of the others.
 
-use super::super::{Bytes, Machine, MemoryCategory, PredictError, Predictor, Setting, Workload};
+use super::super::{Bytes, Machine, MemoryCategory, PredictError, Prediction, Predictor, Setting, Workload};
 use super::device::StackDevice;
 use super::heap::{KINDS, Kind};
 use super::limits::{LENGTHS, MOST_ROWS, largest, named, parts, saving};
@@ -9,7 +9,9 @@ use super::predictor::{Fit, StackPrediction, outside_bytes, verdict_of};
 use super::{Lever, Limits};
 use crate::architecture::Architecture;
 use crate::predict::Host;
-use crate::recipe::{Checkpointing, OptimizerKind, Precision, PrecisionSchedule, Recipe};
+use crate::recipe::{
+    Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe, Sharding, WeightSparsity,
+};
 
 /// The engine on a model, on a device or without one.
 #[derive(Clone, Debug)]
@@ -39,12 +41,7 @@ impl OwnEngine {
     /// A recipe that does not fit the model.
     pub fn predict(&self, recipe: &Recipe) -> Result<StackPrediction, PredictError> {
         let batch = &recipe.batch;
-        let workload = Workload::full(batch.micro_batch, batch.sequence_length);
-        let setting = Setting {
-            recipe,
-            workload: &workload,
-        };
-        let predicted = self.predictor.predict(&setting)?;
+        let predicted = self.predicted(recipe)?;
         let peak = predicted.peak_bytes();
         let outside = outside_bytes(batch.devices as u64, self.device);
         let step_s = Some(predicted.seconds.total()).filter(|seconds| *seconds > 0.0);
@@ -58,6 +55,22 @@ impl OwnEngine {
                 .device
                 .map(|device| verdict_of(peak + outside, reserve, device.usable_bytes())),
             memory: memory(&predicted.bytes),
+        })
+    }
+
+    /// Bytes of the host's memory that updates take beside a GPU.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn host_bytes(&self, recipe: &Recipe) -> Result<u64, PredictError> {
+        Ok(self.predicted(recipe)?.host_bytes)
+    }
+
+    fn predicted(&self, recipe: &Recipe) -> Result<Prediction, PredictError> {
+        let workload = Workload::full(recipe.batch.micro_batch, recipe.batch.sequence_length);
+        self.predictor.predict(&Setting {
+            recipe,
+            workload: &workload,
         })
     }
 
@@ -103,7 +116,7 @@ fn changed(recipe: &Recipe, change: impl FnOnce(&mut Recipe)) -> Recipe {
 type Change = fn(&mut Recipe);
 
 fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
-    let all: [(&'static str, Change); 6] = [
+    let all: [(&'static str, Change); 8] = [
         (named::HALF_THE_ROWS, |to| {
             let parts = parts(to.batch.micro_batch as u64) as usize;
             to.batch.micro_batch /= parts;
@@ -120,11 +133,22 @@ fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
         (named::NF4, |to| {
             if to.adapter.is_some() && !to.precision.is_quantized() {
                 (to.precision, to.precision_schedule) = (Precision::Nf4Double, PrecisionSchedule::None);
+                to.weight_sparsity = WeightSparsity::None;
             }
         }),
         (named::OPTIMIZER_8BIT, |to| {
             if to.optimizer.kind == OptimizerKind::AdamW {
                 to.optimizer.kind = OptimizerKind::AdamW8bit;
+            }
+        }),
+        (named::UPDATED_ON_HOST, |to| {
+            if !to.optimizer.kind.is_paged() {
+                to.optimizer.offload = OptimizerOffload::Host;
+            }
+        }),
+        (named::SHARED_OUT, |to| {
+            if to.batch.devices > 1 {
+                to.batch.sharding = Sharding::Full;
             }
         }),
         (named::HALF_THE_LENGTH, |to| {

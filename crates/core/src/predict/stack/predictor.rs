@@ -11,6 +11,7 @@ use super::rows::AttentionForm;
 use super::setting::Sharing;
 use super::tape::Cost;
 use super::{ModelShape, StackError, StackSetting};
+use crate::predict::data_sheet::LINK;
 
 /// What a training needs, and how fast it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -163,12 +164,11 @@ fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> f64 {
         true => gathered + 2.0 * trained as f64,
         false => 0.0,
     };
+    // What computing does not hide.
     let uncovered = if setting.sharing == Sharing::Copies { 0.3 } else { 0.5 };
     times * micro_batch + update + sent / LINK * uncovered
 }
 
-/// Bytes a second between devices of one host, and the part of it that computing does not hide is taken above.
-const LINK: f64 = 1.5e11;
 /// Rows at which a product reaches half of the rate of a large one.
 const HALF_FILLED: f64 = 160.0;
 /// The same on the host, whose vectors are short.

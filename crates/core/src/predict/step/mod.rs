@@ -2,6 +2,7 @@
 
 mod head;
 
+use super::data_sheet::LINK;
 use super::expert_load::ExpertLoad;
 use super::host::Host;
 use super::memory_category::{Bytes, MemoryCategory};
@@ -11,13 +12,16 @@ use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, state_bytes, upda
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::tracer::StepTracer;
-use crate::plan::{Form, LayerKeep, Memory, WeightBytes, base_bytes, layer_keep, linear_bytes};
+use crate::plan::{Form, LayerKeep, Memory, ShardedBytes, WeightBytes, base_bytes, gathers, layer_keep, linear_bytes};
 use crate::recipe::{AdapterInit, Precision, Recipe, UpdateOrder};
 
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
 const ADAPTER_OBJECT_BYTES: u64 = 2_000;
 /// Bytes of the objects of one decoder layer.
 const LAYER_OBJECT_BYTES: u64 = 5_000;
+
+/// Bytes of a token of a micro-batch as it waits for its step: id, target and position.
+const PREPARED_TOKEN_BYTES: u64 = 4 + 8 + 4;
 
 /// Layer inputs that a GPU holds while they are on their way to the host.
 const UNDER_WAY: usize = 2;
@@ -30,6 +34,8 @@ pub(super) struct StepTrace<'a> {
     pub host: Host,
     /// What the step computes in: the recipe's precision, or F32 where its schedule says so.
     pub compute: Precision,
+    /// Trainings that share the micro-batch, each with as many of its rows.
+    pub trainings: usize,
 }
 
 impl<'a> StepTrace<'a> {
@@ -38,7 +44,10 @@ impl<'a> StepTrace<'a> {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
         let before = level.end_phase();
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
+        let tracer = StepTracer {
+            trainings: self.trainings,
+            ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
+        };
         self.trace(&tracer, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
         let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
@@ -46,8 +55,12 @@ impl<'a> StepTrace<'a> {
         if self.recipe.precision == Precision::Fp16 && !on_gpu {
             update.spike(MemoryCategory::Scratch, 4 * self.network.trained_elements());
         }
-        let bytes = if on_gpu { gpu_update_bytes } else { update_bytes };
-        update.spike(MemoryCategory::Scratch, bytes(kind, slots));
+        let bytes = match (on_gpu, self.is_updated_on_host()) {
+            (true, true) => 0,
+            (true, false) => gpu_update_bytes(kind, slots),
+            (false, _) => update_bytes(kind, slots),
+        };
+        update.spike(MemoryCategory::Scratch, bytes);
         level.replay(&update);
         let mut bytes = level.at_peak();
         let threads = self.host.threads as u64;
@@ -109,6 +122,51 @@ impl<'a> StepTrace<'a> {
         (ops, self.update_ops())
     }
 
+    /// Copies that gather the layers' weights for one micro-batch where ranks share the host's memory: each writes its part, and reads
+    /// all. On a GPU see [`StepTrace::link_seconds`].
+    pub(super) fn gathers(&self) -> Option<Op> {
+        let shared = ShardedBytes::of_recipe(&self.network.plan.architecture, self.recipe)?;
+        if self.host.memory() == Memory::Device {
+            return None;
+        }
+        let gathered = self.gathered();
+        let bytes: u64 = gathered
+            .iter()
+            .map(|layer| 2 * shared.whole[*layer] - shared.received[*layer])
+            .sum();
+        let elements = bytes as f64 / self.compute.compute_bytes() as f64 / gathered.len().max(1) as f64;
+        Some(Op {
+            work: Work::Pass {
+                module: Module::Embedding,
+                pass: Pass::Copy,
+                elements,
+            },
+            stage: Stage::Forward,
+            times: gathered.len() as f64,
+        })
+    }
+
+    /// Seconds in which the weights of one micro-batch come from other GPUs: through the stream that computes, so nothing hides them.
+    pub(super) fn link_seconds(&self) -> f64 {
+        let shared = ShardedBytes::of_recipe(&self.network.plan.architecture, self.recipe);
+        let (Some(shared), Memory::Device) = (shared, self.host.memory()) else {
+            return 0.0;
+        };
+        let bytes: u64 = self.gathered().iter().map(|layer| shared.received[*layer]).sum();
+        bytes as f64 / LINK
+    }
+
+    /// Whether a GPU's host has the optimizer's states and updates.
+    pub(super) fn is_updated_on_host(&self) -> bool {
+        self.host.memory() == Memory::Device && !self.recipe.optimizer.offload.is_none()
+    }
+
+    /// The layers whose weights are gathered in a micro-batch.
+    fn gathered(&self) -> Vec<usize> {
+        let plan = &self.network.plan;
+        gathers(plan.layers.len(), plan.first_on_tape())
+    }
+
     /// What is there before the step and after it.
     fn hold_lasting(&self, level: &mut Level, stream: &StreamShape) {
         let Self {
@@ -116,6 +174,7 @@ impl<'a> StepTrace<'a> {
             recipe,
             host,
             compute,
+            trainings,
         } = *self;
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
@@ -123,8 +182,12 @@ impl<'a> StepTrace<'a> {
             level.hold(MemoryCategory::BaseWeights, bytes.values);
             level.hold(MemoryCategory::QuantizationConstants, bytes.constants);
         };
-        let base = base_bytes(&plan.architecture, recipe.precision);
-        hold_weights(level, base);
+        let base = base_bytes(&plan.architecture, recipe.precision, recipe.weight_sparsity);
+        match ShardedBytes::of_recipe(&plan.architecture, recipe) {
+            Some(shared) => [shared.own, shared.windows].map(|bytes| hold_weights(level, bytes)),
+            None => [base, WeightBytes::default()].map(|bytes| hold_weights(level, bytes)),
+        };
+        hold_weights(level, plan.aware_bytes());
         let elements = network.trained_elements();
         level.hold(MemoryCategory::Adapters, 4 * elements);
         if on_gpu && recipe.precision.compute_bytes() == 2 {
@@ -159,7 +222,7 @@ impl<'a> StepTrace<'a> {
             }
             level.free(MemoryCategory::BaseWeights, base.values);
         }
-        if !(on_gpu && recipe.optimizer.kind.is_paged()) {
+        if !(on_gpu && recipe.optimizer.kind.is_paged() || self.is_updated_on_host()) {
             level.hold(
                 MemoryCategory::OptimizerState,
                 state_bytes(&recipe.optimizer, &network.slots),
@@ -184,14 +247,29 @@ impl<'a> StepTrace<'a> {
         let tables: usize = ropes
             .map(|rope| rope.tables() * 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
             .sum();
-        let objects = ADAPTER_OBJECT_BYTES * adapted.count() as u64 + LAYER_OBJECT_BYTES * plan.layers.len() as u64;
+        // Of a training's own layers, and of those that all go through, which have its adapters too.
+        let (forms, shared) = match trainings {
+            1 => (1, 0),
+            several => (2 * several as u64, 1),
+        };
+        let objects = forms * ADAPTER_OBJECT_BYTES * adapted.count() as u64
+            + (forms / 2 + shared).max(1) * LAYER_OBJECT_BYTES * plan.layers.len() as u64;
         let (tokens, targets) = (stream.tokens() as u64, stream.targets as u64);
         let rest = match on_gpu {
             // Ids, positions and bounds of documents, and four numbers for each target.
             true => 4 * (4 * tokens + 4 * targets),
-            false => objects + 8 * tokens,
+            false => objects + 8 * tokens + trainings as u64 * self.prepared_bytes(tokens / trainings as u64),
         };
         level.hold(MemoryCategory::Framework, tables as u64 + rest);
+    }
+
+    /// Rows of the step that is under way and of those that are ready ahead, whose micro-batches hold `tokens` tokens at most.
+    fn prepared_bytes(&self, tokens: u64) -> u64 {
+        let batch = &self.recipe.batch;
+        let steps = batch.prefetch_depth as u64 + 1;
+        let micro_batches = steps.saturating_mul(batch.micro_batches() as u64);
+        // Lists grow by doubling.
+        micro_batches.saturating_mul(PREPARED_TOKEN_BYTES * tokens.next_power_of_two())
     }
 
     /// Walks one micro-batch forward and backward and hands every piece to `take`.
@@ -280,6 +358,7 @@ impl<'a> StepTrace<'a> {
         if self.network.plan.dora() {
             tracer.dora_factors(&mut trace);
         }
+        tracer.merged_weights(&mut trace);
         if self.network.plan.embedding_trains && tracer.c() < 4 {
             trace.hold(MemoryCategory::Scratch, tracer.wide(hidden));
             trace.hold(MemoryCategory::Scratch, tracer.act(hidden));

@@ -6,7 +6,8 @@ use super::field::{count, name_of, named, put, truth};
 use super::tool::name;
 use super::{FloatRange, Legal, SetError, SettingRow};
 use crate::recipe::{
-    ActivationQuantization, AdapterInit, AdapterSettings, ParamValue, Precision, Recipe, TargetModules,
+    ActivationQuantization, AdapterInit, AdapterSettings, ParamValue, Precision, QuantizationAware, Recipe,
+    TargetModules, WeightSparsity,
 };
 
 /// A factor on numbers that are computed anyway.
@@ -24,8 +25,16 @@ const PISSA: Form = Form {
     of: |value| (*value == "pissa".into()).into(),
 };
 
+/// What decides which values stay costs no step anything.
+const SPARSE: Form = Form {
+    words: "whether it is none",
+    of: |value| (*value == "none".into()).into(),
+};
+
 /// Weights of other precisions are multiplied as they are.
 const QUANTIZED: Circumstance = Circumstance(|recipe| recipe.precision.is_quantized());
+/// Weights that are quantized already are not rounded again.
+const DENSE: Circumstance = Circumstance(|recipe| !recipe.precision.is_quantized());
 /// The widest steps decide, however many there are.
 const SCHEDULED: Form = Form {
     words: "its kind: an adaptive one keeps the gradients of a step",
@@ -111,6 +120,38 @@ pub(super) const ROWS: &[SettingRow] = &[
         },
         get: |recipe| name_of(&recipe.activation_quantization),
         set: |recipe, value| put(&mut recipe.activation_quantization, named(value)),
+    },
+    SettingRow {
+        name: "weight_sparsity",
+        field: "weight_sparsity",
+        about: "Which two of each four values of the frozen linear weights stay (2:4), by size or by size times activations.",
+        legal: Legal::Choice(&WeightSparsity::NAMES),
+        elsewhere: &[name("sparsity", &[]), name("pruning", &[]), name("wanda", &[])],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: form(SPARSE, "weights are expanded in each product"),
+            peak_memory: form(SPARSE, "half of the values, and a bit of position for each weight"),
+            loss: changes("which values of the weights are zero"),
+        },
+        get: |recipe| name_of(&recipe.weight_sparsity),
+        set: |recipe, value| put(&mut recipe.weight_sparsity, named(value)),
+    },
+    SettingRow {
+        name: "quantization_aware",
+        field: "quantization_aware",
+        about: "Which form the merged weights are rounded to in each pass, so that the model can be merged and quantized so (`merge --quantize`).",
+        legal: Legal::Choice(&QuantizationAware::NAMES),
+        elsewhere: &[name("qat", &[]), name("quantizer", &[]), name("qat_scheme", &[])],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("the merged weights are made in each pass").only(DENSE),
+            peak_memory: changes("the codes of all linear layers").only(DENSE),
+            loss: changes("rounding of the merged weights").only(DENSE),
+        },
+        get: |recipe| name_of(&recipe.quantization_aware),
+        set: |recipe, value| put(&mut recipe.quantization_aware, named(value)),
     },
     SettingRow {
         name: "precision_schedule",

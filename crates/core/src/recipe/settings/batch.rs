@@ -5,7 +5,7 @@ use super::effect::{Effects, changes, same, through_global_batch};
 use super::field::{count, name_of, named, put, truth};
 use super::tool::name;
 use super::{Legal, SetError, SettingRow};
-use crate::recipe::ParamValue;
+use crate::recipe::{ParamValue, Sharding};
 
 pub(super) const ROWS: &[SettingRow] = &[
     SettingRow {
@@ -121,6 +121,27 @@ pub(super) const ROWS: &[SettingRow] = &[
         set: |recipe, value| put(&mut recipe.batch.devices, count(value)),
     },
     SettingRow {
+        name: "sharding",
+        field: "batch.sharding",
+        about: "What each of several devices holds of the frozen weights: all, or a part, gathered layer by layer.",
+        legal: Legal::Choice(&Sharding::NAMES),
+        elsewhere: &[
+            name("fsdp", &[]),
+            name("sharding_strategy", &[]),
+            name("zero_stage", &[]),
+            name("zero3", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("weights that are gathered before each layer"),
+            peak_memory: changes("the part of the frozen weights that a device holds"),
+            loss: same("each layer is computed with the same weights"),
+        },
+        get: |recipe| name_of(&recipe.batch.sharding),
+        set: |recipe, value| put(&mut recipe.batch.sharding, named(value)),
+    },
+    SettingRow {
         name: "gradient_accumulation",
         field: "batch.gradient_accumulation",
         about: "Micro-batches of each device whose gradients are added up before a step.",
@@ -179,6 +200,25 @@ pub(super) const ROWS: &[SettingRow] = &[
             recipe.batch.gradient_accumulation = global_batch / micro_batch;
             Ok(())
         },
+    },
+    SettingRow {
+        name: "prefetch_depth",
+        field: "batch.prefetch_depth",
+        about: "Steps whose rows are prepared ahead, on a thread of their own; 0 prepares each within its step.",
+        legal: Legal::Int { least: 0, most: 1_024 },
+        elsewhere: &[
+            name("dataloader_prefetch_factor", &[Trl, Axolotl, LlamaFactory, Unsloth]),
+            name("prefetch_factor", &[]),
+        ],
+        unit: Some("steps"),
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("how much of the reading hides behind the steps before"),
+            peak_memory: changes("rows of the steps that wait, in the host's memory"),
+            loss: same("the same rows in the same order"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.prefetch_depth as i64)),
+        set: |recipe, value| put(&mut recipe.batch.prefetch_depth, count(value)),
     },
     SettingRow {
         name: "gradient_checkpointing",

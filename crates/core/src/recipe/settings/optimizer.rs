@@ -5,7 +5,7 @@ use super::effect::{Circumstance, Effects, Form, changes, form, same};
 use super::field::{maybe, name_of, named, or_none, put, truth};
 use super::tool::name;
 use super::{FloatRange, Legal, SettingRow};
-use crate::recipe::{DecayType, OptimizerKind, ScheduleKind};
+use crate::recipe::{DecayType, OptimizerKind, OptimizerOffload, ScheduleKind};
 
 /// The update rule does the same work whatever its constants.
 const CONSTANT: &str = "a constant of the update rule";
@@ -60,6 +60,27 @@ pub(super) const ROWS: &[SettingRow] = &[
         },
         get: |recipe| name_of(&recipe.optimizer.kind),
         set: |recipe, value| put(&mut recipe.optimizer.kind, named(value)),
+    },
+    SettingRow {
+        name: "optimizer_offload",
+        field: "optimizer.offload",
+        about: "Where the optimizer's states lie and updates are computed: on the device, or in host memory on host threads.",
+        legal: Legal::Choice(&OptimizerOffload::NAMES),
+        elsewhere: &[
+            name("offload_optimizer", &[]),
+            name("offload_optimizer_device", &[]),
+            name("optimizer_cpu_offload", &[]),
+            name("cpu_offload", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("what computes an update, and gradients and values that are copied for it"),
+            peak_memory: changes("whether states lie on the device"),
+            loss: same("the same update of the same gradients"),
+        },
+        get: |recipe| name_of(&recipe.optimizer.offload),
+        set: |recipe, value| put(&mut recipe.optimizer.offload, named(value)),
     },
     SettingRow {
         name: "learning_rate",

@@ -15,14 +15,27 @@ pub struct Unsearched {
     /// Dotted path, as a row's.
     pub field: &'static str,
     pub value: Value,
+    changes: Changes,
+}
+
+/// The outcomes that can depend on a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changes {
+    All,
     /// How long and on what a recipe trains says nothing about the cost of a step.
-    pub is_cost: bool,
+    Loss,
+    /// It acts before the first step, and leaves what trains as it is.
+    Nothing,
 }
 
 impl Unsearched {
     /// Whether an outcome can depend on it.
     pub fn can_change(&self, outcome: Outcome) -> bool {
-        self.is_cost || outcome == Outcome::Loss
+        match self.changes {
+            Changes::All => true,
+            Changes::Loss => outcome == Outcome::Loss,
+            Changes::Nothing => false,
+        }
     }
 
     /// Whether it says nothing: absent or empty.
@@ -46,6 +59,8 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         adapter,
         precision: _,
         activation_quantization: _,
+        weight_sparsity: _,
+        quantization_aware: _,
         precision_schedule: _,
         batch,
         gradient_checkpointing: _,
@@ -62,14 +77,17 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         loss_on,
         chat_template,
         max_rows,
+        tokenizing_workers,
     } = data;
     let BatchSettings {
         micro_batch: _,
         gradient_accumulation: _,
         devices: _,
+        sharding: _,
         sequence_length: _,
         packing: _,
         group_by_length: _,
+        prefetch_depth: _,
     } = batch;
     let OptimizerSettings {
         kind: _,
@@ -82,6 +100,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         nesterov: _,
         loraplus_ratio: _,
         max_grad_norm: _,
+        offload: _,
     } = optimizer;
     let ScheduleSettings {
         kind: _,
@@ -107,6 +126,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         cost_too("data.loss_on", loss_on),
         cost_too("data.chat_template", chat_template),
         cost_too("data.max_rows", max_rows),
+        nothing("data.tokenizing_workers", tokenizing_workers),
         loss_only("training.length", length),
         loss_only("training.evaluate_every", evaluate_every),
         loss_only("training.evaluation_rows", evaluation_rows),
@@ -147,13 +167,20 @@ fn of_adapter(adapter: &AdapterSettings) -> [Unsearched; 6] {
 }
 
 fn cost_too(field: &'static str, value: &impl Serialize) -> Unsearched {
-    let (value, is_cost) = (json(value), true);
-    Unsearched { field, value, is_cost }
+    unsearched_field(field, value, Changes::All)
 }
 
 fn loss_only(field: &'static str, value: &impl Serialize) -> Unsearched {
-    let (value, is_cost) = (json(value), false);
-    Unsearched { field, value, is_cost }
+    unsearched_field(field, value, Changes::Loss)
+}
+
+fn nothing(field: &'static str, value: &impl Serialize) -> Unsearched {
+    unsearched_field(field, value, Changes::Nothing)
+}
+
+fn unsearched_field(field: &'static str, value: &impl Serialize, changes: Changes) -> Unsearched {
+    let value = json(value);
+    Unsearched { field, value, changes }
 }
 
 #[cfg(test)]
@@ -161,8 +188,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::recipe::ActivationQuantization;
     use crate::recipe::settings::settings;
+    use crate::recipe::{ActivationQuantization, WeightSparsity};
 
     #[test]
     fn rows_and_unsearched_fields_are_the_whole_recipe() {
@@ -178,22 +205,34 @@ mod tests {
         recipe.data.columns.insert("text".into(), "body".into());
         recipe.data.chat_template = Some("chat.jinja".into());
         recipe.data.max_rows = Some(1);
+        recipe.data.tokenizing_workers = Some(2);
         recipe.data.held_out_length = Some(1);
         recipe.precision_schedule = crate::recipe::PrecisionSchedule::from_name("fp32_2").unwrap();
         recipe.batch.devices = 2;
+        recipe.batch.sharding = crate::recipe::Sharding::Full;
+        recipe.batch.prefetch_depth = 0;
         recipe.batch.group_by_length = true;
         recipe.optimizer.beta2 = Some(0.9);
         recipe.optimizer.loraplus_ratio = Some(2.0);
+        recipe.optimizer.offload = crate::recipe::OptimizerOffload::Host;
         (recipe.schedule.decay, recipe.schedule.decay_type) = (Some(0.2), Some(Default::default()));
         recipe.schedule.min_lr_rate = Some(0.0);
         recipe.training.evaluate_every = Some(1);
         recipe.training.evaluation_rows = Some(1);
         recipe.activation_quantization = ActivationQuantization::Int8Forward;
+        recipe.weight_sparsity = WeightSparsity::Wanda;
+        recipe.quantization_aware = crate::recipe::QuantizationAware::Int8;
         let mut written = BTreeSet::new();
         for (name, value) in json(&recipe).as_object().unwrap() {
             match (name.as_str(), value.as_object()) {
                 (
-                    "model" | "precision" | "activation_quantization" | "precision_schedule" | "gradient_checkpointing",
+                    "model"
+                    | "precision"
+                    | "activation_quantization"
+                    | "weight_sparsity"
+                    | "quantization_aware"
+                    | "precision_schedule"
+                    | "gradient_checkpointing",
                     _,
                 ) => written.extend([name.clone()]),
                 (_, inner) => written.extend(inner.unwrap().keys().map(|key| format!("{name}.{key}"))),

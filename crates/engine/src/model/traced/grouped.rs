@@ -2,22 +2,22 @@
 
 use candle_core::{Result, Tensor};
 
+use super::matmul::{self, Order};
 use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
-use peft_tune_kernels::ops::matmul::Factor;
 use peft_tune_kernels::ops::matmul::grouped;
 pub(in crate::model) use peft_tune_kernels::ops::matmul::grouped::{GroupFactors, GroupTerm};
 use peft_tune_kernels::ops::offsets::Offsets;
 
 /// The sum of x w^T; the terms behind the first `base` are an adapter's. See [`grouped::nt`].
 pub(in crate::model) fn nt(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
-    let _span = op("grouped_nt", || sum(terms, offsets, base, false));
+    let _span = op("grouped_nt", || sum(terms, offsets, base, Order::Transposed));
     grouped::nt(terms, offsets)
 }
 
 /// The sum of x w; see [`nt`] and [`grouped::nn`].
 pub(in crate::model) fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
-    let _span = op("grouped_nn", || sum(terms, offsets, base, true));
+    let _span = op("grouped_nn", || sum(terms, offsets, base, Order::Straight));
     grouped::nn(terms, offsets)
 }
 
@@ -36,17 +36,21 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha:
     grouped::tn_add(a, b, offsets, alpha, into)
 }
 
-fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, straight: bool) -> Work {
+fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, order: Order) -> Work {
     let mut total = Work::default();
     for (place, term) in terms.iter().enumerate() {
-        let (Ok((tokens, depth)), Some((rows, columns, weights, kind))) = (term.x.dims2(), weight(&term.w, offsets))
+        let (Ok((tokens, depth)), Some((rows, columns, weights, kind))) =
+            (term.x.dims2(), weight(&term.w, offsets, order))
         else {
             // The op itself says what is wrong with the shapes.
             return total;
         };
         let (flops, width) = (
             2 * (tokens * rows * columns) as u64,
-            if straight { columns } else { rows },
+            match order {
+                Order::Transposed => rows,
+                Order::Straight => columns,
+            },
         );
         total.flops += flops;
         total.bytes += bytes(term.x) + weights;
@@ -63,7 +67,7 @@ fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, straight: bool) 
 }
 
 /// Rows and columns of one matrix, bytes of those that are read, and the name of their storage.
-fn weight(factors: &GroupFactors<'_>, offsets: &Offsets) -> Option<(usize, usize, u64, &'static str)> {
+fn weight(factors: &GroupFactors<'_>, offsets: &Offsets, order: Order) -> Option<(usize, usize, u64, &'static str)> {
     // All that may be, where the device alone knows.
     let used = match offsets.on_host() {
         Some(offsets) => offsets.windows(2).filter(|pair| pair[0] < pair[1]).count() as u64,
@@ -81,10 +85,7 @@ fn weight(factors: &GroupFactors<'_>, offsets: &Offsets) -> Option<(usize, usize
         }
         GroupFactors::Each(factors) => {
             let (rows, columns) = factors.first()?.dims2().ok()?;
-            let (bytes, kind) = match factors.first()? {
-                Factor::Dense(tensor) => (bytes(tensor), storage(tensor.dtype())),
-                Factor::QuantizedMatrix(quantized) => (quantized.bytes() as u64, quantized.storage()),
-            };
+            let (bytes, kind) = matmul::weight(factors.first()?, order);
             Some((rows, columns, used * bytes, kind))
         }
     }

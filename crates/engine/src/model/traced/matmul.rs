@@ -5,7 +5,9 @@ use candle_core::{Result, Tensor};
 use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::matmul;
-pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, AdapterGradients, Factor, MAX_TERMS, Term};
+pub(in crate::model) use peft_tune_kernels::ops::matmul::{
+    Adapted, AdapterGradients, Factor, MAX_TERMS, RowTerms, Term,
+};
 
 /// x w^T; see [`matmul::nt`].
 pub(in crate::model) fn nt(x: &Tensor, w: &Tensor) -> Result<Tensor> {
@@ -42,6 +44,18 @@ pub(in crate::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> 
         ..sum(terms, Order::Transposed, base)
     });
     matmul::nt_onto(y, terms)
+}
+
+/// As [`nt_sum`] of `shared` products of the base, with those of an adapter for each range of rows; see [`matmul::nt_by_rows`].
+pub(in crate::model) fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], onto: Option<&Tensor>) -> Result<Tensor> {
+    let _span = op("matmul_nt", || by_rows(shared, own, Order::Transposed));
+    matmul::nt_by_rows(shared, own, onto)
+}
+
+/// As [`nn_sum`].
+pub(in crate::model) fn nn_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>]) -> Result<Tensor> {
+    let _span = op("matmul_nn", || by_rows(shared, own, Order::Straight));
+    matmul::nn_by_rows(shared, own)
 }
 
 /// The outputs of projections with their adapters, where one product may make each; see [`matmul::nt_adapted`].
@@ -102,8 +116,13 @@ pub(in crate::model) fn adapter_gradients(all: &[AdapterGradients<'_>]) -> Resul
     matmul::adapter_gradients(all).map(Some)
 }
 
+fn by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Work {
+    let adapters = own.iter().map(|part| sum(&part.terms, order, 0));
+    adapters.fold(sum(shared, order, shared.len()), add)
+}
+
 #[derive(Clone, Copy)]
-enum Order {
+pub(super) enum Order {
     /// w is (N, K), the result (T, N).
     Transposed,
     /// w is (N, K), the result (T, K).
@@ -171,8 +190,8 @@ fn weight_gradient(a: &Tensor, b: &Tensor, into: &Tensor) -> Work {
     }
 }
 
-/// Bytes and name of a weight's storage.
-fn weight(factor: &Factor<'_>, order: Order) -> (u64, &'static str) {
+/// Bytes and name of a weight's storage, with that of the activations where they are bytes too.
+pub(super) fn weight(factor: &Factor<'_>, order: Order) -> (u64, &'static str) {
     match factor {
         Factor::Dense(tensor) => (bytes(tensor), storage(tensor.dtype())),
         Factor::QuantizedMatrix(quantized) => {

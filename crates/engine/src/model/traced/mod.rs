@@ -13,7 +13,7 @@ mod pointwise;
 
 pub(super) use pointwise::{
     bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,
-    latent_heads, residual, rms_norm, rope, rounding, routing, rows, sinks, xielu,
+    latent_heads, merged_rows, own_columns, residual, rms_norm, rope, rounding, routing, rows, sinks, xielu,
 };
 
 use candle_core::{DType, Tensor};
@@ -44,6 +44,11 @@ fn pass(x: &Tensor, tensors: u64) -> Work {
         shape: Shape::with_tokens(x.dims(), 0),
         ..Work::default()
     }
+}
+
+/// Opens a span around the quantization of `rows` (rows, in) F32.
+pub(super) fn quantize(rows: &Tensor) -> crate::span::Span {
+    crate::span::op("quantize", || pass(rows, 1))
 }
 
 /// Opens a span around a sum over the tokens of `tensor`.

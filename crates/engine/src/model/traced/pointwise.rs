@@ -54,6 +54,16 @@ in_spans! {
         backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitude: &Tensor) -> (),
             "gain_backward", pass(y, 3);
     }
+    merged_rows [] {
+        merge(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Tensor, "merge", Work {
+            flops: 2 * (weight.elem_count() * a.dims().first().copied().unwrap_or(0)) as u64,
+            bytes: bytes(weight) + bytes(a) + bytes(b) + 4 * weight.elem_count() as u64,
+            ..pass(weight, 1)
+        };
+    }
+    own_columns [] {
+        keep(x: &Tensor, rows: &Tensor, columns: &Tensor) -> Tensor, "own_columns", pass(x, 2);
+    }
     dropout [MaskKey] {
         apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2);
     }

@@ -8,9 +8,8 @@ use rayon::prelude::*;
 
 use super::clock::Effort;
 use super::operand;
-use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::Host;
-use peft_tune_kernels::ops::{attention, multiplies_tiles};
+use peft_tune_kernels::ops::{attention, vectors};
 use peft_tune_kernels::thread_pool::on_every_thread;
 
 /// Elements of the buffers whose copying is timed: 64 MiB each, beyond the caches.
@@ -23,27 +22,6 @@ pub fn host() -> Host {
         vectors: vectors(),
         device_bytes: 0,
     }
-}
-
-/// The vector instructions that the engine's products run on.
-fn vectors() -> Vectors {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let avx512 = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        if avx512 && multiplies_tiles() {
-            return Vectors::Amx;
-        }
-        if avx512 && is_x86_feature_detected!("avx512bf16") {
-            return Vectors::Avx512Bf16;
-        }
-        if avx512 {
-            return Vectors::Avx512;
-        }
-    }
-    Vectors::Other
 }
 
 /// Makes every thread take what libraries keep for it, so that it is there before a count begins: whether a thread gets

@@ -22,7 +22,7 @@ pub use self::host::{host, warm_threads};
 use crate::TrainError;
 use crate::base::compute_dtype;
 use peft_tune_core::predict::{Ceilings, Pass};
-use peft_tune_core::recipe::{ActivationQuantization, Precision};
+use peft_tune_core::recipe::Precision;
 
 /// Measures this machine's CPU for settings of `precisions`, on the threads of this process.
 ///
@@ -36,12 +36,18 @@ pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<
         host_to_device_bytes_per_s: None,
         products: Default::default(),
         byte_products: Default::default(),
+        sparse_products: Default::default(),
         ops: Default::default(),
         updates: passes::updates(effort)?,
         whole_steps: Default::default(),
     };
     add(&mut ceilings, precisions, effort)?;
     Ok(ceilings)
+}
+
+/// Bytes a second that this process's threads read and write in the host's memory.
+pub fn host_memory_bytes_per_s() -> f64 {
+    host::memory_bytes_per_s(Effort::Full)
 }
 
 /// Measures what `ceilings` lack for settings of `precisions`.
@@ -56,13 +62,18 @@ pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) ->
         // Adapters' F32 products and the dense head count in every precision.
         for storage in [*precision, precision.compute()] {
             if let Entry::Vacant(place) = ceilings.products.entry(storage) {
-                place.insert(products::weights(storage, ActivationQuantization::None, effort)?);
+                place.insert(products::weights(storage, products::Form::AsStored, effort)?);
             }
         }
         if precision.is_quantized()
             && let Entry::Vacant(place) = ceilings.byte_products.entry(*precision)
         {
-            place.insert(products::weights(*precision, ActivationQuantization::Int8Both, effort)?);
+            place.insert(products::weights(*precision, products::Form::InBytes, effort)?);
+        }
+        if !precision.is_quantized()
+            && let Entry::Vacant(place) = ceilings.sparse_products.entry(*precision)
+        {
+            place.insert(products::weights(*precision, products::Form::Sparse, effort)?);
         }
         let dtype = precision.compute();
         if let Entry::Vacant(place) = ceilings.ops.entry(dtype) {

@@ -16,10 +16,20 @@ const ROWS: [usize; 3] = [32, 128, 512];
 const WIDTHS: [usize; 3] = [64, 256, 1024];
 const RANKS: [usize; 3] = [4, 16, 64];
 
+/// How a weight is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    AsStored,
+    /// With activations in 8 bits.
+    InBytes,
+    /// With two of each four values left out.
+    Sparse,
+}
+
 /// Products with weights (columns, depth) and (depth, columns) as `precision` stores them.
 pub(super) fn weights(
     precision: Precision,
-    activations: ActivationQuantization,
+    form: Form,
     effort: Effort,
 ) -> std::result::Result<WeightProducts, TrainError> {
     let rows = effort.points(&ROWS);
@@ -29,7 +39,11 @@ pub(super) fn weights(
         for inputs in &widths {
             let value = operand(&[*outputs, *inputs], DType::F32)?;
             let weight = Weight::store(value, "ceiling", WeightKind::Linear, precision, &Device::Cpu)?;
-            stored.push(weight.with_activations(activations));
+            stored.push(match form {
+                Form::AsStored => weight,
+                Form::InBytes => weight.with_activations(ActivationQuantization::Int8Both),
+                Form::Sparse => weight.sparsified("ceiling", DType::F32, None)?,
+            });
         }
     }
     let weight = |outputs: usize, inputs: usize| {

@@ -180,10 +180,16 @@ pub(super) fn is_coded(storage: &str) -> bool {
     matches!(storage, "nf4" | "int8")
 }
 
+/// Whether a storage is values of which some are left out.
+fn is_sparse(storage: &str) -> bool {
+    storage.starts_with("sparse_")
+}
+
 /// FLOP/s of the dense products that take a part of the step worth looking at.
 fn best_dense_rate(evidence: &Evidence<'_>) -> Option<f64> {
     let dense = evidence.products().filter(|op| {
         !is_coded(&op.storage)
+            && !is_sparse(&op.storage)
             && !matches!(op.storage.as_str(), "w8a8" | "w4a8")
             && op.share >= 0.03
             && op.seconds > 0.0

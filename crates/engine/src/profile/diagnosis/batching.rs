@@ -2,11 +2,17 @@
 
 use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule};
-use crate::profile::Setting;
+use crate::profile::{DataWaits, Profile, Setting};
 use crate::span::StepPhase;
+use peft_tune_core::recipe::BatchSettings;
 
 /// Part of the step that may pass waiting for data.
 const MOST_WAITING: f64 = 0.05;
+/// Part of a step's time in which its data are prepared where the thread that does it keeps up.
+const KEEPS_UP: f64 = 0.8;
+/// Times more steps that are prepared ahead where single ones are late, up to this depth.
+const DEEPER: usize = 4;
+const DEEP: usize = 32;
 /// Part of the sequence length that rows should fill at least.
 const LEAST_FILL: f64 = 0.6;
 /// Part of the step that may pass between ops.
@@ -18,27 +24,43 @@ pub(super) fn data_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     if waiting <= MOST_WAITING {
         return None;
     }
-    let setting = &profile.setting;
-    let change = match setting.threads {
-        // The thread that prepares batches has no core of its own.
-        threads if threads > 1 && threads >= setting.cores => Change::Threads(threads - 1),
-        _ => Change::Advice(
-            "prepare batches faster: tokenise ahead of time, keep the data on a local disk, or take a larger micro_batch"
-                .to_owned(),
-        ),
-    };
+    let waits = profile.data.waits;
+    let preparing = waits.map_or(String::new(), |waits| {
+        format!(
+            "; its rows are prepared in {} ms, {} ahead",
+            milliseconds(waits.preparing_s),
+            steps(waits.prefetch_depth)
+        )
+    });
     Some(Finding {
         rule: Rule::DataBound,
         evidence: format!(
-            "{} of the step waits for data ({} ms of {} ms)",
+            "{} of the step waits for data ({} ms of {} ms{preparing})",
             percent(waiting),
             milliseconds(waiting * profile.steps.step_s),
             milliseconds(profile.steps.step_s)
         ),
-        change,
+        change: faster_data(profile, waits.unwrap_or_default()),
         gain: Some(Gain::without(waiting)),
         verified: None,
     })
+}
+
+/// What lets data be there in time.
+fn faster_data(profile: &Profile, waits: DataWaits) -> Change {
+    let setting = &profile.setting;
+    let keeps_up = waits.preparing_s < KEEPS_UP * profile.steps.step_s;
+    match (waits.prefetch_depth, setting.threads) {
+        (0, _) if waits.preparing_s > 0.0 => Change::PrefetchDepth(BatchSettings::USUAL_PREFETCH_DEPTH),
+        // The thread that prepares batches has no core of its own.
+        (_, threads) if threads > 1 && threads >= setting.cores => Change::Threads(threads - 1),
+        // Single steps are late, and others are early.
+        (depth @ 1..DEEP, _) if keeps_up => Change::PrefetchDepth(DEEPER * depth),
+        _ => Change::Advice(
+            "prepare batches faster: keep the data and the cache of tokens on a local disk, or take a larger micro_batch"
+                .to_owned(),
+        ),
+    }
 }
 
 pub(super) fn short_rows(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -114,6 +136,13 @@ pub(super) fn twice_the_micro_batch(setting: &Setting) -> (Change, &'static str)
         change,
         "; a larger micro-batch makes the global batch larger too, which changes the training",
     )
+}
+
+fn steps(count: usize) -> String {
+    match count {
+        1 => "1 step".to_owned(),
+        count => format!("{count} steps"),
+    }
 }
 
 fn milliseconds(seconds: f64) -> String {

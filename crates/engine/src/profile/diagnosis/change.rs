@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::measure::named;
 use peft_tune_core::recipe::{
-    ActivationQuantization, Checkpointing, OptimizerKind, Precision, PrecisionSchedule, Recipe,
+    ActivationQuantization, Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe,
+    WeightSparsity,
 };
 
 /// A change that a finding proposes.
@@ -20,12 +21,15 @@ pub enum Change {
     },
     Checkpointing(Checkpointing),
     Optimizer(OptimizerKind),
+    OptimizerOffload(OptimizerOffload),
     Precision(Precision),
     Rank(usize),
     /// Evaluate every N steps.
     EvaluateEvery(u64),
     /// Log one step in N.
     LogEvery(u64),
+    /// Prepare so many steps ahead.
+    PrefetchDepth(usize),
     /// Compute with so many threads.
     Threads(usize),
     /// Something outside the recipe.
@@ -47,10 +51,16 @@ impl Change {
             }
             Self::Checkpointing(checkpointing) => changed.gradient_checkpointing = *checkpointing,
             Self::Optimizer(kind) => changed.optimizer.kind = *kind,
+            Self::OptimizerOffload(offload) => changed.optimizer.offload = *offload,
+            // Codes are not rounded again.
+            Self::Precision(precision) if precision.is_quantized() && !recipe.quantization_aware.is_none() => {
+                return None;
+            }
             Self::Precision(precision) => {
                 changed.precision = *precision;
-                if !precision.is_quantized() {
-                    changed.activation_quantization = ActivationQuantization::None;
+                match precision.is_quantized() {
+                    true => changed.weight_sparsity = WeightSparsity::None,
+                    false => changed.activation_quantization = ActivationQuantization::None,
                 }
                 if changed.precision_schedule.check(*precision).is_err() {
                     changed.precision_schedule = PrecisionSchedule::None;
@@ -62,6 +72,7 @@ impl Change {
                 adapter.alpha *= *rank as f64 / adapter.rank.max(1) as f64;
                 adapter.rank = *rank;
             }
+            Self::PrefetchDepth(depth) => changed.batch.prefetch_depth = *depth,
             Self::EvaluateEvery(_) | Self::LogEvery(_) | Self::Threads(_) | Self::Advice(_) => return None,
         }
         Some(changed)
@@ -84,10 +95,12 @@ impl std::fmt::Display for Change {
                 write!(formatter, "gradient_checkpointing: {}", named(checkpointing))
             }
             Self::Optimizer(kind) => write!(formatter, "optimizer: {}", named(kind)),
+            Self::OptimizerOffload(offload) => write!(formatter, "optimizer_offload: {}", named(offload)),
             Self::Precision(precision) => write!(formatter, "precision: {}", named(precision)),
             Self::Rank(rank) => write!(formatter, "rank: {rank}"),
             Self::EvaluateEvery(steps) => write!(formatter, "evaluate_every: {steps}"),
             Self::LogEvery(steps) => write!(formatter, "--log-every {steps}"),
+            Self::PrefetchDepth(depth) => write!(formatter, "prefetch_depth: {depth}"),
             Self::Threads(threads) => write!(formatter, "--threads {threads}"),
             Self::Advice(advice) => formatter.write_str(advice),
         }
@@ -117,6 +130,7 @@ mod tests {
             Change::Checkpointing(Checkpointing::None).to_string(),
             "gradient_checkpointing: none"
         );
+        assert_eq!(Change::PrefetchDepth(2).to_string(), "prefetch_depth: 2");
         assert!(
             Change::Threads(3)
                 .apply(&Recipe::new("model", DataSettings::default()))

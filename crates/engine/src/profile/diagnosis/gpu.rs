@@ -8,7 +8,7 @@ use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule};
 use crate::profile::{GpuTimeline, OpTime};
 use crate::span::StepPhase;
-use peft_tune_core::recipe::{Checkpointing, Recipe};
+use peft_tune_core::recipe::{Checkpointing, OptimizerOffload, Recipe};
 
 /// Part of the step that a GPU may wait for launches, and for what else the host does.
 const MOST_WAITING: f64 = 0.1;
@@ -183,7 +183,9 @@ fn changes_that_copy_less(recipe: &Recipe) -> impl Iterator<Item = Change> {
     let kind = recipe.optimizer.kind;
     let plain = kind.is_paged().then(|| kind.unpaged());
     let kept = offloads.then_some(Change::Checkpointing(Checkpointing::Full));
-    kept.into_iter().chain(plain.map(Change::Optimizer))
+    let on_device = !recipe.optimizer.offload.is_none();
+    let on_device = on_device.then_some(Change::OptimizerOffload(OptimizerOffload::None));
+    kept.into_iter().chain(plain.map(Change::Optimizer)).chain(on_device)
 }
 
 /// Whether the memory limit holds a change; one without a model of the memory is taken to.

@@ -6,7 +6,7 @@ use crate::profile::fixtures::{op, span, tree};
 use crate::profile::sample::HeldBy;
 use crate::profile::{Activity, ActivityKind, DeviceSample, GpuTimeline, SpanTiming, SpannedSteps};
 use crate::span::{Range, StepPhase};
-use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Recipe};
+use peft_tune_core::recipe::{Checkpointing, OptimizerKind, OptimizerOffload, Recipe};
 
 const MS: u64 = 1_000_000;
 
@@ -120,6 +120,10 @@ fn copies_count_where_no_kernel_runs_beside_them() {
     exposed.recipe.optimizer.kind = OptimizerKind::PagedAdamW;
     let change = exposed.finds(Rule::CopiesNotOverlapped).change;
     assert_eq!(change, Change::Optimizer(OptimizerKind::AdamW));
+    exposed.recipe.optimizer.kind = OptimizerKind::AdamW;
+    exposed.recipe.optimizer.offload = OptimizerOffload::Host;
+    let change = exposed.finds(Rule::CopiesNotOverlapped).change;
+    assert_eq!(change, Change::OptimizerOffload(OptimizerOffload::None));
     exposed.recipe.gradient_checkpointing = Checkpointing::Offload;
     let change = exposed.finds(Rule::CopiesNotOverlapped).change;
     assert_eq!(change, Change::Checkpointing(Checkpointing::Full));

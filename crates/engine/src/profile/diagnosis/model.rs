@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Cost, Oracle};
 use peft_tune_core::predict::{Machine, Predictor, RowLengths, Setting};
-use peft_tune_core::recipe::{PrecisionSchedule, Recipe};
+use peft_tune_core::recipe::{PrecisionSchedule, Recipe, Sharding};
 
 /// Predicts settings of one model, one data set and one machine.
 #[derive(Clone, Debug)]
@@ -30,11 +30,10 @@ impl Oracle for ModelOracle {
             return None;
         }
         let workload = self.rows.get(&recipe.batch.packing)?.workload(recipe.batch.micro_batch);
-        // As profiles are: of the steps that most of a training consists of.
-        let recipe = Recipe {
-            precision_schedule: PrecisionSchedule::None,
-            ..recipe.clone()
-        };
+        // As profiles are: of the steps that most of a training consists of, in one process that has all weights.
+        let mut recipe = recipe.clone();
+        recipe.precision_schedule = PrecisionSchedule::None;
+        recipe.batch.sharding = Sharding::None;
         let setting = Setting {
             recipe: &recipe,
             workload: &workload,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::profile::fixtures::sound_profile;
-use crate::profile::{DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, Profile};
+use crate::profile::{DataWaits, DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, Profile};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{Machine, Predictor, RowLengths, Setting};
@@ -90,6 +90,25 @@ fn waiting_for_data_is_data_bound() {
     assert_eq!(finding.change, Change::Threads(1));
     assert!((finding.gain.unwrap().value - 0.2512).abs() < 0.01, "{finding:?}");
     case.profile.setting.threads = 1;
+    // A profile from before anybody told.
+    case.profile.data.waits = None;
+    assert!(matches!(case.finds(Rule::DataBound).change, Change::Advice(_)));
+    let waits = |prefetch_depth, preparing_s| {
+        Some(DataWaits {
+            prefetch_depth,
+            preparing_s,
+            ..DataWaits::default()
+        })
+    };
+    // What no thread prepares ahead.
+    case.profile.data.waits = waits(0, 0.01);
+    assert_eq!(case.finds(Rule::DataBound).change, Change::PrefetchDepth(2));
+    // Single steps come late from a thread that keeps up.
+    case.profile.data.waits = waits(2, 0.1 * case.profile.steps.step_s);
+    let late = case.finds(Rule::DataBound);
+    assert_eq!(late.change, Change::PrefetchDepth(8));
+    assert!(late.evidence.contains("2 steps ahead"), "{}", late.evidence);
+    case.profile.data.waits = waits(2, case.profile.steps.step_s);
     assert!(matches!(case.finds(Rule::DataBound).change, Change::Advice(_)));
     case.phase("data").share = 0.03;
     case.misses(Rule::DataBound);

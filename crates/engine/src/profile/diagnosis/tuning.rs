@@ -63,6 +63,8 @@ impl Altering {
             Change::Optimizer(kind) => OptimizerKind::has_8bit_states(*kind).then_some(Self::Optimizer),
             Change::Batch { .. }
             | Change::Checkpointing(_)
+            | Change::OptimizerOffload(_)
+            | Change::PrefetchDepth(_)
             | Change::EvaluateEvery(_)
             | Change::LogEvery(_)
             | Change::Threads(_)

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::gpu::{Gemm, Matrix, empty, scratch};
-use crate::ops::matmul::{Factor, Term, rows_of};
+use crate::ops::matmul::{Factor, RowTerms, Term, rows_of};
 
 /// The sum of scale x w over the terms, with the transpose of w where `transposed`, plus `onto` where it is there; shapes have
 /// been checked.
@@ -22,6 +22,42 @@ pub(crate) fn sum(
     let result = empty((rows, columns), dtype, device)?;
     sum_into(terms, transposed, onto.as_ref(), &result)?;
     Ok(result)
+}
+
+/// As [`sum`], where ranges of rows have terms of their own. The shared operands are widened once.
+pub(crate) fn sum_by_rows(
+    shared: &[Term<'_>],
+    own: &[RowTerms<'_>],
+    (rows, columns): (usize, usize),
+    transposed: bool,
+    onto: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (dtype, device) = (shared[0].x.dtype(), shared[0].x.device());
+    let result = match onto {
+        Some(onto) => onto.to_dtype(dtype)?.copy()?,
+        None => Tensor::zeros((rows, columns), dtype, device)?,
+    };
+    // Those of adapters come first, as in a sum of one training.
+    for part in own {
+        let rows = result.narrow(0, part.rows.start, part.rows.len())?;
+        part.terms
+            .iter()
+            .try_for_each(|term| add_into(term, transposed, &rows))?;
+    }
+    shared.iter().try_for_each(|term| add_into(term, transposed, &result))?;
+    Ok(result)
+}
+
+/// Adds one product to what the result has.
+fn add_into(term: &Term<'_>, transposed: bool, result: &Tensor) -> Result<()> {
+    let (x, w) = (rows_of(term.x)?, widened(&term.w, result)?);
+    let w = Matrix::new(&w)?;
+    let product = Gemm {
+        alpha: term.scale as f32,
+        beta: 1.0,
+        ..Gemm::new(Matrix::new(&x)?, if transposed { w.t() } else { w })
+    };
+    product.run(result)
 }
 
 /// Sums without transposes, side by side in one tensor (T, sum of their columns).

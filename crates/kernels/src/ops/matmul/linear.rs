@@ -154,30 +154,40 @@ fn sum(terms: &[Term<'_>], order: Order, onto: Option<&Tensor>) -> Result<Tensor
         let sum = reference::sum(terms, order)?;
         return onto.map_or(Ok(sum.clone()), |onto| onto + sum);
     }
-    let onto = onto.map(Tensor::contiguous).transpose()?;
     with_element!(first.x.dtype(), T => {
-        let onto = onto.as_ref().map(Elements::<T>::new).transpose()?;
-        let mut result = Unwritten::<T>::new(rows * columns);
-        let target = Target {
-            start: result.slots().as_mut_ptr().cast::<T>(),
-            stride: columns,
-            old: onto.as_ref().map_or(Old::Nothing, |onto| Old::Other(onto.as_ptr())),
-        };
-        // SAFETY: the target has (rows, columns), as has what it is added to; every element of it is written.
-        unsafe {
-            sum_into(terms, order, target)?;
-            result.into_tensor(&[rows, columns])
-        }
+        // SAFETY: the sum writes every element of the target.
+        unsafe { fresh::<T>([rows, columns], onto, |target| sum_into(terms, order, target).map(drop)) }
     })
 }
 
+/// A new tensor that `fill` writes, (rows, columns), onto another one of its shape and elements where there is one.
+///
+/// # Safety
+/// `fill` writes every element of the target, which has (rows, columns), as has what it is added to.
+pub(super) unsafe fn fresh<T: Element>(
+    [rows, columns]: [usize; 2],
+    onto: Option<&Tensor>,
+    fill: impl FnOnce(Target<T>) -> Result<()>,
+) -> Result<Tensor> {
+    let onto = onto.map(Tensor::contiguous).transpose()?;
+    let onto = onto.as_ref().map(Elements::<T>::new).transpose()?;
+    let mut result = Unwritten::<T>::new(rows * columns);
+    fill(Target {
+        start: result.slots().as_mut_ptr().cast::<T>(),
+        stride: columns,
+        old: onto.as_ref().map_or(Old::Nothing, |onto| Old::Other(onto.as_ptr())),
+    })?;
+    // SAFETY: the caller's promise.
+    unsafe { result.into_tensor(&[rows, columns]) }
+}
+
 impl Term<'_> {
-    fn is_fused(&self) -> bool {
+    pub(super) fn is_fused(&self) -> bool {
         is_fused(self.x) && self.w.is_fused()
     }
 }
 
-fn check(terms: &[Term<'_>], order: Order) -> Result<()> {
+pub(super) fn check(terms: &[Term<'_>], order: Order) -> Result<()> {
     let Some(first) = terms.first() else {
         candle_core::bail!("matmul: a sum needs at least one product");
     };
@@ -204,7 +214,7 @@ fn check(terms: &[Term<'_>], order: Order) -> Result<()> {
 }
 
 /// (rows, columns) of the result.
-fn size(term: &Term<'_>, order: Order) -> Result<(usize, usize)> {
+pub(super) fn size(term: &Term<'_>, order: Order) -> Result<(usize, usize)> {
     let ((tokens, _), (rows, columns)) = (term.x.dims2()?, term.w.dims2()?);
     Ok(match order {
         Order::Transposed => (tokens, rows),
@@ -217,17 +227,65 @@ fn size(term: &Term<'_>, order: Order) -> Result<(usize, usize)> {
 /// # Safety
 /// The terms were checked; the target is valid for the size of their sum.
 unsafe fn sum_into<O: Element>(terms: &[Term<'_>], order: Order, target: Target<O>) -> Result<usize> {
-    let (rows, columns) = size(&terms[0], order)?;
-    let in_place = |term: &Term<'_>| Ok((rows_of(term.x)?, term.w.contiguous()?));
-    let tensors: Vec<(Tensor, Option<Tensor>)> = terms.iter().map(in_place).collect::<Result<_>>()?;
-    let mut guards = Vec::with_capacity(terms.len());
-    for (x, w) in &tensors {
-        guards.push((Guard::rows(x)?, w.as_ref().map(Guard::new).transpose()?));
+    let size = size(&terms[0], order)?;
+    let held = hold(terms)?;
+    let guards = guards(&held)?;
+    let products = products(&guards, terms, order)?;
+    // SAFETY: the caller's promise.
+    unsafe { engine::multiply(&products, size, target) };
+    Ok(size.1)
+}
+
+/// The tensors of all terms.
+pub(super) fn hold(terms: &[Term<'_>]) -> Result<Vec<Held>> {
+    terms.iter().map(Held::new).collect()
+}
+
+/// Read access to all of them.
+pub(super) fn guards(held: &[Held]) -> Result<Vec<Guards<'_>>> {
+    held.iter().map(Held::guards).collect()
+}
+
+/// The products of all terms.
+pub(super) fn products<'a>(guards: &'a [Guards<'a>], terms: &[Term<'a>], order: Order) -> Result<Vec<Product<'a>>> {
+    let both = guards.iter().zip(terms);
+    both.map(|(guards, term)| guards.product(term, order)).collect()
+}
+
+/// The tensors of a term as the engines read them.
+pub(super) struct Held {
+    x: Tensor,
+    /// `None` for codes.
+    w: Option<Tensor>,
+}
+
+/// Read access to them.
+pub(super) struct Guards<'a> {
+    x: (Guard<'a>, usize),
+    w: Option<Guard<'a>>,
+}
+
+impl Held {
+    pub(super) fn new(term: &Term<'_>) -> Result<Self> {
+        Ok(Self {
+            x: rows_of(term.x)?,
+            w: term.w.contiguous()?,
+        })
     }
-    let mut products = Vec::with_capacity(terms.len());
-    for (((x, stride), w), term) in guards.iter().zip(terms) {
-        let (depth, scale) = (term.x.dims2()?.1, term.scale as f32);
-        let right = match (w, term.w) {
+
+    pub(super) fn guards(&self) -> Result<Guards<'_>> {
+        Ok(Guards {
+            x: Guard::rows(&self.x)?,
+            w: self.w.as_ref().map(Guard::new).transpose()?,
+        })
+    }
+}
+
+impl Guards<'_> {
+    /// The term as an engine takes it.
+    pub(super) fn product<'a>(&'a self, term: &Term<'a>, order: Order) -> Result<Product<'a>> {
+        let ((_, columns), depth, scale) = (size(term, order)?, term.x.dims2()?.1, term.scale as f32);
+        let right = match (&self.w, term.w) {
             (Some(w), _) => {
                 let width = term.w.dims2()?.1;
                 w.values().right(order, (columns, depth), width, scale)
@@ -241,16 +299,13 @@ unsafe fn sum_into<O: Element>(terms: &[Term<'_>], order: Order, target: Target<
             }),
             (None, Factor::Dense(_)) => candle_core::bail!("matmul: a dense operand is not held"),
         };
-        products.push(Product {
-            left: x.values(),
+        Ok(Product {
+            left: self.x.0.values(),
             side: Side::Straight,
-            stride: *stride,
+            stride: self.x.1,
             right,
-        });
+        })
     }
-    // SAFETY: the caller's promise.
-    unsafe { engine::multiply(&products, (rows, columns), target) };
-    Ok(columns)
 }
 
 /// `tensor` itself where each of its rows is contiguous, else a copy.

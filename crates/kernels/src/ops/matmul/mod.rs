@@ -7,6 +7,7 @@
 //! | [`tn_add`] | a (T, M), b (T, N) | into += alpha a^T b, (M, N) F32 | its backward with respect to a weight |
 //! | [`nt_sum`], [`nn_sum`] | several [`Term`]s | the sum of the scaled products | a layer with its adapter |
 //! | [`nt_onto`] | the same, and y (T, N) | y + the sum | a layer onto the residual stream |
+//! | [`nt_by_rows`], [`nn_by_rows`] | shared terms, and others for ranges of rows | as above | layers of several trainings on one base |
 //! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
 //! | [`nt_adapted`], [`nn_adapted`] | a quantized weight and its adapter | one product for both, where a GPU is faster so | layers of NF4 and int8 |
 //! | [`grouped`] | groups of rows, a matrix each | as above | the experts of a mixture |
@@ -24,18 +25,23 @@
 //! | F32; F16 widened | AMX, large products | tiles of digits, three for each value: as exact as F32 |
 //! | any, where a quantized weight says so | AVX-512 VNNI; others | rows in 8 bits: products of bytes |
 //! | BF16 | AVX-512 BF16 | blocked, pairs through `_mm512_dpbf16_ps` |
-//! | F32; BF16 and F16 widened | AVX-512 | blocked, F32 |
+//! | F32; BF16 and F16 widened | AVX-512, AVX2 | blocked, F32 |
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
 
 mod adapter_gradients;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod blocked;
+mod by_rows;
 pub(in crate::ops) mod engine;
 #[cfg(target_arch = "x86_64")]
 mod finish;
 pub mod grouped;
+#[cfg(target_arch = "x86_64")]
+mod instructions;
 mod int8;
 mod linear;
 mod longer;
@@ -55,10 +61,13 @@ mod thin;
 mod tile;
 mod widened;
 
+use crate::ops::simd;
 pub use adapter_gradients::{AdapterGradients, adapter_gradients, reads_once};
+pub use by_rows::{RowTerms, nn_by_rows, nt_by_rows};
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
 pub use longer::{Adapted, nn_adapted, nt_adapted, takes_adapter, takes_adapters};
+use peft_tune_core::plan::Vectors;
 pub use peft_tune_core::plan::products::MAX_TERMS;
 pub use quantized::{Factor, QuantizedMatrix};
 
@@ -68,6 +77,17 @@ pub fn multiplies_tiles() -> bool {
     return amx::is_available();
     #[cfg(not(target_arch = "x86_64"))]
     return false;
+}
+
+/// The vector instructions that products run on here.
+pub fn vectors() -> Vectors {
+    match simd::level() {
+        simd::Level::Avx512 if multiplies_tiles() => Vectors::Amx,
+        simd::Level::Avx512 if engine::multiplies_pairs() => Vectors::Avx512Bf16,
+        simd::Level::Avx512 => Vectors::Avx512,
+        simd::Level::Avx2 => Vectors::Avx2,
+        simd::Level::Portable => Vectors::Other,
+    }
 }
 
 /// Releases what this thread keeps from one product to the next.

@@ -77,6 +77,30 @@ pub(crate) enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
+    /// The values, where they are F32.
+    pub(crate) fn f32(self) -> Option<&'a [f32]> {
+        match self {
+            Self::F32(values) => Some(values),
+            Self::Bf16(_) | Self::F16(_) => None,
+        }
+    }
+
+    /// The values, where they are BF16.
+    pub(crate) fn bf16(self) -> Option<&'a [bf16]> {
+        match self {
+            Self::Bf16(values) => Some(values),
+            Self::F32(_) | Self::F16(_) => None,
+        }
+    }
+
+    /// The values, where they are F16.
+    pub(crate) fn f16(self) -> Option<&'a [f16]> {
+        match self {
+            Self::F16(values) => Some(values),
+            Self::F32(_) | Self::Bf16(_) => None,
+        }
+    }
+
     /// The values at `places`, or so many of them as there are: a product widens all that it is given.
     pub(crate) fn at(self, places: Range<usize>) -> Self {
         fn at<T>(values: &[T], places: Range<usize>) -> &[T] {
@@ -121,6 +145,16 @@ pub(crate) struct Product<'a> {
     pub right: Right<'a>,
 }
 
+impl<'a> Product<'a> {
+    /// The same product of some rows of a straight left operand.
+    pub(crate) fn at_rows(&self, rows: &Range<usize>) -> Self {
+        Self {
+            left: self.left.at(rows.start * self.stride..rows.end * self.stride),
+            ..*self
+        }
+    }
+}
+
 /// One product of a sum of products, as an engine takes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Term<'a, T> {
@@ -153,6 +187,22 @@ impl<O> Result<O> {
     pub(crate) fn store(start: *mut O, stride: usize) -> Self {
         let old = Old::Nothing;
         Self { start, stride, old }
+    }
+
+    /// The result from a row on.
+    pub(crate) fn at_row(&self, row: usize) -> Self
+    where
+        O: Copy,
+    {
+        let elements = row * self.stride;
+        Self {
+            start: self.at(elements),
+            stride: self.stride,
+            old: match self.old {
+                Old::Other(other) => Old::Other(other.wrapping_add(elements)),
+                old => old,
+            },
+        }
     }
 
     /// The element so many behind the first one. Reaching it is as unsafe as the pointer is.

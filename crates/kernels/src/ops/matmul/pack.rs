@@ -5,11 +5,12 @@
 //! multiplies by a scale on the way, so that a weight of another dtype needs no copy of its own.
 
 use super::finish;
-use super::operand::{Order, Source};
-use super::tile::{LANES, Line, Unit, VECTORS};
+use super::operand::{Left, Order, Source};
+use super::tile::{LANES, Line, Unit};
 use crate::ops::element::Element;
 use candle_core::DType;
 use core::arch::x86_64::*;
+use peft_tune_core::plan::products::Tiling;
 use std::ops::Range;
 
 /// Asks for the cache line at `address`, which need not be valid, in the second-level cache.
@@ -24,7 +25,7 @@ const AHEAD: usize = 16;
 
 /// Vectors of the NR micro-panel that starts at `column`.
 pub(super) fn vectors(columns: usize, column: usize) -> usize {
-    (columns - column).div_ceil(LANES).min(VECTORS)
+    Tiling::AVX512.panel_vectors(columns - column)
 }
 
 /// Packs the NR micro-panel of `source` that starts at `column`, for the units `units`, into `NR micro-panel` (V lines for each unit).
@@ -202,11 +203,57 @@ fn bits<T: Element, const PAIR: bool, const RAW: bool>(value: T, scale: f32) -> 
 }
 
 /// The first N values, with zeros where there are fewer.
-fn pad<T: Element, const N: usize>(values: &[T]) -> [T; N] {
+pub(super) fn pad<T: Element, const N: usize>(values: &[T]) -> [T; N] {
     let mut padded = [T::narrow(0.0); N];
     let count = values.len().min(N);
     padded[..count].copy_from_slice(&values[..count]);
     padded
+}
+
+/// Packs rows of a transposed left operand: for each unit, that unit of each row.
+#[inline(always)]
+pub(super) fn mr_panel<T: Element>(
+    left: &Left<'_, T>,
+    unit: Unit,
+    rows: &Range<usize>,
+    units: Range<usize>,
+    mr_panel: &mut [u32],
+) {
+    match rows.len() {
+        16 => pack_rows::<T, 16>(left, unit, rows.start, units, mr_panel),
+        8 => pack_rows::<T, 8>(left, unit, rows.start, units, mr_panel),
+        6 => pack_rows::<T, 6>(left, unit, rows.start, units, mr_panel),
+        4 => pack_rows::<T, 4>(left, unit, rows.start, units, mr_panel),
+        2 => pack_rows::<T, 2>(left, unit, rows.start, units, mr_panel),
+        _ => pack_rows::<T, 1>(left, unit, rows.start, units, mr_panel),
+    }
+}
+
+#[inline(always)]
+fn pack_rows<T: Element, const M: usize>(
+    left: &Left<'_, T>,
+    kind: Unit,
+    row: usize,
+    units: Range<usize>,
+    mr_panel: &mut [u32],
+) {
+    // Beyond the end of the summed dimension, where a pair may reach, there are zeros.
+    let zero = [T::narrow(0.0); M];
+    let line = |index: usize| {
+        left.values
+            .get(index * left.stride + row..)
+            .and_then(|line| line.first_chunk::<M>())
+    };
+    for (unit, place) in units.zip(mr_panel.as_chunks_mut::<M>().0) {
+        let first = line(unit * kind.values()).unwrap_or(&zero);
+        let second = line((unit + 1) * kind.values() - 1).unwrap_or(&zero);
+        for (unit, (low, high)) in place.iter_mut().zip(first.iter().zip(second)) {
+            *unit = match kind {
+                Unit::Single => low.widen().to_bits(),
+                Unit::Pair => low.widen().to_bits() >> 16 | high.widen().to_bits(),
+            };
+        }
+    }
 }
 
 /// The upper halves of two lanes as a pair.
@@ -317,7 +364,7 @@ mod tests {
                         scale,
                     };
                     let units = depth.div_ceil(unit.values());
-                    for column in (0..columns).step_by(VECTORS * LANES) {
+                    for column in (0..columns).step_by(Tiling::AVX512.nr()) {
                         let width = vectors(columns, column);
                         let mut lines = vec![Line([1; 16]); units * width];
                         let mut from_brain = lines.clone();

@@ -5,10 +5,10 @@ use super::finish::{self, rounded_to_bf16};
 use super::operand;
 use super::pack;
 use super::serial::{Old, View};
-use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit};
 use crate::ops::room::grow;
 use core::arch::x86_64::*;
-use peft_tune_core::plan::products::{NR, tile_height};
+use peft_tune_core::plan::products::{NR, Tiling};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -43,10 +43,10 @@ pub(super) unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32
         // SAFETY: the caller's promise is the same.
         unsafe {
             pack_right(&right, units, &mut scratch.nr_panels);
-            let narrow = right.columns <= LANES;
+            let vectors = pack::vectors(right.columns, 0);
             let mut row = 0;
             while row < left.rows {
-                let rows = row..row + tile_height(left.rows - row, if narrow { 1 } else { VECTORS });
+                let rows = row..row + Tiling::AVX512.tile_height(left.rows - row, vectors);
                 row = rows.end;
                 let mr_panel = mr_panel(&left, units, rows.clone(), &mut scratch.mr_panel);
                 tile_row(units, mr_panel, rows, &scratch.nr_panels, &target, right.columns);

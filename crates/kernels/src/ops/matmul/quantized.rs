@@ -1,6 +1,6 @@
 //! Right operands that are widened while they are packed: the codes of a quantized weight.
 //!
-//! A NR micro-panel of the right operand takes up to 48 of its rows (or columns) and a bounded part of the summed dimension. That
+//! A NR micro-panel of the right operand takes 16 or 48 of its rows (or columns) and a bounded part of the summed dimension. That
 //! block is widened into memory that the thread keeps, a few hundred kilobytes, and packed from there: the weight never
 //! exists as a whole, and after the first product nothing is allocated.
 
@@ -16,9 +16,9 @@ use peft_tune_core::recipe::ActivationQuantization;
 use super::operand::Order;
 #[cfg(target_arch = "x86_64")]
 use super::{
+    instructions::Instructions,
     operand::Source,
-    pack,
-    tile::{LANES, Line, Unit, VECTORS},
+    tile::{Line, Unit},
 };
 use crate::kernels;
 #[cfg(target_arch = "x86_64")]
@@ -215,23 +215,23 @@ pub(super) fn forget() {
 /// # Safety
 /// As [`pack::NR micro-panel`].
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn nr_panel(
+pub(super) unsafe fn nr_panel<I: Instructions>(
     source: &QuantizedSource<'_>,
     unit: Unit,
     column: usize,
     units: Range<usize>,
     nr_panel: &mut [Line],
 ) {
-    let columns = column..(column + VECTORS * LANES).min(source.columns);
+    let columns = column..(column + I::TILING.nr()).min(source.columns);
     let depth = units.start * unit.values()..(units.end * unit.values()).min(source.depth);
     // SAFETY: the caller's promise is the same.
     unsafe {
         match unit {
             Unit::Single => with_f32(source, columns, depth, |block| {
-                pack::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
+                I::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
             }),
             Unit::Pair => with_bf16(source, columns, depth, |block| {
-                pack::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
+                I::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
             }),
         }
     }

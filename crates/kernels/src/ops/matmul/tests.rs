@@ -122,8 +122,14 @@ fn sums_onto_a_matrix_and_beside_each_other_match_f64() {
 
 #[test]
 fn engines_agree() {
+    // One KC block, and several with widths and heights that fill no tile.
+    for (rows, columns, depth) in [(30, 300, 70), (23, 53, 1700)] {
+        engines_agree_on(rows, columns, depth);
+    }
+}
+
+fn engines_agree_on(rows: usize, columns: usize, depth: usize) {
     use super::operand::{Left, Order, Result, Right, Side, Source, Term};
-    let (rows, columns, depth) = (30, 300, 70);
     let left: Vec<f32> = (0..rows * depth).map(|i| (i % 17) as f32).collect();
     let right: Vec<half::bf16> = (0..columns * depth)
         .map(|i| half::bf16::from_f32((i % 13) as f32))
@@ -166,11 +172,25 @@ fn engines_agree() {
                     .all(|(wide, narrow)| half::f16::from_f32(*wide) == *narrow)
             );
             #[cfg(target_arch = "x86_64")]
-            if crate::ops::simd::level() == crate::ops::simd::Level::Avx512 {
-                let mut blocked = vec![0f32; rows * columns];
-                // SAFETY: the level was checked; the result has rows times columns elements.
-                unsafe { blocked::multiply(&terms, rows, columns, Result::store(blocked.as_mut_ptr(), columns)) };
-                assert_eq!(blocked, plain);
+            {
+                use crate::ops::simd::{Level, level};
+                if level() >= Level::Avx2 {
+                    // SAFETY: the level was checked.
+                    unsafe { assert_blocked::<avx2::Avx2, _>(&terms, (rows, columns), &plain) };
+                    // Left operands that become units on the way.
+                    let left: Vec<half::f16> = left.iter().map(|value| half::f16::from_f32(*value)).collect();
+                    let values = &left[..];
+                    let terms = [Term {
+                        left: Left { values, side, stride },
+                        right: source(order),
+                    }];
+                    // SAFETY: as above.
+                    unsafe { assert_blocked::<avx2::Avx2, _>(&terms, (rows, columns), &plain) };
+                }
+                if level() == Level::Avx512 {
+                    // SAFETY: the level was checked.
+                    unsafe { assert_blocked::<instructions::Avx512, _>(&terms, (rows, columns), &plain) };
+                }
             }
             #[cfg(target_arch = "x86_64")]
             if amx::is_available() {
@@ -185,6 +205,100 @@ fn engines_agree() {
                         .zip(&plain)
                         .all(|(tile, value)| (tile - value).abs() <= 1e-6 * largest)
                 );
+            }
+        }
+    }
+}
+
+/// Results that are stored, added to others and added onto themselves, in F32 and rounded.
+///
+/// # Safety
+/// The processor has the instructions.
+#[cfg(target_arch = "x86_64")]
+unsafe fn assert_blocked<I: instructions::Instructions, T: blocked::Operand>(
+    terms: &[operand::Term<'_, T>],
+    (rows, columns): (usize, usize),
+    expected: &[f32],
+) {
+    use super::operand::{Old, Result};
+    let (mut stored, mut added) = (vec![0f32; rows * columns], vec![2f32; rows * columns]);
+    let (others, mut onto) = (
+        vec![half::bf16::ONE; rows * columns],
+        vec![half::bf16::ZERO; rows * columns],
+    );
+    // SAFETY: the caller's promise; the results have rows times columns elements.
+    unsafe {
+        blocked::multiply::<I, T, _>(terms, rows, columns, Result::store(stored.as_mut_ptr(), columns));
+        let into = Result {
+            start: added.as_mut_ptr(),
+            stride: columns,
+            old: Old::Itself(0.5),
+        };
+        blocked::multiply::<I, T, _>(terms, rows, columns, into);
+        let into = Result {
+            start: onto.as_mut_ptr(),
+            stride: columns,
+            old: Old::Other(others.as_ptr()),
+        };
+        blocked::multiply::<I, T, _>(terms, rows, columns, into);
+    }
+    assert_eq!(stored, expected);
+    for ((value, added), onto) in expected.iter().zip(added).zip(onto) {
+        assert_eq!(added, 2.0 + 0.5 * value);
+        assert_eq!(onto, half::bf16::from_f32(1.0 + value));
+    }
+}
+
+/// Narrow products of tokens on each set of instructions, upright and turned, in one task and in several.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn thin_products_match_plain_loops() {
+    use crate::ops::simd::{Level, level};
+    // Small integers: every sum is exact in F32.
+    let value = |i: usize| (i * 37 % 23) as f32 - 11.0;
+    for (tokens, few, many) in [(5, 1, 7), (130, 16, 100), (300, 9, 48)] {
+        let u: Vec<f32> = (0..tokens * few).map(value).collect();
+        let x: Vec<f32> = (0..tokens * many).map(|i| value(i + 3)).collect();
+        let sum = |row: usize, column: usize| -> f32 {
+            (0..tokens)
+                .map(|token| u[token * few + row] * x[token * many + column])
+                .sum()
+        };
+        for is_transposed in [false, true] {
+            let (rows, columns) = if is_transposed { (many, few) } else { (few, many) };
+            let run = |is_avx512: bool| {
+                let mut result = vec![1f32; rows * columns];
+                let matrix = |values, columns| thin::Tokens {
+                    values,
+                    columns,
+                    stride: columns,
+                };
+                let (u, x) = (matrix(&u[..], few), matrix(&x[..], many));
+                let target = thin::Target {
+                    start: result.as_mut_ptr(),
+                    is_transposed,
+                    stride: columns,
+                    alpha: 0.5,
+                };
+                // SAFETY: the caller checks the level; the result has rows times columns elements.
+                unsafe {
+                    match is_avx512 {
+                        true => thin::add::<instructions::Avx512, _, _>(u, x, tokens, target),
+                        false => thin::add::<avx2::Avx2, _, _>(u, x, tokens, target),
+                    }
+                }
+                result
+            };
+            let at = |index: usize| match is_transposed {
+                true => sum(index % columns, index / columns),
+                false => sum(index / columns, index % columns),
+            };
+            let expected: Vec<f32> = (0..rows * columns).map(|index| 1.0 + 0.5 * at(index)).collect();
+            if level() >= Level::Avx2 {
+                assert_eq!(run(false), expected);
+            }
+            if level() == Level::Avx512 {
+                assert_eq!(run(true), expected);
             }
         }
     }
@@ -291,7 +405,12 @@ fn tiles_of_f32_are_as_exact_as_f32() {
         // SAFETY: the unit and with it AVX-512 are there; the results have rows times columns elements.
         unsafe {
             amx::multiply(&terms, rows, columns, Result::store(tiles.as_mut_ptr(), columns));
-            blocked::multiply(&terms, rows, columns, Result::store(plain.as_mut_ptr(), columns));
+            blocked::multiply::<instructions::Avx512, _, _>(
+                &terms,
+                rows,
+                columns,
+                Result::store(plain.as_mut_ptr(), columns),
+            );
         }
         let expected = x64.matmul(&w64.t().unwrap()).unwrap();
         let tensor = |values| Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();

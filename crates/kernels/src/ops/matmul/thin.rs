@@ -5,20 +5,31 @@
 //! their rows of x once, in order; what it has of the result lies in the second-level cache. The tasks' results are added
 //! up in their order. How the tokens are shared out depends on their number alone.
 
-use super::finish;
-use super::tile::{LANES, VECTORS};
+use super::instructions::Instructions;
 use crate::ops::element::Element;
 use crate::ops::room::grow;
 use crate::thread_pool;
-use core::arch::x86_64::*;
 use peft_tune_core::plan::products::thin::{self, COLUMNS, ROWS};
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Tokens whose rows of x are read side by side.
 const BLOCK: usize = 32;
-/// Sums in registers.
-const TILE: usize = ROWS * COLUMNS;
+/// Sums of a tile.
+pub(super) const TILE: usize = ROWS * COLUMNS;
+
+/// A token's values of u that a tile takes; those beyond its columns are zero.
+pub(super) type Factors = [f32; ROWS];
+
+/// The columns of x that a tile takes, from its first token on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a, X> {
+    pub values: &'a [X],
+    /// Values from one token to the next.
+    pub stride: usize,
+    /// Columns, of which a tile takes so many at most.
+    pub columns: usize,
+}
 
 /// A matrix of tokens, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +84,13 @@ pub(super) fn forget() {
 /// Adds alpha u^T x, over `tokens` tokens, to the target.
 ///
 /// # Safety
-/// The processor has AVX-512F, BW, DQ and VL; the target is valid for the columns of u and x.
-pub(super) unsafe fn add<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: usize, target: Target) {
+/// The processor has the instructions `I`; the target is valid for the columns of u and x.
+pub(super) unsafe fn add<I: Instructions, U: Element, X: Element>(
+    u: Tokens<'_, U>,
+    x: Tokens<'_, X>,
+    tokens: usize,
+    target: Target,
+) {
     let tasks = thin::tasks(tokens);
     let (len, share) = (thin::sums(u.columns, x.columns), tokens.div_ceil(tasks));
     let tiles = len / TILE;
@@ -84,7 +100,7 @@ pub(super) unsafe fn add<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_,
     thread_pool::for_each(tasks, |task| {
         let tokens = task * share..((task + 1) * share).min(tokens);
         // SAFETY: the caller's promise; each task has sums of its own.
-        unsafe { sum(u, x, tokens, sums.part(task * len, len)) };
+        unsafe { sum::<I, _, _>(u, x, tokens, sums.part(task * len, len)) };
     });
     thread_pool::for_each(tiles, |tile| {
         let (row, column) = (
@@ -129,9 +145,16 @@ impl Target {
 }
 
 /// The sums of some tokens, tile after tile.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn sum<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: Range<usize>, sums: &mut [f32]) {
-    let mut factors = [[0f32; LANES]; BLOCK];
+///
+/// # Safety
+/// The processor has the instructions `I`.
+unsafe fn sum<I: Instructions, U: Element, X: Element>(
+    u: Tokens<'_, U>,
+    x: Tokens<'_, X>,
+    tokens: Range<usize>,
+    sums: &mut [f32],
+) {
+    let mut factors = [[0f32; ROWS]; BLOCK];
     for first in tokens.clone().step_by(BLOCK) {
         let block = first..(first + BLOCK).min(tokens.end);
         let is_first = first == tokens.start;
@@ -139,66 +162,23 @@ unsafe fn sum<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens
         for (row, tiles) in (0..u.columns).step_by(ROWS).zip(across) {
             for (token, factors) in block.clone().zip(&mut factors) {
                 let values = &u.values[token * u.stride..][row..(row + ROWS).min(u.columns)];
-                // SAFETY: the mask keeps to the values; the factors are one vector.
-                unsafe {
-                    let values = finish::load(values.as_ptr(), finish::mask(values.len()));
-                    _mm512_storeu_ps(factors.as_mut_ptr(), values);
+                *factors = [0.0; ROWS];
+                for (factor, value) in factors.iter_mut().zip(values) {
+                    *factor = value.widen();
                 }
             }
-            for (column, tile) in (0..x.columns).step_by(COLUMNS).zip(tiles.chunks_exact_mut(TILE)) {
-                let values = x.values[first * x.stride + column..].as_ptr();
-                // SAFETY: the columns lie within the rows of all tokens of the block.
-                unsafe {
-                    add_block(
-                        &factors[..block.len()],
-                        values,
-                        x.stride,
-                        x.columns - column,
-                        (tile, is_first),
-                    )
+            for (column, tile) in (0..x.columns).step_by(COLUMNS).zip(tiles.as_chunks_mut::<TILE>().0) {
+                let values = Block {
+                    values: &x.values[first * x.stride + column..],
+                    stride: x.stride,
+                    columns: x.columns - column,
                 };
+                if is_first {
+                    tile.fill(0.0);
+                }
+                // SAFETY: the caller's promise.
+                unsafe { I::add_thin(&factors[..block.len()], values, tile) };
             }
         }
-    }
-}
-
-/// Adds each token's factors times its columns of x.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn add_block<X: Element>(
-    factors: &[[f32; LANES]],
-    mut values: *const X,
-    stride: usize,
-    columns: usize,
-    (tile, is_first): (&mut [f32], bool),
-) {
-    let masks = [0, LANES, 2 * LANES].map(|first| finish::mask(columns.saturating_sub(first)));
-    let mut registers = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-    for (index, register) in registers
-        .as_flattened_mut()
-        .iter_mut()
-        .enumerate()
-        .filter(|_| !is_first)
-    {
-        // SAFETY: a tile has so many vectors.
-        *register = unsafe { _mm512_loadu_ps(tile.as_ptr().add(index * LANES)) };
-    }
-    for factors in factors {
-        let mut row = [_mm512_setzero_ps(); VECTORS];
-        for (vector, (value, mask)) in row.iter_mut().zip(masks).enumerate() {
-            // SAFETY: the caller's promise; masked lanes are not read.
-            *value = unsafe { finish::load(values.wrapping_add(vector * LANES), mask) };
-        }
-        values = values.wrapping_add(stride);
-        for (registers, factor) in registers.iter_mut().zip(factors) {
-            let factor = _mm512_set1_ps(*factor);
-            for (register, value) in registers.iter_mut().zip(row) {
-                *register = _mm512_fmadd_ps(factor, value, *register);
-            }
-        }
-    }
-    for (index, register) in registers.as_flattened().iter().enumerate() {
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(tile.as_mut_ptr().add(index * LANES), *register) };
     }
 }

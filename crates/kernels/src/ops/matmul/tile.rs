@@ -8,7 +8,7 @@
 
 use core::arch::x86_64::*;
 pub(super) use peft_tune_core::plan::products::{LANES, VECTORS};
-use peft_tune_core::plan::products::{NR, TILE_ROWS};
+use peft_tune_core::plan::products::{NR, Tiling};
 
 /// One AVX-512 register of units, aligned as the loads want it.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ impl Line {
 }
 
 /// Elements of the largest tile.
-pub(super) const TILE: usize = TILE_ROWS * NR;
+pub(super) const TILE: usize = Tiling::AVX512.rows * NR;
 
 /// What a unit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
 ));
 
 /// Sums up the `pieces`, `rows` of each left operand times its packed NR micro-panel of `vectors` vectors, in `sums`, which is
-/// row-major with `vectors * 16` columns. `rows` is a height of [`peft_tune_core::plan::products::tile_height`].
+/// row-major with `vectors * 16` columns. `rows` is a height of [`Tiling::tile_height`].
 ///
 /// # Safety
 /// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; the pieces and `sums` are valid for the shapes.

@@ -1,7 +1,8 @@
-//! Products through the `gemm` crate, for processors without AVX-512: right operands that are not F32 are widened in
+//! Products through the `gemm` crate, for processors without AVX2: right operands that are not F32 are widened in
 //! blocks of columns of the result, and where the result is not F32, only one block's sums are held in F32.
 
-use super::operand::{Old, Order, Result, Right, Side, Source, Term};
+use super::by_rows::segments;
+use super::operand::{Left, Old, Order, Result, Right, Side, Source, Term};
 use crate::ops::element::Element;
 use crate::thread_pool;
 use std::ops::Range;
@@ -9,18 +10,37 @@ use std::ops::Range;
 /// Columns of a block.
 const BLOCK: usize = 256;
 
+/// Products that some rows have beside those of all.
+type OwnTerms<'a> = (Range<usize>, Vec<Term<'a, f32>>);
+
 /// Computes the sum of `terms`, (rows, columns), into `result`.
 ///
 /// # Safety
 /// `result` is valid for (rows, columns).
 pub(super) unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns: usize, result: Result<O>) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { multiply_by_rows(terms, &[], (rows, columns), result) }
+}
+
+/// Computes the sum of `terms`, (rows, columns), and for each range of `own` of its own terms too, into `result`. Each range has the bits
+/// that it would have alone.
+///
+/// # Safety
+/// `result` is valid for (rows, columns); the ranges ascend within the rows.
+pub(super) unsafe fn multiply_by_rows<O: Element>(
+    terms: &[Term<'_, f32>],
+    own: &[OwnTerms<'_>],
+    (rows, columns): (usize, usize),
+    result: Result<O>,
+) {
     let direct = match result.old {
         _ if O::DTYPE != candle_core::DType::F32 => None,
         Old::Nothing => Some((result.start.cast::<f32>(), 1.0)),
         Old::Itself(alpha) => Some((result.start.cast::<f32>(), alpha)),
         Old::Other(_) => None,
     };
-    let whole = direct.is_some() && terms.iter().all(|term| matches!(term.right, Right::F32(_)));
+    let all = || terms.iter().chain(own.iter().flat_map(|(_, terms)| terms));
+    let whole = direct.is_some() && all().all(|term| matches!(term.right, Right::F32(_)));
     let (mut sums, mut widened) = (Vec::new(), Vec::new());
     for start in (0..columns).step_by(if whole { columns.max(1) } else { BLOCK }) {
         let block = start..if whole { columns } else { (start + BLOCK).min(columns) };
@@ -39,8 +59,33 @@ pub(super) unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, 
                 alpha,
                 keep: number > 0 || (direct.is_some() && matches!(result.old, Old::Itself(_))),
             };
-            // SAFETY: the target is valid for the rows and the block's columns, at its stride.
-            unsafe { sum.add(term, rows, block.clone(), &mut widened) };
+            let is_alike = |(range, _): &OwnTerms<'_>| multiplies_alike(range.len(), block.len(), term.right.depth());
+            let parts = match own.iter().all(is_alike) {
+                true => vec![(None, 0..rows)],
+                false => segments(own.iter().map(|(range, _)| range), rows),
+            };
+            for (_, part) in parts {
+                // SAFETY: the target is valid for the rows and the block's columns, at its stride.
+                unsafe {
+                    sum.at_row(part.start)
+                        .add(&at_rows(term, &part), part.len(), block.clone(), &mut widened)
+                };
+            }
+        }
+        let sum = Sum {
+            target,
+            stride,
+            alpha,
+            keep: true,
+        };
+        for (range, terms) in own {
+            for term in terms {
+                // SAFETY: the range lies within the rows.
+                unsafe {
+                    sum.at_row(range.start)
+                        .add(term, range.len(), block.clone(), &mut widened)
+                };
+            }
         }
         if direct.is_none() {
             // SAFETY: the block lies within the result.
@@ -50,6 +95,7 @@ pub(super) unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, 
 }
 
 /// Where one product goes.
+#[derive(Clone, Copy)]
 struct Sum {
     target: *mut f32,
     stride: usize,
@@ -58,7 +104,40 @@ struct Sum {
     keep: bool,
 }
 
+/// Whether the `gemm` crate sums so many rows in the order in which it sums more of them. It has ways of its own for one row, for results
+/// of 256 values, and, where it would split the sum otherwise, for 64 rows and columns.
+fn multiplies_alike(rows: usize, columns: usize, depth: usize) -> bool {
+    const FEW: usize = 64;
+    const KC: usize = 512;
+    const DOTS: usize = 256;
+    rows > 1 && rows * columns > DOTS && (rows > FEW || columns > FEW || depth <= KC)
+}
+
+/// A term of some rows.
+fn at_rows<'a>(term: &Term<'a, f32>, rows: &Range<usize>) -> Term<'a, f32> {
+    let left = term.left;
+    let start = match left.side {
+        Side::Straight => rows.start * left.stride,
+        Side::Transposed => rows.start,
+    };
+    Term {
+        left: Left {
+            values: left.values.get(start..).unwrap_or_default(),
+            ..left
+        },
+        ..*term
+    }
+}
+
 impl Sum {
+    /// The same from a row on.
+    fn at_row(&self, row: usize) -> Self {
+        Self {
+            target: self.target.wrapping_add(row * self.stride),
+            ..*self
+        }
+    }
+
     /// # Safety
     /// The target is valid for `rows` rows of the block's columns.
     unsafe fn add(&self, term: &Term<'_, f32>, rows: usize, block: Range<usize>, widened: &mut Vec<f32>) {
@@ -139,7 +218,8 @@ pub(super) fn widen_slice<T: Element>(values: &[T], widened: &mut [f32]) {
 }
 
 crate::ops::simd::multiversion! {
-    fn widen_row<T: Element>(values: &[T], widened: &mut [f32]) {
+    /// Widens as many values as there is room for.
+    pub(super) fn widen_row<T: Element>(values: &[T], widened: &mut [f32]) {
         for (wide, value) in widened.iter_mut().zip(values) {
             *wide = value.widen();
         }

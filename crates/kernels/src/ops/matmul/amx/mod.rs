@@ -35,7 +35,7 @@ mod unit;
 pub(super) use engine::multiply;
 pub(super) use form::Form;
 pub(super) use small::multiply as multiply_small;
-pub(super) use unit::is_available;
+pub(super) use unit::{ROW_BYTES, TILE_ROWS, Tiles, is_available};
 
 /// Releases what this thread keeps from one product to the next.
 pub(super) fn forget() {

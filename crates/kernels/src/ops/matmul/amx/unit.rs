@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 /// Tile registers.
 const TILES: usize = 8;
 /// Rows of a tile.
-pub(super) const TILE_ROWS: usize = 16;
+pub(crate) const TILE_ROWS: usize = 16;
 /// Bytes of a row of a tile: 16 results, 16 pairs of BF16, or 16 fours of bytes.
-pub(super) const ROW_BYTES: usize = 64;
+pub(crate) const ROW_BYTES: usize = 64;
 
 /// Whether products run on AMX here: asked once, on Linux, where a process must ask for the registers.
 pub(crate) fn is_available() -> bool {
@@ -56,7 +56,7 @@ struct Configuration {
 
 /// While it lives, the eight tiles of this thread have 16 rows of 64 bytes.
 #[derive(Debug)]
-pub(super) struct Tiles {
+pub(crate) struct Tiles {
     /// The registers are the thread's.
     here: PhantomData<*const ()>,
 }
@@ -66,7 +66,7 @@ impl Tiles {
     ///
     /// # Safety
     /// [`is_available`], and no other `Tiles` lives on this thread.
-    pub(super) unsafe fn configure() -> Self {
+    pub(crate) unsafe fn configure() -> Self {
         let mut configuration = Configuration {
             palette: 1,
             start_row: 0,

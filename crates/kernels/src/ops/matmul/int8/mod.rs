@@ -17,6 +17,7 @@
 //!
 //! | processor | form |
 //! |---|---|
+//! | AMX, from 8 rows on | tiles of `tdpbssd`, whose whole numbers go through memory to the sums of blocks |
 //! | AVX-512 with VNNI | tiles of `_mm512_dpbusd_epi32`, unsigned times signed: the left codes are stored with 128 added, which a packed line of each block takes off again |
 //! | others | plain loops over rows of codes, with `_mm256_dpbusd_avx_epi32` where there is AVX-VNNI |
 
@@ -25,7 +26,7 @@ mod blocked;
 mod codes;
 mod left;
 #[cfg(test)]
-mod oracle;
+pub(super) mod oracle;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod plain;
@@ -33,13 +34,60 @@ mod plain;
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::operand::{Old, Product, Result, Right, Side};
 use super::quantized::QuantizedSource;
+#[cfg(target_arch = "x86_64")]
+use super::tile::Unit;
 use crate::ops::element::Element;
-use left::{LeftCodes, LeftMemory};
+use left::{Layout, LeftCodes, LeftMemory};
 use peft_tune_core::plan::BLOCK;
+#[cfg(target_arch = "x86_64")]
+use peft_tune_core::plan::products::int8;
 use std::cell::RefCell;
+
+/// What products of bytes run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    Plain,
+}
+
+impl Form {
+    /// What this processor takes for so many rows. The sums of bytes have the same bits on AMX and VNNI.
+    fn of(rows: usize) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if blocked::is_available() {
+            let is_amx = rows >= int8::FEWEST_AMX_ROWS && amx::is_available();
+            return if is_amx { Self::Amx } else { Self::Vnni };
+        }
+        Self::Plain
+    }
+
+    /// Whether the other products of a sum, of such units, have tiles too: an adapter's in pairs of BF16.
+    #[cfg(target_arch = "x86_64")]
+    fn has_tiles_of(self, unit: Unit) -> bool {
+        self == Self::Amx && unit == Unit::Pair
+    }
+
+    /// How it takes the left codes.
+    fn layout(self) -> Layout {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Layout::Signed,
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni => Layout::Biased,
+            Self::Plain => Layout::Biased,
+        }
+    }
+}
 
 /// One product of bytes: rows of codes and what they are multiplied with.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +136,8 @@ pub(super) unsafe fn multiply<O: Element>(
     let (bytes, rest): (Vec<Product<'_>>, Vec<Product<'_>>) = products.iter().partition(|product| takes(product));
     // Taken out, since a thread that waits for others may run a product of its own.
     let mut memory = LEFT.take();
-    let left = memory.fill(&bytes, rows);
+    let form = Form::of(rows);
+    let left = memory.fill(&bytes, rows, form.layout());
     let terms = bytes
         .iter()
         .zip(left)
@@ -98,22 +147,22 @@ pub(super) unsafe fn multiply<O: Element>(
         });
     let terms: Vec<ByteTerm<'_>> = terms.collect();
     // SAFETY: the result is the caller's promise.
-    unsafe { sum(&terms, &rest, (rows, columns), result, others) };
+    unsafe { sum(form, (&terms, &rest), (rows, columns), result, others) };
     LEFT.set(memory);
 }
 
 /// As [`multiply`], of rows that are rounded already.
 unsafe fn sum<O: Element>(
-    terms: &[ByteTerm<'_>],
-    rest: &[Product<'_>],
+    form: Form,
+    (terms, rest): (&[ByteTerm<'_>], &[Product<'_>]),
     size: (usize, usize),
     mut result: Result<O>,
     others: impl FnOnce(&[Product<'_>], Result<O>),
 ) {
     #[cfg(target_arch = "x86_64")]
-    if blocked::is_available() {
+    if form != Form::Plain {
         // SAFETY: the processor has what the tiles need; the result is the caller's promise.
-        return unsafe { blocked::multiply(terms, rest, size, result) };
+        return unsafe { blocked::multiply(form, terms, rest, size, result) };
     }
     if !rest.is_empty() {
         others(rest, result);

@@ -11,7 +11,7 @@ use crate::ops::matmul::operand::Order;
 use crate::quant::{Int8, Int8Blocks, Nf4, Quantized};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Storage {
+pub(in crate::ops::matmul) enum Storage {
     Int8,
     Nf4,
     Nf4Double,
@@ -25,7 +25,7 @@ enum Codes {
 
 /// A quantized matrix for products of bytes.
 #[derive(Debug)]
-pub(super) struct Coded {
+pub(in crate::ops::matmul) struct Coded {
     codes: Codes,
     activations: ActivationQuantization,
 }
@@ -40,7 +40,7 @@ macro_rules! each {
 }
 
 impl Coded {
-    pub(super) fn new(weight: &Tensor, storage: Storage, activations: ActivationQuantization) -> Self {
+    pub(in crate::ops::matmul) fn new(weight: &Tensor, storage: Storage, activations: ActivationQuantization) -> Self {
         let codes = match storage {
             Storage::Int8 => Codes::Int8(Int8::quantize(weight).unwrap()),
             Storage::Nf4 => Codes::Nf4(Nf4::quantize(weight, false).unwrap()),

@@ -8,8 +8,21 @@ use candle_core::{DType, Device, Tensor};
 use peft_tune_core::recipe::ActivationQuantization;
 use proptest::prelude::*;
 
-/// Both forms of one product, F32 in and out.
-fn both_forms(x: &[f32], (rows, depth): (usize, usize), matrix: &Coded, order: Order, columns: usize) -> Vec<Vec<f32>> {
+/// The forms that this processor has.
+fn forms() -> Vec<Form> {
+    let mut forms = vec![Form::Plain];
+    #[cfg(target_arch = "x86_64")]
+    if blocked::is_available() {
+        forms.push(Form::Vnni);
+        if amx::is_available() {
+            forms.push(Form::Amx);
+        }
+    }
+    forms
+}
+
+/// One product in every form, F32 in and out.
+fn every_form(x: &[f32], (rows, depth): (usize, usize), matrix: &Coded, order: Order, columns: usize) -> Vec<Vec<f32>> {
     let product = Product {
         left: Values::F32(x),
         side: Side::Straight,
@@ -23,24 +36,21 @@ fn both_forms(x: &[f32], (rows, depth): (usize, usize), matrix: &Coded, order: O
         }),
     };
     assert!(takes(&product));
-    let mut memory = LeftMemory::default();
-    let left = memory.fill(&[product], rows);
-    let Right::QuantizedMatrix(right) = product.right else {
-        unreachable!("made above");
-    };
-    let terms = [ByteTerm { left: left[0], right }];
-    let mut plain = vec![f32::NAN; rows * columns];
-    // SAFETY: the result has rows times columns elements.
-    unsafe { plain::multiply(&terms, (rows, columns), Target::store(plain.as_mut_ptr(), columns)) };
-    let mut all = vec![plain];
-    #[cfg(target_arch = "x86_64")]
-    if blocked::is_available() {
-        let mut tiles = vec![f32::NAN; rows * columns];
+    let in_form = |form: Form| {
+        let mut memory = LeftMemory::default();
+        let left = memory.fill(&[product], rows, form.layout());
+        let Right::QuantizedMatrix(right) = product.right else {
+            unreachable!("made above");
+        };
+        let terms = [ByteTerm { left: left[0], right }];
+        let mut result = vec![f32::NAN; rows * columns];
+        let target = Target::store(result.as_mut_ptr(), columns);
+        let no_others = |_: &[Product<'_>], _: Target<f32>| unreachable!("there are none");
         // SAFETY: the processor was asked; the result has rows times columns elements.
-        unsafe { blocked::multiply(&terms, &[], (rows, columns), Target::store(tiles.as_mut_ptr(), columns)) };
-        all.push(tiles);
-    }
-    all
+        unsafe { sum(form, (&terms, &[]), (rows, columns), target, no_others) };
+        result
+    };
+    forms().into_iter().map(in_form).collect()
 }
 
 fn values(count: usize, seed: u64, outliers: bool) -> Vec<f32> {
@@ -62,7 +72,7 @@ fn values(count: usize, seed: u64, outliers: bool) -> Vec<f32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn both_forms_match_f64_and_stay_within_the_bound_of_the_scales(
+    fn every_form_matches_f64_and_stays_within_the_bound_of_the_scales(
         rows in 1usize..40, depth in 1usize..300, columns in 1usize..150,
         transposed: bool, outliers: bool, storage in 0usize..3, seed: u64,
     ) {
@@ -76,7 +86,10 @@ proptest! {
         let w: Vec<f64> = matrix.values(order);
         let left = rounded(&x.iter().map(|value| f64::from(*value)).collect::<Vec<_>>(), depth, depth);
         let right = rounded(&w, depth, BLOCK);
-        for result in both_forms(&x, (rows, depth), &matrix, order, columns) {
+        let results = every_form(&x, (rows, depth), &matrix, order, columns);
+        // The tiles round alike; plain loops have no fused multiply-add.
+        prop_assert!(results[1..].windows(2).all(|pair| pair[0] == pair[1]));
+        for result in results {
             for row in 0..rows {
                 for column in 0..columns {
                     let (x, w) = (&left[row * depth..][..depth], &right[column * depth..][..depth]);
@@ -98,30 +111,75 @@ proptest! {
 
     #[test]
     fn whole_numbers_in_range_are_exact(
-        rows in 1usize..20, blocks in 1usize..5, columns in 1usize..100, transposed: bool, seed: u64,
+        rows in 1usize..34, depth in 1usize..300, columns in 1usize..100, transposed: bool, seed: u64,
     ) {
-        let depth = blocks * 64;
         let order = if transposed { Order::Transposed } else { Order::Straight };
         let whole = |count, seed| -> Vec<f32> { values(count, seed, false).iter().map(|value| (127.0 * value).round()).collect() };
-        let (mut x, mut w) = (whole(rows * depth, seed), whole(columns * 64 * blocks, seed ^ 3));
+        let (mut x, mut w) = (whole(rows * depth, seed), whole(columns * depth, seed ^ 3));
         x.chunks_mut(depth).for_each(|row| row[depth / 2] = -127.0);
         // The largest value of each block of a column is 127, and so is that of each block of the weight.
         let shape = if transposed { (columns, depth) } else { (depth, columns) };
         for (index, value) in w.iter_mut().enumerate() {
             let (row, column) = (index / shape.1, index % shape.1);
             let summed = if transposed { column } else { row };
-            if summed % 64 == 5 || (!transposed && index % 64 == 9) {
+            if summed % 64 == 0 || index % 64 == 0 {
                 *value = 127.0;
             }
         }
         let weight = Tensor::from_vec(w.clone(), shape, &Device::Cpu).unwrap();
         let matrix = Coded::new(&weight, Storage::Int8, ActivationQuantization::Int8Both);
-        for result in both_forms(&x, (rows, depth), &matrix, order, columns) {
+        for result in every_form(&x, (rows, depth), &matrix, order, columns) {
             for row in 0..rows {
                 for column in 0..columns {
                     let weight = |index: usize| if transposed { w[column * depth + index] } else { w[index * columns + column] };
                     let expected: i64 = (0..depth).map(|index| x[row * depth + index] as i64 * weight(index) as i64).sum();
                     prop_assert_eq!(result[row * columns + column], expected as f32);
+                }
+            }
+        }
+    }
+}
+
+/// Widths on both sides of whole fours and whole blocks, and rows on both sides of whole tiles.
+#[test]
+fn tiles_have_the_bits_of_each_other_and_the_whole_numbers_of_plain_loops_at_odd_sizes() {
+    for depth in [1, 3, 4, 5, 60, 63, 64, 65, 68, 100, 130, 192, 257] {
+        for columns in [1, 15, 16, 17, 33, 48, 50] {
+            for order in [Order::Transposed, Order::Straight] {
+                let shape = match order {
+                    Order::Transposed => (columns, depth),
+                    Order::Straight => (depth, columns),
+                };
+                // 127 in each block, however it lies, so that codes are the values.
+                let w = values(columns * depth, 5, false);
+                let w = w.iter().enumerate().map(|(index, value)| {
+                    let summed = if shape.0 == columns {
+                        index % shape.1
+                    } else {
+                        index / shape.1
+                    };
+                    if summed % 64 == 0 || index % 64 == 0 {
+                        127.0
+                    } else {
+                        (127.0 * value).round()
+                    }
+                });
+                let weight = Tensor::from_iter(w, &Device::Cpu).unwrap().reshape(shape).unwrap();
+                let matrix = Coded::new(&weight, Storage::Int8, ActivationQuantization::Int8Both);
+                for rows in 1..=33 {
+                    let mut x = values(rows * depth, rows as u64, true);
+                    let results = every_form(&x, (rows, depth), &matrix, order, columns);
+                    assert!(
+                        results[1..].windows(2).all(|pair| pair[0] == pair[1]),
+                        "{rows} {depth} {columns} {order:?}"
+                    );
+                    x.iter_mut().for_each(|value| *value = (2.0 * *value).round());
+                    x.chunks_mut(depth).for_each(|row| row[depth / 2] = -127.0);
+                    let results = every_form(&x, (rows, depth), &matrix, order, columns);
+                    assert!(
+                        results.windows(2).all(|pair| pair[0] == pair[1]),
+                        "{rows} {depth} {columns} {order:?}"
+                    );
                 }
             }
         }
@@ -211,9 +269,11 @@ fn the_same_bits_for_any_number_of_threads_and_rows() {
         let layer = Layer::new(dtype, 100);
         let alone = layer.sums_alone();
         assert_eq!(layer.sums(), alone);
-        for rows in [1, 3, 14, 99] {
-            for (some, all) in Layer::new(dtype, rows).sums().iter().zip(&alone) {
-                assert_eq!(some[..], all[..some.len()], "{rows} rows");
+        for rows in [1, 3, 14, 33, 99] {
+            for (sum, (some, all)) in Layer::new(dtype, rows).sums().iter().zip(&alone).enumerate() {
+                // As without bytes, an adapter's BF16 products of a few rows run on VNNI's pairs, which add up in another order than tiles.
+                let few = dtype == DType::BF16 && rows < 8 && sum > 0;
+                assert!(few || some[..] == all[..some.len()], "{rows} rows");
             }
         }
     }
@@ -253,10 +313,10 @@ fn what_is_not_finite_spoils_its_row_alone_and_zeros_give_zeros() {
     let mut bad = good.clone();
     (bad[depth + 3], bad[3 * depth + 129]) = (f32::INFINITY, f32::NAN);
     bad[4 * depth..5 * depth].fill(0.0);
-    let results = both_forms(&bad, (rows, depth), &matrix, Order::Transposed, columns);
+    let results = every_form(&bad, (rows, depth), &matrix, Order::Transposed, columns);
     for (result, good) in results
         .iter()
-        .zip(both_forms(&good, (rows, depth), &matrix, Order::Transposed, columns))
+        .zip(every_form(&good, (rows, depth), &matrix, Order::Transposed, columns))
     {
         for (row, (result, good)) in result.chunks(columns).zip(good.chunks(columns)).enumerate() {
             match row {
@@ -278,7 +338,7 @@ fn errors_are_those_of_eight_bits() {
         let matrix = Coded::new(&weight, storage, ActivationQuantization::Int8Both);
         let stored = matrix.values(Order::Transposed);
         let x = to_values(x);
-        let result = both_forms(&x, (rows, depth), &matrix, Order::Transposed, columns)
+        let result = every_form(&x, (rows, depth), &matrix, Order::Transposed, columns)
             .pop()
             .unwrap();
         let (mut wrong, mut size) = (0.0, 0.0);

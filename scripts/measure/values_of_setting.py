@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What a `precision_schedule` does to throughput, memory and loss.
+"""What the values of one setting do to throughput, memory and loss.
 
-    scripts/measure/precision_schedules.py --binary target/release/peft-tune [--shape 135m] [--work DIR] [--steps 40]
-        [--trials none,fp32_10,adaptive_10] [--precisions bf16,fp16] [--seeds 1] [--rows 4] [--length 256]
+    scripts/measure/values_of_setting.py --binary target/release/peft-tune [--shape 135m] [--work DIR] [--steps 40]
+        [--setting precision_schedule] [--values none,fp32_10,adaptive_10] [--precisions bf16,fp16] [--seeds 1] [--rows 4]
+        [--length 256]
 
 Needs nothing but Python. `--shape quickstart` takes the model and data of search_spaces/quickstart, `135m` a model of that shape
 with random values and rows whose next token mostly follows from the last, so that there is something to learn. Each setting is
@@ -97,50 +98,62 @@ def measure(args, space, folder):
     return {row["name"]: float(row["value"]) for row in csv.DictReader(io.StringIO(said))}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about, **defaults):
+    """A parser of what every study of one trial takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=lambda path: str(Path(path).resolve()), required=True)
-    parser.add_argument("--shape", choices=["135m", "quickstart"], default="135m")
-    parser.add_argument("--work", type=Path, default=Path("precision-schedules"))
-    parser.add_argument("--trials", default="none,fp32_10,adaptive_10")
-    parser.add_argument("--precisions", default="bf16,fp16")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--profile-steps", type=int, default=3)
+    parser.add_argument("--shape", choices=["135m", "quickstart"])
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--precisions")
+    for name in ["steps", "profile-steps", "length", "threads"]:
+        parser.add_argument(f"--{name}", type=int)
+    parser.set_defaults(threads=2, **defaults | {"work": Path(defaults["work"])})
+    return parser
+
+
+def model_and_data(shape, work):
+    """The model of a shape, and its training and held-out rows; what is not in the repository is made."""
+    if shape == "135m":
+        make_model(work / "model")
+        return work / "model", (work / "model/rows.jsonl", work / "model/held_out.jsonl")
+    quickstart = ROOT / "search_spaces/quickstart"
+    return quickstart / "base", (quickstart / "train.jsonl", quickstart / "held_out.jsonl")
+
+
+def main():
+    parser = arguments(__doc__, work="values-of-setting", shape="135m", precisions="bf16,fp16", steps=40, profile_steps=3,
+                       length=256)
+    parser.add_argument("--setting", default="precision_schedule")
+    parser.add_argument("--values", default="none,fp32_10,adaptive_10")
     parser.add_argument("--rate", default="1e-3")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--loss-only", action="store_true", help="leave the profile phase out")
     args = parser.parse_args()
     work = args.work.resolve()
-    if args.shape == "135m":
-        make_model(work / "model")
-        model, data = work / "model", (work / "model/rows.jsonl", work / "model/held_out.jsonl")
-    else:
-        quickstart = ROOT / "search_spaces/quickstart"
-        model, data = quickstart / "base", (quickstart / "train.jsonl", quickstart / "held_out.jsonl")
-    print("precision schedule throughput fp32_steps own_steps peak_MB fp32_share loss deviation")
-    settings = [(precision, trial) for precision in args.precisions.split(",") for trial in args.trials.split(",")]
-    for precision, trial in settings:
+    model, data = model_and_data(args.shape, work)
+    print(f"precision {args.setting} throughput fp32_steps own_steps peak_MB fp32_share loss deviation")
+    settings = [(precision, value) for precision in args.precisions.split(",") for value in args.values.split(",")]
+    for precision, value in settings:
         found = []
         for seed in range(args.seeds):
             objectives = "[loss]" if args.loss_only else "[throughput, peak_memory, loss]"
             profile = "" if args.loss_only else f"profile_steps: {args.profile_steps}, profile_warmup: 1, "
-            schedule = "" if precision == "fp32" else f", precision_schedule: {trial}"
+            is_meant = precision != "fp32" or args.setting != "precision_schedule"
+            setting = f", {args.setting}: {value}" if is_meant else ""
             space = (
                 f"model: {model}\ndata: {{train: {data[0]}, held_out: {data[1]}}}\nseed: {seed}\nconfirm: none\n"
                 f"objectives: {objectives}\nbudget: {{trials: 1}}\ntraining: {{length: {{steps: {args.steps}}}}}\n"
                 f"trial: {{sequence_length: {args.length}, training_steps: {args.steps}, {profile}"
                 f"evaluation: {{times: 1}}}}\n"
-                f"sampler: grid\nspace: {{precision: {precision}{schedule}, rank: 16, alpha: [32, 33], micro_batch: {args.rows}, "
+                f"sampler: grid\nspace: {{precision: {precision}{setting}, rank: 16, alpha: [32, 33], micro_batch: {args.rows}, "
                 f"learning_rate: {args.rate}}}\n"
             )
-            found.append(measure(args, space, work / f"{precision}-{trial}-{seed}"))
+            found.append(measure(args, space, work / f"{precision}-{value}-{seed}"))
         number = lambda name: statistics.median(one.get(name, 0.0) for one in found)
         losses = [one["loss"] for one in found]
         deviation = statistics.stdev(losses) if len(losses) > 1 else 0.0
-        print(precision, trial, f"{number('throughput'):.0f}", f"{number('throughput_fp32_steps'):.0f}",
+        print(precision, value, f"{number('throughput'):.0f}", f"{number('throughput_fp32_steps'):.0f}",
               f"{number('throughput_own_steps'):.0f}", f"{number('peak_memory') / 1e6:.1f}",
               f"{number('train_fp32_steps') / args.steps:.2f}", f"{statistics.mean(losses):.4f}", f"{deviation:.4f}",
               flush=True)

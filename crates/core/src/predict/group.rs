@@ -1,0 +1,66 @@
+//! Memory of several trainings that share the passes over one base.
+//!
+//! The base is there once. Of values, gradients, optimizer states and the objects of adapted layers each training has its own. What a
+//! pass keeps and holds is that of one micro-batch as long as all of theirs: half of it for two trainings of which one keeps twice as
+//! much for its adapters is the mean of both. The loss head takes the trainings one after the other.
+
+use super::memory_category::{Bytes, MemoryCategory};
+use super::prediction::{Predictor, Setting};
+use super::stream::{Documents, StreamShape};
+use super::{PredictError, Workload};
+
+impl Predictor {
+    /// Bytes by category at the highest moment of a step of all `settings`, which train together.
+    ///
+    /// # Errors
+    /// Settings that do not fit the model, or cannot train together.
+    pub fn predict_group(&self, settings: &[Setting<'_>]) -> Result<Bytes, PredictError> {
+        let (Some(first), count) = (settings.first(), settings.len()) else {
+            return Ok(Bytes::default());
+        };
+        if count == 1 {
+            return Ok(self.predict(first)?.bytes);
+        }
+        let (mut sums, mut bytes) = (Bytes::default(), Bytes::default());
+        for setting in settings {
+            setting.recipe.check_in_group()?;
+            setting.recipe.check_shares_base(first.recipe)?;
+            let longest = times(&setting.workload.longest, count);
+            let workload = Workload {
+                longest,
+                ..setting.workload.clone()
+            };
+            let together = Setting {
+                workload: &workload,
+                ..*setting
+            };
+            let of_all = self.bytes_in_group(&together, count)?;
+            of_all.iter().for_each(|(category, bytes)| sums.add(category, bytes));
+        }
+        for (category, sum) in sums.iter() {
+            bytes.add(
+                category,
+                match category {
+                    MemoryCategory::Adapters | MemoryCategory::Gradients | MemoryCategory::OptimizerState => sum,
+                    _ => sum / count as u64,
+                },
+            );
+        }
+        Ok(bytes)
+    }
+}
+
+/// `count` micro-batches of this shape as one.
+fn times(stream: &StreamShape, count: usize) -> StreamShape {
+    let times = count as f64;
+    let documents = stream.documents.iter();
+    StreamShape {
+        documents: documents
+            .map(|documents| Documents {
+                count: times * documents.count,
+                ..*documents
+            })
+            .collect(),
+        targets: times * stream.targets,
+    }
+}

@@ -1,0 +1,249 @@
+//! Several trainings on one base whose rows go through the frozen weights together.
+//!
+//! Each is a [`Trainer`] with its own adapter, optimizer, schedule and position, and steps here to the values that it would step to
+//! alone; only the passes are shared ([`crate::model::together`]). Trainings may be at different steps: each brings the micro-batches of
+//! its own. The n-th micro-batches of all go through the model at once.
+//!
+//! Passes are launched op by op: there is no CUDA graph of several trainings.
+
+use std::sync::Arc;
+
+use super::passes::Lap;
+use super::spread::Spread;
+use super::stopwatch::Stopwatch;
+use super::trained_set::TrainedSet;
+use super::trainer::{BegunStep, UNMEASURED_STEPS};
+use crate::base::BaseModel;
+use crate::data::MicroBatch;
+use crate::model::{AdapterPass, Decoder, Keep, RopeTables, RowPart, Stream};
+use crate::span;
+use crate::span::StepPhase;
+use crate::{Evaluation, StepEvent, StepSeconds, TrainError, Trainer};
+use peft_tune_core::recipe::Checkpointing;
+use peft_tune_kernels::gpu::TimedProducts;
+use peft_tune_kernels::ops::loss_head::Sums;
+
+/// The shared passes of some trainings.
+pub struct Together {
+    base: Arc<BaseModel>,
+    decoder: Decoder,
+    ropes: RopeTables,
+    checkpointing: Checkpointing,
+}
+
+/// The micro-batches that go through the model at once.
+#[derive(Default)]
+struct Round {
+    batch: MicroBatch,
+    /// One for each training, empty where it has no more micro-batches.
+    parts: Vec<RowPart>,
+    /// Factors on the gradients of the loss sums.
+    scales: Vec<Option<f32>>,
+}
+
+impl Round {
+    fn new() -> Self {
+        Self {
+            batch: MicroBatch::new(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds the rows of the next training.
+    fn push(&mut self, batch: Option<&MicroBatch>, pass: AdapterPass, scale: Option<f32>) {
+        let first = self.batch.tokens();
+        if let Some(batch) = batch {
+            self.batch.append(batch);
+        }
+        let rows = first..self.batch.tokens();
+        self.parts.push(RowPart { rows, pass });
+        self.scales.push(scale);
+    }
+}
+
+impl Together {
+    /// Refuses a base model whose layers have no form for rows of several trainings.
+    ///
+    /// # Errors
+    /// Layers in which rows of different trainings would meet, or whose adapters lie beside the linear layers.
+    pub fn check_base(base: &BaseModel) -> Result<(), TrainError> {
+        let architecture = base.architecture();
+        let family = architecture.family.row().name;
+        let what = match (architecture.experts.is_some(), architecture.layer_inputs.is_some()) {
+            (true, _) => "experts",
+            (_, true) => "inputs of their own",
+            _ => return Ok(()),
+        };
+        Err(TrainError::NoGroups { family, what })
+    }
+
+    /// The passes of `trainers`, in this order. Whoever joins or leaves needs new ones; they cost no more than the objects of the layers.
+    ///
+    /// # Errors
+    /// Trainings that share no base, differ in what they must agree on or train what they would share; a family whose layers have no
+    /// form for rows of several trainings.
+    pub fn new(trainers: &[&Trainer]) -> Result<Self, TrainError> {
+        let [first, ..] = trainers else {
+            let nobody = "there is no training to share passes".to_owned();
+            return Err(candle_core::Error::Msg(nobody).into());
+        };
+        let base = first.base();
+        Self::check_base(base)?;
+        for trainer in trainers {
+            trainer.recipe.check_in_group()?;
+            trainer.recipe.check_shares_base(&first.recipe)?;
+            if !Arc::ptr_eq(trainer.base(), base) {
+                return Err(TrainError::OtherBase);
+            }
+        }
+        let nothing = TrainedSet::nothing(base)?;
+        let members: Vec<&Decoder> = trainers.iter().map(|trainer| &trainer.own.decoder).collect();
+        Ok(Self {
+            decoder: Decoder::new(base, &nothing.trainables())?.joined(&members)?,
+            ropes: RopeTables::new(&base.architecture().ropes, base.device()),
+            checkpointing: first.recipe.gradient_checkpointing,
+            base: Arc::clone(base),
+        })
+    }
+
+    /// One optimizer step of each of `trainers`, which are those that this was made of, on its own global batch. A training that cannot
+    /// take its step has its error, and the others step all the same. The seconds of a step are those of all.
+    ///
+    /// # Errors
+    /// What keeps all of them from stepping: memory, the device.
+    pub fn step(
+        &mut self,
+        trainers: &mut [&mut Trainer],
+        global_batches: &[&[MicroBatch]],
+    ) -> Result<Vec<Result<StepEvent, TrainError>>, TrainError> {
+        let _timed = TimedProducts::begin(trainers.iter().any(|trainer| trainer.steps() < UNMEASURED_STEPS));
+        let mut clock = Stopwatch::start(self.base.device())?;
+        let mut begun = Vec::with_capacity(trainers.len());
+        for (trainer, batches) in trainers.iter_mut().zip(global_batches) {
+            let targets = trainer.check(batches);
+            begun.push(targets.and_then(|targets| trainer.begin_step(batches, targets, &mut clock)));
+        }
+        let mut sums: Vec<Vec<Sums>> = vec![Vec::new(); trainers.len()];
+        let mut first_tokens = vec![0; trainers.len()];
+        for round in 0..most(global_batches.iter().copied()) {
+            let mut all = Round::new();
+            for (index, trainer) in trainers.iter().enumerate() {
+                let batch = global_batches[index].get(round).filter(|_| begun[index].is_ok());
+                let pass = AdapterPass {
+                    dropout: trainer.dropout(first_tokens[index]),
+                    ..AdapterPass::default()
+                };
+                first_tokens[index] += batch.map_or(0, |batch| batch.tokens() as u64);
+                let scale = begun[index].as_ref().ok().map(|begun: &BegunStep| begun.gradient_scale);
+                all.push(batch, pass, scale);
+            }
+            for (sums, found) in sums.iter_mut().zip(self.passes(all, &mut clock)?) {
+                sums.extend(found);
+            }
+        }
+        let mut updated = Vec::with_capacity(trainers.len());
+        for (trainer, begun) in trainers.iter_mut().zip(begun) {
+            let update = begun.and_then(|begun| Ok((trainer.update(&begun)?, begun)));
+            updated.push(update);
+        }
+        clock.lap(Lap::Optimizer)?;
+        let laps = clock.finish()?;
+        let seconds = StepSeconds {
+            data: 0.0,
+            forward: laps.seconds(Lap::Forward),
+            backward: laps.seconds(Lap::Backward),
+            optimizer: laps.seconds(Lap::Optimizer),
+            total: laps.total_s,
+        };
+        let all = trainers.iter_mut().zip(updated).zip(sums);
+        Ok(all
+            .map(|((trainer, step), sums)| {
+                step.and_then(|(updated, begun)| trainer.end_step(begun, updated, &[sums], seconds))
+            })
+            .collect())
+    }
+
+    /// Loss and accuracy over held-out micro-batches of those trainings that have some here, without dropout; changes nothing. The
+    /// seconds are those of all.
+    ///
+    /// # Errors
+    /// As for [`Together::step`].
+    pub fn evaluate(
+        &mut self,
+        trainers: &[&Trainer],
+        held_out: &[Option<&[MicroBatch]>],
+    ) -> Result<Vec<Option<Result<Evaluation, TrainError>>>, TrainError> {
+        let clock = Stopwatch::<Lap>::start(self.base.device())?;
+        let _span = span::phase(StepPhase::Evaluation);
+        let targets = trainers.iter().zip(held_out);
+        let targets: Vec<Option<Result<u64, TrainError>>> = targets
+            .map(|(trainer, batches)| batches.map(|batches| trainer.check(batches)))
+            .collect();
+        let of = |index: usize, round: usize| {
+            let is_right = matches!(targets[index], Some(Ok(_)));
+            held_out[index].filter(|_| is_right)?.get(round)
+        };
+        let mut found: Vec<(f64, Spread)> = trainers.iter().map(|_| (0.0, Spread::default())).collect();
+        for round in 0..most(held_out.iter().map(|batches| batches.unwrap_or_default())) {
+            let mut all = Round::new();
+            (0..trainers.len()).for_each(|index| all.push(of(index, round), AdapterPass::default(), None));
+            for (index, sums) in self.losses(all)?.into_iter().enumerate() {
+                if let (Some(sums), Some(batch)) = (sums, of(index, round)) {
+                    let (loss, hits) = sums.read()?;
+                    found[index].0 += hits as f64;
+                    found[index].1.add(loss, batch.target_tokens());
+                }
+            }
+        }
+        let seconds = clock.finish()?.total_s;
+        let all = trainers.iter().zip(targets).zip(found);
+        Ok(all
+            .map(|((trainer, targets), (correct, spread))| {
+                Some(targets?.map(|targets| trainer.evaluated(&spread, correct, targets, seconds)))
+            })
+            .collect())
+    }
+
+    /// Both passes of one round: adds the gradients of all, and returns what the loss head found for each.
+    fn passes(&mut self, round: Round, clock: &mut Stopwatch<Lap>) -> Result<Vec<Option<Sums>>, TrainError> {
+        let Round { batch, parts, scales } = round;
+        if batch.tokens() == 0 {
+            return Ok(Vec::new());
+        }
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(&batch, None, None, self.base.device())?.in_parts(parts);
+        let span = span::phase(StepPhase::Forward);
+        let keep = Keep::ForBackward(self.checkpointing);
+        let (normed, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
+        let (sums, gradients) = self.decoder.losses_of_parts(&stream, &normed, &scales)?;
+        drop(normed);
+        clock.lap(Lap::Forward)?;
+        drop(span);
+        let _span = span::phase(StepPhase::Backward);
+        if let Some(d_normed) = gradients {
+            // Nobody updates before the step of all is over.
+            let follower = &mut |_| Ok(());
+            self.decoder
+                .backward(&stream, &self.ropes, (tape, d_normed), follower)?;
+        }
+        clock.lap(Lap::Backward)?;
+        Ok(sums)
+    }
+
+    /// The losses of one round.
+    fn losses(&mut self, round: Round) -> Result<Vec<Option<Sums>>, TrainError> {
+        let Round { batch, parts, scales } = round;
+        if batch.tokens() == 0 {
+            return Ok(Vec::new());
+        }
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(&batch, None, None, self.base.device())?.in_parts(parts);
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        Ok(self.decoder.losses_of_parts(&stream, &normed, &scales)?.0)
+    }
+}
+
+/// Micro-batches of whoever has most.
+fn most<'a>(all: impl Iterator<Item = &'a [MicroBatch]>) -> usize {
+    all.map(<[MicroBatch]>::len).max().unwrap_or(0)
+}
