@@ -158,13 +158,28 @@ impl Heads {
         }
     }
 
-    /// Bytes that one thread's small products pack and free again, where they run through the `gemm` crate.
+    /// Bytes that one thread's small products of a backward pass pack and free again, where they run through the `gemm` crate.
+    ///
+    /// The crate takes a row-major result for its transpose: it packs a right operand whose columns lie apart, or end within a
+    /// vector, and a left operand whose depth lies apart where the result is wider than two of its tiles.
     pub fn packing(&self, longest: usize, pairs: bool, vectors: Vectors) -> u64 {
         let digits = vectors == Vectors::Amx && self.width.min(self.value).min(longest) >= products::amx::FEWEST_DIGITS;
         if pairs || digits {
             return 0;
         }
-        4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(self.value).max(KEYS))) as u64
+        let Some([lanes, mr, nr]) = vectors.small_tile() else {
+            return 0;
+        };
+        let (rows, keys) = (self.block_rows(longest), longest.min(KEYS));
+        let scores = self.width.max(self.value) * keys.next_multiple_of(mr);
+        let sums = [self.width, self.value].map(|columns| {
+            let ends_within = !columns.is_multiple_of(lanes);
+            let right = usize::from(ends_within) * columns.next_multiple_of(mr);
+            let left = usize::from(columns > 2 * mr) * keys.next_multiple_of(nr);
+            // dk and dv; dq has the width of dk, and a left operand as it lies.
+            (rows * (right + left)).max(keys * right)
+        });
+        4 * scores.max(sums[0]).max(sums[1]) as u64
     }
 
     /// Bytes of all shares of dk and dv of one document: each span of queries has its own over the keys that it sees.

@@ -37,6 +37,17 @@ impl Vectors {
             Self::Other | Self::None => None,
         }
     }
+
+    /// F32 values of a vector, and of the two sides of a tile, of the `gemm` crate's small products.
+    pub(super) fn small_tile(self) -> Option<[usize; 3]> {
+        match self {
+            Self::Amx | Self::Avx512Bf16 | Self::Avx512 => Some([16, 64, 6]),
+            Self::Avx2 => Some([8, 16, 6]),
+            // NEON's.
+            Self::Other => Some([4, 16, 4]),
+            Self::None => None,
+        }
+    }
 }
 
 /// How the operands of a product lie.
