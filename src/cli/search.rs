@@ -213,7 +213,7 @@ async fn run_study(
         store: &store,
         id,
         sampler,
-        evaluator: args.workers.evaluator(study)?,
+        evaluator: args.workers.evaluator(study, forecast.as_ref())?,
         observer: progress,
         interrupt: interrupt.clone(),
     };

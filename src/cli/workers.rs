@@ -1,12 +1,17 @@
 //! Where a search's trials run: how many side by side, on which devices, and how they are watched.
 
+use std::sync::Arc;
+
 use super::CliError;
 use super::forecast::values;
 use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
+use crate::tune::Forecast;
 use crate::worker::{
-    CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
+    CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, TrainTogether,
+    WorkerPool, usable_cpus,
 };
+use peft_tune_core::recipe::Recipe;
 use peft_tune_kernels::device::DeviceError;
 use peft_tune_kernels::{Kernels, device};
 
@@ -25,6 +30,10 @@ pub(super) struct WorkerArgs {
     /// Whether a profile phase has its hardware to itself while the other workers wait, or shares it and is marked so.
     #[arg(long, value_enum, default_value_t = Measure::Alone)]
     pub measure: Measure,
+    /// Trials that train at the same time on each worker, over one base model, where they differ only in what adapters and optimizers
+    /// may differ in and the memory is predicted to hold them. Each is profiled alone.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub together: u16,
     /// Attempts that a trial may lose with their process (killed, hung, crashed) before its setting is set aside.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub attempts: u64,
@@ -96,6 +105,7 @@ impl WorkerArgs {
     /// As [`WorkerArgs::slots`], a device that is not there, and one without the kernels.
     pub(super) fn check_devices(&self, study: &Study) -> Result<(), CliError> {
         let slots = self.slots(study)?;
+        self.check_together(study, &slots)?;
         let kernels = self.kernels.form();
         if study.backend != Backend::Native || study.launcher.is_elsewhere() {
             return Ok(());
@@ -121,24 +131,56 @@ impl WorkerArgs {
         Ok(slots.swap_remove(0))
     }
 
-    /// Runs a study's trials in these slots.
+    /// Refuses trainings together where a worker's trials would meet those of another.
     ///
     /// # Errors
-    /// As [`WorkerArgs::slots`], or where this program does not know its own path.
-    pub(super) fn evaluator(&self, study: &Study) -> Result<Box<dyn Evaluator>, CliError> {
+    /// Bad input: a study of commands, workers that share their hardware.
+    fn check_together(&self, study: &Study, slots: &[Placement]) -> Result<(), CliError> {
+        let shares = |slot: &Placement| slots.iter().filter(|other| other.hardware == slot.hardware).count() > 1;
+        let message = if self.together == 1 {
+            return Ok(());
+        } else if study.backend != Backend::Native {
+            "trials of a command train by themselves; leave `--together` out, or use the native backend"
+        } else if slots.iter().any(shares) {
+            "workers on the same hardware have to wait for one another's profile phases, and those of trainings together cannot; give \
+             one of `--workers` and `--together`"
+        } else {
+            return Ok(());
+        };
+        let together = self.together;
+        Err(CliError::bad_input(anyhow::anyhow!(
+            "`--together {together}`: {message}"
+        )))
+    }
+
+    /// Runs a study's trials in these slots; `forecast` says which trainings the memory holds together, and nobody does without one.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::slots`], where trials cannot train together as asked, or where this program does not know its own path.
+    pub(super) fn evaluator(
+        &self,
+        study: &Study,
+        forecast: Option<&Arc<Forecast>>,
+    ) -> Result<Box<dyn Evaluator>, CliError> {
         let program = std::env::current_exe().map_err(CliError::failed)?;
         let words = LaunchCommand::new(&study.launcher, &program, std::process::id());
         let slots = match study.launcher.is_elsewhere() {
             true => Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from)),
             false => self.slots(study)?,
         };
+        self.check_together(study, &slots)?;
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
             return Ok(Box::new(evaluator.with_slots(slots)));
         }
         let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
-        Ok(Box::new(WorkerPool::new(self.pool(launcher, slots))))
+        let mut settings = self.pool(launcher, slots);
+        if let Some(forecast) = forecast.cloned() {
+            let fits = move |recipes: &[&Recipe]| forecast.holds_together(recipes);
+            settings.together = TrainTogether::new(self.together.into(), fits);
+        }
+        Ok(Box::new(WorkerPool::new(settings)))
     }
 
     fn pool(&self, launcher: Launcher, slots: Vec<Placement>) -> PoolSettings {

@@ -27,6 +27,8 @@ pub struct Forecast {
     counted: Vec<String>,
     /// What a trial's memory must keep.
     limit: Option<MemoryLimit>,
+    /// Bytes that the device has for trials, one or several.
+    device_bytes: Option<f64>,
     known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
     /// The same settings in the stack that the study is for.
     target: Option<Arc<TargetForecast>>,
@@ -95,6 +97,7 @@ impl Forecast {
             .chain(own.map(limit(LimitSource::Study)));
         Self {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
+            device_bytes: own,
             study: study.clone(),
             predictor,
             rows: Arc::new(rows),
@@ -112,6 +115,7 @@ impl Forecast {
     /// Takes the device's own memory as a limit too.
     #[must_use]
     pub fn within(mut self, device_bytes: f64) -> Self {
+        self.device_bytes = Some(self.device_bytes.map_or(device_bytes, |own| own.min(device_bytes)));
         if self.limit.is_none_or(|limit| device_bytes < limit.bytes) {
             self.limit = Some(MemoryLimit {
                 bytes: device_bytes,
@@ -187,6 +191,18 @@ impl Forecast {
             Some(rows) => rows.workload(batch.micro_batch),
             None => Workload::full(batch.micro_batch, batch.sequence_length),
         }
+    }
+
+    /// Whether the memory is predicted to hold the trainings of these recipes at once.
+    pub fn holds_together(&self, recipes: &[&Recipe]) -> bool {
+        let workloads: Vec<Workload> = recipes.iter().map(|recipe| self.workload(recipe)).collect();
+        let settings = recipes.iter().zip(&workloads);
+        let settings: Vec<Setting<'_>> = settings
+            .map(|(recipe, workload)| Setting { recipe, workload })
+            .collect();
+        let most = self.device_bytes.unwrap_or(f64::INFINITY) / (1.0 + self.predictor.machine().memory_margin());
+        let bytes = self.predictor.predict_group(&settings);
+        bytes.is_ok_and(|bytes| bytes.total() as f64 <= most)
     }
 
     /// The sampled values that can change the cost.

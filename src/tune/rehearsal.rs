@@ -105,7 +105,7 @@ impl Tuner<'_> {
             Err(message) => return Ok((Some(FailReason::Invalid { message }), None)),
         };
         let mut open = BTreeSet::new();
-        for worker in 0..self.parts.evaluator.capacity() {
+        for worker in 0..self.parts.evaluator.workers() {
             let number = TrialNumber::rehearsal(worker);
             self.parts.evaluator.submit(TrialRequest {
                 number,

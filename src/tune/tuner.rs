@@ -336,11 +336,14 @@ impl<'a> Tuner<'a> {
         let budget = &self.parts.study.budget;
         let under_way = self.running.values();
         let under_way_s: f64 = under_way.map(|running| running.started.elapsed().as_secs_f64()).sum();
+        // Trials that share a worker share its time.
+        let workers = self.parts.evaluator.workers();
+        let sharing = self.running.len().div_ceil(workers.max(1)).max(1);
         Progress {
             budget_trials: budget.trials,
-            spent_s: self.spent_s + under_way_s,
+            spent_s: self.spent_s + under_way_s / sharing as f64,
             budget_s: budget.time_s,
-            workers: self.parts.evaluator.capacity(),
+            workers,
             confirm_s: self.expected_confirmation().seconds,
             ..self.standing.clone()
         }

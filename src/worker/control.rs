@@ -1,5 +1,6 @@
 //! What the worker's threads tell each other: the one that reads requests, the one that runs trials, the heartbeat.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,12 +47,13 @@ struct Shared {
 /// What was asked for so far.
 #[derive(Default)]
 struct State {
-    cancelled: Option<TrialNumber>,
+    cancelled: BTreeSet<TrialNumber>,
     /// Nothing is left to report to.
     coordinator_gone: bool,
     /// The turn of a hold that was not taken back.
     held: Option<u64>,
     take_turns: bool,
+    train_together: bool,
     /// The trial whose profile phase may begin.
     granted: Option<TrialNumber>,
     under_way: Option<TrialNumber>,
@@ -76,18 +78,29 @@ impl Control {
         self.change(|state| state.take_turns = take_turns);
     }
 
+    pub(super) fn train_together(&self, together: bool) {
+        self.change(|state| state.train_together = together);
+    }
+
+    /// Whether trials that come while another trains may train beside it.
+    pub(super) fn trains_together(&self) -> bool {
+        self.state().train_together
+    }
+
     /// A trial was asked for: what was asked before is not meant for it. One that was cancelled may be run again under its
     /// number.
     pub(super) fn begin(&self, number: TrialNumber) {
         self.change(|state| {
-            state.cancelled = state.cancelled.filter(|cancelled| *cancelled != number);
+            state.cancelled.remove(&number);
             state.held = None;
             state.granted = None;
         });
     }
 
     pub(super) fn cancel(&self, number: TrialNumber) {
-        self.change(|state| state.cancelled = Some(number));
+        self.change(|state| {
+            state.cancelled.insert(number);
+        });
     }
 
     pub(super) fn hold(&self, turn: u64) {
@@ -128,7 +141,7 @@ impl Control {
     /// Whether trial `number` should end after the step it is in.
     pub(super) fn is_stopped(&self, number: TrialNumber) -> bool {
         let state = self.state();
-        state.coordinator_gone || state.cancelled == Some(number)
+        state.coordinator_gone || state.cancelled.contains(&number)
     }
 
     /// Waits while the coordinator holds this worker; returns how long that was. Each hold is answered: the next may come
@@ -160,7 +173,7 @@ impl Control {
             self.coordinator_gone();
         }
         let waits = |state: &mut State| {
-            let stopped = state.coordinator_gone || state.cancelled == Some(number);
+            let stopped = state.coordinator_gone || state.cancelled.contains(&number);
             !is_over(state) && !stopped
         };
         drop(

@@ -151,6 +151,11 @@ pub trait Evaluator {
     /// Trials that may run side by side.
     fn capacity(&self) -> usize;
 
+    /// Processes that they run in: the time of each is that of all its trials.
+    fn workers(&self) -> usize {
+        self.capacity()
+    }
+
     /// Starts a trial. At most [`Evaluator::capacity`] may be under way.
     fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError>;
 

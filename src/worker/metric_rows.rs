@@ -50,7 +50,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 65] = [
+const ROWS: [MetricRow; 66] = [
     row(
         Cost,
         THROUGHPUT,
@@ -195,6 +195,12 @@ const ROWS: [MetricRow; 65] = [
     row(Training, "train_tokens", "", "Tokens that it trained on."),
     row(Training, "train_epochs", "", "How often it went over its rows."),
     row(Training, "train_s", "s", "Time of its steps and evaluations."),
+    row(
+        Training,
+        "trainings_beside",
+        "",
+        "Trainings that shared its steps (`--together`), at most; its times are a part of theirs.",
+    ),
     row(
         Training,
         "loss_fp32",

@@ -44,10 +44,12 @@ impl MockSession {
 impl Runner for MockSession {
     fn run(
         &mut self,
-        request: &TrialRequest,
+        request: TrialRequest,
+        _more: &mut dyn FnMut() -> Option<TrialRequest>,
         control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> std::io::Result<()> {
+        let request = &request;
         if self.fault.traps(request, Phase::Load) {
             let fault = "DriverError(CUDA_ERROR_ILLEGAL_INSTRUCTION)";
             emit(TrialEvent::Kernels {

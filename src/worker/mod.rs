@@ -27,6 +27,7 @@ mod surroundings;
 mod training_ranks;
 mod trial;
 mod trial_accuracy;
+mod trial_group;
 mod turns;
 mod worker_slot;
 
@@ -39,7 +40,7 @@ pub(crate) use metric_rows::is_of_training;
 pub use metric_rows::{MetricPart, MetricRow, metric_rows};
 pub use mock::MockEvaluator;
 pub use placement::{Placement, pin_to, usable_cpus};
-pub use pool::{Measuring, PoolSettings, WorkerPool};
+pub use pool::{Measuring, PoolSettings, TrainTogether, WorkerPool};
 pub use prepare::{Preparation, PrepareError, PrepareRequest, Prepared, prepare_apart, serve_prepare};
 pub use protocol::{About, CAPABILITIES, ControlMessage, Message, PROTOCOL_VERSION, Request, protocol_schema};
 pub use rank::{RankError, RankSettings, serve_rank};

@@ -1,10 +1,12 @@
 //! Runs trials in processes of their own, which stay alive between trials with the base model loaded: one worker a slot.
+//! A worker has one trial, or several that train together over its base model.
 //!
 //! A trial that runs out of memory, crashes or hangs takes only its process with it: the death becomes the trial's
 //! outcome, or word that it was lost, and the next trial gets a fresh process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::turns::{TurnOrder, Turns};
 use super::worker_slot::{Loss, WorkerSlot};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, Task, TrialEvent, TrialRequest};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, NEIGHBOURS, Phase, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the workers are silent.
@@ -32,6 +35,46 @@ pub enum Measuring {
     Shared,
 }
 
+/// Which trials a worker may have at once.
+#[derive(Clone)]
+pub struct TrainTogether {
+    /// The most.
+    pub most: usize,
+    fits: Arc<FitsTogether>,
+}
+
+/// Whether the memory holds the trainings of these recipes at once.
+type FitsTogether = dyn Fn(&[&Recipe]) -> bool + Send + Sync;
+
+impl TrainTogether {
+    /// At most so many, where `fits` says that the memory holds them.
+    pub fn new(most: usize, fits: impl Fn(&[&Recipe]) -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            most: most.max(1),
+            fits: Arc::new(fits),
+        }
+    }
+
+    pub(super) fn fits(&self, recipes: &[&Recipe]) -> bool {
+        (self.fits)(recipes)
+    }
+}
+
+impl Default for TrainTogether {
+    /// One at a time.
+    fn default() -> Self {
+        Self::new(1, |_| false)
+    }
+}
+
+impl std::fmt::Debug for TrainTogether {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrainTogether")
+            .field("most", &self.most)
+            .finish_non_exhaustive()
+    }
+}
+
 /// How a pool is made and watched.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
@@ -39,6 +82,7 @@ pub struct PoolSettings {
     /// One worker each.
     pub slots: Vec<Placement>,
     pub measuring: Measuring,
+    pub together: TrainTogether,
     /// Time between two heartbeats of a worker.
     pub heartbeat: Duration,
     /// Silence after which a worker counts as dead.
@@ -56,6 +100,7 @@ impl PoolSettings {
             launcher,
             slots,
             measuring: Measuring::default(),
+            together: TrainTogether::default(),
             heartbeat: Duration::from_secs(1),
             silent_after: Duration::from_secs(30),
             stuck_after: Duration::from_secs(1800),
@@ -120,7 +165,7 @@ impl WorkerPool {
                 TurnOrder::Hold { slot, turn } => self.slots[slot].say(&Request::Hold { turn }),
                 TurnOrder::Resume { slot } => self.slots[slot].say(&Request::Resume),
                 TurnOrder::Measure { slot } => {
-                    if let Some(number) = self.slots[slot].current.as_ref().map(|one| one.request.number) {
+                    if let Some(number) = self.slots[slot].trials.first().map(|one| one.request.number) {
                         self.slots[slot].say(&Request::Measure { number });
                     }
                 }
@@ -128,8 +173,8 @@ impl WorkerPool {
         }
         for slot in 0..self.slots.len() {
             let waits = self.turns(slot).waits(slot);
-            if let Some(current) = &mut self.slots[slot].current {
-                current.note_waiting(waits);
+            for trial in &mut self.slots[slot].trials {
+                trial.note_waiting(waits);
             }
         }
     }
@@ -137,7 +182,7 @@ impl WorkerPool {
     /// Gives trials that wait for a neighbour's measurement to their workers, where it is over.
     fn begin_waiting(&mut self) -> Result<(), EvaluatorError> {
         for slot in 0..self.slots.len() {
-            let waits = self.slots[slot].current.as_ref().is_some_and(|current| !current.sent);
+            let waits = self.slots[slot].trials.iter().any(|trial| !trial.sent);
             if waits && !self.turns(slot).is_closed() {
                 self.begin(slot)?;
             }
@@ -204,9 +249,10 @@ impl WorkerPool {
                 requested_bytes,
                 limit_bytes,
             } => {
-                if let Some(current) = &mut self.slots[slot].current {
-                    current.out_of_memory = Some(FailReason::OutOfMemory {
-                        phase: current.phase,
+                // Of several, the first says it for all.
+                if let Some(trial) = self.slots[slot].trials.first_mut() {
+                    trial.out_of_memory = Some(FailReason::OutOfMemory {
+                        phase: trial.phase,
                         in_use_bytes: Some(in_use_bytes),
                         requested_bytes: Some(requested_bytes),
                         limit_bytes: Some(limit_bytes),
@@ -223,31 +269,31 @@ impl WorkerPool {
     }
 
     fn take_event(&mut self, slot: usize, mut event: TrialEvent) {
-        if !self.slots[slot].runs(event.number()) {
+        let number = event.number();
+        let Some(trial) = self.slots[slot].trial_mut(number) else {
             return;
-        }
-        if let Some(current) = &mut self.slots[slot].current {
-            current.progressed = Instant::now();
-        }
+        };
+        trial.progressed = Instant::now();
         match &mut event {
             TrialEvent::Phase { phase, .. } => {
-                if let Some(current) = &mut self.slots[slot].current {
-                    current.phase = *phase;
-                }
+                trial.phase = *phase;
                 self.count_neighbours();
             }
             TrialEvent::Measured { metrics, .. } => {
-                self.mark(slot, metrics);
-                if let Some(current) = &mut self.slots[slot].current {
-                    current.measured = true;
-                }
+                trial.measured = true;
+                self.mark(slot, number, metrics);
                 let orders = self.turns(slot).has_measured(slot);
                 self.follow(orders);
             }
             TrialEvent::Ended { state, .. } => {
                 if let Some(metrics) = state.metrics_mut() {
-                    self.mark(slot, metrics);
+                    self.mark(slot, number, metrics);
                 }
+                self.slots[slot].let_go(number);
+                self.free(slot);
+            }
+            TrialEvent::Lost { .. } => {
+                self.slots[slot].let_go(number);
                 self.free(slot);
             }
             _ => {}
@@ -255,12 +301,13 @@ impl WorkerPool {
         self.events.push_back(event);
     }
 
-    /// The trial of a slot is over.
+    /// A trial of a slot is over.
     fn free(&mut self, slot: usize) {
-        self.slots[slot].current = None;
-        self.slots.iter_mut().for_each(|other| other.take_back_from(slot));
-        let orders = self.turns(slot).ended(slot);
-        self.follow(orders);
+        if self.slots[slot].trials.is_empty() {
+            self.slots.iter_mut().for_each(|other| other.take_back_from(slot));
+            let orders = self.turns(slot).ended(slot);
+            self.follow(orders);
+        }
         self.seat_waiting();
     }
 
@@ -275,7 +322,13 @@ impl WorkerPool {
                 .collect();
             free.sort_by_key(|slot| std::cmp::Reverse(self.slots[*slot].suits(request)));
             if free.len() < wanted {
-                return;
+                let mut slots = self.slots.iter();
+                let Some(slot) = slots.position(|slot| slot.takes_beside(request, &self.settings.together)) else {
+                    return;
+                };
+                let request = self.queue.pop_front();
+                request.into_iter().for_each(|request| self.slots[slot].take(request));
+                continue;
             }
             let Some(mut request) = self.queue.pop_front() else {
                 return;
@@ -302,9 +355,9 @@ impl WorkerPool {
 
     fn worker_died(&mut self, slot: usize, tail: &str) -> Result<(), EvaluatorError> {
         match self.slots[slot].died(tail) {
-            Some(Loss::Trial(event)) => {
+            Some(Loss::Trials(events)) => {
                 self.free(slot);
-                self.events.push_back(event);
+                self.events.extend(events);
                 Ok(())
             }
             Some(Loss::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
@@ -322,15 +375,10 @@ impl WorkerPool {
     /// Notes for every profile phase how many others compute on its hardware.
     fn count_neighbours(&mut self) {
         for slot in 0..self.slots.len() {
-            let profiles = self.slots[slot]
-                .current
-                .as_ref()
-                .is_some_and(|one| one.phase == Phase::Profile && !one.measured);
-            if profiles {
-                let beside = self.computing_beside(slot);
-                if let Some(current) = &mut self.slots[slot].current {
-                    current.neighbours = current.neighbours.max(beside);
-                }
+            let beside = self.computing_beside(slot);
+            let trials = self.slots[slot].trials.iter_mut();
+            for trial in trials.filter(|trial| trial.phase == Phase::Profile && !trial.measured) {
+                trial.neighbours = trial.neighbours.max(beside);
             }
         }
     }
@@ -345,16 +393,14 @@ impl WorkerPool {
     }
 
     /// Marks what was measured with its neighbours, where it could have had any.
-    fn mark(&self, slot: usize, metrics: &mut Metrics) {
+    fn mark(&self, slot: usize, number: TrialNumber, metrics: &mut Metrics) {
         let hardware = &self.slots[slot].placement.hardware;
         let sharing = self.slots.iter().filter(|other| other.placement.hardware == *hardware);
         let measured = metrics.value(peft_tune_core::objective::THROUGHPUT).is_some();
-        if let Some(current) = self.slots[slot]
-            .current
-            .as_ref()
-            .filter(|_| measured && sharing.count() > 1)
-        {
-            metrics.insert(NEIGHBOURS, current.neighbours as f64);
+        let mut trials = self.slots[slot].trials.iter();
+        let trial = trials.find(|trial| trial.request.number == number);
+        if let Some(trial) = trial.filter(|_| measured && sharing.count() > 1) {
+            metrics.insert(NEIGHBOURS, trial.neighbours as f64);
         }
     }
 
@@ -365,9 +411,10 @@ impl WorkerPool {
         }
         self.looked = Instant::now();
         for slot in 0..self.slots.len() {
-            if let Some(event) = self.slots[slot].end_overdue(&self.settings) {
+            let events = self.slots[slot].end_overdue(&self.settings);
+            if !events.is_empty() {
                 self.free(slot);
-                self.events.push_back(event);
+                self.events.extend(events);
             }
         }
     }
@@ -383,13 +430,17 @@ fn devices_of(request: &TrialRequest) -> usize {
 
 impl Evaluator for WorkerPool {
     fn capacity(&self) -> usize {
+        self.slots.len() * self.settings.together.most
+    }
+
+    fn workers(&self) -> usize {
         self.slots.len()
     }
 
     fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError> {
-        let under_way = self.slots.iter().filter(|slot| slot.current.is_some());
-        let capacity = self.slots.len();
-        if under_way.count() + self.queue.len() >= capacity {
+        let under_way: usize = self.slots.iter().map(|slot| slot.trials.len()).sum();
+        let capacity = self.capacity();
+        if under_way + self.queue.len() >= capacity {
             return Err(EvaluatorError::Full { capacity });
         }
         self.queue.push_back(request);
@@ -403,7 +454,7 @@ impl Evaluator for WorkerPool {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
-            if self.slots.iter().all(|slot| slot.current.is_none()) {
+            if self.slots.iter().all(|slot| slot.trials.is_empty()) {
                 return Ok(None);
             }
             if self.looked.elapsed() >= TICK {
@@ -450,7 +501,7 @@ impl Evaluator for WorkerPool {
 impl Drop for WorkerPool {
     /// Lets idle workers end by themselves; those with a trial are killed.
     fn drop(&mut self) {
-        let mut idle: Vec<&mut WorkerSlot> = self.slots.iter_mut().filter(|slot| slot.current.is_none()).collect();
+        let mut idle: Vec<&mut WorkerSlot> = self.slots.iter_mut().filter(|slot| slot.trials.is_empty()).collect();
         idle.iter_mut().for_each(|slot| slot.ask_to_end());
         let asked = Instant::now();
         let farewell = self.settings.launcher.farewell().unwrap_or(FAREWELL);

@@ -16,7 +16,7 @@ use peft_tune_kernels::Kernels;
 pub const PROTOCOL_VERSION: u32 = 4;
 
 /// What this program's worker can do beside running trials of recipes.
-pub const CAPABILITIES: [&str; 4] = ["cancel", "hold", "turns", "stop"];
+pub const CAPABILITIES: [&str; 5] = ["cancel", "hold", "turns", "stop", "together"];
 
 /// From coordinator to worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +31,9 @@ pub enum Request {
         heartbeat_s: f64,
         /// Whether profile phases wait for their turn, so that no neighbour on the same hardware computes meanwhile.
         take_turns: bool,
+        /// Whether trials that come while another trains may train beside it, over one base model.
+        #[serde(default)]
+        together: bool,
     },
     /// Run a trial.
     Trial(Box<TrialRequest>),

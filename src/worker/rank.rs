@@ -122,7 +122,7 @@ pub fn serve_rank(
                 written = write_line(&mut output, &Message::Trial(event));
             }
         };
-        session.run(&request, &control, &mut emit)?;
+        session.run(*request, &mut || None, &control, &mut emit)?;
         written?;
     }
     Ok(())

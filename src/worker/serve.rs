@@ -26,13 +26,14 @@ pub struct ServeSettings {
 
 /// Runs trials on something.
 pub(super) trait Runner {
-    /// Runs one trial and says how it ended.
+    /// Runs one trial, and of those that have come by then the ones that run beside it, and says how each ended.
     ///
     /// # Errors
     /// This process can run no further trial.
     fn run(
         &mut self,
-        request: &TrialRequest,
+        request: TrialRequest,
+        more: &mut dyn FnMut() -> Option<TrialRequest>,
         control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> std::io::Result<()>;
@@ -63,8 +64,17 @@ pub fn serve(
         None => Box::new(Session::new(RankDevice::on(settings.device), fault)),
     };
     let trials = read_requests(input, control.clone(), outbox.clone(), on_alone);
-    for trial in trials {
-        run_one(runner.as_mut(), &trial?, &control, &outbox)?;
+    while let Ok(trial) = trials.recv() {
+        let mut failed = None;
+        let mut more = || match trials.try_recv().ok()? {
+            Ok(request) => Some(request),
+            Err(error) => {
+                failed.get_or_insert(error);
+                None
+            }
+        };
+        run_one(runner.as_mut(), (trial?, &mut more), &control, &outbox)?;
+        failed.map_or(Ok(()), Err)?;
     }
     if !control.is_alone() {
         outbox.say(&Message::Control(ControlMessage::Bye))?;
@@ -72,7 +82,12 @@ pub fn serve(
     Ok(())
 }
 
-fn run_one(runner: &mut dyn Runner, request: &TrialRequest, control: &Control, outbox: &Outbox) -> std::io::Result<()> {
+fn run_one(
+    runner: &mut dyn Runner,
+    (request, more): (TrialRequest, &mut dyn FnMut() -> Option<TrialRequest>),
+    control: &Control,
+    outbox: &Outbox,
+) -> std::io::Result<()> {
     let mut failed_write = None;
     let mut emit = |event: TrialEvent| {
         if let Err(error) = outbox.say(&Message::Trial(event)) {
@@ -81,7 +96,7 @@ fn run_one(runner: &mut dyn Runner, request: &TrialRequest, control: &Control, o
         }
     };
     control.under_way(Some(request.number));
-    let ran = runner.run(request, control, &mut emit);
+    let ran = runner.run(request, more, control, &mut emit);
     control.under_way(None);
     ran?;
     failed_write.map_or(Ok(()), Err)
@@ -127,9 +142,11 @@ fn take(
             protocol: PROTOCOL_VERSION,
             heartbeat_s,
             take_turns,
+            together,
             ..
         } => {
             control.take_turns(take_turns);
+            control.train_together(together);
             start_heartbeat(heartbeat_s, control.clone(), outbox.clone());
         }
         Request::Hello { protocol, version, .. } => {

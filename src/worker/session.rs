@@ -12,16 +12,17 @@ use super::fault::Fault;
 use super::limits::MemoryLimit;
 use super::rank_group::RankGroup;
 use super::serve::Runner;
-use super::trial::{Interruption, TrialRun, failure};
-use super::{Task, TrialEvent, TrialRequest};
+use super::trial::{Interruption, Training, TrialRun, failure};
+use super::trial_group::{Around, Broken, Joined, Member, TrialGroup, may_share, parts, with_faults};
+use super::{TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialNumber, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
 use peft_tune_engine::profile::{DeviceMemory, HostMemory};
-use peft_tune_engine::{BaseModel, BaseSource, RankShare, load_base};
+use peft_tune_engine::{BaseModel, BaseSource, RankShare, Together, load_base};
 use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums, set_kernels};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
@@ -143,16 +144,48 @@ impl Session {
 }
 
 impl Runner for Session {
-    /// Runs one trial and says how it ended. Never panics: a panic inside is the trial's crash.
+    /// Runs a trial, and those that train beside it, and says how each ended. Never panics: a panic inside is the trial's crash.
     ///
     /// # Errors
     /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
     fn run(
         &mut self,
-        request: &TrialRequest,
+        request: TrialRequest,
+        more: &mut dyn FnMut() -> Option<TrialRequest>,
         control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> std::io::Result<()> {
+        let mut group = TrialGroup::default();
+        let mut next = Some(request);
+        loop {
+            while let Some(request) = next.take() {
+                let began = Instant::now();
+                let member = self.begin(request, &group, control, emit)?;
+                group.wait(began.elapsed());
+                member.into_iter().for_each(|member| group.join(member));
+                // Without a group the next one comes as this one did.
+                next = if group.is_empty() { None } else { more() };
+            }
+            if group.is_empty() {
+                break;
+            }
+            self.step_group(&mut group, control, emit)?;
+            next = if group.is_empty() { None } else { more() };
+        }
+        HostMemory::set_limit(None);
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Runs one trial but for a training that joins the group's.
+    fn begin(
+        &mut self,
+        request: TrialRequest,
+        group: &TrialGroup,
+        control: &Control,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> std::io::Result<Option<Member>> {
         let number = request.number;
         let started = Instant::now();
         let mut metrics = Metrics::default();
@@ -160,65 +193,98 @@ impl Runner for Session {
         let waited = Cell::new(Duration::ZERO);
         let fault = self.fault.clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut told = with_faults(&request, &fault, emit);
             let mut emit = |event: TrialEvent| {
-                let next = match &event {
-                    TrialEvent::Phase { phase, .. } => Some(*phase),
-                    _ => None,
-                };
-                emit(event);
-                if let Some(next) = next {
-                    phase = next;
-                    fault.at(request, next);
+                if let TrialEvent::Phase { phase: next, .. } = &event {
+                    phase = *next;
                 }
+                told(event);
             };
             emit(TrialEvent::Phase {
                 number,
                 phase: Phase::Load,
             });
-            self.trial(request, (control, &waited), &mut emit, &mut metrics)
+            self.trial((&request, started), group, (control, &waited), &mut emit, &mut metrics)
         }));
         HostMemory::set_limit(None);
         self.limit.set(None);
-        let wall_s = started.elapsed().saturating_sub(waited.get()).as_secs_f64();
-        let state = match outcome {
-            Ok(Ok(())) => TrialState::Complete { metrics },
-            Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
+        let outcome = match outcome {
+            Ok(Ok(Some((recipe, plan, loaded, training)))) => {
+                return Ok(Some(Member {
+                    joined: Joined {
+                        request,
+                        loaded,
+                        started,
+                        waited,
+                    },
+                    recipe,
+                    plan,
+                    training,
+                    metrics,
+                    beside: 0,
+                }));
+            }
+            Ok(Ok(None)) => Ok(()),
             Ok(Err(Interruption::DeviceLost { message, .. })) => return Err(std::io::Error::other(message)),
-            Ok(Err(Interruption::Stopped { at_step })) => TrialState::Pruned {
-                at_step,
-                rule: "stopped".to_owned(),
-                metrics,
-            },
+            Ok(Err(interruption)) => Err(interruption),
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
                 (self.kept, self.group) = (LoadedInputs::default(), None);
-                let reason = FailReason::Crashed {
-                    phase,
-                    message: format!(
-                        "the engine panicked: {}",
-                        panic_message(panic.as_ref()).unwrap_or("no message")
-                    ),
-                };
-                TrialState::Failed { reason, metrics }
+                Err(Interruption::Failed(panicked(panic.as_ref(), phase)))
             }
         };
+        let wall_s = started.elapsed().saturating_sub(waited.get()).as_secs_f64();
+        let state = state_of(outcome, metrics);
         emit(TrialEvent::Ended { number, state, wall_s });
+        Ok(None)
+    }
+
+    /// One step of trainings that go through the base together.
+    fn step_group(
+        &mut self,
+        group: &mut TrialGroup,
+        control: &Control,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> std::io::Result<()> {
+        group.set_limit();
+        let fp32_accuracies = RefCell::default();
+        let around = Around {
+            control,
+            collective: &self.rank.collective,
+            fault: &self.fault,
+            fp32_accuracies: &fp32_accuracies,
+        };
+        let stepped = catch_unwind(AssertUnwindSafe(|| group.step(&around, emit)));
+        match stepped {
+            Ok(Ok(())) => {}
+            Ok(Err(Broken::DeviceLost { message, is_kernels })) => {
+                let fault = is_kernels.then(|| message.clone());
+                group
+                    .requests()
+                    .for_each(|request| emit(kernels_of(request.number, fault.clone())));
+                return Err(std::io::Error::other(message));
+            }
+            Ok(Err(Broken::All(reason))) => group.give_back(&reason, emit),
+            Err(panic) => {
+                (self.kept, self.group) = (LoadedInputs::default(), None);
+                group.give_back(&panicked(panic.as_ref(), Phase::Train), emit);
+            }
+        }
         Ok(())
     }
-}
 
-impl Session {
     fn trial(
         &mut self,
-        request: &TrialRequest,
+        (request, started): (&TrialRequest, Instant),
+        group: &TrialGroup,
         (control, waited): (&Control, &Cell<Duration>),
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
-    ) -> Result<(), Interruption> {
+    ) -> Result<Option<(Recipe, TrainPlan, Loaded, Training)>, Interruption> {
         if let Some(kernels) = request.kernels {
             set_kernels(kernels);
         }
-        let Task::Recipe { recipe, plan } = &request.task else {
+        let Some((recipe, plan)) = parts(request) else {
             let message = "this process trains recipes; params alone need a command backend".to_owned();
             return Err(Interruption::Failed(FailReason::Invalid { message }));
         };
@@ -227,7 +293,8 @@ impl Session {
                 waited.set(waited.get() + control.wait_for_turn(request.number));
             }
             let stopped = || control.is_stopped(request.number);
-            return self.on_ranks(recipe.batch.devices, request, &stopped, emit, metrics);
+            let ended = self.on_ranks(recipe.batch.devices, request, &stopped, emit, metrics);
+            return ended.map(|()| None);
         }
         self.group = None;
         forget_launched();
@@ -238,18 +305,24 @@ impl Session {
             let run = TrialRun {
                 request,
                 recipe,
-                loaded,
+                loaded: &loaded,
                 fp32_accuracies: &fp32_accuracies,
                 control,
                 waited,
                 collective: &self.rank.collective,
                 fault: &self.fault,
-                started: Instant::now(),
+                started,
+                joins: control.trains_together() && joins(request, &loaded) && group.takes(recipe),
             };
-            run.run(plan, emit, metrics)
+            let training = run.run(plan, emit, metrics)?;
+            Ok(training
+                .zip(plan.train.clone())
+                .map(|(training, plan)| (recipe.clone(), plan, loaded, training)))
         });
         self.kept.fp32_accuracies = fp32_accuracies.into_inner();
-        emit(kernels_of(request, &ended));
+        if !matches!(ended, Ok(Some(_))) {
+            emit(kernels_of(request.number, fault_of(&ended)));
+        }
         ended
     }
 
@@ -391,21 +464,62 @@ impl Session {
     }
 }
 
-/// In which form a trial computed.
-fn kernels_of(request: &TrialRequest, ended: &Result<(), Interruption>) -> TrialEvent {
-    let fault = match ended {
+/// Whether a trial's training may be one of several over its base.
+fn joins(request: &TrialRequest, loaded: &Loaded) -> bool {
+    let base = match &loaded.base {
+        BaseSource::Kept(base) => base,
+        BaseSource::Fresh { .. } => return false,
+    };
+    may_share(request) && Together::check_base(base).is_ok()
+}
+
+/// The kernel's error that ended a trial.
+fn fault_of<T>(ended: &Result<T, Interruption>) -> Option<String> {
+    match ended {
         Err(Interruption::DeviceLost {
             message,
             is_kernels: true,
         }) => Some(message.clone()),
         _ => None,
-    };
+    }
+}
+
+/// In which form a trial computed.
+pub(super) fn kernels_of(number: TrialNumber, fault: Option<String>) -> TrialEvent {
     TrialEvent::Kernels {
-        number: request.number,
+        number,
         kernels: kernels(),
         attention: attention_kernels(),
         longer_sums: longer_sums(),
         fault,
+    }
+}
+
+/// How a trial ended, by what came of its phases.
+pub(super) fn state_of(outcome: Result<(), Interruption>, metrics: Metrics) -> TrialState {
+    match outcome {
+        Ok(()) => TrialState::Complete { metrics },
+        Err(Interruption::Failed(reason)) => TrialState::Failed { reason, metrics },
+        Err(Interruption::Stopped { at_step }) => TrialState::Pruned {
+            at_step,
+            rule: "stopped".to_owned(),
+            metrics,
+        },
+        Err(Interruption::DeviceLost { message, .. }) => TrialState::Failed {
+            reason: FailReason::Crashed {
+                phase: Phase::Train,
+                message,
+            },
+            metrics,
+        },
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send), phase: Phase) -> FailReason {
+    let message = panic_message(panic).unwrap_or("no message");
+    FailReason::Crashed {
+        phase,
+        message: format!("the engine panicked: {message}"),
     }
 }
 

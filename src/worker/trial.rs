@@ -22,7 +22,7 @@ use peft_tune_core::study::{
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
-use peft_tune_engine::{OverflowWatch, StepEvent, TrainError, Trainer};
+use peft_tune_engine::{Evaluation, OverflowWatch, StepEvent, TrainError, Trainer};
 use peft_tune_kernels::device;
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
@@ -55,7 +55,7 @@ pub(super) enum Interruption {
 pub(super) struct TrialRun<'a> {
     pub(super) request: &'a TrialRequest,
     pub(super) recipe: &'a Recipe,
-    pub(super) loaded: Loaded,
+    pub(super) loaded: &'a Loaded,
     /// Token accuracies of trainings in F32 that were made before.
     pub(super) fp32_accuracies: &'a RefCell<Vec<(Fp32Key, f64)>>,
     pub(super) control: &'a Control,
@@ -65,16 +65,18 @@ pub(super) struct TrialRun<'a> {
     pub(super) collective: &'a Arc<dyn Collective>,
     pub(super) fault: &'a Fault,
     pub(super) started: Instant,
+    /// Whether its training is left to [`super::trial_group::TrialGroup`].
+    pub(super) joins: bool,
 }
 
 impl TrialRun<'_> {
-    /// Runs the phases of `plan`; what was measured is in `metrics` however the trial ends.
+    /// Runs the phases of `plan`; what was measured is in `metrics` however the trial ends. The training where it is still to be made.
     pub(super) fn run(
         &self,
         plan: &TrialPlan,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
-    ) -> Result<(), Interruption> {
+    ) -> Result<Option<Training>, Interruption> {
         self.phases(plan, emit, metrics)
             .map_err(|interruption| self.with_memory(interruption))
     }
@@ -84,7 +86,7 @@ impl TrialRun<'_> {
         plan: &TrialPlan,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
-    ) -> Result<(), Interruption> {
+    ) -> Result<Option<Training>, Interruption> {
         metrics.insert("load_s", self.loaded.seconds);
         self.check_schedule(plan)?;
         if let Some(measure) = &plan.measure {
@@ -104,9 +106,13 @@ impl TrialRun<'_> {
                 number: self.request.number,
                 phase: Phase::Train,
             });
-            self.train(train, emit, metrics)?;
+            let training = self.begin_training(train, emit, metrics)?;
+            if self.joins {
+                return Ok(Some(training));
+            }
+            self.train(training, train, emit, metrics)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// A schedule of the precision must end before the trial's own training and before the recipe's.
@@ -124,14 +130,14 @@ impl TrialRun<'_> {
     }
 
     /// Says how much was in use where a device only said that it has no more.
-    fn with_memory(&self, mut interruption: Interruption) -> Interruption {
+    pub(super) fn with_memory(&self, mut interruption: Interruption) -> Interruption {
         if let Interruption::Failed(FailReason::OutOfMemory {
             in_use_bytes: in_use @ None,
             limit_bytes,
             ..
         }) = &mut interruption
         {
-            let loaded = &self.loaded;
+            let loaded = self.loaded;
             *in_use = Some(loaded.memory.peak_bytes().saturating_sub(loaded.beside_bytes));
             let whole = || device::facts(loaded.base.device()).map(|facts| facts.memory_bytes);
             *limit_bytes = limit_bytes.or(self.request.memory_limit_bytes).or_else(whole);
@@ -277,12 +283,13 @@ impl TrialRun<'_> {
         (tokens > 0.0).then(|| flops.model / tokens)
     }
 
-    fn train(
+    /// A fresh adapter before its first step.
+    fn begin_training(
         &self,
         plan: &TrainPlan,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
-    ) -> Result<(), Interruption> {
+    ) -> Result<Training, Interruption> {
         let (started, waited) = (Instant::now(), self.waited.get());
         let rows = self.recipe.batch.micro_batch;
         let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
@@ -296,16 +303,46 @@ impl TrialRun<'_> {
         });
         let mut run = self.start(&recipe, &source, steps)?;
         self.measure_start(&mut run, &held_out, metrics)?;
-        let (mut tokens, mut fp32_steps) = (0, 0);
-        for step in 1..=steps {
-            let event = self.step(&mut run, Phase::Train, emit)?;
-            tokens += event.tokens;
-            fp32_steps += u64::from(event.precision == Some(Precision::Fp32));
-            let part = |step: u64| step * plan.evaluations.max(1) / steps;
-            if part(step) > part(step - 1) || step == steps {
-                self.evaluate(&mut run, &held_out, emit, metrics)?;
+        Ok(Training {
+            run,
+            held_out,
+            steps,
+            evaluations: plan.evaluations.max(1),
+            rows: source.rows(),
+            taken: 0,
+            tokens: 0,
+            fp32_steps: 0,
+            started,
+            waited,
+        })
+    }
+
+    fn train(
+        &self,
+        mut training: Training,
+        plan: &TrainPlan,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        while !training.is_over() {
+            let event = self.step(&mut training.run, Phase::Train, emit)?;
+            training.took(&event);
+            if training.is_evaluated() {
+                self.evaluate(&mut training, emit, metrics)?;
             }
         }
+        self.end_training(training, plan, emit, metrics)
+    }
+
+    /// What a training took, and what it taught beside the loss.
+    pub(super) fn end_training(
+        &self,
+        training: Training,
+        plan: &TrainPlan,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let (steps, fp32_steps) = (training.steps, training.fp32_steps);
         metrics.insert("train_steps", steps as f64);
         if !self.recipe.precision_schedule.is_none() {
             metrics.insert("train_fp32_steps", fp32_steps as f64);
@@ -314,12 +351,13 @@ impl TrialRun<'_> {
             // Only now is it known how many there are.
             mix_throughput(fp32_steps as f64 / steps as f64, metrics);
         }
-        metrics.insert("train_tokens", tokens as f64);
+        metrics.insert("train_tokens", training.tokens as f64);
         let rows = steps as f64 * self.recipe.batch.global_batch() as f64;
-        metrics.insert("train_epochs", rows / source.rows() as f64);
-        let train = started.elapsed().saturating_sub(self.waited.get() - waited);
+        metrics.insert("train_epochs", rows / training.rows as f64);
+        let waited = self.waited.get() - training.waited;
+        let train = training.started.elapsed().saturating_sub(waited);
         metrics.insert("train_s", train.as_secs_f64());
-        self.measure_accuracy(plan, run, &held_out, emit, metrics)
+        self.measure_accuracy(plan, training.run, &training.held_out, emit, metrics)
     }
 
     /// The loss before the training, which is the same for all settings that start from one model.
@@ -337,24 +375,37 @@ impl TrialRun<'_> {
 
     fn evaluate(
         &self,
-        run: &mut Run,
-        held_out: &[MicroBatch],
+        training: &mut Training,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        self.evaluates(emit);
+        let evaluation = training.run.trainer.evaluate(&training.held_out);
+        let evaluation = evaluation.map_err(|error| failure(error, Phase::Evaluate))?;
+        self.evaluated(evaluation, training, emit, metrics)
+    }
+
+    /// Says that the loss over the held-out rows comes next.
+    pub(super) fn evaluates(&self, emit: &mut dyn FnMut(TrialEvent)) {
+        emit(TrialEvent::Phase {
+            number: self.request.number,
+            phase: Phase::Evaluate,
+        });
+    }
+
+    /// Keeps and tells what the held-out rows said.
+    pub(super) fn evaluated(
+        &self,
+        evaluation: Evaluation,
+        training: &Training,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         let number = self.request.number;
-        emit(TrialEvent::Phase {
-            number,
-            phase: Phase::Evaluate,
-        });
-        let evaluation = run
-            .trainer
-            .evaluate(held_out)
-            .map_err(|error| failure(error, Phase::Evaluate))?;
         if !metrics.insert(LOSS, evaluation.loss) {
             return Err(Interruption::Failed(FailReason::Diverged {
                 at_step: evaluation.step,
-                loss: run.last_loss,
+                loss: training.run.last_loss,
             }));
         }
         metrics.insert(TOKEN_ACCURACY, evaluation.accuracy);
@@ -372,21 +423,30 @@ impl TrialRun<'_> {
     /// One step, told to the coordinator; fails where the loss explodes or the time is up.
     fn step(&self, run: &mut Run, phase: Phase, emit: &mut dyn FnMut(TrialEvent)) -> Result<StepEvent, Interruption> {
         self.wait(self.control.wait_while_held(self.request.number));
-        let waiting = Instant::now();
-        let Some(batch) = run.batches.next() else {
-            let message = "the data ended before the training".to_owned();
-            return Err(Interruption::Failed(FailReason::Crashed { phase, message }));
-        };
-        let data = waiting.elapsed().as_secs_f64();
+        let (batch, data) = run.next_batch(phase)?;
         let mut event = run.trainer.step(&batch).map_err(|error| failure(error, phase))?;
         event.seconds.data = data;
         event.seconds.total += data;
+        self.took_step(event, run, phase, emit)
+    }
+
+    /// What follows on a step.
+    pub(super) fn took_step(
+        &self,
+        mut event: StepEvent,
+        run: &mut Run,
+        phase: Phase,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<StepEvent, Interruption> {
         if self.fault.spoils_loss(self.request, phase) {
             event.loss = f64::NAN;
         }
         run.check_divergence(&event)?;
         let seen = self.seen_by_all(&mut event, phase)?;
-        self.check_memory(seen.peak_bytes, phase)?;
+        if !self.joins {
+            // Among others, memory is that of all.
+            self.check_memory(seen.peak_bytes, phase)?;
+        }
         emit(TrialEvent::Step {
             number: self.request.number,
             phase,
@@ -476,6 +536,42 @@ struct Seen {
     stopped: bool,
 }
 
+/// A training phase under way.
+pub(super) struct Training {
+    pub(super) run: Run,
+    pub(super) held_out: Vec<MicroBatch>,
+    steps: u64,
+    /// Of how many evaluations it has.
+    evaluations: u64,
+    /// Rows of an epoch.
+    rows: usize,
+    taken: u64,
+    tokens: u64,
+    fp32_steps: u64,
+    started: Instant,
+    /// How long the trial had waited by then.
+    waited: Duration,
+}
+
+impl Training {
+    /// Counts a step.
+    pub(super) fn took(&mut self, event: &StepEvent) {
+        self.taken += 1;
+        self.tokens += event.tokens;
+        self.fp32_steps += u64::from(event.precision == Some(Precision::Fp32));
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.taken >= self.steps
+    }
+
+    /// Whether an evaluation follows on the last step.
+    pub(super) fn is_evaluated(&self) -> bool {
+        let part = |step: u64| step * self.evaluations / self.steps;
+        part(self.taken) > part(self.taken - 1) || self.is_over()
+    }
+}
+
 /// A trainer with its data.
 pub(super) struct Run {
     pub(super) trainer: Trainer,
@@ -486,6 +582,16 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// The micro-batches of the next step, with the seconds that they were waited for.
+    pub(super) fn next_batch(&mut self, phase: Phase) -> Result<(Vec<MicroBatch>, f64), Interruption> {
+        let waiting = Instant::now();
+        let Some(batch) = self.batches.next() else {
+            let message = "the data ended before the training".to_owned();
+            return Err(Interruption::Failed(FailReason::Crashed { phase, message }));
+        };
+        Ok((batch, waiting.elapsed().as_secs_f64()))
+    }
+
     fn check_divergence(&mut self, event: &StepEvent) -> Result<(), Interruption> {
         let first = *self.first_loss.get_or_insert(event.loss);
         let sound = event.loss.is_finite() && event.loss < first + DIVERGED_NATS;

@@ -1,4 +1,4 @@
-//! One slot of the pool: its worker process, and the trial that is under way there.
+//! One slot of the pool: its worker process, and the trials that are under way there: one, or several that train together.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,20 @@ use super::death::Death;
 use super::limits;
 use super::placement::Placement;
 use super::protocol::{About, Message, PROTOCOL_VERSION, Request};
-use super::{EvaluatorError, PoolSettings, Task, TrialEvent, TrialRequest};
+use super::trial_group::{may_share, parts};
+use super::{EvaluatorError, PoolSettings, Task, TrainTogether, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Precision;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// How long past its time limit a trial may take to stop by itself before its process is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Where one worker runs, one trial at a time.
+/// Where one worker runs.
 pub(super) struct WorkerSlot {
     pub(super) placement: Placement,
     worker: Option<Worker>,
-    pub(super) current: Option<Current>,
+    /// In the order in which they came.
+    pub(super) trials: Vec<Current>,
     /// The slot whose trial takes this one's device too.
     lent_to: Option<usize>,
     /// Base model of the last trial, which its process may still hold.
@@ -42,7 +44,7 @@ struct Worker {
     oom_kills: Option<u64>,
 }
 
-/// The trial under way.
+/// A trial under way.
 pub(super) struct Current {
     pub(super) request: TrialRequest,
     pub(super) phase: Phase,
@@ -59,6 +61,8 @@ pub(super) struct Current {
     pub(super) neighbours: usize,
     /// Whether the profile phase is over: who computes from then on is nobody's neighbour.
     pub(super) measured: bool,
+    /// The most trials that had the process with it, itself included.
+    sharing: u32,
 }
 
 impl Current {
@@ -74,6 +78,7 @@ impl Current {
             out_of_memory: None,
             neighbours: 0,
             measured: false,
+            sharing: 1,
         }
     }
 
@@ -122,7 +127,7 @@ impl WorkerSlot {
         Self {
             placement,
             worker: None,
-            current: None,
+            trials: Vec::new(),
             lent_to: None,
             warm: None,
             failed_starts: 0,
@@ -132,7 +137,22 @@ impl WorkerSlot {
 
     /// Whether it can take a trial.
     pub(super) fn is_free(&self) -> bool {
-        self.current.is_none() && self.lent_to.is_none()
+        self.trials.is_empty() && self.lent_to.is_none()
+    }
+
+    /// Whether a trial can train beside those that are here, as `together` allows.
+    pub(super) fn takes_beside(&self, request: &TrialRequest, together: &TrainTogether) -> bool {
+        let Some((recipe, _)) = parts(request).filter(|_| may_share(request)) else {
+            return false;
+        };
+        let mut recipes = vec![recipe];
+        for other in &self.trials {
+            match parts(&other.request).filter(|_| may_share(&other.request)) {
+                Some((other, _)) if recipe.check_shares_base(other).is_ok() => recipes.push(other),
+                _ => return false,
+            }
+        }
+        recipes.len() > 1 && recipes.len() <= together.most && together.fits(&recipes)
     }
 
     /// Leaves its device to the trial of another slot. Its own process ends, since what that holds would be missing there.
@@ -152,9 +172,17 @@ impl WorkerSlot {
     }
 
     pub(super) fn runs(&self, number: TrialNumber) -> bool {
-        self.current
-            .as_ref()
-            .is_some_and(|current| current.request.number == number)
+        self.trials.iter().any(|trial| trial.request.number == number)
+    }
+
+    /// The trial of this number.
+    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Current> {
+        self.trials.iter_mut().find(|trial| trial.request.number == number)
+    }
+
+    /// Lets a trial go that is over.
+    pub(super) fn let_go(&mut self, number: TrialNumber) {
+        self.trials.retain(|trial| trial.request.number != number);
     }
 
     /// How well it suits a trial: a process that holds the trial's base model, any process, none.
@@ -169,10 +197,14 @@ impl WorkerSlot {
     /// Takes a trial, without giving it to the worker yet.
     pub(super) fn take(&mut self, request: TrialRequest) {
         self.warm = base_of(&request);
-        self.current = Some(Current::new(request));
+        self.trials.push(Current::new(request));
+        let count = self.trials.len() as u32;
+        for trial in &mut self.trials {
+            trial.sharing = trial.sharing.max(count);
+        }
     }
 
-    /// Gives the trial to the worker, which is started where there is none.
+    /// Gives its trials to the worker, which is started where there is none.
     pub(super) fn begin(
         &mut self,
         settings: &PoolSettings,
@@ -185,12 +217,13 @@ impl WorkerSlot {
             *next_serial += 1;
             self.start_worker(settings, lines, *next_serial)?;
         }
-        let Some(current) = &mut self.current else {
-            return Ok(());
-        };
-        (current.sent, current.started, current.progressed) = (true, Instant::now(), Instant::now());
-        let request = Request::Trial(Box::new(current.request.clone()));
-        self.say(&request);
+        let now = Instant::now();
+        let mut requests = Vec::new();
+        for trial in self.trials.iter_mut().filter(|trial| !trial.sent) {
+            (trial.sent, trial.started, trial.progressed) = (true, now, now);
+            requests.push(Request::Trial(Box::new(trial.request.clone())));
+        }
+        requests.iter().for_each(|request| self.say(request));
         Ok(())
     }
 
@@ -224,6 +257,7 @@ impl WorkerSlot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             heartbeat_s,
             take_turns: settings.takes_turns(&self.placement),
+            together: settings.together.most > 1,
         });
         Ok(())
     }
@@ -263,80 +297,109 @@ impl WorkerSlot {
         if let Some(worker) = &mut self.worker {
             worker.about = Some(about);
         }
-        // Its trial begins now: how long a process takes to be there says nothing about it.
-        if let Some(current) = self.current.as_mut().filter(|current| current.sent) {
-            current.progressed = Instant::now();
+        // Its trials begin now: how long a process takes to be there says nothing about them.
+        for trial in self.trials.iter_mut().filter(|trial| trial.sent) {
+            trial.progressed = Instant::now();
         }
     }
 
-    /// The worker's output ended. What that means for its trial; `None` where it had none.
+    /// The worker's output ended. What that means for its trials; `None` where it had none.
     pub(super) fn died(&mut self, tail: &str) -> Option<Loss> {
         let mut worker = self.worker.take()?;
         let status = worker.child.wait();
         let limited = limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
         let kernel_killed = limited || limits::oom_kills() > worker.oom_kills;
-        let current = self.current.as_mut()?;
-        if !current.sent {
-            return None;
-        }
+        let phase = self.trials.iter().find(|trial| trial.sent)?.phase;
         let death = Death {
             status,
             tail,
-            phase: current.phase,
-            out_of_memory: current.out_of_memory.take(),
+            phase,
+            out_of_memory: self.trials.iter_mut().find_map(|trial| trial.out_of_memory.take()),
             kernel_killed,
         };
         let (reason, may_be_repeated) = death.reason();
         if worker.about.is_none() && may_be_repeated {
             self.failed_starts += 1;
+            self.trials.iter_mut().for_each(|trial| trial.sent = false);
             return Some(Loss::BeforeStart {
                 times: self.failed_starts,
                 message: reason_text(&reason),
             });
         }
-        let current = self.current.take()?;
-        Some(Loss::Trial(match may_be_repeated {
-            true => current.lost(reason),
-            false => current.ended(reason),
-        }))
+        let (sent, unsent): (Vec<_>, Vec<_>) = self.trials.drain(..).partition(|trial| trial.sent);
+        self.trials = unsent;
+        // Of several, nobody knows which took the others along: each is run again, alone.
+        let of_several = sent.len() > 1;
+        let events = sent.iter().map(|trial| match may_be_repeated || of_several {
+            true => trial.lost(reason.clone()),
+            false => trial.ended(reason.clone()),
+        });
+        Some(Loss::Trials(events.collect()))
     }
 
-    /// Ends the worker of a trial that is past its time, that makes no progress, or of which nothing was heard for too long.
-    pub(super) fn end_overdue(&mut self, settings: &PoolSettings) -> Option<TrialEvent> {
-        let current = self.current.as_ref().filter(|current| current.sent)?;
-        let worker = self.worker.as_ref()?;
-        let phase = current.phase;
-        let limit = current.request.time_limit_s;
-        let limit = limit.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
-        let crashed = |message: String| FailReason::Crashed { phase, message };
-        let event = if limit.is_some_and(|limit| current.elapsed() >= limit + GRACE) {
-            let after_s = current.elapsed().as_secs_f64();
-            current.ended(FailReason::TimedOut { phase, after_s })
-        } else if worker.about.is_none() && worker.started.elapsed() >= settings.start_within {
-            current.lost(crashed(format!(
-                "the worker did not greet within {:?}",
-                settings.start_within
-            )))
-        } else if worker.about.is_some() && worker.heard.elapsed() >= settings.silent_after {
-            current.lost(crashed(format!(
-                "nothing was heard of the worker for {:?}",
-                settings.silent_after
-            )))
-        } else if worker.about.is_some()
-            && current.waits.is_none()
-            && current.progressed.elapsed() >= settings.stuck_after
-        {
-            current.lost(crashed(format!(
-                "the trial made no progress for {:?}",
-                settings.stuck_after
-            )))
-        } else {
-            return None;
+    /// Ends the worker where a trial is past its time or makes no progress, or where nothing was heard for too long. What becomes of its
+    /// trials.
+    pub(super) fn end_overdue(&mut self, settings: &PoolSettings) -> Vec<TrialEvent> {
+        let Some(overdue) = self.overdue(settings) else {
+            return Vec::new();
         };
-        tracing::warn!(worker = self.placement.number, ?event, "ended a worker");
+        tracing::warn!(worker = self.placement.number, ?overdue, "ended a worker");
         self.close();
-        self.current = None;
-        Some(event)
+        let (sent, unsent): (Vec<_>, Vec<_>) = self.trials.drain(..).partition(|trial| trial.sent);
+        self.trials = unsent;
+        let beside = |trial: &Current| {
+            trial.lost(FailReason::Crashed {
+                phase: trial.phase,
+                message: "its process was ended for a trial that trained beside it".to_owned(),
+            })
+        };
+        let number = overdue.number();
+        let others = sent.iter().filter(|trial| trial.request.number != number).map(beside);
+        others.chain([overdue.clone()]).collect()
+    }
+
+    /// What becomes of the first trial for which the worker has to end.
+    fn overdue(&self, settings: &PoolSettings) -> Option<TrialEvent> {
+        let worker = self.worker.as_ref()?;
+        let mut sent = self.trials.iter().filter(|trial| trial.sent);
+        sent.find_map(|trial| {
+            let limit = trial.request.time_limit_s;
+            // The worker itself counts what each of several has of its time.
+            let limit = limit.and_then(|limit| Duration::try_from_secs_f64(limit * f64::from(trial.sharing)).ok());
+            let phase = trial.phase;
+            let crashed = |message: String| FailReason::Crashed { phase, message };
+            if limit.is_some_and(|limit| trial.elapsed() >= limit + GRACE) {
+                let after_s = trial.elapsed().as_secs_f64();
+                Some(trial.ended(FailReason::TimedOut { phase, after_s }))
+            } else if worker.about.is_none() && worker.started.elapsed() >= settings.start_within {
+                Some(trial.lost(crashed(format!(
+                    "the worker did not greet within {:?}",
+                    settings.start_within
+                ))))
+            } else if worker.about.is_some() && worker.heard.elapsed() >= settings.silent_after {
+                Some(trial.lost(crashed(format!(
+                    "nothing was heard of the worker for {:?}",
+                    settings.silent_after
+                ))))
+            } else if worker.about.is_some()
+                && trial.waits.is_none()
+                && trial.progressed.elapsed() >= settings.stuck_after
+                && self.progressed() >= settings.stuck_after
+            {
+                Some(trial.lost(crashed(format!(
+                    "the trial made no progress for {:?}",
+                    settings.stuck_after
+                ))))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Time since any of its trials went on: they wait for one another.
+    fn progressed(&self) -> Duration {
+        let since = self.trials.iter().map(|trial| trial.progressed.elapsed());
+        since.min().unwrap_or_default()
     }
 
     /// Nothing could be heard while this process itself stood still.
@@ -344,8 +407,8 @@ impl WorkerSlot {
         if let Some(worker) = &mut self.worker {
             worker.heard = Instant::now();
         }
-        if let Some(current) = &mut self.current {
-            current.progressed = Instant::now();
+        for trial in &mut self.trials {
+            trial.progressed = Instant::now();
         }
     }
 
@@ -379,8 +442,8 @@ impl Drop for WorkerSlot {
 
 /// What a worker's death took.
 pub(super) enum Loss {
-    /// Its trial.
-    Trial(TrialEvent),
+    /// Its trials.
+    Trials(Vec<TrialEvent>),
     /// Nothing: it ended before it was ready, so many times in a row by now.
     BeforeStart { times: u32, message: String },
 }

@@ -112,6 +112,8 @@ mod reference;
 /// The door to the scripts.
 #[cfg(unix)]
 mod scripts;
+/// Searches whose trials train together over one base model.
+mod search_together;
 /// Frozen weights that ranks share out.
 mod sharded_weights;
 /// Trials side by side that need the same measurement.

@@ -56,6 +56,21 @@ pub struct StepSeconds {
     pub total: f64,
 }
 
+impl StepSeconds {
+    /// The part of one of `count` trainings that took a step together.
+    #[must_use]
+    pub fn share(self, count: usize) -> Self {
+        let part = |seconds: f64| seconds / count.max(1) as f64;
+        Self {
+            data: part(self.data),
+            forward: part(self.forward),
+            backward: part(self.backward),
+            optimizer: part(self.optimizer),
+            total: part(self.total),
+        }
+    }
+}
+
 /// One evaluation on the held-out set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {

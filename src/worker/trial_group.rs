@@ -1,0 +1,372 @@
+//! Trials of one worker whose trainings go through the base model together.
+//!
+//! A trial's profile phase has the worker to itself: the trainings under way stand still meanwhile, so that what is measured is the
+//! setting's own. Then its training joins them. Each has the losses that it has alone; what takes their time together is counted to
+//! each in equal parts.
+//!
+//! What breaks a step of all says nothing about any of them: all are given back, to be run alone.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::control::Control;
+use super::fault::Fault;
+use super::session::{Fp32Key, Loaded, kernels_of, state_of};
+use super::trial::{Interruption, Training, TrialRun, failure};
+use super::{Task, TrialEvent, TrialRequest};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialPlan};
+use peft_tune_engine::data::MicroBatch;
+use peft_tune_engine::parallel::Collective;
+use peft_tune_engine::{StepEvent, Together, TrainError, Trainer};
+
+/// The most trainings that a training shared its passes with.
+const BESIDE: &str = "trainings_beside";
+
+/// Whether a trial may train beside others. One that was lost runs alone: it may be what took them all.
+pub(super) fn may_share(request: &TrialRequest) -> bool {
+    let (Some((recipe, plan)), 1) = (parts(request), request.attempt) else {
+        return false;
+    };
+    let trains_only = plan.train.as_ref().is_some_and(|train| {
+        let accuracy = &train.accuracy;
+        !accuracy.check && !accuracy.fp32_training && accuracy.score.is_none()
+    });
+    // What is measured behind a training of sparse weights loads the dense ones too.
+    trains_only && !request.number.is_rehearsal() && recipe.weight_sparsity.is_none() && recipe.check_in_group().is_ok()
+}
+
+/// The recipe and the plan of a trial of the engine.
+pub(super) fn parts(request: &TrialRequest) -> Option<(&Recipe, &TrialPlan)> {
+    match &request.task {
+        Task::Recipe { recipe, plan } => Some((recipe, plan)),
+        Task::Params { .. } => None,
+    }
+}
+
+/// What all trials of a worker have in common.
+pub(super) struct Around<'a> {
+    pub(super) control: &'a Control,
+    pub(super) collective: &'a Arc<dyn Collective>,
+    pub(super) fault: &'a Fault,
+    pub(super) fp32_accuracies: &'a RefCell<Vec<(Fp32Key, f64)>>,
+}
+
+/// A trial of the group, but for its training.
+pub(super) struct Joined {
+    pub(super) request: TrialRequest,
+    pub(super) loaded: Loaded,
+    pub(super) started: Instant,
+    /// Time that others had.
+    pub(super) waited: Cell<Duration>,
+}
+
+impl Joined {
+    /// The trial as one that runs alone is seen. Only trials with a recipe join.
+    fn run<'a>(&'a self, recipe: &'a Recipe, around: &Around<'a>) -> TrialRun<'a> {
+        TrialRun {
+            request: &self.request,
+            recipe,
+            loaded: &self.loaded,
+            fp32_accuracies: around.fp32_accuracies,
+            control: around.control,
+            waited: &self.waited,
+            collective: around.collective,
+            fault: around.fault,
+            started: self.started,
+            joins: true,
+        }
+    }
+
+    fn wait(&self, time: Duration) {
+        self.waited.set(self.waited.get() + time);
+    }
+}
+
+/// A trial whose training is under way.
+pub(super) struct Member {
+    pub(super) joined: Joined,
+    pub(super) recipe: Recipe,
+    pub(super) plan: TrainPlan,
+    pub(super) training: Training,
+    pub(super) metrics: Metrics,
+    /// The most others so far.
+    pub(super) beside: usize,
+}
+
+/// Trainings under way over one base model.
+#[derive(Default)]
+pub(super) struct TrialGroup {
+    members: Vec<Member>,
+    /// Made again behind whoever joins or leaves.
+    passes: Option<Together>,
+}
+
+/// A step of all failed.
+pub(super) enum Broken {
+    /// The device answers nothing more to this process.
+    DeviceLost { message: String, is_kernels: bool },
+    /// All trials are given back for this.
+    All(FailReason),
+}
+
+impl TrialGroup {
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether `recipe` may train beside those that are here.
+    pub(super) fn takes(&self, recipe: &Recipe) -> bool {
+        let mut others = self.members.iter();
+        others.all(|other| recipe.check_shares_base(&other.recipe).is_ok())
+    }
+
+    pub(super) fn join(&mut self, member: Member) {
+        self.members.push(member);
+        self.passes = None;
+    }
+
+    /// All stood still for so long.
+    pub(super) fn wait(&self, time: Duration) {
+        self.members.iter().for_each(|member| member.joined.wait(time));
+    }
+
+    /// Bytes up to which the process may allocate: what a trial may, beside what was there before the first.
+    pub(super) fn set_limit(&self) {
+        if let Some(Member { joined, .. }) = self.members.first() {
+            let beside = joined.loaded.beside_bytes;
+            let limit = joined.request.memory_limit_bytes;
+            joined
+                .loaded
+                .memory
+                .set_limit(limit.map(|limit| limit.saturating_add(beside)));
+        }
+    }
+
+    /// Gives all trials back: they are to be run alone.
+    pub(super) fn give_back(&mut self, reason: &FailReason, emit: &mut dyn FnMut(TrialEvent)) {
+        self.passes = None;
+        for Member { joined, .. } in self.members.drain(..) {
+            emit(TrialEvent::Lost {
+                number: joined.request.number,
+                reason: reason.clone(),
+                wall_s: own_seconds(&joined),
+            });
+        }
+    }
+
+    /// What is told of the trials that a kernel took with it.
+    pub(super) fn requests(&self) -> impl Iterator<Item = &TrialRequest> {
+        self.members.iter().map(|member| &member.joined.request)
+    }
+
+    /// One step of all, with the evaluations behind it; trials that end are told and leave.
+    pub(super) fn step(&mut self, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) -> Result<(), Broken> {
+        let mut ends: Vec<Option<Interruption>> = Vec::with_capacity(self.members.len());
+        let mut batches: Vec<(Vec<MicroBatch>, f64)> = Vec::with_capacity(self.members.len());
+        for member in &mut self.members {
+            let next = member.training.run.next_batch(Phase::Train);
+            let (batch, end) = match next {
+                Ok(batch) => (batch, None),
+                Err(interruption) => ((Vec::new(), 0.0), Some(interruption)),
+            };
+            batches.push(batch);
+            ends.push(end);
+        }
+        let events = self.train(&batches)?;
+        for (index, (member, event)) in self.members.iter_mut().zip(events).enumerate() {
+            if ends[index].is_some() {
+                continue;
+            }
+            let Member {
+                joined,
+                recipe,
+                training,
+                ..
+            } = member;
+            let mut emit = with_faults(&joined.request, around.fault, emit);
+            let trial = joined.run(recipe, around);
+            let took = event
+                .map_err(|error| failure(error, Phase::Train))
+                .and_then(|mut event| {
+                    event.seconds.data = batches[index].1;
+                    event.seconds.total += batches[index].1;
+                    trial.took_step(event, &mut training.run, Phase::Train, &mut emit)
+                });
+            match took {
+                Ok(event) => training.took(&event),
+                Err(interruption) => ends[index] = Some(interruption),
+            }
+        }
+        self.evaluate(&mut ends, around, emit)?;
+        for end in &ends {
+            if let Some(Interruption::DeviceLost { message, is_kernels }) = end {
+                return Err(Broken::DeviceLost {
+                    message: message.clone(),
+                    is_kernels: *is_kernels,
+                });
+            }
+        }
+        self.leave(ends, around, emit);
+        Ok(())
+    }
+
+    /// The step itself, whose time all share.
+    fn train(&mut self, batches: &[(Vec<MicroBatch>, f64)]) -> Result<Vec<Result<StepEvent, TrainError>>, Broken> {
+        let (began, count) = (Instant::now(), self.members.len());
+        let passes = passes_of(&mut self.passes, &self.members)?;
+        let mut trainers: Vec<&mut Trainer> = self
+            .members
+            .iter_mut()
+            .map(|member| &mut member.training.run.trainer)
+            .collect();
+        let batches: Vec<&[MicroBatch]> = batches.iter().map(|(batches, _)| batches.as_slice()).collect();
+        let mut events = passes.step(&mut trainers, &batches).map_err(broken)?;
+        for event in events.iter_mut().flatten() {
+            event.seconds = event.seconds.share(count);
+        }
+        let others = began.elapsed().mul_f64(1.0 - 1.0 / count as f64);
+        for member in &mut self.members {
+            member.joined.wait(others);
+            member.beside = member.beside.max(count - 1);
+        }
+        Ok(events)
+    }
+
+    /// The evaluations that are due, all in the same passes.
+    fn evaluate(
+        &mut self,
+        ends: &mut [Option<Interruption>],
+        around: &Around<'_>,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<(), Broken> {
+        let due: Vec<bool> = self
+            .members
+            .iter()
+            .zip(ends.iter())
+            .map(|(member, end)| end.is_none() && member.training.is_evaluated())
+            .collect();
+        let count = due.iter().filter(|due| **due).count();
+        if count == 0 {
+            return Ok(());
+        }
+        for (member, _) in self.members.iter().zip(&due).filter(|(_, due)| **due) {
+            let mut emit = with_faults(&member.joined.request, around.fault, emit);
+            member.joined.run(&member.recipe, around).evaluates(&mut emit);
+        }
+        let began = Instant::now();
+        let passes = passes_of(&mut self.passes, &self.members)?;
+        let trainers: Vec<&Trainer> = self.members.iter().map(|member| &member.training.run.trainer).collect();
+        let held_out = self.members.iter().zip(&due);
+        let held_out: Vec<Option<&[MicroBatch]>> = held_out
+            .map(|(member, due)| due.then_some(member.training.held_out.as_slice()))
+            .collect();
+        let found = passes.evaluate(&trainers, &held_out).map_err(broken)?;
+        let took = began.elapsed();
+        for (index, (member, found)) in self.members.iter_mut().zip(found).enumerate() {
+            member.joined.wait(match due[index] {
+                true => took.mul_f64(1.0 - 1.0 / count as f64),
+                false => took,
+            });
+            let Some(found) = found else { continue };
+            let Member {
+                joined,
+                recipe,
+                training,
+                metrics,
+                ..
+            } = member;
+            let mut emit = with_faults(&joined.request, around.fault, emit);
+            let trial = joined.run(recipe, around);
+            let found = found.map_err(|error| failure(error, Phase::Evaluate));
+            let told = found.and_then(|mut evaluation| {
+                evaluation.seconds /= count as f64;
+                trial.evaluated(evaluation, training, &mut emit, metrics)
+            });
+            ends[index] = told.err();
+        }
+        Ok(())
+    }
+
+    /// Tells of those that have ended, and lets them go.
+    fn leave(&mut self, ends: Vec<Option<Interruption>>, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) {
+        let mut staying = Vec::with_capacity(self.members.len());
+        for (member, end) in std::mem::take(&mut self.members).into_iter().zip(ends) {
+            if end.is_none() && !member.training.is_over() {
+                staying.push(member);
+                continue;
+            }
+            self.passes = None;
+            let Member {
+                joined,
+                recipe,
+                plan,
+                training,
+                mut metrics,
+                beside,
+            } = member;
+            let number = joined.request.number;
+            let mut emit = with_faults(&joined.request, around.fault, emit);
+            let trial = joined.run(&recipe, around);
+            let outcome = match end {
+                Some(interruption) => Err(trial.with_memory(interruption)),
+                None => trial.end_training(training, &plan, &mut emit, &mut metrics),
+            };
+            if beside > 0 {
+                metrics.insert(BESIDE, beside as f64);
+            }
+            let wall_s = own_seconds(&joined);
+            emit(kernels_of(number, None));
+            let state = state_of(outcome, metrics);
+            emit(TrialEvent::Ended { number, state, wall_s });
+            tracing::debug!(trial = number.0, beside, "a trial of a group ended");
+        }
+        self.members = staying;
+    }
+}
+
+/// The passes of all who are here.
+fn passes_of<'p>(passes: &'p mut Option<Together>, members: &[Member]) -> Result<&'p mut Together, Broken> {
+    if passes.is_none() {
+        let trainers: Vec<&Trainer> = members.iter().map(|member| &member.training.run.trainer).collect();
+        *passes = Some(Together::new(&trainers).map_err(broken)?);
+    }
+    Ok(passes.as_mut().expect("they have just been made"))
+}
+
+/// What an error of all of them means.
+fn broken(error: TrainError) -> Broken {
+    match failure(error, Phase::Train) {
+        Interruption::DeviceLost { message, is_kernels } => Broken::DeviceLost { message, is_kernels },
+        Interruption::Failed(reason) => Broken::All(reason),
+        Interruption::Stopped { .. } => Broken::All(FailReason::Crashed {
+            phase: Phase::Train,
+            message: "the step of all trainings was stopped".to_owned(),
+        }),
+    }
+}
+
+/// Wall time of a trial without what others had of it.
+fn own_seconds(joined: &Joined) -> f64 {
+    let own = joined.started.elapsed().saturating_sub(joined.waited.get());
+    own.as_secs_f64()
+}
+
+/// Causes the faults of a phase behind the word of it.
+pub(super) fn with_faults<'e>(
+    request: &'e TrialRequest,
+    fault: &'e Fault,
+    emit: &'e mut dyn FnMut(TrialEvent),
+) -> impl FnMut(TrialEvent) + 'e {
+    move |event| {
+        let next = match &event {
+            TrialEvent::Phase { phase, .. } => Some(*phase),
+            _ => None,
+        };
+        emit(event);
+        if let Some(next) = next {
+            fault.at(request, next);
+        }
+    }
+}

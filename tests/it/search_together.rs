@@ -1,0 +1,183 @@
+//! Searches whose trials train together over one base model, against searches of one trial at a time.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn space(rest: &str) -> String {
+    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
+    let quickstart = quickstart.display();
+    format!(
+        "study: own\nmodel: {quickstart}/base\ndata: {{train: {quickstart}/train.jsonl, held_out: {quickstart}/held_out.jsonl}}\n\
+         confirm: none\nsampler: grid\nobjectives: [throughput, peak_memory, loss]\n\
+         trial: {{sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_steps: 6, evaluation: {{rows: 8, times: 2}}}}\n{rest}"
+    )
+}
+
+/// Settings that differ in what trainings on one base may differ in.
+const RANKS: &str = "space: {rank: [2, 4], learning_rate: [1e-3, 5e-3], micro_batch: 1, global_batch: 2, precision: fp32}\n\
+                     budget: {trials: 4}\n";
+
+fn peft_tune(folder: &Path, arguments: &[&str], fault: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    command.args(arguments).current_dir(folder);
+    if let Some(fault) = fault {
+        command.env("PEFT_TUNE_FAULT", fault);
+    }
+    command
+        .env("PEFT_TUNE_DB", folder.join("study.db"))
+        .env("PEFT_TUNE_CACHE", folder.join("cache"))
+        .output()
+        .unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The folder of a search with these options.
+fn searched(rest: &str, options: &[&str], fault: Option<&str>) -> tempfile::TempDir {
+    run(&space(rest), options, fault)
+}
+
+fn run(space: &str, options: &[&str], fault: Option<&str>) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+    let arguments = [&["search", "space.yaml"], options].concat();
+    let output = peft_tune(folder.path(), &arguments, fault);
+    assert!(output.status.success(), "{}", errors(&output));
+    folder
+}
+
+/// What a search with these options says as it refuses.
+fn refused(space: &str, options: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+    let arguments = [&["search", "space.yaml"], options].concat();
+    let output = peft_tune(folder.path(), &arguments, None);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    errors(&output)
+}
+
+fn rows(folder: &Path, sql: &str) -> Vec<Value> {
+    let output = peft_tune(folder, &["query", sql, "--format", "json"], None);
+    assert!(output.status.success(), "{}", errors(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A metric of each trial that has it, by number.
+fn metric(folder: &Path, name: &str) -> Vec<(u64, f64)> {
+    let sql = format!("select trial, value from trial_metric where name = '{name}' order by trial");
+    let rows = rows(folder, &sql);
+    rows.iter()
+        .map(|row| (row["trial"].as_u64().unwrap(), row["value"].as_f64().unwrap()))
+        .collect()
+}
+
+/// Losses of the evaluations, and of the steps, of all trials.
+fn curves(folder: &Path) -> Vec<Value> {
+    let steps = "select trial, step, loss, tokens from trial_step where phase = 'train' order by trial, step";
+    let evaluations = "select trial, step, loss, accuracy from trial_evaluation order by trial, step";
+    [rows(folder, steps), rows(folder, evaluations)].concat()
+}
+
+#[test]
+fn losses_are_those_of_trials_alone_and_costs_are_measured_alone() {
+    let alone = searched(RANKS, &[], None);
+    let together = searched(RANKS, &["--together", "3"], None);
+    let (alone, together) = (alone.path(), together.path());
+    assert_eq!(curves(alone), curves(together));
+    assert_eq!(metric(alone, "loss"), metric(together, "loss"));
+    assert_eq!(metric(alone, "token_accuracy"), metric(together, "token_accuracy"));
+    // Three at a time: whoever ends leaves room for the fourth.
+    assert!(metric(alone, "trainings_beside").is_empty());
+    let beside = metric(together, "trainings_beside");
+    assert_eq!(
+        beside.iter().map(|(_, count)| *count).fold(0.0, f64::max),
+        2.0,
+        "{beside:?}"
+    );
+    // What others hold meanwhile is none of a trial's memory.
+    let (one, all) = (metric(alone, "peak_memory"), metric(together, "peak_memory"));
+    assert_eq!(one.len(), all.len());
+    for ((trial, one), (_, all)) in one.iter().zip(&all) {
+        assert!((all / one - 1.0).abs() < 0.1, "trial {trial}: {one} {all}");
+    }
+}
+
+#[test]
+fn only_trials_of_one_base_train_together() {
+    let space =
+        "space: {rank: [2, 4], micro_batch: 1, global_batch: 2, precision: [fp32, bf16]}\nbudget: {trials: 4}\n";
+    let folder = searched(space, &["--together", "4"], None);
+    assert_eq!(metric(folder.path(), "loss").len(), 4);
+    assert!(
+        metric(folder.path(), "trainings_beside")
+            .iter()
+            .all(|(_, count)| *count <= 1.0)
+    );
+}
+
+#[test]
+fn what_takes_all_of_them_along_gives_each_back_to_run_alone() {
+    let alone = searched(RANKS, &[], None);
+    let fault = "crash:evaluate,trial=1,attempts=1";
+    let folder = searched(RANKS, &["--together", "4"], Some(fault));
+    assert_eq!(metric(alone.path(), "loss"), metric(folder.path(), "loss"));
+    let lost = rows(
+        folder.path(),
+        "select distinct trial from trial_lost_attempt order by trial",
+    );
+    assert!(lost.len() > 1, "{lost:?}");
+    // Nobody trains beside a trial that may be what took the others along.
+    let again: Vec<u64> = lost.iter().map(|row| row["trial"].as_u64().unwrap()).collect();
+    let beside = metric(folder.path(), "trainings_beside");
+    assert!(
+        beside.iter().all(|(trial, _)| !again.contains(trial)),
+        "{beside:?} {again:?}"
+    );
+}
+
+#[test]
+fn one_that_diverges_leaves_the_others_as_they_were() {
+    let alone = searched(RANKS, &[], None);
+    let folder = searched(RANKS, &["--together", "4"], Some("nan:train,trial=2"));
+    let expected: Vec<_> = metric(alone.path(), "loss")
+        .into_iter()
+        .filter(|(trial, _)| *trial != 2)
+        .collect();
+    assert_eq!(metric(folder.path(), "loss"), expected);
+    let failed = rows(folder.path(), "select trial from trial_summary where state = 'failed'");
+    assert_eq!(failed.len(), 1, "{failed:?}");
+}
+
+#[test]
+fn a_group_takes_no_more_than_memory_is_predicted_to_hold() {
+    let alone = searched(RANKS, &[], None);
+    let highest = metric(alone.path(), "peak_memory")
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .fold(0.0, f64::max);
+    // A trial alone has room there, two have not.
+    let limited = space(RANKS).replace(
+        "trial: {",
+        &format!("trial: {{memory_limit: {}KiB, ", (highest * 1.06 / 1024.0) as u64),
+    );
+    let folder = run(&limited, &["--together", "4"], None);
+    assert_eq!(metric(folder.path(), "loss"), metric(alone.path(), "loss"));
+    assert_eq!(metric(folder.path(), "trainings_beside"), []);
+}
+
+#[test]
+fn what_cannot_train_together_is_refused_with_the_remedy() {
+    let shared = refused(&space(RANKS), &["--together", "2", "--workers", "2"]);
+    assert!(
+        shared.contains("`--together 2`: workers on the same hardware"),
+        "{shared}"
+    );
+    let command = "study: own\nbackend: {command: ['true']}\nobjectives: [{metric: loss, reference: 10}]\nspace: {x: [1, 2]}\n\
+                   budget: {trials: 2}\n";
+    let command = refused(command, &["--together", "2"]);
+    assert!(command.contains("trials of a command train by themselves"), "{command}");
+}
