@@ -14,7 +14,7 @@ use peft_tune_core::recipe::{
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::parallel::{Alone, Collective, CollectiveError};
 use peft_tune_engine::profile::{HostMemory, ceilings};
-use peft_tune_engine::{BaseModel, RankShare, Sparsity, Trainer};
+use peft_tune_engine::{BaseModel, RankShare, Sparsity, Together, Trainer};
 use peft_tune_kernels::device;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -236,7 +236,6 @@ impl Case {
 
     fn count(&self, threads: usize) -> (u64, u64) {
         let architecture = self.architecture();
-        let vocabulary = architecture.vocabulary as u32;
         let precision = self.recipe.precision;
         let base = BaseModel::random(architecture, 1, precision, &Device::Cpu).expect("memory");
         let base = match self.recipe.weight_sparsity {
@@ -255,13 +254,7 @@ impl Case {
             None => base,
         };
         let base = Arc::new(base);
-        let document = |row: usize| {
-            let ids = (0..self.length).map(|place| (row * 31 + place * 17) as u32 % vocabulary);
-            let input_ids: Vec<u32> = ids.collect();
-            let labels = input_ids.iter().map(|id| i64::from(*id)).collect();
-            Document { input_ids, labels }
-        };
-        let rows: Vec<Document> = (0..self.rows).map(document).collect();
+        let rows = self.documents();
         let steps = self.recipe.batch.prefetch_depth + 1;
         on_own_threads(threads, || {
             // What the threads keep of another case, or of the warming op, would be missing in this one's count: all of it
@@ -284,6 +277,73 @@ impl Case {
             let saved = trainer.saved_bytes(&batch[0]).expect("a forward pass");
             (peak - before, (saved.device + saved.host) as u64)
         })
+    }
+
+    fn documents(&self) -> Vec<Document> {
+        let vocabulary = self.architecture().vocabulary as u32;
+        let document = |row: usize| {
+            let ids = (0..self.length).map(|place| (row * 31 + place * 17) as u32 % vocabulary);
+            let input_ids: Vec<u32> = ids.collect();
+            let labels = input_ids.iter().map(|id| i64::from(*id)).collect();
+            Document { input_ids, labels }
+        };
+        (0..self.rows).map(document).collect()
+    }
+
+    /// The recipe, the same with another rank and optimizer, and the same with other modules; `None` where it trains alone only.
+    fn recipes_together(&self) -> Option<[Recipe; 3]> {
+        let first = self.recipe.clone();
+        let (mut second, mut third) = (first.clone(), first.clone());
+        second.optimizer.kind = OptimizerKind::AdamW;
+        second.adapter.as_mut()?.rank *= 2;
+        third.adapter.as_mut()?.target_modules = TargetModules::Preset(TargetPreset::Attention);
+        first.check_in_group().is_ok().then_some([first, second, third])
+    }
+
+    /// Trains the recipe and two like it together, two steps each, and returns the bytes that are counted and those that are predicted;
+    /// `None` where the recipe trains alone only, or the model has no form for several.
+    pub(crate) fn run_together(&self, host: Host) -> Option<(u64, Bytes)> {
+        let recipes = self.recipes_together()?;
+        let base = BaseModel::random(self.architecture(), 1, self.recipe.precision, &Device::Cpu).expect("memory");
+        Together::check_base(&base).ok()?;
+        let (base, rows) = (Arc::new(base), self.documents());
+        let counted = on_own_threads(host.threads, || {
+            ceilings::warm_threads().expect("a small op runs");
+            device::forget_scratch();
+            let before = HostMemory::in_use_bytes() - base.bytes() as u64;
+            HostMemory::reset_peak();
+            let prepared = |recipe: &Recipe| -> Vec<Vec<MicroBatch>> {
+                let of_step = || (0..recipe.batch.micro_batches()).map(|_| MicroBatch::from_documents(&rows));
+                let steps = recipe.batch.prefetch_depth + 1;
+                (0..steps).map(|_| of_step().collect()).collect()
+            };
+            let prepared: Vec<_> = recipes.iter().map(prepared).collect();
+            let trainer = |recipe| Trainer::new(Arc::clone(&base), recipe, 10).expect("the recipe fits");
+            let mut trainers: Vec<Trainer> = recipes.iter().map(trainer).collect();
+            let mut passes = Together::new(&trainers.iter().collect::<Vec<_>>()).expect("recipes that share a base");
+            let batches: Vec<&[MicroBatch]> = prepared.iter().map(|steps| steps[0].as_slice()).collect();
+            for _ in 0..2 {
+                let mut all: Vec<&mut Trainer> = trainers.iter_mut().collect();
+                let events = passes.step(&mut all, &batches).expect("a step of valid tokens");
+                events
+                    .into_iter()
+                    .for_each(|event| drop(event.expect("a step of each")));
+            }
+            HostMemory::peak_bytes() - before
+        });
+        let predictor = Predictor::new(self.architecture(), Machine::Unmeasured(host));
+        let stream = StreamShape::full(self.rows, self.length);
+        let workload = Workload {
+            longest: stream.clone(),
+            mean: stream,
+            rows: None,
+        };
+        let settings = recipes.iter().map(|recipe| Setting {
+            recipe,
+            workload: &workload,
+        });
+        let predicted = predictor.predict_group(&settings.collect::<Vec<_>>());
+        Some((counted, predicted.expect("the drawn recipes fit the model")))
     }
 }
 

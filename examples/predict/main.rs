@@ -1,8 +1,9 @@
 //! How good predictions are.
 //!
 //! `cargo run --release --example predict -- memory [CASES] [SEED] [FIRST]` prints predicted against counted peak memory of
-//! random recipes on small random models of all families, as a Markdown table, from the FIRST on; `throughput FILE
-//! [SETTINGS] [SEED]` predicts, measures and compares settings of a study file.
+//! random recipes on small random models of all families, as a Markdown table, from the FIRST on; `together [CASES] [SEED]`
+//! does so for three of them that train together; `throughput FILE [SETTINGS] [SEED]` predicts, measures and compares
+//! settings of a study file.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
 
@@ -26,13 +27,33 @@ fn main() {
     };
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["memory", ..] => memory(number(1, 64) as usize, number(2, 1), number(3, 0) as usize),
+        ["together", ..] => together(number(1, 64) as usize, number(2, 1)),
         ["throughput", file, ..] => throughput::run(Path::new(file), number(2, 30) as usize, number(3, 1)),
-        _ => eprintln!("usage: memory [CASES] [SEED] [FIRST] | throughput FILE [SETTINGS] [SEED]"),
+        _ => eprintln!(
+            "usage: memory [CASES] [SEED] [FIRST] | together [CASES] [SEED] | throughput FILE [SETTINGS] [SEED]"
+        ),
     }
 }
 
 /// Tokens of a row.
 const LENGTHS: [usize; 5] = [128, 200, 384, 512, 700];
+
+/// One line for each group, those that train alone only left out.
+fn together(count: usize, seed: u64) {
+    let host = ceilings::host();
+    for case in cases::draw(count, seed, &LENGTHS) {
+        if let Some((counted, predicted)) = case.run_together(host) {
+            let error = predicted.total() as f64 / counted as f64 - 1.0;
+            println!(
+                "| {} | {:.2} | {:.2} | {:+.2}% |",
+                case.describe(),
+                counted as f64 / 1e6,
+                predicted.total() as f64 / 1e6,
+                100.0 * error
+            );
+        }
+    }
+}
 
 /// One line for each case, the median and the largest error at the end.
 fn memory(count: usize, seed: u64, first: usize) {

@@ -274,8 +274,14 @@ fn finalists_are_trained_again_with_other_seeds_until_the_allowance_is_spent() {
     // Another search goes on from what was repeated, and repeats nothing twice.
     let text = study.stdout(&["search", "space.yaml"]);
     assert_eq!(trained().len(), 3);
-    // The recommended setting has a mean of two seeds and a repeated memory: all of its objectives are confirmed.
-    assert!(text.contains("confirmed ±"), "{text}");
+    // The recommended setting has a mean of two seeds. (Whether its costs are confirmed too depends on how calm the machine is.)
+    let confirmed = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("confirmed by 2 repeats"));
+    assert!(
+        confirmed.is_some_and(|line| line.contains("loss") && line.contains('±')),
+        "{text}"
+    );
 }
 
 #[test]

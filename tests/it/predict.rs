@@ -97,6 +97,19 @@ fn alone() {
             far.push(format!("{}: {:+.2}%", case.describe(), 100.0 * outcome.error()));
         }
     }
+    // Several trainings on one base.
+    let mut groups = 0;
+    for case in cases::draw(24, 17, &[64, 128, 200]) {
+        let Some((counted, predicted)) = case.run_together(ceilings::host()) else {
+            continue;
+        };
+        groups += 1;
+        let error = predicted.total() as f64 / counted as f64 - 1.0;
+        if error.abs() > TOLERANCE {
+            far.push(format!("{}, three together: {:+.2}%", case.describe(), 100.0 * error));
+        }
+    }
+    assert!(groups > 8, "{groups}");
     assert!(far.is_empty(), "{}", far.join("\n"));
 }
 
