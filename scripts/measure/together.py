@@ -147,7 +147,7 @@ def main():
         elif text not in open(args.check).read():
             sys.exit(f"{args.check} has another table than\n{text}")
         return
-    parser = arguments(__doc__, work="together", shape="135m", precisions="bf16,nf4", steps=6, length=256)
+    parser = arguments(__doc__, work="target/measure/together", shape="135m", precisions="bf16,nf4", steps=6, length=256)
     parser.add_argument("--rows", default="1,2")
     parser.add_argument("--counts", default="2,4,8,16")
     parser.add_argument("--pairs", type=int, default=2)

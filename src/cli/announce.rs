@@ -16,7 +16,11 @@ use crate::worker::Placement;
 const NAMED: usize = 4;
 
 /// What is known at once: the budget, a trial, the files, the workers.
-pub(super) fn plan_text(study: &Study, database: &DatabaseArgs, slots: &[Placement]) -> String {
+pub(super) fn plan_text(
+    study: &Study,
+    database: &DatabaseArgs,
+    (slots, together): (&[Placement], Option<String>),
+) -> String {
     let mut text = format!("study {}: {}", printable(&study.name), budget_text(study));
     let mut add = |name: &str, value: String| {
         // Writing to a string cannot fail.
@@ -39,6 +43,9 @@ pub(super) fn plan_text(study: &Study, database: &DatabaseArgs, slots: &[Placeme
     }
     if slots.len() > NAMED {
         add("", format!("and {} more workers", slots.len() - NAMED));
+    }
+    if let Some(together) = together {
+        add("", together);
     }
     if let Some(places) = track::places(study) {
         add("tracked", places);

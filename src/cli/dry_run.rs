@@ -64,12 +64,14 @@ pub(super) fn run(
             "phases": phases(study),
             "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workers": slots.iter().map(|slot| slot_text(study, slot)).collect::<Vec<_>>(),
+            "together": workers.together,
             "repeated": repeated,
             "next": next,
         });
         serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n"
     } else {
-        to_text(study, database, (&found, finished), &slots, (&repeated, &next))
+        let runs_on = (slots.as_slice(), workers.together_text());
+        to_text(study, database, (&found, finished), runs_on, (&repeated, &next))
     };
     write_result(&text)
 }
@@ -217,7 +219,7 @@ fn to_text(
     study: &Study,
     database: &DatabaseArgs,
     (found, finished): (&Found, usize),
-    slots: &[Placement],
+    (slots, together): (&[Placement], Option<String>),
     (repeated, next): (&[u64], &[Params]),
 ) -> String {
     let mut text = format!("study {} would run, and nothing was run\n", study.name);
@@ -251,6 +253,9 @@ fn to_text(
     add("a trial", phases(study));
     for slot in slots {
         add("", slot_text(study, slot));
+    }
+    if let Some(together) = together {
+        add("", together);
     }
     if let Some(places) = track::places(study) {
         add("tracked", places);

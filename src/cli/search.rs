@@ -256,7 +256,8 @@ async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Resul
     let say = |text: Option<String>| text.filter(|_| !args.json).into_iter().for_each(tell);
     let target = target::of_study(study)?;
     let slots = args.workers.slots(study)?;
-    say(Some(announce::plan_text(study, &args.database, &slots)));
+    let runs_on = (slots.as_slice(), args.workers.together_text());
+    say(Some(announce::plan_text(study, &args.database, runs_on)));
     let mut store = None;
     let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));
     let takes_long = data_bytes > QUICK_BYTES;

@@ -131,6 +131,16 @@ impl WorkerArgs {
         Ok(slots.swap_remove(0))
     }
 
+    /// For people: how many trials a worker trains at the same time, where it is more than one.
+    pub(super) fn together_text(&self) -> Option<String> {
+        (self.together > 1).then(|| {
+            format!(
+                "up to {} trials train together on a worker, where they share a base model and the memory holds them",
+                self.together
+            )
+        })
+    }
+
     /// Refuses trainings together where a worker's trials would meet those of another.
     ///
     /// # Errors

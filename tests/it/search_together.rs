@@ -107,6 +107,19 @@ fn losses_are_those_of_trials_alone_and_costs_are_measured_alone() {
 }
 
 #[test]
+fn a_dry_run_says_how_many_train_together() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("space.yaml"), space(RANKS)).unwrap();
+    let output = peft_tune(
+        folder.path(),
+        &["search", "space.yaml", "--together", "3", "--dry-run"],
+        None,
+    );
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("up to 3 trials train together on a worker"), "{text}");
+}
+
+#[test]
 fn only_trials_of_one_base_train_together() {
     let space =
         "space: {rank: [2, 4], micro_batch: 1, global_batch: 2, precision: [fp32, bf16]}\nbudget: {trials: 4}\n";

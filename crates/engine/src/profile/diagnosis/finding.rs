@@ -23,6 +23,8 @@ pub enum Rule {
     HostBound,
     /// Copies to and from the host go while the GPU computes nothing.
     CopiesNotOverlapped,
+    /// Updates on the host wait for the norm of all gradients, and follow no backward pass.
+    HostUpdatesWait,
     /// The kernels of a product stay far below what the GPU reaches.
     LowTensorCoreUse,
     /// Layers are run forward twice although the memory would hold what that saves.

@@ -14,6 +14,8 @@ use peft_tune_core::recipe::{Checkpointing, OptimizerOffload, Recipe};
 const MOST_WAITING: f64 = 0.1;
 /// Part of the step that copies may take by themselves.
 const MOST_COPYING: f64 = 0.05;
+/// Part of the step that updates on the host may take behind the backward pass.
+const MOST_UPDATING: f64 = 0.05;
 /// Part of the memory limit that may be filled by what a rule proposes.
 const MOST_FILLED: f64 = 0.9;
 
@@ -93,6 +95,38 @@ pub(super) fn copies_not_overlapped(evidence: &Evidence<'_>) -> Option<Finding> 
         ),
         change,
         gain: Some(gain),
+        verified: None,
+    })
+}
+
+pub(super) fn host_updates_wait(evidence: &Evidence<'_>) -> Option<Finding> {
+    timeline(evidence)?;
+    let recipe = evidence.recipe;
+    let unclipped = {
+        let mut unclipped = recipe.clone();
+        unclipped.optimizer.max_grad_norm = None;
+        unclipped
+    };
+    // Where something else keeps them waiting as well, clipping is not to blame.
+    let waits = !recipe.optimizer.offload.is_none() && recipe.updates_wait() && !unclipped.updates_wait();
+    let profile = evidence.profile;
+    let updating = profile.phase_share(StepPhase::Optimizer);
+    if !waits || updating <= MOST_UPDATING {
+        return None;
+    }
+    // The last layer's part has nothing left to go beside: at most what the backward pass takes is hidden.
+    let hidden = updating.min(profile.phase_share(StepPhase::Backward));
+    Some(Finding {
+        rule: Rule::HostUpdatesWait,
+        evidence: format!(
+            "updates on the host take {} of the step, and begin behind the backward pass: they wait for the norm of all gradients",
+            percent(updating)
+        ),
+        change: Change::Advice(
+            "clip no gradients (`max_grad_norm: null`), which changes the training: each layer is then updated while the next is computed"
+                .to_owned(),
+        ),
+        gain: Some(Gain::without(hidden)),
         verified: None,
     })
 }

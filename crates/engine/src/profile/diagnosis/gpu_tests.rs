@@ -6,7 +6,7 @@ use crate::profile::fixtures::{op, span, tree};
 use crate::profile::sample::HeldBy;
 use crate::profile::{Activity, ActivityKind, DeviceSample, GpuTimeline, SpanTiming, SpannedSteps};
 use crate::span::{Range, StepPhase};
-use peft_tune_core::recipe::{Checkpointing, OptimizerKind, OptimizerOffload, Recipe};
+use peft_tune_core::recipe::{Checkpointing, OptimizerKind, OptimizerOffload, Precision, Recipe};
 
 const MS: u64 = 1_000_000;
 
@@ -128,6 +128,33 @@ fn copies_count_where_no_kernel_runs_beside_them() {
     let change = exposed.finds(Rule::CopiesNotOverlapped).change;
     assert_eq!(change, Change::Checkpointing(Checkpointing::Full));
     copying(83 * MS).misses(Rule::CopiesNotOverlapped);
+}
+
+#[test]
+fn updates_on_the_host_wait_for_a_norm_that_nothing_else_asks_for() {
+    let mut waits = case(&kernels(99_000, 100_000));
+    waits.phase("optimizer").share = 0.2;
+    waits.recipe.optimizer.offload = OptimizerOffload::Host;
+    waits.recipe.optimizer.max_grad_norm = Some(1.0);
+    let backward = waits.phase("backward").share;
+    let finding = waits.finds(Rule::HostUpdatesWait);
+    assert!(
+        finding.evidence.starts_with("updates on the host take 20% of the step"),
+        "{finding:?}"
+    );
+    assert!(near(finding.gain, 0.2 / 0.8) && backward > 0.2, "{finding:?}");
+    // No more than the backward pass takes can be hidden.
+    waits.phase("backward").share = 0.1;
+    assert!(near(waits.finds(Rule::HostUpdatesWait).gain, 0.1 / 0.9));
+    waits.recipe.optimizer.max_grad_norm = None;
+    waits.misses(Rule::HostUpdatesWait);
+    // Gradients in F16 may overflow: all of them are waited for anyway.
+    waits.recipe.optimizer.max_grad_norm = Some(1.0);
+    waits.recipe.precision = Precision::Fp16;
+    waits.misses(Rule::HostUpdatesWait);
+    waits.recipe.precision = Precision::Bf16;
+    waits.recipe.optimizer.offload = OptimizerOffload::None;
+    waits.misses(Rule::HostUpdatesWait);
 }
 
 #[test]

@@ -28,13 +28,14 @@ pub use tuning::{Altering, Outcome, Ratio, Tried, Tuning, TuningBench, is_promis
 pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 19] = [
+const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 20] = [
     batching::data_bound,
     batching::short_rows,
     batching::small_micro_batch,
     gpu::launch_bound,
     gpu::host_bound,
     gpu::copies_not_overlapped,
+    gpu::host_updates_wait,
     gpu::low_tensor_core_use,
     memory::recomputes_with_room_left,
     memory::room_for_a_larger_micro_batch,
