@@ -51,7 +51,7 @@ struct Room {
     predictor: Predictor,
     workload: Workload,
     /// Absent where the system does not say.
-    most_bytes: Option<f64>,
+    memory_bytes: Option<u64>,
 }
 
 /// Trains all of them, as many at a time as the memory holds, and prints how it went.
@@ -171,30 +171,26 @@ impl Room {
             Some(gpu) => (Host::gpu(gpu.memory_bytes), Some(gpu.memory_bytes)),
             None => (ceilings::host(), usable_memory_bytes()),
         };
-        let machine = Machine::Unmeasured(host);
-        let most_bytes = memory_bytes.map(|bytes| bytes as f64 / (1.0 + machine.memory_margin()));
         Ok(Self {
-            predictor: Predictor::new(base.architecture().clone(), machine),
+            predictor: Predictor::new(base.architecture().clone(), Machine::Unmeasured(host)),
             workload: RowLengths::new(source.row_documents()).workload(recipe.batch.micro_batch),
-            most_bytes,
+            memory_bytes,
         })
     }
 
-    /// Bytes that these trainings are predicted to take together.
-    fn bytes(&self, recipes: &[&Recipe]) -> Result<f64, CliError> {
+    /// Whether the memory holds these trainings together.
+    fn holds(&self, recipes: &[&Recipe]) -> Result<bool, CliError> {
+        let Some(bytes) = self.memory_bytes else {
+            return Ok(true);
+        };
         let settings = recipes.iter().map(|recipe| Setting {
             recipe,
             workload: &self.workload,
         });
-        let bytes = self.predictor.predict_group(&settings.collect::<Vec<_>>());
-        Ok(bytes.map_err(CliError::bad_input)?.total() as f64)
-    }
-
-    fn holds(&self, recipes: &[&Recipe]) -> Result<bool, CliError> {
-        match self.most_bytes {
-            Some(most) => Ok(self.bytes(recipes)? <= most),
-            None => Ok(true),
-        }
+        let settings: Vec<Setting<'_>> = settings.collect();
+        self.predictor
+            .holds_group(&settings, bytes as f64)
+            .map_err(CliError::bad_input)
     }
 }
 

@@ -105,7 +105,9 @@ impl WorkerArgs {
     /// As [`WorkerArgs::slots`], a device that is not there, and one without the kernels.
     pub(super) fn check_devices(&self, study: &Study) -> Result<(), CliError> {
         let slots = self.slots(study)?;
-        self.check_together(study, &slots)?;
+        if !study.launcher.is_elsewhere() {
+            self.check_together(study, &slots)?;
+        }
         let kernels = self.kernels.form();
         if study.backend != Backend::Native || study.launcher.is_elsewhere() {
             return Ok(());
@@ -175,10 +177,14 @@ impl WorkerArgs {
         let program = std::env::current_exe().map_err(CliError::failed)?;
         let words = LaunchCommand::new(&study.launcher, &program, std::process::id());
         let slots = match study.launcher.is_elsewhere() {
-            true => Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from)),
+            true => {
+                let slots =
+                    Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from));
+                self.check_together(study, &slots)?;
+                slots
+            }
             false => self.slots(study)?,
         };
-        self.check_together(study, &slots)?;
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);

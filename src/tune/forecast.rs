@@ -200,9 +200,8 @@ impl Forecast {
         let settings: Vec<Setting<'_>> = settings
             .map(|(recipe, workload)| Setting { recipe, workload })
             .collect();
-        let most = self.device_bytes.unwrap_or(f64::INFINITY) / (1.0 + self.predictor.machine().memory_margin());
-        let bytes = self.predictor.predict_group(&settings);
-        bytes.is_ok_and(|bytes| bytes.total() as f64 <= most)
+        let bytes = self.device_bytes.unwrap_or(f64::INFINITY);
+        self.predictor.holds_group(&settings, bytes).unwrap_or(false)
     }
 
     /// The sampled values that can change the cost.

@@ -17,7 +17,7 @@ use super::trial_group::{Around, Broken, Joined, Member, TrialGroup, may_share, 
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialNumber, TrialState, with_causes};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
@@ -158,19 +158,20 @@ impl Runner for Session {
         let mut group = TrialGroup::default();
         let mut next = Some(request);
         loop {
-            while let Some(request) = next.take() {
+            if let Some(request) = next.take() {
                 let began = Instant::now();
                 let member = self.begin(request, &group, control, emit)?;
                 group.wait(began.elapsed());
                 member.into_iter().for_each(|member| group.join(member));
-                // Without a group the next one comes as this one did.
-                next = if group.is_empty() { None } else { more() };
-            }
-            if group.is_empty() {
+            } else if !group.is_empty() {
+                self.step_group(&mut group, control, emit)?;
+            } else {
                 break;
             }
-            self.step_group(&mut group, control, emit)?;
-            next = if group.is_empty() { None } else { more() };
+            // Without a group the next one comes as this one did.
+            if !group.is_empty() {
+                next = more();
+            }
         }
         HostMemory::set_limit(None);
         Ok(())
@@ -209,7 +210,7 @@ impl Session {
         HostMemory::set_limit(None);
         self.limit.set(None);
         let outcome = match outcome {
-            Ok(Ok(Some((recipe, plan, loaded, training)))) => {
+            Ok(Ok(Some((loaded, training)))) => {
                 return Ok(Some(Member {
                     joined: Joined {
                         request,
@@ -217,8 +218,6 @@ impl Session {
                         started,
                         waited,
                     },
-                    recipe,
-                    plan,
                     training,
                     metrics,
                     beside: 0,
@@ -260,8 +259,8 @@ impl Session {
             Ok(Err(Broken::DeviceLost { message, is_kernels })) => {
                 let fault = is_kernels.then(|| message.clone());
                 group
-                    .requests()
-                    .for_each(|request| emit(kernels_of(request.number, fault.clone())));
+                    .numbers()
+                    .for_each(|number| emit(kernels_of(number, fault.clone())));
                 return Err(std::io::Error::other(message));
             }
             Ok(Err(Broken::All(reason))) => group.give_back(&reason, emit),
@@ -280,7 +279,7 @@ impl Session {
         (control, waited): (&Control, &Cell<Duration>),
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
-    ) -> Result<Option<(Recipe, TrainPlan, Loaded, Training)>, Interruption> {
+    ) -> Result<Option<(Loaded, Training)>, Interruption> {
         if let Some(kernels) = request.kernels {
             set_kernels(kernels);
         }
@@ -315,9 +314,7 @@ impl Session {
                 joins: control.trains_together() && joins(request, &loaded) && group.takes(recipe),
             };
             let training = run.run(plan, emit, metrics)?;
-            Ok(training
-                .zip(plan.train.clone())
-                .map(|(training, plan)| (recipe.clone(), plan, loaded, training)))
+            Ok(training.map(|training| (loaded, training)))
         });
         self.kept.fp32_accuracies = fp32_accuracies.into_inner();
         if !matches!(ended, Ok(Some(_))) {

@@ -16,7 +16,7 @@ use super::session::{Fp32Key, Loaded, kernels_of, state_of};
 use super::trial::{Interruption, Training, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialPlan};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialPlan};
 use peft_tune_engine::data::MicroBatch;
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::{StepEvent, Together, TrainError, Trainer};
@@ -63,11 +63,15 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// The trial as one that runs alone is seen. Only trials with a recipe join.
-    fn run<'a>(&'a self, recipe: &'a Recipe, around: &Around<'a>) -> TrialRun<'a> {
+    fn parts(&self) -> (&Recipe, &TrialPlan) {
+        parts(&self.request).expect("only trials of recipes join")
+    }
+
+    /// The trial as one that runs alone is seen.
+    fn run<'a>(&'a self, around: &Around<'a>) -> TrialRun<'a> {
         TrialRun {
             request: &self.request,
-            recipe,
+            recipe: self.parts().0,
             loaded: &self.loaded,
             fp32_accuracies: around.fp32_accuracies,
             control: around.control,
@@ -87,8 +91,6 @@ impl Joined {
 /// A trial whose training is under way.
 pub(super) struct Member {
     pub(super) joined: Joined,
-    pub(super) recipe: Recipe,
-    pub(super) plan: TrainPlan,
     pub(super) training: Training,
     pub(super) metrics: Metrics,
     /// The most others so far.
@@ -119,7 +121,7 @@ impl TrialGroup {
     /// Whether `recipe` may train beside those that are here.
     pub(super) fn takes(&self, recipe: &Recipe) -> bool {
         let mut others = self.members.iter();
-        others.all(|other| recipe.check_shares_base(&other.recipe).is_ok())
+        others.all(|other| recipe.check_shares_base(other.joined.parts().0).is_ok())
     }
 
     pub(super) fn join(&mut self, member: Member) {
@@ -156,9 +158,8 @@ impl TrialGroup {
         }
     }
 
-    /// What is told of the trials that a kernel took with it.
-    pub(super) fn requests(&self) -> impl Iterator<Item = &TrialRequest> {
-        self.members.iter().map(|member| &member.joined.request)
+    pub(super) fn numbers(&self) -> impl Iterator<Item = TrialNumber> {
+        self.members.iter().map(|member| member.joined.request.number)
     }
 
     /// One step of all, with the evaluations behind it; trials that end are told and leave.
@@ -179,14 +180,9 @@ impl TrialGroup {
             if ends[index].is_some() {
                 continue;
             }
-            let Member {
-                joined,
-                recipe,
-                training,
-                ..
-            } = member;
+            let Member { joined, training, .. } = member;
             let mut emit = with_faults(&joined.request, around.fault, emit);
-            let trial = joined.run(recipe, around);
+            let trial = joined.run(around);
             let took = event
                 .map_err(|error| failure(error, Phase::Train))
                 .and_then(|mut event| {
@@ -215,7 +211,8 @@ impl TrialGroup {
     /// The step itself, whose time all share.
     fn train(&mut self, batches: &[(Vec<MicroBatch>, f64)]) -> Result<Vec<Result<StepEvent, TrainError>>, Broken> {
         let (began, count) = (Instant::now(), self.members.len());
-        let passes = passes_of(&mut self.passes, &self.members)?;
+        let trainers = self.members.iter().map(|member| &member.training.run.trainer);
+        let passes = Together::kept(&mut self.passes, trainers).map_err(broken)?;
         let mut trainers: Vec<&mut Trainer> = self
             .members
             .iter_mut()
@@ -253,10 +250,11 @@ impl TrialGroup {
         }
         for (member, _) in self.members.iter().zip(&due).filter(|(_, due)| **due) {
             let mut emit = with_faults(&member.joined.request, around.fault, emit);
-            member.joined.run(&member.recipe, around).evaluates(&mut emit);
+            member.joined.run(around).evaluates(&mut emit);
         }
         let began = Instant::now();
-        let passes = passes_of(&mut self.passes, &self.members)?;
+        let trainers = self.members.iter().map(|member| &member.training.run.trainer);
+        let passes = Together::kept(&mut self.passes, trainers).map_err(broken)?;
         let trainers: Vec<&Trainer> = self.members.iter().map(|member| &member.training.run.trainer).collect();
         let held_out = self.members.iter().zip(&due);
         let held_out: Vec<Option<&[MicroBatch]>> = held_out
@@ -272,13 +270,12 @@ impl TrialGroup {
             let Some(found) = found else { continue };
             let Member {
                 joined,
-                recipe,
                 training,
                 metrics,
                 ..
             } = member;
             let mut emit = with_faults(&joined.request, around.fault, emit);
-            let trial = joined.run(recipe, around);
+            let trial = joined.run(around);
             let found = found.map_err(|error| failure(error, Phase::Evaluate));
             let told = found.and_then(|mut evaluation| {
                 evaluation.seconds /= count as f64;
@@ -300,18 +297,17 @@ impl TrialGroup {
             self.passes = None;
             let Member {
                 joined,
-                recipe,
-                plan,
                 training,
                 mut metrics,
                 beside,
             } = member;
             let number = joined.request.number;
             let mut emit = with_faults(&joined.request, around.fault, emit);
-            let trial = joined.run(&recipe, around);
-            let outcome = match end {
-                Some(interruption) => Err(trial.with_memory(interruption)),
-                None => trial.end_training(training, &plan, &mut emit, &mut metrics),
+            let trial = joined.run(around);
+            let outcome = match (end, &joined.parts().1.train) {
+                (Some(interruption), _) => Err(trial.with_memory(interruption)),
+                (None, Some(plan)) => trial.end_training(training, plan, &mut emit, &mut metrics),
+                (None, None) => Ok(()),
             };
             if beside > 0 {
                 metrics.insert(BESIDE, beside as f64);
@@ -324,15 +320,6 @@ impl TrialGroup {
         }
         self.members = staying;
     }
-}
-
-/// The passes of all who are here.
-fn passes_of<'p>(passes: &'p mut Option<Together>, members: &[Member]) -> Result<&'p mut Together, Broken> {
-    if passes.is_none() {
-        let trainers: Vec<&Trainer> = members.iter().map(|member| &member.training.run.trainer).collect();
-        *passes = Some(Together::new(&trainers).map_err(broken)?);
-    }
-    Ok(passes.as_mut().expect("they have just been made"))
 }
 
 /// What an error of all of them means.

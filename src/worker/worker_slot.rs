@@ -142,6 +142,9 @@ impl WorkerSlot {
 
     /// Whether a trial can train beside those that are here, as `together` allows.
     pub(super) fn takes_beside(&self, request: &TrialRequest, together: &TrainTogether) -> bool {
+        if self.trials.is_empty() || self.trials.len() >= together.most {
+            return false;
+        }
         let Some((recipe, _)) = parts(request).filter(|_| may_share(request)) else {
             return false;
         };
@@ -152,7 +155,7 @@ impl WorkerSlot {
                 _ => return false,
             }
         }
-        recipes.len() > 1 && recipes.len() <= together.most && together.fits(&recipes)
+        together.fits(&recipes)
     }
 
     /// Leaves its device to the trial of another slot. Its own process ends, since what that holds would be missing there.
@@ -326,8 +329,7 @@ impl WorkerSlot {
                 message: reason_text(&reason),
             });
         }
-        let (sent, unsent): (Vec<_>, Vec<_>) = self.trials.drain(..).partition(|trial| trial.sent);
-        self.trials = unsent;
+        let sent = self.take_sent();
         // Of several, nobody knows which took the others along: each is run again, alone.
         let of_several = sent.len() > 1;
         let events = sent.iter().map(|trial| match may_be_repeated || of_several {
@@ -345,8 +347,7 @@ impl WorkerSlot {
         };
         tracing::warn!(worker = self.placement.number, ?overdue, "ended a worker");
         self.close();
-        let (sent, unsent): (Vec<_>, Vec<_>) = self.trials.drain(..).partition(|trial| trial.sent);
-        self.trials = unsent;
+        let sent = self.take_sent();
         let beside = |trial: &Current| {
             trial.lost(FailReason::Crashed {
                 phase: trial.phase,
@@ -356,6 +357,11 @@ impl WorkerSlot {
         let number = overdue.number();
         let others = sent.iter().filter(|trial| trial.request.number != number).map(beside);
         others.chain([overdue.clone()]).collect()
+    }
+
+    /// Takes out the trials that the worker had.
+    fn take_sent(&mut self) -> Vec<Current> {
+        self.trials.extract_if(.., |trial| trial.sent).collect()
     }
 
     /// What becomes of the first trial for which the worker has to end.

@@ -48,6 +48,15 @@ impl Predictor {
         }
         Ok(bytes)
     }
+
+    /// Whether so many bytes hold `settings` at once, with room for the prediction's error.
+    ///
+    /// # Errors
+    /// As for [`Predictor::predict_group`].
+    pub fn holds_group(&self, settings: &[Setting<'_>], memory_bytes: f64) -> Result<bool, PredictError> {
+        let most = memory_bytes / (1.0 + self.machine().memory_margin());
+        Ok(self.predict_group(settings)?.total() as f64 <= most)
+    }
 }
 
 /// `count` micro-batches of this shape as one.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::training::{AfterStep, TrainingRun};
 use super::{Ending, Outcome, RunError};
 use crate::data::{MicroBatch, Prefetch};
-use crate::{StepObserver, Together, TrainError, Trainer};
+use crate::{StepObserver, Together, Trainer};
 
 /// Trainings under way whose rows go through the frozen weights together. Each ends as it would alone; others may join at any time.
 #[derive(Default)]
@@ -82,7 +82,8 @@ impl<'a> RunGroup<'a> {
         };
         let batches: Vec<Vec<MicroBatch>> = self.members.iter_mut().map(next).collect();
         let data = waiting.elapsed().as_secs_f64();
-        let passes = passes_of(&mut self.passes, &self.members)?;
+        let trainers = self.members.iter().map(|member| &member.run.trainer);
+        let passes = Together::kept(&mut self.passes, trainers)?;
         let mut trainers: Vec<&mut Trainer> = self.members.iter_mut().map(|member| &mut member.run.trainer).collect();
         let batches: Vec<&[MicroBatch]> = batches.iter().map(Vec::as_slice).collect();
         let events = passes.step(&mut trainers, &batches)?;
@@ -113,7 +114,8 @@ impl<'a> RunGroup<'a> {
         if !after.iter().any(is_due) {
             return Ok(());
         }
-        let passes = passes_of(&mut self.passes, &self.members)?;
+        let trainers = self.members.iter().map(|member| &member.run.trainer);
+        let passes = Together::kept(&mut self.passes, trainers)?;
         let trainers: Vec<&Trainer> = self.members.iter().map(|member| &member.run.trainer).collect();
         let held_out = self.members.iter().zip(after.iter());
         let held_out: Vec<Option<&[MicroBatch]>> = held_out
@@ -147,13 +149,4 @@ impl<'a> RunGroup<'a> {
         }
         Ok(ended)
     }
-}
-
-/// The passes of all who are here.
-fn passes_of<'p>(passes: &'p mut Option<Together>, members: &[Member<'_>]) -> Result<&'p mut Together, TrainError> {
-    if passes.is_none() {
-        let trainers: Vec<&Trainer> = members.iter().map(|member| &member.run.trainer).collect();
-        *passes = Some(Together::new(&trainers)?);
-    }
-    Ok(passes.as_mut().expect("they have just been made"))
 }

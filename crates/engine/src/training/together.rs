@@ -106,6 +106,21 @@ impl Together {
         })
     }
 
+    /// Those that are kept, or new ones of `trainers` where nothing is.
+    ///
+    /// # Errors
+    /// As for [`Together::new`].
+    pub fn kept<'p, 't>(
+        kept: &'p mut Option<Self>,
+        trainers: impl Iterator<Item = &'t Trainer>,
+    ) -> Result<&'p mut Self, TrainError> {
+        let passes = match kept.take() {
+            Some(passes) => passes,
+            None => Self::new(&trainers.collect::<Vec<_>>())?,
+        };
+        Ok(kept.insert(passes))
+    }
+
     /// One optimizer step of each of `trainers`, which are those that this was made of, on its own global batch. A training that cannot
     /// take its step has its error, and the others step all the same. The seconds of a step are those of all.
     ///
