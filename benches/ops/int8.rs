@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
 use peft_tune_core::recipe::ActivationQuantization;
 use peft_tune_kernels::ops::matmul::{self, Factor, QuantizedMatrix, Term};
-use peft_tune_kernels::quant::{Int8, Int8Blocks, Nf4, Quantized};
+use peft_tune_kernels::quant::{ByteRows, Int8, Int8Blocks, Nf4, Quantized};
 
 use crate::{LARGE, TOKENS, operations};
 
@@ -47,6 +47,10 @@ impl<W: Quantized + std::fmt::Debug + Sync> QuantizedMatrix for Coded<W> {
 
     fn dense(&self, dtype: DType) -> Result<Tensor> {
         self.codes.dequantize(dtype)
+    }
+
+    fn fill_byte_rows(&self, into: &ByteRows<'_>) -> Result<()> {
+        self.codes.launch_byte_rows(0..self.codes.shape().0, into)
     }
 
     fn fill(&self, into: &Tensor) -> Result<()> {

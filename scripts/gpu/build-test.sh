@@ -45,6 +45,6 @@ LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
 # The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
 if [ $# = 0 ]; then
-  set -- self doctor memory train offload hopper traps forms products sums ada turing graphs search samples ceilings inference
+  set -- self doctor memory train offload bytes hopper traps forms products sums ada turing graphs search samples ceilings inference
 fi
 scripts/gpu/stand-in-test.sh "$@"

@@ -484,6 +484,38 @@ part_launches() {
 }
 
 # Quantized weights take adapters' products along where that was timed to be faster, which the device's file keeps, and not where it was not.
+# Activations in 8 bits: as on the CPU, whose weights have a scale for each 64 values where a GPU's have one for a row or column.
+part_bytes() {
+  local precision kind name
+  for precision in int8 nf4; do
+    for kind in int8_forward int8_both; do
+      name="bytes-$precision-$kind"
+      recipe "$name" $precision none adamw 6
+      echo "activation_quantization: $kind" >> "$folder/$name.yaml"
+      STAND_IN_GPU_TIMES=1 train "$name" 1e-2
+      # Gradients of inputs take the weight's columns, and no weight is widened any more.
+      grep -q round_rows_bf16 "$folder/log" || die "$name: no product of bytes"
+      if [ $kind = int8_both ]; then
+        grep -q "byte_columns_${precision}" "$folder/log" || die "$name: no gradient in bytes"
+        ! grep -q "widen_$precision" "$folder/log" || die "$name: a weight is widened"
+      else
+        ! grep -q byte_columns "$folder/log" || die "$name: a gradient in bytes"
+      fi
+    done
+  done
+  space bytes 2 '[int8, nf4]' 6 '' ', activation_quantization: [none, int8_forward, int8_both]'
+  quietly "$program" search "$folder/bytes.yaml" --devices 0
+  ended bytes "state = 'complete'" 6
+  "$program" query --format csv "select count(*) from trial_prediction where study = 'bytes' and metric = 'peak_memory' and abs(error) < 0.02" |
+    tail -1 | grep -qx 6 || { "$program" query "select * from trial_prediction" >&2 && die "memory is predicted more than 2% wrong"; }
+  # Captured in graphs, to the same bits, and by plain tensor ops.
+  losses bytes-int8-int8_both "$folder/losses-bytes"
+  train bytes-int8-int8_both 1e-2 --kernels graphs
+  losses bytes-int8-int8_both "$folder/losses-graphs"
+  cmp "$folder/losses-bytes" "$folder/losses-graphs" || die "graphs have other losses"
+  train bytes-int8-int8_both 1e-2 --kernels reference
+}
+
 part_sums() {
   local kept="$folder/sums-kernels" precision one far
   mkdir -p "$kept"
@@ -789,7 +821,7 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory launches train offload mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
+  parts=(self doctor memory launches train offload bytes mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
     ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"

@@ -117,11 +117,19 @@ fn the_language_model_of_a_multimodal_checkpoint_is_planned() {
     assert_eq!(plain.unwrap()["memory_by_part"]["base_weights"], 2 * 3_880_263_168_u64);
 }
 
-/// Products of bytes have no kernels for a GPU: such settings are told by name, and no plan has one.
+/// Qwen3-30B-A3B.
+const MIXTURE_30B: &str = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
+    "decoder_sparse_step": 1, "mlp_only_layers": []}"#;
+
+/// Experts have no products of bytes on a GPU: such settings are told by name, and no plan has one.
 #[test]
-fn activations_in_eight_bits_are_no_settings_of_a_gpu() {
-    let folder = study_of(GEMMA_2_9B);
-    let because = "`activation_quantization: int8_both` runs on the CPU only so far; set it to none";
+fn activations_of_experts_in_eight_bits_are_no_settings_of_a_gpu() {
+    let folder = study_of(MIXTURE_30B);
+    let because =
+        "`activation_quantization: int8_both` has no kernels on a GPU for the experts of a mixture; set it to none";
     let some = SPACE.replace(
         "  precision: [bf16, nf4]\n",
         "  precision: nf4\n  activation_quantization: [none, int8_both]\n",
@@ -160,12 +168,28 @@ fn activations_in_eight_bits_are_no_settings_of_a_gpu() {
     assert!(!output.status.success() && said.contains(because), "{said}");
 }
 
-/// Qwen3-30B-A3B.
-const MIXTURE_30B: &str = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
-    "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
-    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
-    "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false,
-    "decoder_sparse_step": 1, "mlp_only_layers": []}"#;
+/// Other models have: a plan says what they spare.
+#[test]
+fn activations_in_eight_bits_are_settings_of_a_gpu() {
+    let folder = study_of(GEMMA_2_9B);
+    let space = SPACE.replace(
+        "  precision: [bf16, nf4]\n",
+        "  precision: int8\n  activation_quantization: [none, int8_forward, int8_both]\n",
+    );
+    std::fs::write(folder.path().join("space.yaml"), &space).unwrap();
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    assert!(plan["impossible_because"].is_null(), "{plan:#}");
+    let throughput = |activations: &str| {
+        let settings = plan["settings"].as_array().unwrap().iter();
+        let of = settings.filter(|one| one["params"]["activation_quantization"] == activations);
+        of.map(|one| one["throughput"].as_f64().unwrap()).fold(0.0, f64::max)
+    };
+    let [none, forward, both] = ["none", "int8_forward", "int8_both"].map(throughput);
+    assert!(
+        none > 0.0 && forward > none && both > forward,
+        "{none} {forward} {both}"
+    );
+}
 
 #[test]
 fn a_mixture_s_plan_says_what_crowding_at_experts_costs() {

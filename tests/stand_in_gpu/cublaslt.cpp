@@ -172,7 +172,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *found = 0;
     const Description& asked = description(product);
     const Preference& allowed = **reinterpret_cast<Preference**>(preference);
-    if (asked.compute != CUBLAS_COMPUTE_32F || asked.scale != CUDA_R_32F) fail("a product with sums of type %d", int(asked.compute));
+    bool of_bytes = asked.compute == CUBLAS_COMPUTE_32I && asked.scale == CUDA_R_32I;
+    if (!of_bytes && (asked.compute != CUBLAS_COMPUTE_32F || asked.scale != CUDA_R_32F))
+        fail("a product with sums of type %d", int(asked.compute));
+    if (of_bytes != (layout(a).type == CUDA_R_8I) || of_bytes != (layout(b).type == CUDA_R_8I) || of_bytes != (layout(c).type == CUDA_R_32I))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    // Bytes are taken with sums along both operands' columns in memory only, and with rows of whole words.
+    if (of_bytes && (asked.transposed[0] != CUBLAS_OP_T || asked.transposed[1] != CUBLAS_OP_N || layout(a).leading % 4 ||
+                     layout(b).leading % 4 || layout(a).rows % 4 || layout(c).rows % 4))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (wanted < 1 || std::memcmp(&layout(c), &layout(d), sizeof(Layout))) return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_valid(product_of(asked, layout(a), layout(b), layout(c)))) return CUBLAS_STATUS_INVALID_VALUE;
     if (allowed.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
@@ -219,8 +227,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     whole.a.start = reinterpret_cast<CUdeviceptr>(a);
     whole.b.start = reinterpret_cast<CUdeviceptr>(b);
     whole.c.start = reinterpret_cast<CUdeviceptr>(d);
-    whole.alpha = *static_cast<const float*>(alpha);
-    whole.beta = *static_cast<const float*>(beta);
+    auto factor = [&](const void* place) -> double {
+        if (asked.scale == CUDA_R_32I) return *static_cast<const int32_t*>(place);
+        return *static_cast<const float*>(place);
+    };
+    whole.alpha = factor(alpha);
+    whole.beta = factor(beta);
     if (c != d) whole.added = reinterpret_cast<CUdeviceptr>(c);
     put_product(reinterpret_cast<CUstream>(stream), whole, ("cublasLtMatmul " + std::to_string(number)).c_str());
     if (long longer = times()[number - 1]) put(reinterpret_cast<CUstream>(stream), "product's time", [=] { usleep(longer); });

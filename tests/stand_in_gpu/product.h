@@ -1,4 +1,4 @@
-// Matrix products of the stand-ins for cuBLAS and cuBLASLt: by columns, with F32 sums (F64 for F64), checked before they are queued.
+// Matrix products of the stand-ins for cuBLAS and cuBLASLt: by columns, with F32 sums (F64 for F64, whole numbers for bytes), checked before they are queued.
 #pragma once
 
 #include "driver.h"
@@ -27,9 +27,11 @@ struct Product {
 
 inline size_t size_of(cudaDataType type) {
     switch (type) {
+    case CUDA_R_8I: return 1;
     case CUDA_R_16F:
     case CUDA_R_16BF: return 2;
-    case CUDA_R_32F: return 4;
+    case CUDA_R_32F:
+    case CUDA_R_32I: return 4;
     case CUDA_R_64F: return 8;
     default: fail("a product of elements of type %d", int(type));
     }
@@ -50,6 +52,8 @@ inline uint32_t bits_of(float value) {
 inline double read(const Operand& operand, const char* start, size_t index) {
     if (operand.type == CUDA_R_64F) return reinterpret_cast<const double*>(start)[index];
     if (operand.type == CUDA_R_32F) return reinterpret_cast<const float*>(start)[index];
+    if (operand.type == CUDA_R_8I) return reinterpret_cast<const int8_t*>(start)[index];
+    if (operand.type == CUDA_R_32I) return reinterpret_cast<const int32_t*>(start)[index];
     uint16_t bits = reinterpret_cast<const uint16_t*>(start)[index];
     if (operand.type == CUDA_R_16BF) return from_bits(uint32_t{bits} << 16);
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -77,6 +81,7 @@ inline uint16_t to_half(float value) {
 inline void write(const Operand& operand, char* start, size_t index, double value) {
     if (operand.type == CUDA_R_64F) reinterpret_cast<double*>(start)[index] = value;
     else if (operand.type == CUDA_R_32F) reinterpret_cast<float*>(start)[index] = value;
+    else if (operand.type == CUDA_R_32I) reinterpret_cast<int32_t*>(start)[index] = int32_t(value);
     else if (operand.type == CUDA_R_16F) reinterpret_cast<uint16_t*>(start)[index] = to_half(value);
     else {
         uint32_t bits = bits_of(value);
@@ -151,7 +156,8 @@ inline void put_product(CUstream stream, const Product& product, const char* nam
     }
     auto work = [product] {
         for (int batch = 0; batch < product.batches; batch++) {
-            if (product.c.type == CUDA_R_64F) multiply<double>(product, batch);
+            // Sums of bytes are whole numbers, which F64 holds.
+            if (product.c.type == CUDA_R_64F || product.c.type == CUDA_R_32I) multiply<double>(product, batch);
             else multiply<float>(product, batch);
         }
     };
@@ -161,7 +167,7 @@ inline void put_product(CUstream stream, const Product& product, const char* nam
     put(queue_of(stream), Operation{name, work, nullptr, nullptr, nullptr, 0, Operation::KERNEL, 0,
                                            detail("%lld x %lld of %lld, beta %g, %zu and %zu bytes", product.c.rows, product.c.columns, depth, product.beta,
                                                   size_of(product.a.type), size_of(product.c.type)),
-                                           flops, size_of(product.a.type) == 2});
+                                           flops, size_of(product.a.type) <= 2});
 }
 
 } // namespace stand_in

@@ -60,9 +60,13 @@ pub enum TrainError {
     LatentOnGpu { family: &'static str },
 
     #[error(
-        "`activation_quantization: {activations}` runs on the CPU only so far; name `cpu` as the device, or take it out of the recipe"
+        "`activation_quantization: {activations}` has no kernels on a GPU for the experts of `{family}`; name `cpu` as the device, or \
+         take it out of the recipe"
     )]
-    ActivationsOnGpu { activations: ActivationQuantization },
+    ActivationsOfExperts {
+        activations: ActivationQuantization,
+        family: &'static str,
+    },
 
     #[error("`weight_sparsity: {sparsity}` runs on the CPU only so far; name `cpu` as the device, or set it to none")]
     SparsityOnGpu { sparsity: WeightSparsity },

@@ -219,6 +219,100 @@ pub mod int8 {
     }
 }
 
+/// Products of bytes on a GPU: the weight as codes with one scale for each column of the result, rows of the left operand as codes, and
+/// their sums as whole numbers, which a pass of its own scales and rounds.
+pub mod device_int8 {
+    use super::super::scratch::{Buffer, ThreadScratch};
+
+    /// Bytes of which the rows of operands and results are multiples: what the library's fastest forms want.
+    const ALIGNMENT: usize = 16;
+    /// Rows of a tile of the library's.
+    const TILE: usize = 128;
+    /// Bytes of the sums that exist at a time: more of them would be read from memory by the pass that scales them, fewer leave
+    /// multiprocessors idle.
+    const SUMS_BYTES: usize = 64 << 20;
+    /// Bands of a weight's rows, whose largest values are found side by side where its columns become rows of codes.
+    pub const BANDS: usize = 32;
+    /// Longest sum that 32 bits hold whatever the codes.
+    pub const LONGEST: usize = i32::MAX as usize / (127 * 127);
+
+    /// Sizes of the operands of one product (rows, columns, depth).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Operands {
+        /// Rows of the left operand that are multiplied at once.
+        pub rows: usize,
+        /// Columns of the result, with those that are padding.
+        pub columns: usize,
+        /// Codes of a row, with those that are padding.
+        pub depth: usize,
+    }
+
+    impl Operands {
+        pub fn new([rows, columns, depth]: [usize; 3]) -> Self {
+            let columns = columns.next_multiple_of(ALIGNMENT);
+            let most = (SUMS_BYTES / (4 * columns.max(1)) / TILE).max(1) * TILE;
+            Self {
+                rows: rows.min(most),
+                columns,
+                depth: depth.next_multiple_of(ALIGNMENT),
+            }
+        }
+
+        /// Bytes of the codes of both operands.
+        pub fn codes(&self) -> usize {
+            (self.rows + self.columns) * self.depth
+        }
+
+        /// Sums of 4 bytes.
+        pub fn sums(&self) -> usize {
+            self.rows * self.columns
+        }
+
+        /// Scales of 4 bytes: of columns, of rows and, behind them, room for the largest values of bands.
+        pub fn scales(&self) -> usize {
+            self.columns * (1 + BANDS) + self.rows
+        }
+
+        /// Asks for what the process keeps.
+        pub fn keep(&self, kept: &mut ThreadScratch) {
+            kept.ask(Buffer::DeviceCodes, self.codes());
+            kept.ask(Buffer::DeviceSums, 4 * self.sums());
+            kept.ask(Buffer::DequantizedF32, 4 * self.scales());
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn sums_stay_within_their_room_and_rows_are_whole_tiles() {
+            let of = |sizes| Operands::new(sizes);
+            assert_eq!(
+                of([8192, 14336, 4096]),
+                Operands {
+                    rows: 1152,
+                    columns: 14336,
+                    depth: 4096
+                }
+            );
+            assert_eq!(
+                of([7, 33, 20]),
+                Operands {
+                    rows: 7,
+                    columns: 48,
+                    depth: 32
+                }
+            );
+            for columns in [1, 4096, 14336, 128_256, 1 << 20] {
+                let operands = of([1 << 20, columns, 64]);
+                assert_eq!(operands.rows % TILE, 0);
+                assert!(4 * operands.sums() <= SUMS_BYTES.max(4 * TILE * operands.columns));
+            }
+        }
+    }
+}
+
 /// Products on AMX, in MR micro-panels of 32 rows and NR micro-panels of 32 columns.
 pub mod amx {
     use super::LINE_BYTES;

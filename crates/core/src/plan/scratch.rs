@@ -34,10 +34,14 @@ pub enum Buffer {
     ThinSums,
     /// A quantized weight, dequantized as a whole to 16 bits or to F32: on a GPU.
     Dequantized,
+    /// In F32, or the scales of products of bytes.
     DequantizedF32,
+    /// Codes of both operands of a product of bytes, and its sums: on a GPU.
+    DeviceCodes,
+    DeviceSums,
 }
 
-const BUFFERS: usize = Buffer::DequantizedF32 as usize + 1;
+const BUFFERS: usize = Buffer::DeviceSums as usize + 1;
 /// Buffers from here on are there once and not for each thread.
 const FIRST_SHARED: usize = Buffer::AmxLeft as usize;
 

@@ -117,6 +117,7 @@ impl Ceilings {
             matrix: rate(Precision::Bf16).unwrap_or(f32),
             f32,
             has_bf16: true,
+            byte_rate: 2.0,
             source: "measured on this machine",
         }
     }

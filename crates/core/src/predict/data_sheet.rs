@@ -3,6 +3,8 @@
 //! Dense rates, sparsity not counted; `matrix` is the tensor cores' rate in BF16 (FP16 where the device has no BF16),
 //! `f32` that of the plain FP32 units, which fp32 training without TF32 runs on.
 //!
+//! Bytes (INT8 TOPS) go by the same sheets: twice `matrix`, four times on GeForce, whose `matrix` is half of what the units could.
+//!
 //! Sources, all NVIDIA: A100 datasheet (2021), H100 datasheet (2023), H200 datasheet (2024), L4 and L40S datasheets (2023),
 //! A10 datasheet (2021), RTX A6000 datasheet (2021), RTX 6000 Ada datasheet (2023), GA102 whitepaper v2 (3090), Ada GPU
 //! architecture whitepaper v2 (4090), RTX Blackwell whitepaper (5090), T4 datasheet (2019), V100 datasheet (2020),
@@ -26,6 +28,8 @@ pub struct DataSheet {
     pub f32: f64,
     /// Whether the matrix units take BF16.
     pub has_bf16: bool,
+    /// Times the rate of `matrix` at which signed bytes are multiplied.
+    pub byte_rate: f64,
     pub source: &'static str,
 }
 
@@ -53,6 +57,7 @@ const fn sheet(name: &'static str, gib: u64, gb_per_s: f64, matrix: f64, f32: f6
         matrix: matrix * 1e12,
         f32: f32 * 1e12,
         has_bf16: true,
+        byte_rate: 2.0,
         source,
     }
 }
@@ -62,6 +67,11 @@ const fn without_bf16(sheet: DataSheet) -> DataSheet {
         has_bf16: false,
         ..sheet
     }
+}
+
+/// Where 16 bits are summed in F32 at half the rate of the units, or bytes have none.
+const fn with_byte_rate(byte_rate: f64, sheet: DataSheet) -> DataSheet {
+    DataSheet { byte_rate, ..sheet }
 }
 
 /// The table. GB/s, then TFLOP/s of matrix units and of FP32.
@@ -115,40 +125,55 @@ pub const DEVICES: [DataSheet; 20] = [
         91.1,
         "NVIDIA RTX 6000 Ada datasheet, 2023",
     ),
-    sheet("RTX 3090", 24, 936.0, 71.0, 35.6, "NVIDIA GA102 whitepaper v2, table 9"),
-    sheet(
-        "RTX 4090",
-        24,
-        1008.0,
-        165.2,
-        82.6,
-        "NVIDIA Ada architecture whitepaper v2, table 2",
+    with_byte_rate(
+        4.0,
+        sheet("RTX 3090", 24, 936.0, 71.0, 35.6, "NVIDIA GA102 whitepaper v2, table 9"),
     ),
-    sheet(
-        "RTX 5090",
-        32,
-        1792.0,
-        209.5,
-        104.8,
-        "NVIDIA RTX Blackwell whitepaper, 2025",
+    with_byte_rate(
+        4.0,
+        sheet(
+            "RTX 4090",
+            24,
+            1008.0,
+            165.2,
+            82.6,
+            "NVIDIA Ada architecture whitepaper v2, table 2",
+        ),
+    ),
+    with_byte_rate(
+        4.0,
+        sheet(
+            "RTX 5090",
+            32,
+            1792.0,
+            209.5,
+            104.8,
+            "NVIDIA RTX Blackwell whitepaper, 2025",
+        ),
     ),
     without_bf16(sheet("T4", 16, 320.0, 65.0, 8.1, "NVIDIA T4 datasheet, 2019")),
-    without_bf16(sheet(
-        "V100 16GB",
-        16,
-        900.0,
-        125.0,
-        15.7,
-        "NVIDIA V100 datasheet, 2020 (SXM2)",
-    )),
-    without_bf16(sheet(
-        "V100 32GB",
-        32,
-        900.0,
-        125.0,
-        15.7,
-        "NVIDIA V100 datasheet, 2020 (SXM2)",
-    )),
+    with_byte_rate(
+        0.5,
+        without_bf16(sheet(
+            "V100 16GB",
+            16,
+            900.0,
+            125.0,
+            15.7,
+            "NVIDIA V100 datasheet, 2020 (SXM2)",
+        )),
+    ),
+    with_byte_rate(
+        0.5,
+        without_bf16(sheet(
+            "V100 32GB",
+            32,
+            900.0,
+            125.0,
+            15.7,
+            "NVIDIA V100 datasheet, 2020 (SXM2)",
+        )),
+    ),
 ];
 
 /// The device of that name; case, spaces, dashes and the maker's name do not count, and the end may be left out where

@@ -20,10 +20,10 @@ pub enum PredictError {
     #[error(transparent)]
     Group(#[from] BadGroup),
     #[error(
-        "`activation_quantization: {activations}` runs on the CPU only so far; set it to none, leave it out of the search space, or \
-         name `cpu` as the device"
+        "`activation_quantization: {activations}` has no kernels on a GPU for the experts of a mixture; set it to none, leave it out \
+         of the search space, or name `cpu` as the device"
     )]
-    ActivationsOnGpu { activations: ActivationQuantization },
+    ActivationsOfExperts { activations: ActivationQuantization },
     #[error(
         "`weight_sparsity: {sparsity}` runs on the CPU only so far; set it to none, leave it out of the search space, or name `cpu` as \
          the device"

@@ -211,6 +211,21 @@ const LAUNCH_S: f64 = 8e-6;
 /// Rows and columns of a tile of a product: smaller results leave units idle.
 const TILE: f64 = 128.0;
 
+/// Share of the data sheet's rate in bytes that large products reach: half of the time of those in 16 bits leaves less to hide behind.
+const BYTES_REACHED: f64 = 0.5;
+
+/// Seconds of a product of bytes with the passes around it: the weight from one or half a byte to one, twice read; 16 bits of activations
+/// read twice and one byte written; sums of 4 bytes written, read, and added to 16 bits.
+fn in_bytes(product: &Product, rate: f64, bandwidth: f64) -> f64 {
+    let sizes = [product.rows, product.columns].map(|size| (size / TILE).ceil() * TILE);
+    let flops = 2.0 * sizes[0] * sizes[1] * product.depth;
+    let (weight, left) = (product.columns * product.depth, product.rows * product.depth);
+    let results = product.rows * product.columns;
+    let operands = (left + weight + 4.0 * results) / bandwidth;
+    let around = (3.0 * weight + 5.0 * left + 8.0 * results) / bandwidth + 3.0 * LAUNCH_S;
+    (flops / rate).max(operands) + around + LAUNCH_S * product.launches
+}
+
 /// Seconds of `ops` by a roofline over a data sheet.
 pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> Seconds {
     let element = context.precision.compute_bytes() as f64;
@@ -220,6 +235,10 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
         Work::Product(product) => {
             let depth = product.depth + product.adapter_depth;
             let whole = |size: f64| (size / TILE).ceil() * TILE;
+            if product.in_bytes {
+                return in_bytes(product, BYTES_REACHED * sheet.byte_rate * sheet.matrix, bandwidth)
+                    + product.adapter_flops() / rate;
+            }
             let flops = 2.0 * whole(product.rows) * whole(product.columns) * depth;
             let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
             let launch = LAUNCH_S * product.launches;

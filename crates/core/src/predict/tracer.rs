@@ -15,6 +15,7 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
 use super::stream::StreamShape;
 use super::trace::Trace;
+use crate::plan::products::device_int8::Operands;
 use crate::plan::products::{Call, MAX_TERMS, longer};
 use crate::plan::{AdapterOnInput, Form, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan, SavedTensor, Vectors};
 use crate::recipe::Precision;
@@ -142,11 +143,15 @@ impl<'a> StepTracer<'a> {
     pub(super) fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(MemoryCategory::Scratch, call.spike(self.host.vectors));
-        if self.host.vectors == Vectors::None && call.quantized {
+        match self.host.vectors == Vectors::None && call.quantized {
+            true if call.in_bytes => {
+                Operands::new([call.rows, call.columns, call.longest_term]).keep(&mut trace.scratch);
+            }
             // Off the CPU a quantized weight is dequantized as a whole for each product, into memory that stays.
-            trace
+            true => trace
                 .scratch
-                .dequantize(call.columns * call.longest_term, call.left_bytes);
+                .dequantize(call.columns * call.longest_term, call.left_bytes),
+            false => {}
         }
         trace.run(Work::Product(Product {
             module,
@@ -219,7 +224,7 @@ impl<'a> StepTracer<'a> {
             one.adapter.is_some() && !one.weight_trains
         });
         let fits = longer::takes([self.tokens, group.outputs(), group.inputs], ranks);
-        if !self.may_be_longer() || self.plan.dora() || !fits || !group.projections.iter().all(adapted) {
+        if !self.may_be_longer(Form::Nt) || self.plan.dora() || !fits || !group.projections.iter().all(adapted) {
             return 0;
         }
         let row = longer::row(group.inputs, ranks);
@@ -236,7 +241,7 @@ impl<'a> StepTracer<'a> {
         };
         let (outputs, ranks) = (projection.outputs(), adapter.rank);
         let fits = longer::takes([self.tokens, group.inputs, outputs], ranks);
-        if !self.may_be_longer() || !fits || projection.adapter.is_none() || projection.weight_trains {
+        if !self.may_be_longer(Form::Nn) || !fits || projection.adapter.is_none() || projection.weight_trains {
             return 0;
         }
         let elements = longer::depth(outputs, ranks) * group.inputs;
@@ -245,8 +250,9 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Whether sums may take adapters' products along: a GPU dequantizes the weights to 16 bits, and adapters see what the weights see.
-    fn may_be_longer(&self) -> bool {
-        self.is_on_gpu() && self.precision.is_quantized() && self.c() == 2 && !self.plan.dropout()
+    fn may_be_longer(&self, form: Form) -> bool {
+        let is_widened = self.is_on_gpu() && self.precision.is_quantized() && !self.is_in_bytes(form);
+        is_widened && self.c() == 2 && !self.plan.dropout()
     }
 
     /// A group's output, or the sum of it and the residual stream, made again from xa of its adapters.

@@ -10,7 +10,7 @@ use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
 use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware};
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
-use peft_tune_kernels::quant::{Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
+use peft_tune_kernels::quant::{ByteRows, Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
 
 /// What a weight is stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +159,14 @@ impl Codes {
             Self::Nf4(codes) => codes.fill_int8(rows, columns, into),
             Self::Int8(codes) => codes.fill_int8(rows, columns, into),
             Self::Sparse(codes) => codes.fill_int8(rows, columns, into),
+        }
+    }
+
+    fn fill_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> candle_core::Result<()> {
+        match self {
+            Self::Nf4(codes) => codes.launch_byte_rows(rows, into),
+            Self::Int8(codes) => codes.launch_byte_rows(rows, into),
+            Self::Sparse(codes) => codes.launch_byte_rows(rows, into),
         }
     }
 
@@ -440,6 +448,10 @@ impl QuantizedMatrix for QuantizedRows {
 
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> candle_core::Result<bool> {
         self.codes.fill_int8(self.of_whole(rows), columns, into)
+    }
+
+    fn fill_byte_rows(&self, into: &ByteRows<'_>) -> candle_core::Result<()> {
+        self.codes.fill_byte_rows(self.rows.clone(), into)
     }
 
     fn is_on_cpu(&self) -> bool {

@@ -14,7 +14,9 @@ use peft_tune_kernels::ops::{
 use super::mixtures::{
     check_clamped_glu, check_expert_factors, check_expert_rows, check_grouped, check_routing, check_sinks,
 };
-use super::products::{check_adapted_matmul, check_adapter_gradients, check_long_matmul, check_matmul};
+use super::products::{
+    check_adapted_matmul, check_adapter_gradients, check_byte_matmul, check_long_matmul, check_matmul,
+};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
 
@@ -68,7 +70,7 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 23] = [
+const CHECKS: [(&str, f64, OpCheck); 24] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
@@ -84,6 +86,7 @@ const CHECKS: [(&str, f64, OpCheck); 23] = [
     ("matmul", 2.0, check_matmul),
     ("matmul of 14336", 0.5, check_long_matmul),
     ("matmul with adapters", 1.0, check_adapted_matmul),
+    ("matmul in bytes", 10.0, check_byte_matmul),
     ("adapter_gradients", 1.0, check_adapter_gradients),
     ("loss_head", 2.0, check_loss_head),
     ("grouped products", 2.0, check_grouped),

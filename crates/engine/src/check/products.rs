@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::ops::On;
 use crate::base::{Weight, WeightKind};
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::recipe::{ActivationQuantization, Precision};
 use peft_tune_kernels::compare::{error, worst};
 use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::ops::matmul;
@@ -135,6 +135,28 @@ pub(super) fn check_adapted_matmul(on: &On<'_>) -> Result<f64> {
         error(&outputs[1], &expected(&up64, &other64, RANKS[0], 0.3)?)?,
         error(&dx, &(x64.matmul(&down64)? + d_xa64.matmul(&a64)?)?)?,
     ]))
+}
+
+/// Activations in 8 bits times int8 weights, forward and backward. Of 64 rows and columns a CPU's blocks and a GPU's rows are the same.
+pub(super) fn check_byte_matmul(on: &On<'_>) -> Result<f64> {
+    let value = on.pair(&[64, 64], 1)?.1.to_dtype(DType::F32)?;
+    let weight = Weight::store(value, "w", WeightKind::Linear, Precision::Int8, on.device);
+    let weight = weight.map_err(candle_core::Error::wrap)?;
+    let dense = weight.exact()?.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+    let weight = weight.with_activations(ActivationQuantization::Int8Both);
+    let ((x, x64), (dy, dy64)) = (on.pair(&[37, 64], 2)?, on.pair(&[37, 64], 3)?);
+    let ((u, u64), (b, b64)) = (on.pair(&[37, 8], 4)?, on.pair(&[64, 8], 5)?);
+    let y = matmul::nt_sum(&[Term::new(&x, weight.factor(), 1.0), Term::new(&u, &b, 0.5)])?;
+    let dx = matmul::nn_sum(&[Term::new(&dy, weight.factor(), 2.0)])?;
+    let expected = in_bytes(&x64)?.matmul(&in_bytes(&dense)?.t()?)? + (u64.matmul(&b64.t()?)? * 0.5)?;
+    let gradient = in_bytes(&dy64)?.matmul(&in_bytes(&dense.t()?.contiguous()?)?.t()?)? * 2.0;
+    Ok(worst(&[error(&y, &expected?)?, error(&dx, &gradient?)?]))
+}
+
+/// Each row rounded to 127ths of its largest absolute value.
+fn in_bytes(rows: &Tensor) -> Result<Tensor> {
+    let scale = (rows.abs()?.max_keepdim(1)? / 127.0)?;
+    rows.broadcast_div(&scale)?.round()?.broadcast_mul(&scale)
 }
 
 /// The projections where their weights are quantized.

@@ -53,11 +53,18 @@ pub(super) fn refuse_other_sparsity(asked: WeightSparsity, base: &BaseModel) -> 
     }
 }
 
-/// Neither products of bytes nor codes that change have kernels for a GPU yet.
-pub(super) fn refuse_without_kernels(recipe: &Recipe, is_cpu: bool) -> Result<(), TrainError> {
+/// Neither products of bytes of experts nor codes that change have kernels for a GPU yet.
+pub(super) fn refuse_without_kernels(
+    recipe: &Recipe,
+    architecture: &Architecture,
+    is_cpu: bool,
+) -> Result<(), TrainError> {
     let (activations, aware) = (recipe.activation_quantization, recipe.quantization_aware);
     match is_cpu {
-        false if !activations.is_none() => Err(TrainError::ActivationsOnGpu { activations }),
+        false if !activations.is_none() && architecture.experts.is_some() => Err(TrainError::ActivationsOfExperts {
+            activations,
+            family: architecture.family.name(),
+        }),
         false if !aware.is_none() => Err(TrainError::AwareOnGpu { aware }),
         _ => Ok(()),
     }
@@ -67,23 +74,43 @@ pub(super) fn refuse_without_kernels(recipe: &Recipe, is_cpu: bool) -> Result<()
 mod tests {
     use super::*;
     use peft_tune_core::recipe::{ActivationQuantization, QuantizationAware};
+    use std::path::Path;
+
+    fn architecture(config: &str) -> Architecture {
+        let sizes = r#""vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256"#;
+        Architecture::from_json(Path::new("config.json"), &format!("{{{sizes}, {config}}}")).unwrap()
+    }
 
     #[test]
     fn what_has_no_kernels_is_refused_on_a_gpu_by_name() {
+        let dense = architecture(r#""model_type": "qwen3""#);
+        let mixture = architecture(
+            r#""model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24"#,
+        );
         let plain = Recipe::new("model", Default::default());
         let mut activations = plain.clone();
         activations.activation_quantization = ActivationQuantization::Int8Forward;
         let mut aware = plain.clone();
         aware.quantization_aware = QuantizationAware::Nf4;
         let all = [&plain, &activations, &aware];
-        assert!(all.iter().all(|one| refuse_without_kernels(one, true).is_ok()));
-        assert!(refuse_without_kernels(&plain, false).is_ok());
-        for (recipe, setting) in [
-            (&activations, "`activation_quantization: int8_forward`"),
-            (&aware, "`quantization_aware: nf4`"),
+        for architecture in [&dense, &mixture] {
+            assert!(
+                all.iter()
+                    .all(|one| refuse_without_kernels(one, architecture, true).is_ok())
+            );
+            assert!(refuse_without_kernels(&plain, architecture, false).is_ok());
+        }
+        assert!(refuse_without_kernels(&activations, &dense, false).is_ok());
+        for (recipe, said) in [
+            (
+                &activations,
+                "`activation_quantization: int8_forward` has no kernels on a GPU for the experts of `qwen3_moe`",
+            ),
+            (&aware, "`quantization_aware: nf4` runs on the CPU only"),
         ] {
-            let error = refuse_without_kernels(recipe, false).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{setting} runs on the CPU only")), "{error}");
+            let error = refuse_without_kernels(recipe, &mixture, false).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
         }
     }
 }

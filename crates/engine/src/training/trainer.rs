@@ -91,7 +91,7 @@ impl Trainer {
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, a schedule of a precision that has
     /// none, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
-        checks::refuse_without_kernels(recipe, base.device().is_cpu())?;
+        checks::refuse_without_kernels(recipe, base.architecture(), base.device().is_cpu())?;
         recipe.check_precision_schedule(None)?;
         recipe.check_sharding()?;
         recipe.check_optimizer_offload()?;

@@ -1,4 +1,4 @@
-//! Products of BF16 and F16 matrices through cuBLASLt: the algorithm is chosen once for a shape and kept.
+//! Products of BF16, F16 and signed bytes through cuBLASLt: the algorithm is chosen once for a shape and kept.
 //!
 //! cuBLAS asks its heuristic on each call, and takes workspace of its own as it likes. Here both are settled when a shape is
 //! first met, in a workspace whose size does not change, so that later steps allocate nothing. What cuBLASLt has no algorithm
@@ -7,6 +7,8 @@
 //! The heuristic names several algorithms, and its first is not always the fastest. In a training's first steps each is timed on
 //! the product itself ([`super::TimedProducts`]); the fastest is kept for the process and, on disk, for later ones. Everything else
 //! takes what is known, or the heuristic's first. `PEFT_TUNE_PRODUCTS=first` takes that always.
+
+mod plan;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,12 +28,10 @@ use super::product_choices::{Choice, Machine, ProductChoices, WayTimes};
 use super::runtime::address;
 // Of all products: what the library's guide advises for Hopper, and enough for those before it.
 use super::scratch::WORKSPACE_BYTES;
+use plan::Plan;
 
 /// Shapes that are kept. Without packing each step brings its own number of tokens.
 const MOST_PLANS: usize = 4096;
-
-/// Algorithms that the heuristic is asked for.
-const CANDIDATES: usize = 16;
 
 /// Products that an algorithm is timed over, behind two: one that loads its kernels, and one that shows whether it is worth it.
 pub(super) const RUNS: u32 = 3;
@@ -78,14 +78,13 @@ struct Library {
     spent: Duration,
 }
 
-/// Descriptors of one product, destroyed when it goes.
-struct Plan {
-    product: sys::cublasLtMatmulDesc_t,
-    layouts: [sys::cublasLtMatrixLayout_t; 3],
-    /// The one to take.
-    algorithm: sys::cublasLtMatmulAlgo_t,
-    /// What the heuristic named, where none of it was timed yet.
-    candidates: Vec<sys::cublasLtMatmulAlgo_t>,
+/// What a product is multiplied by and added to: the bits of a number of the type of its sums.
+#[derive(Clone, Copy, Debug)]
+struct Factors {
+    alpha: u32,
+    beta: u32,
+    /// Whether the result adds to what lies in its place.
+    adds_in_place: bool,
 }
 
 /// Addresses of b, a, what is added, and c.
@@ -115,8 +114,37 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
         address(device, gemm.onto.unwrap_or(c))?,
         address(device, c)?,
     ];
-    let key = Key::new(gemm, c, addresses)?;
-    LIBRARIES.with_borrow_mut(|libraries| library(libraries, device)?.run(&key, gemm, addresses, device))
+    let key = Key::new([&gemm.b, &gemm.a, &Matrix::new(c)?], c.dtype(), addresses);
+    let factors = Factors {
+        alpha: gemm.alpha.to_bits(),
+        beta: gemm.beta.to_bits(),
+        adds_in_place: gemm.beta != 0.0 && gemm.onto.is_none(),
+    };
+    LIBRARIES.with_borrow_mut(|libraries| library(libraries, device)?.run(&key, factors, addresses, device))
+}
+
+/// As [`multiply`]: a b^T of signed bytes into c, whose sums are whole numbers. See [`super::multiply_bytes`].
+pub(super) fn multiply_bytes(device: &CudaDevice, [a, b, c]: [&Tensor; 3]) -> Result<()> {
+    device.cuda_stream().context().bind_to_thread().w()?;
+    let place = address(device, c)?;
+    let addresses = [address(device, b)?, address(device, a)?, place, place];
+    // The library takes bytes only with both sums along rows in memory: as its first operand transposed, and its second as it is.
+    let sizes = [&Matrix::new(b)?.t(), &Matrix::new(a)?, &Matrix::new(c)?];
+    let key = Key::new(sizes, c.dtype(), addresses);
+    let factors = Factors {
+        alpha: 1,
+        beta: 0,
+        adds_in_place: false,
+    };
+    let taken =
+        LIBRARIES.with_borrow_mut(|libraries| library(libraries, device)?.run(&key, factors, addresses, device))?;
+    if !taken {
+        candle_core::bail!(
+            "cuBLASLt has no product of bytes for {} on this GPU: set `activation_quantization` to none",
+            key.name()
+        );
+    }
+    Ok(())
 }
 
 /// Allocates the workspace of this thread's products, if it is not there yet.
@@ -166,15 +194,21 @@ fn library<'a>(libraries: &'a mut HashMap<usize, Library>, device: &CudaDevice) 
 }
 
 impl Key {
-    fn new(gemm: &Gemm<'_>, c: &Tensor, addresses: Addresses) -> Result<Self> {
+    /// Of b, a and c.
+    fn new([b, a, c]: [&Matrix<'_>; 3], result: DType, addresses: Addresses) -> Self {
         let size = |matrix: &Matrix<'_>| (matrix.columns, matrix.rows, matrix.stride);
-        Ok(Self {
-            sizes: [size(&gemm.b), size(&gemm.a), size(&Matrix::new(c)?)],
-            transposed: [gemm.b.transposed, gemm.a.transposed],
-            dtype: gemm.a.dtype,
-            result: c.dtype(),
+        Self {
+            sizes: [size(b), size(a), size(c)],
+            transposed: [b.transposed, a.transposed],
+            dtype: a.dtype,
+            result,
             alignments: addresses.map(|address| 1 << address.trailing_zeros().min(8)),
-        })
+        }
+    }
+
+    /// Whether the operands are signed bytes and their sums whole numbers.
+    fn is_of_bytes(&self) -> bool {
+        self.dtype == DType::U8
     }
 
     /// The shape as the file of choices names it: `bf16 n4096x8192/4096 t64x8192/64 f32 4096x64/4096 align 256,256,16,16`.
@@ -184,13 +218,18 @@ impl Key {
             .map(|(rows, columns, stride)| format!("{rows}x{columns}/{stride}"));
         let [of_b, of_a] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
         let alignments = self.alignments.map(|bytes| bytes.to_string()).join(",");
+        let type_name = |dtype: DType| match dtype {
+            DType::U8 => "int8",
+            DType::U32 => "int32",
+            float => float.as_str(),
+        };
         let mut name = String::new();
         // Writing to a string cannot fail.
         let _ = write!(
             name,
             "{} {of_b}{b} {of_a}{a} {} {c} align {alignments}",
-            self.dtype.as_str(),
-            self.result.as_str()
+            type_name(self.dtype),
+            type_name(self.result)
         );
         name
     }
@@ -209,7 +248,7 @@ impl Library {
         })
     }
 
-    fn run(&mut self, key: &Key, gemm: &Gemm<'_>, addresses: Addresses, device: &CudaDevice) -> Result<bool> {
+    fn run(&mut self, key: &Key, factors: Factors, addresses: Addresses, device: &CudaDevice) -> Result<bool> {
         if self.plans.len() >= MOST_PLANS {
             self.plans.clear();
         }
@@ -228,7 +267,7 @@ impl Library {
         let product = Product {
             handle,
             plan,
-            gemm,
+            factors,
             addresses,
             workspace,
             stream: &stream,
@@ -249,7 +288,7 @@ impl Library {
         let product = Product {
             handle,
             plan,
-            gemm,
+            factors,
             addresses,
             workspace,
             stream: &stream,
@@ -277,7 +316,7 @@ fn machine(device: &CudaDevice) -> Machine {
 struct Product<'a> {
     handle: sys::cublasLtHandle_t,
     plan: &'a Plan,
-    gemm: &'a Gemm<'a>,
+    factors: Factors,
     addresses: Addresses,
     workspace: u64,
     stream: &'a CudaStream,
@@ -293,8 +332,8 @@ impl Product<'_> {
             result::matmul(
                 self.handle,
                 self.plan.product,
-                (&raw const self.gemm.alpha).cast(),
-                (&raw const self.gemm.beta).cast(),
+                (&raw const self.factors.alpha).cast(),
+                (&raw const self.factors.beta).cast(),
                 b as *const _,
                 layouts[0],
                 a as *const _,
@@ -317,8 +356,7 @@ impl Product<'_> {
     /// product that follows. Where the product adds to it, other memory takes its place, which is the driver's and not the pool's: it
     /// counts in no training's peak, and where there is none left, the heuristic's first is taken.
     fn fastest(&self, key: &Key) -> Result<Option<Choice>> {
-        let adds_in_place = self.gemm.beta != 0.0 && self.gemm.onto.is_none();
-        let scratch = match adds_in_place.then(|| Scratch::new(key)) {
+        let scratch = match self.factors.adds_in_place.then(|| Scratch::new(key)) {
             Some(None) => return Ok(None),
             Some(scratch) => scratch,
             None => None,
@@ -423,147 +461,5 @@ impl Drop for Library {
         self.plans.clear();
         // SAFETY: made by `new`, destroyed once. What is left to do about a failure is nothing.
         let _ = unsafe { result::destroy_handle(self.handle) };
-    }
-}
-
-impl Plan {
-    fn new(
-        handle: sys::cublasLtHandle_t,
-        key: &Key,
-        choices: Option<&ProductChoices>,
-    ) -> std::result::Result<Self, result::CublasError> {
-        let mut plan = Self {
-            product: result::create_matmul_desc(
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cudaDataType::CUDA_R_32F,
-            )?,
-            layouts: [std::ptr::null_mut(); 3],
-            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
-            candidates: Vec::new(),
-        };
-        let types = [key.dtype, key.dtype, key.result].map(data_type);
-        for ((layout, (rows, columns, stride)), dtype) in plan.layouts.iter_mut().zip(key.sizes).zip(types) {
-            *layout = result::create_matrix_layout(dtype, rows as u64, columns as u64, stride as i64)?;
-        }
-        use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let sides = [
-            Attribute::CUBLASLT_MATMUL_DESC_TRANSA,
-            Attribute::CUBLASLT_MATMUL_DESC_TRANSB,
-        ];
-        for (side, transposed) in sides.into_iter().zip(key.transposed) {
-            let operation = i32::from(transposed);
-            // SAFETY: the descriptor is alive; the attribute is an operation, which is an int (0 as it is, 1 transposed).
-            unsafe { result::set_matmul_desc_attribute(plan.product, side, (&raw const operation).cast(), 4)? };
-        }
-        plan.choose(handle, key, choices)?;
-        Ok(plan)
-    }
-
-    /// Takes the algorithm that was found to be the fastest, where the heuristic still names it; else its first, and all of them to be
-    /// timed.
-    fn choose(
-        &mut self,
-        handle: sys::cublasLtHandle_t,
-        key: &Key,
-        choices: Option<&ProductChoices>,
-    ) -> std::result::Result<(), result::CublasError> {
-        let candidates = self.ask(handle, key)?;
-        let known = choices.and_then(|choices| choices.find(&key.name()));
-        let known = known.and_then(|known| candidates.iter().find(|one| one.data == known.algorithm));
-        self.algorithm = *known.unwrap_or(&candidates[0]);
-        if known.is_none() && choices.is_some() && candidates.len() > 1 {
-            self.candidates = candidates;
-        }
-        Ok(())
-    }
-
-    /// What the heuristic names, at least one.
-    fn ask(
-        &self,
-        handle: sys::cublasLtHandle_t,
-        key: &Key,
-    ) -> std::result::Result<Vec<sys::cublasLtMatmulAlgo_t>, result::CublasError> {
-        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
-        let preference = Preference(result::create_matmul_pref()?);
-        let bytes = WORKSPACE_BYTES as u64;
-        let workspace = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-        // SAFETY: the preference is alive; the attribute is a u64.
-        unsafe { result::set_matmul_pref_attribute(preference.0, workspace, (&raw const bytes).cast(), 8)? };
-        // Sums that are split over blocks meet in F32, or are not split: partial sums in the result's 16 bits lose what F32 sums keep.
-        let schemes = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-        let reduction = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
-        // SAFETY: as above; the attribute is a u32.
-        unsafe { result::set_matmul_pref_attribute(preference.0, reduction, (&raw const schemes).cast(), 4)? };
-        let [b, a, added, c] = key.alignments;
-        let alignments = [
-            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
-            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
-            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added),
-            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
-        ];
-        for (attribute, bytes) in alignments {
-            // SAFETY: as above; the attribute is a u32.
-            unsafe { result::set_matmul_pref_attribute(preference.0, attribute, (&raw const bytes).cast(), 4)? };
-        }
-        let [b, a, c] = self.layouts;
-        let mut found = [const { std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit() }; CANDIDATES];
-        let mut count = 0;
-        // The wrapper asks for one.
-        // SAFETY: all of them are alive, and there is room for as many results as are asked for.
-        unsafe {
-            let (wanted, results) = (CANDIDATES as i32, found.as_mut_ptr().cast());
-            sys::cublasLtMatmulAlgoGetHeuristic(
-                handle,
-                self.product,
-                b,
-                a,
-                c,
-                c,
-                preference.0,
-                wanted,
-                results,
-                &raw mut count,
-            )
-            .result()?;
-        }
-        let found = found.iter().take(usize::try_from(count).unwrap_or(0));
-        // SAFETY: the library has written so many.
-        let found = found.map(|one| unsafe { one.assume_init_ref() });
-        let sound = found.filter(|one| one.state.result().is_ok() && one.workspaceSize <= WORKSPACE_BYTES);
-        let algorithms: Vec<_> = sound.map(|one| one.algo).collect();
-        match algorithms.is_empty() {
-            true => Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)),
-            false => Ok(algorithms),
-        }
-    }
-}
-
-impl Drop for Plan {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once; null where `new` did not come so far.
-        unsafe {
-            let _ = result::destroy_matmul_desc(self.product);
-            for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
-                let _ = result::destroy_matrix_layout(layout);
-            }
-        }
-    }
-}
-
-/// What an algorithm may use, destroyed when it goes.
-struct Preference(sys::cublasLtMatmulPreference_t);
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: made by its owner, destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(self.0) };
-    }
-}
-
-fn data_type(dtype: DType) -> sys::cudaDataType {
-    match dtype {
-        DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
-        DType::F16 => sys::cudaDataType::CUDA_R_16F,
-        _ => sys::cudaDataType::CUDA_R_32F,
     }
 }

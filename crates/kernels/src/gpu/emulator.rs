@@ -185,6 +185,25 @@ pub(super) fn multiply(gemm: &super::Gemm<'_>, c: &Tensor) -> Result<()> {
     Ok(())
 }
 
+/// As [`multiply`], of signed bytes.
+pub(super) fn multiply_bytes([a, b, c]: [&Tensor; 3]) -> Result<()> {
+    let ((rows, depth), columns) = (a.dims2()?, c.dims2()?.1);
+    let signed = |tensor: &Tensor| -> Result<Vec<i32>> {
+        let codes = tensor.flatten_all()?.to_vec1::<u8>()?;
+        Ok(codes.into_iter().map(|code| i32::from(code.cast_signed())).collect())
+    };
+    let (a, b, start) = (signed(a)?, signed(b)?, address(c)? as *mut i32);
+    for row in 0..rows {
+        for column in 0..columns {
+            let terms = a[row * depth..][..depth].iter().zip(&b[column * depth..][..depth]);
+            let sum = terms.map(|(a, b)| a * b).sum();
+            // SAFETY: the product's sizes were checked against the tensors'; the result belongs to the caller.
+            unsafe { *start.add(row * columns + column) = sum };
+        }
+    }
+    Ok(())
+}
+
 fn read(start: usize, dtype: candle_core::DType, index: usize) -> f32 {
     use candle_core::DType;
     // SAFETY: the product's sizes were checked against the tensors'.

@@ -5,6 +5,7 @@
 //! CUDA: in tests the same code runs the same kernels on the CPU, where the file is compiled as C++ behind an emulation
 //! of a GPU's threads (`emulation.h`).
 
+mod byte_gemm;
 #[cfg(any(feature = "cuda", test))]
 mod cache;
 #[cfg(feature = "cuda")]
@@ -36,6 +37,7 @@ mod source;
 mod transfer_stream;
 mod ways;
 
+pub use byte_gemm::multiply_bytes;
 pub use gemm::{Gemm, Matrix};
 pub use graph::{Graph, has_graphs, refuse_capture, warm_up};
 pub use host_room::HostRoom;
@@ -46,7 +48,7 @@ pub use pack::{element_name, pack_size};
 pub use round_trips::{HostWork, RoundTrips};
 pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
 pub(crate) use source::source;
-pub use source::{GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};
+pub use source::{BYTES, GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
 pub use ways::{Way, is_other_faster};
 

@@ -36,6 +36,12 @@ pub const GROUPS: Header = Header {
     text: include_str!("groups.cuh"),
 };
 
+/// Rows of values as signed bytes.
+pub const BYTES: Header = Header {
+    name: "bytes.cuh",
+    text: include_str!("bytes.cuh"),
+};
+
 /// Products of four warps, which only Hopper has.
 pub const WARPGROUP: Header = Header {
     name: "warpgroup.cuh",

@@ -1,19 +1,24 @@
-//! Widening on an NVIDIA GPU.
+//! Quantized weights on an NVIDIA GPU: widened, or as rows of signed bytes.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
+use peft_tune_core::plan::products::device_int8::BANDS;
 
 use super::dynamic_map::DynamicMap;
 use super::int8::Int8;
 use super::nf4::{Constants, Nf4};
-use super::quantized::Quantized;
-use crate::gpu::{Argument, Source, arguments, constant, element_name, source};
+use super::quantized::{ByteRows, Quantized};
+use crate::gpu::{Argument, BYTES, Source, arguments, constant, element_name, source};
 
 /// The kernels of this folder.
-static SOURCE: Source = source!("quant");
+static SOURCE: Source = source!("quant", BYTES);
 
 const THREADS: usize = 256;
-/// Elements of a thread.
+/// Elements of a thread that widens.
 const SHARE: usize = 8;
+/// Neighbours that become bytes together.
+const FOUR: usize = 4;
+/// Columns and rows of the weight that a block turns around.
+const TURNED: [usize; 2] = [32, 128];
 
 /// Where the elements go, rows of which may have a gap behind them.
 struct Rows {
@@ -38,45 +43,127 @@ impl Rows {
     }
 }
 
+/// A weight as kernels take it.
+struct Weight<'a> {
+    name: &'static str,
+    arguments: Vec<Argument<'a>>,
+    block: usize,
+}
+
+impl<'a> Weight<'a> {
+    fn nf4(weight: &'a Nf4, map: &'a Tensor) -> Self {
+        let (absmax, codes, nested, offset) = match &weight.constants {
+            Constants::Plain(absmax) => (Some(absmax), None, None, 0.0),
+            Constants::Double { codes, nested, offset } => (None, Some(codes), Some(nested), *offset),
+        };
+        let arguments = arguments! { &weight.packed, absmax, codes, nested, map, offset };
+        Self::new("nf4", &arguments, weight.block)
+    }
+
+    fn int8(weight: &'a Int8) -> Self {
+        Self::new("int8", &arguments! { &weight.codes, &weight.constants }, weight.block)
+    }
+
+    fn new(name: &'static str, arguments: &[Argument<'a>], block: usize) -> Self {
+        // Most are powers of two, and spare a division.
+        let power = if block.is_power_of_two() {
+            block.ilog2()
+        } else {
+            u32::BITS
+        };
+        let mut arguments = arguments.to_vec();
+        arguments.extend(arguments! { block as u32, power });
+        Self { name, arguments, block }
+    }
+
+    fn run(&self, kernel: &str, device: &Device, blocks: [usize; 3], arguments: &[Argument<'a>]) -> Result<()> {
+        let all: Vec<Argument<'_>> = self.arguments.iter().chain(arguments).copied().collect();
+        SOURCE.launch(kernel, blocks, [THREADS, 1, 1]).run(device, &all)
+    }
+
+    /// Writes the elements from `first` on into the rows of `into`, which is contiguous and has room for as many or more.
+    fn widen(&self, kernel: &str, (first, rows): (usize, &Rows), into: &'a Tensor) -> Result<()> {
+        let name = format!("{kernel}_{}", element_name(into.dtype()).unwrap_or_default());
+        let blocks = [rows.count.div_ceil(SHARE * THREADS), 1, 1];
+        let arguments = arguments! { into, rows.count as u64, first as u64, rows.columns as u32, rows.gap as u32 };
+        self.run(&name, into.device(), blocks, &arguments)
+    }
+
+    /// Writes (rows, columns) from the element `first` on as bytes.
+    fn byte_rows(&self, first: usize, [rows, columns]: [usize; 2], into: &ByteRows<'a>) -> Result<()> {
+        let (device, (lines, whole)) = (into.codes.device(), into.codes.dims2()?);
+        let kernel = |name: &str| format!("{name}_{}", self.name);
+        let fits = match into.of_columns {
+            true => lines >= columns && whole >= rows,
+            false => lines >= rows && whole >= columns,
+        };
+        if !fits || !whole.is_multiple_of(FOUR) || into.scales.elem_count() != lines {
+            candle_core::bail!("({rows}, {columns}) values do not go into ({lines}, {whole}) bytes");
+        }
+        let size = arguments! { first as u64, rows as u32, columns as u32 };
+        let [lines, whole] = [lines, whole].map(|number| number as u32);
+        let with = |before: &[Argument<'a>], behind: &[Argument<'a>]| [before, &size, behind].concat();
+        if !into.of_columns {
+            let is_even = [first, columns, self.block].iter().all(|one| one.is_multiple_of(FOUR));
+            let arguments = with(
+                &arguments! { into.codes, into.scales },
+                &arguments! { whole, u32::from(is_even) },
+            );
+            return self.run(&kernel("byte_rows"), device, [lines as usize, 1, 1], &arguments);
+        }
+        let blocks = [(lines as usize).div_ceil(THREADS), BANDS, 1];
+        let arguments = with(&arguments! { into.bands }, &arguments! { lines });
+        self.run(&kernel("largest_of_columns"), device, blocks, &arguments)?;
+        let [of_columns, of_rows] = TURNED;
+        let blocks = [
+            (lines as usize).div_ceil(of_columns),
+            (whole as usize).div_ceil(of_rows),
+            1,
+        ];
+        let arguments = with(
+            &arguments! { into.bands, BANDS as u32, into.codes, into.scales },
+            &arguments! { lines, whole },
+        );
+        self.run(&kernel("byte_columns"), device, blocks, &arguments)
+    }
+}
+
+fn map(device: &Device) -> Result<Tensor> {
+    constant("signed dynamic map", device, || DynamicMap::signed().values().to_vec())
+}
+
 /// Writes the elements from `first` on into the rows of `into`, which is contiguous and has room for as many or more.
 pub(super) fn widen_nf4(weight: &Nf4, first: usize, into: &Tensor) -> Result<()> {
-    let (device, rows) = (into.device(), Rows::new(weight.shape().1, into)?);
-    let map = constant("signed dynamic map", device, || DynamicMap::signed().values().to_vec())?;
-    let (absmax, codes, nested, offset) = match &weight.constants {
-        Constants::Plain(absmax) => (Some(absmax), None, None, 0.0),
-        Constants::Double { codes, nested, offset } => (None, Some(codes), Some(nested), *offset),
-    };
+    let rows = Rows::new(weight.shape().1, into)?;
+    let map = map(into.device())?;
     let whole = [first, rows.count, weight.block, into.layout().start_offset()];
     let kernel = match whole.iter().all(|value| value.is_multiple_of(SHARE)) {
         true => "widen_nf4_packs",
         false => "widen_nf4",
     };
-    let arguments = arguments! {
-        &weight.packed, absmax, codes, nested, &map, offset, into, rows.count as u64, first as u64,
-        weight.block as u32, rows.columns as u32, rows.gap as u32,
-    };
-    run(kernel, (into, &rows), &arguments)
+    Weight::nf4(weight, &map).widen(kernel, (first, &rows), into)
 }
 
 /// As [`widen_nf4`].
 pub(super) fn widen_int8(weight: &Int8, first: usize, into: &Tensor) -> Result<()> {
     let rows = Rows::new(weight.shape().1, into)?;
-    let arguments = arguments! {
-        &weight.codes, &weight.constants, into, rows.count as u64, first as u64,
-        weight.block as u32, rows.columns as u32, rows.gap as u32,
-    };
-    run("widen_int8", (into, &rows), &arguments)
+    Weight::int8(weight).widen("widen_int8", (first, &rows), into)
 }
 
-fn run(kernel: &str, (into, rows): (&Tensor, &Rows), arguments: &[Argument<'_>]) -> Result<()> {
-    let name = format!("{kernel}_{}", element_name(into.dtype()).unwrap_or_default());
-    let launch = SOURCE.launch(&name, [rows.count.div_ceil(SHARE * THREADS), 1, 1], [THREADS, 1, 1]);
-    launch.run(into.device(), arguments)
+/// Writes so many rows from the element `first` on as bytes.
+pub(super) fn byte_rows_nf4(weight: &Nf4, (first, rows): (usize, usize), into: &ByteRows<'_>) -> Result<()> {
+    let map = map(into.codes.device())?;
+    Weight::nf4(weight, &map).byte_rows(first, [rows, weight.shape().1], into)
+}
+
+/// As [`byte_rows_nf4`].
+pub(super) fn byte_rows_int8(weight: &Int8, (first, rows): (usize, usize), into: &ByteRows<'_>) -> Result<()> {
+    Weight::int8(weight).byte_rows(first, [rows, weight.shape().1], into)
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::DType;
 
     use super::*;
     use crate::gpu::{emulated, has_compiler};
@@ -138,5 +225,108 @@ mod tests {
         check(&|into| int8.dequantize_rows_into(rows.clone(), into), expected);
         let narrow = wide.narrow(1, 0, 64).unwrap().contiguous().unwrap();
         assert!(emulated(|| nf4.dequantize_rows_into(rows.clone(), &narrow)).is_err());
+    }
+
+    /// The values that codes and scales stand for, a line each, and the scales.
+    fn as_bytes(
+        weight: &impl Quantized,
+        rows: std::ops::Range<usize>,
+        of_columns: bool,
+        [lines, whole]: [usize; 2],
+    ) -> (Vec<Vec<f32>>, Vec<f32>) {
+        let room = |elements: usize| Tensor::full(f32::NAN, elements, &Device::Cpu).unwrap();
+        let codes = Tensor::full(77u8, (lines, whole), &Device::Cpu).unwrap();
+        let (scales, bands) = (room(lines), room(BANDS * lines));
+        let into = ByteRows {
+            codes: &codes,
+            scales: &scales,
+            bands: &bands,
+            of_columns,
+        };
+        emulated(|| weight.launch_byte_rows(rows, &into)).unwrap();
+        let scales = scales.to_vec1::<f32>().unwrap();
+        let codes = codes.to_vec2::<u8>().unwrap().into_iter().zip(&scales);
+        let values = codes.map(|(line, scale)| {
+            line.into_iter()
+                .map(|code| f32::from(code.cast_signed()) * scale)
+                .collect()
+        });
+        (values.collect(), scales)
+    }
+
+    #[test]
+    fn rows_and_columns_become_bytes_with_a_scale_each() {
+        if !has_compiler() {
+            return;
+        }
+        // Blocks that lie in rows, that are cut by them, and rows that are not even; columns of several bands and blocks.
+        for (outputs, inputs) in [(6, 128), (5, 96), (7, 33), (300, 40), (140, 64)] {
+            let weight = Tensor::randn(0f32, 1.0, (outputs, inputs), &Device::Cpu).unwrap();
+            check_bytes(&Nf4::quantize(&weight, false).unwrap());
+            check_bytes(&Nf4::quantize(&weight, true).unwrap());
+            check_bytes(&Int8::quantize(&weight).unwrap());
+        }
+    }
+
+    fn check_bytes(weight: &impl Quantized) {
+        let (outputs, inputs) = weight.shape();
+        let rows = 1..outputs;
+        let dense = weight.dequantize_rows(rows.clone(), DType::F32).unwrap();
+        for of_columns in [false, true] {
+            let expected = if of_columns { dense.t().unwrap() } else { dense.clone() };
+            let expected = expected.contiguous().unwrap().to_vec2::<f32>().unwrap();
+            let [real, depth] = if of_columns {
+                [inputs, rows.len()]
+            } else {
+                [rows.len(), inputs]
+            };
+            let [lines, whole] = [real.next_multiple_of(16), depth.next_multiple_of(16) + 16];
+            let (values, scales) = as_bytes(weight, rows.clone(), of_columns, [lines, whole]);
+            for (line, (values, scale)) in values.iter().zip(&scales).enumerate() {
+                let zeros = vec![0.0; depth];
+                let expected = expected.get(line).unwrap_or(&zeros);
+                let largest = expected.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+                assert!(
+                    (scale * 127.0 - largest).abs() <= 1e-6 * largest,
+                    "{scale} of {largest}"
+                );
+                for (got, value) in values.iter().zip(expected) {
+                    assert!((got - value).abs() <= 0.501 * scale, "line {line}: {got} for {value}");
+                }
+                assert!(values[depth..].iter().all(|value| *value == 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn codes_of_whole_rows_stay_as_they_are() {
+        if !has_compiler() {
+            return;
+        }
+        let weight = Int8::zeros_in_rows((8, 96), &Device::Cpu).unwrap();
+        let dense = Tensor::randn(0f32, 1.0, (8, 96), &Device::Cpu).unwrap();
+        weight.replace_rows(0, &dense).unwrap();
+        let (values, _) = as_bytes(&weight, 0..8, false, [16, 96]);
+        let expected = weight.dequantize(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+        for (got, expected) in values.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((got - expected).abs() <= 1e-6 * expected.abs(), "{got} for {expected}");
+        }
+    }
+
+    #[test]
+    fn bytes_need_room_for_all_values() {
+        let weight = Int8::quantize(&Tensor::ones((4, 64), DType::F32, &Device::Cpu).unwrap()).unwrap();
+        let (codes, scales) = (
+            Tensor::zeros((4, 48), DType::U8, &Device::Cpu).unwrap(),
+            Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap(),
+        );
+        let into = ByteRows {
+            codes: &codes,
+            scales: &scales,
+            bands: &scales,
+            of_columns: false,
+        };
+        let error = emulated(|| weight.launch_byte_rows(0..4, &into)).unwrap_err();
+        assert!(error.to_string().contains("do not go into (4, 48) bytes"), "{error}");
     }
 }

@@ -17,7 +17,7 @@ use super::cuda;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
-use super::quantized::{Int8Blocks, Quantized, blocks_lie_in_rows};
+use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
 use crate::thread_pool;
 
 /// Added to a code to store it in a U8.
@@ -234,6 +234,11 @@ impl Quantized for Int8 {
 
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
         cuda::widen_int8(self, rows.start * self.inputs, into)
+    }
+
+    fn launch_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> Result<()> {
+        self.check_rows(&rows, rows.len() * self.inputs)?;
+        cuda::byte_rows_int8(self, (rows.start * self.inputs, rows.len()), into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {

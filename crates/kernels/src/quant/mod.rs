@@ -24,5 +24,5 @@ pub use element::Element;
 pub use error::QuantError;
 pub use int8::Int8;
 pub use nf4::{Constants, Nf4};
-pub use quantized::{Int8Blocks, Quantized};
+pub use quantized::{ByteRows, Int8Blocks, Quantized};
 pub use sparse::Sparse;

@@ -19,7 +19,7 @@ use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, Nf4Table, nf4_block, nf4_int8};
-use super::quantized::{Int8Blocks, Quantized, blocks_lie_in_rows};
+use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
 use crate::thread_pool;
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
@@ -300,6 +300,11 @@ impl Quantized for Nf4 {
 
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
         cuda::widen_nf4(self, rows.start * self.inputs, into)
+    }
+
+    fn launch_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> Result<()> {
+        self.check_rows(&rows, rows.len() * self.inputs)?;
+        cuda::byte_rows_nf4(self, (rows.start * self.inputs, rows.len()), into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {

@@ -18,6 +18,20 @@ pub struct Int8Blocks<'a> {
     pub factors: &'a mut [f32],
 }
 
+/// Where a weight goes as signed bytes on a GPU: symmetric, one scale for each line of codes.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteRows<'a> {
+    /// (lines, codes of a line): at least the weight's rows, or its columns, and their lengths; a multiple of four. What is beyond them
+    /// is zero.
+    pub codes: &'a Tensor,
+    /// (lines,) F32: what the codes are multiplied by. Not a number where a value is not finite.
+    pub scales: &'a Tensor,
+    /// Room for the largest values of columns, [`BANDS`](peft_tune_core::plan::products::device_int8::BANDS) for each line.
+    pub bands: &'a Tensor,
+    /// Whether the lines are the weight's columns.
+    pub of_columns: bool,
+}
+
 impl Int8Blocks<'_> {
     /// The parts of each row.
     pub(super) fn rows(&mut self, columns: usize) -> impl Iterator<Item = (&mut [i8], &mut [f32])> {
@@ -74,6 +88,12 @@ pub trait Quantized: Sized {
     /// # Errors
     /// Those of the launch; a tensor that is narrower.
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()>;
+
+    /// Writes some rows as signed bytes by own kernels.
+    ///
+    /// # Errors
+    /// Those of the launch; too little room, a weight that is no codes.
+    fn launch_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> Result<()>;
 
     /// The weight on another device.
     fn to_device(&self, device: &Device) -> Result<Self>;

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use super::blocks::{to_rows, with_slice};
 use super::element::Element;
 use super::error::QuantError;
-use super::quantized::{Int8Blocks, Quantized};
+use super::quantized::{ByteRows, Int8Blocks, Quantized};
 use super::scatter::{self, StoredFloat};
 
 /// A weight (out, in) with two of each four values.
@@ -196,6 +196,10 @@ impl Quantized for Sparse {
 
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
         into.slice_set(&self.rows_plain(rows, into.dtype())?, 0, 0)
+    }
+
+    fn launch_byte_rows(&self, _rows: Range<usize>, _into: &ByteRows<'_>) -> Result<()> {
+        bail!("a sparse weight has no codes")
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {

@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::{emulated, has_compiler};
-    use crate::ops::cuda::tests::Codes;
+    use crate::ops::cuda::codes::Codes;
     use crate::ops::matmul::{nn_adapted, nt_adapted, takes_adapter};
     use crate::ops::oracle::{assert_close, random, rounded};
     use crate::quant::{Nf4, Quantized};
@@ -183,7 +183,7 @@ mod tests {
         let weight = random(&[rows, columns], seed).to_dtype(DType::F32).unwrap();
         let codes = Nf4::quantize(&weight, false).unwrap();
         let wide = codes.dequantize_rows(0..rows, DType::F32).unwrap();
-        (Codes(codes), wide)
+        (Codes::new(codes), wide)
     }
 
     #[test]

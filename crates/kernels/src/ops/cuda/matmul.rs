@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use super::byte_products;
 use crate::gpu::{Gemm, Matrix, empty, scratch};
 use crate::ops::matmul::{Factor, RowTerms, Term, rows_of};
 
@@ -77,9 +78,14 @@ pub(super) fn sum_into(terms: &[Term<'_>], transposed: bool, onto: Option<&Tenso
     let mut order: Vec<&Term<'_>> = terms.iter().collect();
     order.sort_by_key(|term| term.x.elem_count());
     for (index, term) in order.into_iter().enumerate() {
+        let onto = onto.filter(|_| index == 0);
+        if let Some(codes) = term.w.in_bytes(transposed) {
+            let old = onto.or((index > 0).then_some(result));
+            byte_products::multiply((term.x, term.scale), (codes, transposed), old, result)?;
+            continue;
+        }
         let (x, w) = (rows_of(term.x)?, widened(&term.w, result)?);
         let w = Matrix::new(&w)?;
-        let onto = onto.filter(|_| index == 0);
         let product = Gemm {
             alpha: term.scale as f32,
             beta: if index == 0 && onto.is_none() { 0.0 } else { 1.0 },

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::tests::{Codes, DTYPES};
+use super::codes::Codes;
+use super::tests::DTYPES;
 use crate::gpu::{emulated, forget_scratch, has_compiler};
 use crate::ops::matmul::grouped::{self, GroupFactors, GroupTerm};
 use crate::ops::matmul::{Factor, QuantizedMatrix};
@@ -84,8 +85,11 @@ fn grouped_sums_of_quantized_matrices_match_f64() {
     let (offsets, groups) = (offsets(sizes), sizes.len());
     let matrices: Vec<Tensor> = (0..groups).map(|seed| random(&[width, depth], seed as u64)).collect();
     let f32s: Vec<Tensor> = matrices.iter().map(|w| w.to_dtype(DType::F32).unwrap()).collect();
-    let nf4: Vec<Codes<Nf4>> = f32s.iter().map(|w| Codes(Nf4::quantize(w, true).unwrap())).collect();
-    let int8: Vec<Codes<Int8>> = f32s.iter().map(|w| Codes(Int8::quantize(w).unwrap())).collect();
+    let nf4: Vec<Codes<Nf4>> = f32s
+        .iter()
+        .map(|w| Codes::new(Nf4::quantize(w, true).unwrap()))
+        .collect();
+    let int8: Vec<Codes<Int8>> = f32s.iter().map(|w| Codes::new(Int8::quantize(w).unwrap())).collect();
     let of_nf4: Vec<&dyn QuantizedMatrix> = nf4.iter().map(|w| w as &dyn QuantizedMatrix).collect();
     let of_int8: Vec<&dyn QuantizedMatrix> = int8.iter().map(|w| w as &dyn QuantizedMatrix).collect();
     for dtype in DTYPES {

@@ -2,7 +2,10 @@
 
 pub(in crate::ops) mod adapter_gradients;
 pub(in crate::ops) mod attention;
+pub(in crate::ops) mod byte_products;
 pub(in crate::ops) mod cached_attention;
+#[cfg(test)]
+mod codes;
 pub(in crate::ops) mod elementwise;
 pub(in crate::ops) mod embedding;
 pub(in crate::ops) mod gain;

@@ -1,9 +1,8 @@
 //! Every kernel, run on the emulator, against the F64 form of its op.
 
-use std::ops::Range;
+use candle_core::{DType, Device, Tensor};
 
-use candle_core::{DType, Device, Result, Tensor};
-
+use super::codes::Codes;
 use crate::gpu::{emulated, has_compiler};
 use crate::ops::attention::Settings;
 use crate::ops::dropout::MaskKey;
@@ -14,8 +13,7 @@ use crate::ops::rope::RopeTable;
 use crate::ops::{
     bias, cached_attention, centre, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope, xielu,
 };
-use crate::quant::{Int8Blocks, Nf4, Quantized};
-use peft_tune_core::recipe::ActivationQuantization;
+use crate::quant::Nf4;
 
 pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
@@ -332,52 +330,6 @@ fn gradients_of_an_embedding_add_up() {
     }
 }
 
-/// A quantized weight as a product takes it.
-#[derive(Debug)]
-pub(super) struct Codes<W>(pub(super) W);
-
-impl<W: Quantized + std::fmt::Debug + Sync> QuantizedMatrix for Codes<W> {
-    fn dims2(&self) -> (usize, usize) {
-        self.0.shape()
-    }
-
-    fn bytes(&self) -> usize {
-        Quantized::bytes(&self.0)
-    }
-
-    fn storage(&self) -> &'static str {
-        "nf4"
-    }
-
-    fn activations(&self) -> ActivationQuantization {
-        ActivationQuantization::None
-    }
-
-    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool> {
-        self.0.fill_int8(rows, columns, into)
-    }
-
-    fn is_on_cpu(&self) -> bool {
-        true
-    }
-
-    fn dense(&self, dtype: DType) -> Result<Tensor> {
-        self.0.dequantize(dtype)
-    }
-
-    fn fill(&self, into: &Tensor) -> Result<()> {
-        self.0.dequantize_rows_into(0..self.0.shape().0, into)
-    }
-
-    fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> Result<()> {
-        self.0.fill_block(rows, columns, into)
-    }
-
-    fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [half::bf16]) -> Result<()> {
-        self.0.fill_block(rows, columns, into)
-    }
-}
-
 #[test]
 fn sums_of_products_match_f64_with_dense_and_with_coded_weights() {
     if !has_compiler() {
@@ -393,7 +345,7 @@ fn sums_of_products_match_f64_with_dense_and_with_coded_weights() {
             .to_dtype(DType::F32)
             .unwrap();
         let codes = Nf4::quantize(&random(&[7, 64], 4).to_dtype(DType::F32).unwrap(), true).unwrap();
-        let weight = Codes(codes);
+        let weight = Codes::new(codes);
         let dense64 = weight.dense(dtype).unwrap().to_dtype(DType::F64).unwrap();
         let terms = [
             Term::new(&x, Factor::QuantizedMatrix(&weight), 1.0),

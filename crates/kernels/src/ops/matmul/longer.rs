@@ -3,6 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 use peft_tune_core::plan::products::longer;
 
+use super::operand::Order;
 use super::quantized::{Factor, QuantizedMatrix};
 use crate::gpu;
 use crate::ops::cuda;
@@ -20,14 +21,16 @@ pub struct Adapted<'a> {
     pub scale: f64,
 }
 
-/// Whether [`nt_adapted`] takes these: quantized weights on a GPU, adapters in 16 bits, and several results for each value of x.
+/// Whether [`nt_adapted`] takes these: quantized weights on a GPU that multiply activations as they are, adapters in 16 bits, and several results for each value of x.
 ///
 /// # Errors
 /// Tensors that are no matrices.
 pub fn takes_adapters(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<bool> {
     let ((tokens, depth), (_, ranks)) = (x.dims2()?, u.dims2()?);
     let columns = all.iter().map(|one| one.w.dims2().0).sum();
-    Ok(are_taken(&[x, u], [tokens, columns, depth], ranks) && all.iter().all(|one| is_factor(one.b, x)))
+    let is_widened = |one: &Adapted<'_>| !Factor::QuantizedMatrix(one.w).rounds_left(Order::Transposed);
+    let are_factors = all.iter().all(|one| is_factor(one.b, x) && is_widened(one));
+    Ok(are_taken(&[x, u], [tokens, columns, depth], ranks) && are_factors)
 }
 
 /// x W^T + scale u B^T of several projections of x (T, K), with u (T, sum of r) of their adapters side by side; (T, N) each.
@@ -57,8 +60,8 @@ pub fn nt_adapted(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<Vec<Ten
 /// Tensors that are no matrices.
 pub fn takes_adapter(dy: &Tensor, w: &Factor<'_>, d_xa: &Tensor, a: &Tensor) -> Result<bool> {
     let ((tokens, depth), columns, ranks) = (dy.dims2()?, w.dims2()?.1, d_xa.dims2()?.1);
-    let is_quantized = matches!(w, Factor::QuantizedMatrix(_));
-    Ok(is_quantized && are_taken(&[dy, d_xa], [tokens, columns, depth], ranks) && is_factor(a, dy))
+    let is_widened = matches!(w, Factor::QuantizedMatrix(_)) && !w.rounds_left(Order::Straight);
+    Ok(is_widened && are_taken(&[dy, d_xa], [tokens, columns, depth], ranks) && is_factor(a, dy))
 }
 
 /// dy W + d_xa A for dy (T, N), W (N, K), d_xa (T, r) and A (r, K); (T, K).

@@ -25,7 +25,7 @@ use crate::kernels;
 use crate::ops::room::resize;
 use crate::ops::shape;
 use crate::ops::storage::is_fused;
-use crate::quant::Int8Blocks;
+use crate::quant::{ByteRows, Int8Blocks};
 
 /// A matrix whose values are made on demand, block by block.
 pub trait QuantizedMatrix: Debug + Sync {
@@ -53,6 +53,12 @@ pub trait QuantizedMatrix: Debug + Sync {
     /// # Errors
     /// As [`QuantizedMatrix::fill_f32`].
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
+
+    /// Writes the whole matrix as signed bytes, on a GPU; see [`Quantized::launch_byte_rows`](crate::quant::Quantized::launch_byte_rows).
+    ///
+    /// # Errors
+    /// A matrix that is no codes, too little room, those of the launches.
+    fn fill_byte_rows(&self, into: &ByteRows<'_>) -> Result<()>;
 
     /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides. On a GPU it may be wider.
     fn fill(&self, into: &Tensor) -> Result<()>;
@@ -127,6 +133,15 @@ impl Factor<'_> {
         match self {
             Self::Dense(_) => false,
             Self::QuantizedMatrix(quantized) => rounds_left(*quantized, order),
+        }
+    }
+
+    /// The codes of a product that takes the rows of its left operand in 8 bits; `transposed` as in [`super::nt_sum`].
+    pub(in crate::ops) fn in_bytes(&self, transposed: bool) -> Option<&dyn QuantizedMatrix> {
+        let order = if transposed { Order::Transposed } else { Order::Straight };
+        match self {
+            Self::QuantizedMatrix(codes) if rounds_left(*codes, order) => Some(*codes),
+            _ => None,
         }
     }
 

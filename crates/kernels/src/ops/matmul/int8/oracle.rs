@@ -8,7 +8,7 @@ use peft_tune_core::recipe::ActivationQuantization;
 
 use crate::ops::matmul::QuantizedMatrix;
 use crate::ops::matmul::operand::Order;
-use crate::quant::{Int8, Int8Blocks, Nf4, Quantized};
+use crate::quant::{ByteRows, Int8, Int8Blocks, Nf4, Quantized};
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ops::matmul) enum Storage {
@@ -83,6 +83,10 @@ impl QuantizedMatrix for Coded {
 
     fn dense(&self, dtype: DType) -> Result<Tensor> {
         each!(&self.codes, codes => codes.dequantize(dtype))
+    }
+
+    fn fill_byte_rows(&self, into: &ByteRows<'_>) -> Result<()> {
+        each!(&self.codes, codes => codes.launch_byte_rows(0..codes.shape().0, into))
     }
 
     fn fill(&self, into: &Tensor) -> Result<()> {
