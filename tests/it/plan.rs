@@ -182,7 +182,8 @@ fn activations_in_eight_bits_are_settings_of_a_gpu() {
     let throughput = |activations: &str| {
         let settings = plan["settings"].as_array().unwrap().iter();
         let of = settings.filter(|one| one["params"]["activation_quantization"] == activations);
-        of.map(|one| one["throughput"].as_f64().unwrap()).fold(0.0, f64::max)
+        of.map(|one| one["throughput"]["value"].as_f64().unwrap())
+            .fold(0.0, f64::max)
     };
     let [none, forward, both] = ["none", "int8_forward", "int8_both"].map(throughput);
     assert!(
