@@ -21,7 +21,10 @@ impl Predictor {
         if count == 1 {
             return Ok(self.predict(first)?.bytes);
         }
-        let (mut sums, mut bytes) = (Bytes::default(), Bytes::default());
+        let (mut sums, mut bytes, mut adapts_all) = (Bytes::default(), Bytes::default(), false);
+        for setting in settings {
+            adapts_all |= self.adapts_all(setting.recipe)?;
+        }
         for setting in settings {
             setting.recipe.check_in_group()?;
             setting.recipe.check_shares_base(first.recipe)?;
@@ -34,7 +37,7 @@ impl Predictor {
                 workload: &workload,
                 ..*setting
             };
-            let of_all = self.bytes_in_group(&together, count)?;
+            let of_all = self.bytes_in_group(&together, (count, adapts_all))?;
             of_all.iter().for_each(|(category, bytes)| sums.add(category, bytes));
         }
         for (category, sum) in sums.iter() {

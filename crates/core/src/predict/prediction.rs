@@ -18,7 +18,7 @@ use super::seconds::{self, Context, Seconds};
 use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
-use crate::plan::{Memory, PlanError};
+use crate::plan::{LayerPlan, Memory, PlanError};
 use crate::recipe::{Precision, Recipe, TrainingLength};
 
 /// The machine that a prediction is for.
@@ -198,15 +198,35 @@ impl Predictor {
         })
     }
 
-    /// As the bytes of [`Predictor::predict`], where the micro-batch is that of `trainings` which share the passes.
-    pub(super) fn bytes_in_group(&self, setting: &Setting<'_>, trainings: usize) -> Result<Bytes, PredictError> {
+    /// As the bytes of [`Predictor::predict`], where the micro-batch is that of `trainings` which share the passes, and one of them
+    /// `adapts_all` linear layers.
+    pub(super) fn bytes_in_group(
+        &self,
+        setting: &Setting<'_>,
+        (trainings, adapts_all): (usize, bool),
+    ) -> Result<Bytes, PredictError> {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;
         let trace = StepTrace {
             trainings,
+            adapts_all,
             ..self.trace(&network, setting.recipe)
         };
         Ok(trace.bytes(&setting.workload.longest))
+    }
+
+    /// Whether an adapter lies on each linear layer of the decoder.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub(super) fn adapts_all(&self, recipe: &Recipe) -> Result<bool, PredictError> {
+        let network = self.network(recipe)?;
+        let groups = |layer: &LayerPlan| {
+            let all = [&layer.qkv, &layer.output, &layer.gate_up, &layer.down];
+            all.iter()
+                .all(|group| group.projections.iter().all(|one| one.adapter.is_some()))
+        };
+        Ok(network.plan.kinds.iter().all(groups))
     }
 
     /// What crowding at experts costs; `None` where there are none, or where the machine's speed is not known.
@@ -267,6 +287,7 @@ impl Predictor {
             host: self.machine.host(),
             compute: recipe.precision,
             trainings: 1,
+            adapts_all: false,
         }
     }
 

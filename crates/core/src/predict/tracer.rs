@@ -32,6 +32,8 @@ pub(super) struct StepTracer<'a> {
     pub load: ExpertLoad,
     /// Trainings that share the micro-batch, each with as many of its rows.
     pub trainings: usize,
+    /// Whether each linear layer has an adapter of one of them, so that its products take the rows of each by themselves.
+    pub adapts_all: bool,
 }
 
 /// Where the output of a projection goes.
@@ -53,6 +55,7 @@ impl<'a> StepTracer<'a> {
             tokens: stream.tokens().round() as usize,
             load: ExpertLoad::default(),
             trainings: 1,
+            adapts_all: false,
         }
     }
 
@@ -141,8 +144,17 @@ impl<'a> StepTracer<'a> {
 
     /// Records a product whose result is held already.
     pub(super) fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
-        call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
-        trace.spike(MemoryCategory::Scratch, call.spike(self.host.vectors));
+        // Rows with adapters of their own are multiplied by themselves, but for what a portable product widens at once.
+        let by_rows = right == Right::Weight && (self.adapts_all || call.adapter_depth > 0);
+        let of_one = match by_rows && self.host.vectors != Vectors::Other {
+            true => Call {
+                rows: call.rows.div_ceil(self.trainings),
+                ..call
+            },
+            false => call,
+        };
+        of_one.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
+        trace.spike(MemoryCategory::Scratch, of_one.spike(self.host.vectors));
         match self.host.vectors == Vectors::None && call.quantized {
             true if call.in_bytes => {
                 Operands::new([call.rows, call.columns, call.longest_term]).keep(&mut trace.scratch);

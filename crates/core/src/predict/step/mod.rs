@@ -36,6 +36,8 @@ pub(super) struct StepTrace<'a> {
     pub compute: Precision,
     /// Trainings that share the micro-batch, each with as many of its rows.
     pub trainings: usize,
+    /// Whether each linear layer has an adapter of one of them, so that its products take the rows of each by themselves.
+    pub adapts_all: bool,
 }
 
 impl<'a> StepTrace<'a> {
@@ -46,6 +48,7 @@ impl<'a> StepTrace<'a> {
         let before = level.end_phase();
         let tracer = StepTracer {
             trainings: self.trainings,
+            adapts_all: self.adapts_all,
             ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
         };
         self.trace(&tracer, |_, trace| level.replay(trace));
@@ -175,6 +178,7 @@ impl<'a> StepTrace<'a> {
             host,
             compute,
             trainings,
+            adapts_all: _,
         } = *self;
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
