@@ -172,10 +172,10 @@ fn a_group_takes_no_more_than_memory_is_predicted_to_hold() {
         .into_iter()
         .map(|(_, bytes)| bytes)
         .fold(0.0, f64::max);
-    // A trial alone has room there, two have not.
+    // A trial alone has room there whatever its threads come to keep, two have not.
     let limited = space(RANKS).replace(
         "trial: {",
-        &format!("trial: {{memory_limit: {}KiB, ", (highest * 1.06 / 1024.0) as u64),
+        &format!("trial: {{memory_limit: {}KiB, ", (highest * 1.15 / 1024.0) as u64),
     );
     let folder = run(&limited, &["--together", "4"], None);
     assert_eq!(metric(folder.path(), "loss"), metric(alone.path(), "loss"));
