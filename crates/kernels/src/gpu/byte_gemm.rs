@@ -12,7 +12,10 @@ pub fn multiply_bytes(a: &Tensor, b: &Tensor, c: &Tensor) -> Result<()> {
     let ((rows, depth), (columns, depth_b)) = (a.dims2()?, b.dims2()?);
     let dtypes = [a.dtype(), b.dtype(), c.dtype()] == [DType::U8, DType::U8, DType::U32];
     let contiguous = [a, b, c].iter().all(|tensor| tensor.is_contiguous());
-    if depth != depth_b || c.dims() != [rows, columns] || !dtypes || !contiguous || depth > LONGEST {
+    if depth > LONGEST {
+        candle_core::bail!("sums of {depth} products of bytes may overflow: {LONGEST} are the most");
+    }
+    if depth != depth_b || c.dims() != [rows, columns] || !dtypes || !contiguous {
         candle_core::bail!(
             "product of bytes ({rows}, {depth}) {:?} and ({columns}, {depth_b}) {:?} into {:?} {:?}",
             a.dtype(),

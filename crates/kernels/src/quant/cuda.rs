@@ -101,28 +101,23 @@ impl<'a> Weight<'a> {
             candle_core::bail!("({rows}, {columns}) values do not go into ({lines}, {whole}) bytes");
         }
         let size = arguments! { first as u64, rows as u32, columns as u32 };
-        let [lines, whole] = [lines, whole].map(|number| number as u32);
         let with = |before: &[Argument<'a>], behind: &[Argument<'a>]| [before, &size, behind].concat();
         if !into.of_columns {
             let is_even = [first, columns, self.block].iter().all(|one| one.is_multiple_of(FOUR));
             let arguments = with(
                 &arguments! { into.codes, into.scales },
-                &arguments! { whole, u32::from(is_even) },
+                &arguments! { whole as u32, u32::from(is_even) },
             );
-            return self.run(&kernel("byte_rows"), device, [lines as usize, 1, 1], &arguments);
+            return self.run(&kernel("byte_rows"), device, [lines, 1, 1], &arguments);
         }
-        let blocks = [(lines as usize).div_ceil(THREADS), BANDS, 1];
-        let arguments = with(&arguments! { into.bands }, &arguments! { lines });
+        let blocks = [lines.div_ceil(THREADS), BANDS, 1];
+        let arguments = with(&arguments! { into.bands }, &arguments! { lines as u32 });
         self.run(&kernel("largest_of_columns"), device, blocks, &arguments)?;
         let [of_columns, of_rows] = TURNED;
-        let blocks = [
-            (lines as usize).div_ceil(of_columns),
-            (whole as usize).div_ceil(of_rows),
-            1,
-        ];
+        let blocks = [lines.div_ceil(of_columns), whole.div_ceil(of_rows), 1];
         let arguments = with(
             &arguments! { into.bands, BANDS as u32, into.codes, into.scales },
-            &arguments! { lines, whole },
+            &arguments! { lines as u32, whole as u32 },
         );
         self.run(&kernel("byte_columns"), device, blocks, &arguments)
     }

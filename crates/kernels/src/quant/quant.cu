@@ -104,7 +104,6 @@ template <class T> __device__ void widen_packs(Nf4 weight, T* to, u64 count, u64
 // four neighbours are in one block of the weight, and rows begin at multiples of four.
 template <class W>
 __device__ void byte_rows(W weight, u8* codes, float* scales, u64 first, u32 rows, u32 columns, u32 whole, u32 even) {
-    __shared__ float scratch[32];
     u32 row = blockIdx.x;
     bool inside = row < rows;
     u64 start = first + (u64)row * columns;
@@ -112,20 +111,7 @@ __device__ void byte_rows(W weight, u8* codes, float* scales, u64 first, u32 row
         if (inside && even && at < columns) return weight.four(start + at, values);
         for (u32 i = 0; i < 4; i++) values[i] = inside && at + i < columns ? weight.at(start + at + i) : 0.0f;
     };
-    float values[4], largest = 0.0f;
-    for (u32 at = threadIdx.x * 4; at < columns; at += blockDim.x * 4) {
-        four(at, values);
-        for (int i = 0; i < 4; i++) largest = fmaxf(largest, size_of(values[i]));
-    }
-    largest = row_max(largest, scratch);
-    float factor = to_codes(largest);
-    if (threadIdx.x == 0) scales[row] = of_codes(largest);
-    for (u32 at = threadIdx.x * 4; at < whole; at += blockDim.x * 4) {
-        four(at, values);
-        u32 all = 0;
-        for (int i = 0; i < 4; i++) all |= code_of(values[i], factor) << 8 * i;
-        reinterpret_cast<u32*>(codes + (u64)row * whole)[at / 4] = all;
-    }
+    row_as_bytes(four, codes + (u64)row * whole, scales + row, columns, whole);
 }
 
 // partial (gridDim.y, width): of each column of the weight, the largest size in each of so many bands of its rows.

@@ -5,7 +5,6 @@
 // codes (gridDim.x, whole), scales (gridDim.x,): a row of x (.., width), `apart` elements behind the last one, for each block; zeros behind
 // its values. With N = 4 rows are multiples of four elements.
 template <class T, int N> __device__ void round_rows(const T* x, u8* codes, float* scales, u64 apart, u32 width, u32 whole) {
-    __shared__ float scratch[32];
     const T* row = x + blockIdx.x * apart;
     auto four = [&](u32 at, float (&values)[4]) {
         if (N == 4 && at < width) {
@@ -15,21 +14,7 @@ template <class T, int N> __device__ void round_rows(const T* x, u8* codes, floa
             for (u32 i = 0; i < 4; i++) values[i] = at + i < width ? widen(row[at + i]) : 0.0f;
         }
     };
-    float values[4], largest = 0.0f;
-    for (u32 at = threadIdx.x * 4; at < width; at += blockDim.x * 4) {
-        four(at, values);
-        for (int i = 0; i < 4; i++) largest = fmaxf(largest, size_of(values[i]));
-    }
-    largest = row_max(largest, scratch);
-    float factor = to_codes(largest);
-    if (threadIdx.x == 0) scales[blockIdx.x] = of_codes(largest);
-    u32* to = reinterpret_cast<u32*>(codes + (u64)blockIdx.x * whole);
-    for (u32 at = threadIdx.x * 4; at < whole; at += blockDim.x * 4) {
-        four(at, values);
-        u32 all = 0;
-        for (int i = 0; i < 4; i++) all |= code_of(values[i], factor) << 8 * i;
-        to[at / 4] = all;
-    }
+    row_as_bytes(four, codes + (u64)blockIdx.x * whole, scales + blockIdx.x, width, whole);
 }
 
 // y (rows, columns) = old + factor times each sum times the scales of its row and column; rows of `whole` sums.

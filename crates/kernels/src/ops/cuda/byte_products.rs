@@ -11,7 +11,7 @@
 //! without a stop: the weight is rounded once more, to 127ths of the largest value of a row or, for gradients, of a column.
 
 use candle_core::{DType, Result, Tensor};
-use peft_tune_core::plan::products::device_int8::{BANDS, LONGEST, Operands};
+use peft_tune_core::plan::products::device_int8::{BANDS, Operands};
 
 use crate::gpu::{self, Argument, BYTES, Source, arguments, element_name, multiply_bytes, scratch, source};
 use crate::ops::matmul::{QuantizedMatrix, rows_of};
@@ -33,9 +33,6 @@ pub(super) fn multiply(
 ) -> Result<()> {
     let x = rows_of(x)?;
     let ((rows, depth), columns) = (x.dims2()?, result.dims2()?.1);
-    if depth > LONGEST {
-        candle_core::bail!("sums of {depth} products of bytes may overflow: {LONGEST} are the most");
-    }
     multiply_in(
         Operands::new([rows, columns, depth]),
         (&x, alpha),
@@ -93,7 +90,7 @@ fn part(codes: &Tensor, start: usize, [rows, columns]: [usize; 2]) -> Result<Ten
 /// Rows of x as codes, and their scales.
 fn round_rows(x: &Tensor, codes: &Tensor, scales: &Tensor) -> Result<()> {
     let ((rows, width), whole) = (x.dims2()?, codes.dims2()?.1);
-    let (name, apart, first) = (kernel("round_rows", width, &[x])?, apart(x)?, first_row(x)?);
+    let ((name, _), apart, first) = (kernel("round_rows", width, &[x])?, apart(x)?, first_row(x)?);
     let arguments = arguments! { &first, codes, scales, apart as u64, width as u32, whole as u32 };
     let launch = SOURCE.launch(&name, [rows, 1, 1], [THREADS, 1, 1]);
     launch.run(x.device(), &arguments)
@@ -109,8 +106,7 @@ fn scale_sums(
     let ((rows, columns), whole) = (result.dims2()?, sums.dims2()?.1);
     let mut tensors = vec![result];
     tensors.extend(old);
-    let name = kernel("scale_sums", columns, &tensors)?;
-    let pack = if name.ends_with('4') { FOUR } else { 1 };
+    let (name, pack) = kernel("scale_sums", columns, &tensors)?;
     let (first_old, old_apart) = (old.map(first_row).transpose()?, old.map(apart).transpose()?);
     let first = first_row(result)?;
     let arguments = arguments! {
@@ -122,15 +118,16 @@ fn scale_sums(
     launch.run(result.device(), &arguments)
 }
 
-/// The form of a kernel for rows of `width` elements: four at a time where all `tensors` allow it.
-fn kernel(name: &str, width: usize, tensors: &[&Tensor]) -> Result<String> {
-    let mut pack = width.is_multiple_of(FOUR);
+/// The form of a kernel for rows of `width` elements, and how many a thread takes: four where all `tensors` allow it.
+fn kernel(name: &str, width: usize, tensors: &[&Tensor]) -> Result<(String, usize)> {
+    let mut is_even = width.is_multiple_of(FOUR);
     for tensor in tensors {
         let places = [apart(tensor)?, tensor.layout().start_offset()];
-        pack &= places.iter().all(|place| place.is_multiple_of(FOUR));
+        is_even &= places.iter().all(|place| place.is_multiple_of(FOUR));
     }
     let element = element_name(tensors[0].dtype()).unwrap_or_default();
-    Ok(format!("{name}_{element}_{}", if pack { FOUR } else { 1 }))
+    let pack = if is_even { FOUR } else { 1 };
+    Ok((format!("{name}_{element}_{pack}"), pack))
 }
 
 /// Elements from one row to the next.
