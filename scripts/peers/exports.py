@@ -2,6 +2,7 @@
 """Reads exported files with the tools that they are for, and refuses what those would drop.
 
     pip install peft trl          # CPU is enough; checked with peft 0.21.2, trl 1.16.0, transformers 5.23.0
+    pip install deepspeed         # for deepspeed.json; DS_BUILD_OPS=0, behind torch, --no-build-isolation
     scripts/peers/exports.py tests/golden/exports/*
     scripts/peers/exports.py --tools axolotl,peft tests/golden/exports/*
     scripts/peers/exports.py --train tests/golden/exports/lora          # TRL: three real steps on the CPU
@@ -15,6 +16,8 @@ axolotl       every key is one of AxolotlInputConfig's, and validate_config acce
 llamafactory  get_train_args, which refuses unknown keys; data sets by the names in dataset_info.json (0.9.5)
 torchtune     config.validate: every component exists and takes its arguments (0.6.1)
 unsloth       the script parses, and every argument is one that unsloth's functions and SFTConfig have (2026.10.9)
+deepspeed     DeepSpeed takes the file that TRL's names, with what transformers fills in; with --train a training of three steps that
+              updates on the host, for which it compiles its kernels (ninja, a C++ compiler; 0.19.8)
 """
 
 import argparse
@@ -189,6 +192,32 @@ def check_unsloth(directory, _):
     return f"{installed.calls_of_unsloth(directory)} calls with known arguments"
 
 
+def check_deepspeed(directory, options):
+    if not (directory / "deepspeed.json").is_file():
+        return "no updates on the host"
+    # The places of the only rank, which a launcher would say.
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    training, config, _, _ = installed.arguments_of_trl(directory)
+    filled = training.hf_deepspeed_config
+    filled.trainer_config_finalize(training, tiny_model(), num_training_steps=10)
+    assert "auto" not in json.dumps(filled.config), filled.config
+    read = DeepSpeedConfig(filled.config)
+    device = read.zero_config.offload_optimizer.device
+    assert (read.zero_optimization_stage, device) == (2, "cpu"), f"stage {read.zero_optimization_stage} on {device}"
+    assert read.gradient_accumulation_steps == training.gradient_accumulation_steps
+    assert (read.gradient_clipping or None) == training.max_grad_norm
+    optimizer = read.optimizer_params
+    found = (read.optimizer_name, optimizer["lr"], tuple(optimizer["betas"]), optimizer["eps"], optimizer["weight_decay"])
+    betas = (training.adam_beta1, training.adam_beta2)
+    assert found == ("adamw", training.learning_rate, betas, training.adam_epsilon, training.weight_decay), found
+    trained = train_with_trl(training, config) if options.train else ""
+    return f"{read.optimizer_name} at {optimizer['lr']}, updates on {getattr(device, 'value', device)}{trained}"
+
+
 def refusal(directory, tool):
     lines = (directory / "warnings.txt").read_text().splitlines()
     told = [line for line in lines if line.startswith(f"{tool}: refused")]
@@ -203,7 +232,12 @@ TOOLS = {
     "llamafactory": check_llamafactory,
     "torchtune": check_torchtune,
     "unsloth": check_unsloth,
+    "deepspeed": check_deepspeed,
 }
+
+
+def deepspeed_is_missing(directory):
+    return (directory / "deepspeed.json").is_file() and importlib.util.find_spec("deepspeed") is None
 
 
 def names_of_tools(text):
@@ -221,13 +255,19 @@ def main():
     parser.add_argument("--require", type=names_of_tools, default=[], help="names with commas between")
     parser.add_argument("--train", action="store_true", help="train three steps with TRL")
     options = parser.parse_args()
+    directories = [directory.resolve() for directory in options.directories]
     failed = False
     for name in options.tools:
         if importlib.util.find_spec(name) is None:
             print(f"{name}: not installed, passed over")
             failed |= name in options.require
             continue
-        for directory in options.directories:
+        for directory in directories:
+            # Files name one another as the tool reads them where it is started.
+            os.chdir(directory)
+            if name == "trl" and deepspeed_is_missing(directory):
+                print(f"{directory.name} {name}: names deepspeed.json, and deepspeed is not installed; passed over")
+                continue
             try:
                 print(f"{directory.name} {name}: accepted, {TOOLS[name](directory, options)}")
             except BaseException as error:

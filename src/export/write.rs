@@ -25,7 +25,8 @@ impl Rendered {
 }
 
 /// Writes `input` for one tool into `directory`, which is made where it is missing. The file appears whole or not at
-/// all; one that is there already is replaced only with `force`.
+/// all; one that is there already is replaced only with `force`. What a tool's file names beside itself may be there with the same text,
+/// from an export for another tool.
 ///
 /// # Errors
 /// Where the file exists and `force` is not given, where it cannot be written, and where the target has no way to say
@@ -37,16 +38,25 @@ pub fn write(
     force: bool,
 ) -> Result<Exported, ExportError> {
     check_optimizer(format, input.recipe.optimizer.kind)?;
-    let Rendered { files, warnings } = (format.row().render)(input, directory)?;
+    let Rendered { mut files, warnings } = (format.row().render)(input, directory)?;
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
+    let is_own = |name: &str| name == format.file_name();
+    files.retain(|(name, text)| is_own(name) || !has_text(&directory.join(name), text));
     // Looked at before the first is written, so that none is where another is in the way.
-    if !force && let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
-        return Err(ExportError::Exists { path: path.clone() });
+    let mut wanted = files.iter().map(|(name, _)| directory.join(name));
+    if !force && let Some(path) = wanted.find(|path| path.symlink_metadata().is_ok()) {
+        return Err(ExportError::Exists { path });
     }
-    for (path, (_, text)) in paths.iter().zip(&files) {
-        write_file(path, text, force)?;
+    for (name, text) in &files {
+        write_file(&directory.join(name), text, force)?;
     }
     Ok(Exported { files: paths, warnings })
+}
+
+/// Whether a plain file has this text already.
+fn has_text(path: &Path, text: &str) -> bool {
+    path.symlink_metadata().is_ok_and(|file| file.is_file())
+        && std::fs::read(path).is_ok_and(|found| found == text.as_bytes())
 }
 
 /// Refuses a tool that has no such optimizer.

@@ -115,6 +115,13 @@ impl PoolSettings {
     }
 }
 
+/// A trial that waits until as many slots are free as it takes, or until it can train beside others.
+struct Waiting {
+    request: TrialRequest,
+    /// How many that came later were seated before it.
+    passed: usize,
+}
+
 /// An evaluator with a worker process for each of its slots.
 pub struct WorkerPool {
     settings: PoolSettings,
@@ -126,8 +133,7 @@ pub struct WorkerPool {
     /// Number of the last process that was started.
     serial: u64,
     events: VecDeque<TrialEvent>,
-    /// Trials that wait until as many slots are free as they take.
-    queue: VecDeque<TrialRequest>,
+    queue: VecDeque<Waiting>,
     looked: Instant,
 }
 
@@ -312,37 +318,60 @@ impl WorkerPool {
     }
 
     /// Gives trials that wait their slots, in the order in which they came: one of several devices would otherwise wait for as
-    /// long as others come.
+    /// long as others come. Whoever trains beside others takes nobody's slot and may pass some of those who wait for one.
     fn seat_waiting(&mut self) {
-        while let Some(request) = self.queue.front() {
-            let wanted = self.places_of(request);
-            // The first of those that suit best, so that a study that needs one worker starts one.
-            let mut free: Vec<usize> = (0..self.slots.len())
-                .filter(|slot| self.slots[*slot].is_free())
-                .collect();
-            free.sort_by_key(|slot| std::cmp::Reverse(self.slots[*slot].suits(request)));
-            if free.len() < wanted {
-                let mut slots = self.slots.iter();
-                let Some(slot) = slots.position(|slot| slot.takes_beside(request, &self.settings.together)) else {
-                    return;
-                };
-                let request = self.queue.pop_front();
-                request.into_iter().for_each(|request| self.slots[slot].take(request));
-                continue;
-            }
-            let Some(mut request) = self.queue.pop_front() else {
-                return;
-            };
-            // The others are those whose processes are missed least.
-            let (leader, others) = (free[0], &free[free.len() + 1 - wanted..]);
-            if wanted > 1 {
-                let taken = [leader].into_iter().chain(others.iter().copied());
-                let placements: Vec<&Placement> = taken.map(|slot| &self.slots[slot].placement).collect();
-                request.assignments = Placement::assignments(&placements, devices_of(&request));
-                others.iter().for_each(|slot| self.slots[*slot].lend_to(leader));
-            }
-            self.slots[leader].take(request);
+        while self.seat_first() || self.seat_beside() {}
+    }
+
+    /// Seats the first that waits on free slots.
+    fn seat_first(&mut self) -> bool {
+        let Some(Waiting { request, .. }) = self.queue.front() else {
+            return false;
+        };
+        let wanted = self.places_of(request);
+        // The first of those that suit best, so that a study that needs one worker starts one.
+        let mut free: Vec<usize> = (0..self.slots.len())
+            .filter(|slot| self.slots[*slot].is_free())
+            .collect();
+        free.sort_by_key(|slot| std::cmp::Reverse(self.slots[*slot].suits(request)));
+        if free.len() < wanted {
+            return false;
         }
+        let Some(Waiting { mut request, .. }) = self.queue.pop_front() else {
+            return false;
+        };
+        // The others are those whose processes are missed least.
+        let (leader, others) = (free[0], &free[free.len() + 1 - wanted..]);
+        if wanted > 1 {
+            let taken = [leader].into_iter().chain(others.iter().copied());
+            let placements: Vec<&Placement> = taken.map(|slot| &self.slots[slot].placement).collect();
+            request.assignments = Placement::assignments(&placements, devices_of(&request));
+            others.iter().for_each(|slot| self.slots[*slot].lend_to(leader));
+        }
+        self.slots[leader].take(request);
+        true
+    }
+
+    /// Seats the first that can train beside others. A group that takes whoever fits could go on for ever, so that nobody is passed by
+    /// more than train together at most.
+    fn seat_beside(&mut self) -> bool {
+        let together = &self.settings.together;
+        let patient = self.queue.iter().take_while(|waiting| waiting.passed < together.most);
+        let within_reach = (patient.count() + 1).min(self.queue.len());
+        let seat = (0..within_reach).find_map(|at| {
+            let request = &self.queue[at].request;
+            let mut slots = self.slots.iter();
+            Some((at, slots.position(|slot| slot.takes_beside(request, together))?))
+        });
+        let Some((at, slot)) = seat else {
+            return false;
+        };
+        let Some(Waiting { request, .. }) = self.queue.remove(at) else {
+            return false;
+        };
+        self.queue.iter_mut().take(at).for_each(|waiting| waiting.passed += 1);
+        self.slots[slot].take(request);
+        true
     }
 
     /// How many slots a trial takes. Where something else starts the workers, that has given each what it may need.
@@ -443,7 +472,7 @@ impl Evaluator for WorkerPool {
         if under_way + self.queue.len() >= capacity {
             return Err(EvaluatorError::Full { capacity });
         }
-        self.queue.push_back(request);
+        self.queue.push_back(Waiting { request, passed: 0 });
         self.seat_waiting();
         self.begin_waiting()
     }
@@ -483,7 +512,7 @@ impl Evaluator for WorkerPool {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.runs(number)) {
             slot.say(&Request::Cancel { number });
         }
-        if let Some(at) = self.queue.iter().position(|request| request.number == number) {
+        if let Some(at) = self.queue.iter().position(|waiting| waiting.request.number == number) {
             self.queue.remove(at);
             let state = TrialState::Pruned {
                 at_step: 0,

@@ -111,12 +111,12 @@ fn answered(
         max_tokens: plan.max_new_tokens,
         batch: plan.batch,
     };
-    let mut stopped = false;
-    let generated = trainer.answers(&prompts, &settings, &mut || {
-        stopped = is_stopped();
-        if stopped { Control::Stop } else { Control::Continue }
+    let generated = trainer.answers(&prompts, &settings, &mut || match is_stopped() {
+        true => Control::Stop,
+        false => Control::Continue,
     })?;
-    if stopped {
+    // Whichever of several ranks was asked to.
+    if generated.iter().any(|answer| answer.end == TextEnd::Stopped) {
         return Err(ScoringError::Stopped);
     }
     let mut rows = Vec::with_capacity(questions.len());

@@ -222,7 +222,7 @@ impl TrialRun<'_> {
         }
     }
 
-    /// Has the model answer held-out prompts, and scores the answers. All devices answer, and the first one's are scored.
+    /// Has the model answer held-out prompts, and scores the answers. Devices share the prompts out, and the first one has them scored.
     fn score(&self, plan: &ScorePlan, trainer: &mut Trainer, metrics: &mut Metrics) -> Result<(), Unmeasured> {
         let files = ModelFiles::resolve_weights(&self.recipe.model, &mut ());
         let files = files.map_err(|error| Unmeasured::Goes(format!("`score`: {}", with_causes(&error))))?;

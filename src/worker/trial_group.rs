@@ -86,6 +86,31 @@ impl Joined {
     fn wait(&self, time: Duration) {
         self.waited.set(self.waited.get() + time);
     }
+
+    /// Tells how the trial ended.
+    fn end(
+        &self,
+        (training, end): (Training, Option<Interruption>),
+        (mut metrics, beside): (Metrics, usize),
+        around: &Around<'_>,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) {
+        let number = self.request.number;
+        let mut emit = with_faults(&self.request, around.fault, emit);
+        let trial = self.run(around);
+        let outcome = match (end, &self.parts().1.train) {
+            (Some(interruption), _) => Err(trial.with_memory(interruption)),
+            (None, Some(plan)) => trial.end_training(training, plan, &mut emit, &mut metrics),
+            (None, None) => Ok(()),
+        };
+        if beside > 0 {
+            metrics.insert(BESIDE, beside as f64);
+        }
+        emit(kernels_of(number, None));
+        let (state, wall_s) = (state_of(outcome, metrics), own_seconds(self));
+        emit(TrialEvent::Ended { number, state, wall_s });
+        tracing::debug!(trial = number.0, beside, "a trial of a group ended");
+    }
 }
 
 /// A trial whose training is under way.
@@ -101,6 +126,8 @@ pub(super) struct Member {
 #[derive(Default)]
 pub(super) struct TrialGroup {
     members: Vec<Member>,
+    /// The one whose end is not told yet: its training is gone already.
+    ending: Option<Joined>,
     /// Made again behind whoever joins or leaves.
     passes: Option<Together>,
 }
@@ -149,7 +176,8 @@ impl TrialGroup {
     /// Gives all trials back: they are to be run alone.
     pub(super) fn give_back(&mut self, reason: &FailReason, emit: &mut dyn FnMut(TrialEvent)) {
         self.passes = None;
-        for Member { joined, .. } in self.members.drain(..) {
+        let members = self.members.drain(..).map(|member| member.joined);
+        for joined in self.ending.take().into_iter().chain(members) {
             emit(TrialEvent::Lost {
                 number: joined.request.number,
                 reason: reason.clone(),
@@ -288,37 +316,23 @@ impl TrialGroup {
 
     /// Tells of those that have ended, and lets them go.
     fn leave(&mut self, ends: Vec<Option<Interruption>>, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) {
-        let mut staying = Vec::with_capacity(self.members.len());
-        for (member, end) in std::mem::take(&mut self.members).into_iter().zip(ends) {
-            if end.is_none() && !member.training.is_over() {
-                staying.push(member);
+        let mut index = 0;
+        for end in ends {
+            if end.is_none() && !self.members[index].training.is_over() {
+                index += 1;
                 continue;
             }
             self.passes = None;
             let Member {
                 joined,
                 training,
-                mut metrics,
+                metrics,
                 beside,
-            } = member;
-            let number = joined.request.number;
-            let mut emit = with_faults(&joined.request, around.fault, emit);
-            let trial = joined.run(around);
-            let outcome = match (end, &joined.parts().1.train) {
-                (Some(interruption), _) => Err(trial.with_memory(interruption)),
-                (None, Some(plan)) => trial.end_training(training, plan, &mut emit, &mut metrics),
-                (None, None) => Ok(()),
-            };
-            if beside > 0 {
-                metrics.insert(BESIDE, beside as f64);
-            }
-            let wall_s = own_seconds(&joined);
-            emit(kernels_of(number, None));
-            let state = state_of(outcome, metrics);
-            emit(TrialEvent::Ended { number, state, wall_s });
-            tracing::debug!(trial = number.0, beside, "a trial of a group ended");
+            } = self.members.remove(index);
+            let joined = self.ending.insert(joined);
+            joined.end((training, end), (metrics, beside), around, emit);
+            self.ending = None;
         }
-        self.members = staying;
     }
 }
 

@@ -12,16 +12,17 @@ use std::time::{Duration, Instant};
 
 use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, TrialEvent, WorkerPool};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::plan::{ShardedBytes, base_bytes};
 use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, Sharding, TrainingLength};
+use peft_tune_core::score::{ScoreCommand, ScorePlan};
 use peft_tune_core::study::{
     AccuracyPlan, FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState,
 };
 use peft_tune_engine::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Collective, Segment, SharedMemory};
-use peft_tune_engine::{BaseModel, StepEvent, Trainer};
+use peft_tune_engine::{AnswerSettings, BaseModel, Control, Generated, Prompt, StepEvent, Trainer};
 use peft_tune_kernels::device;
 
 use super::trial_run::{self, complete};
@@ -58,6 +59,9 @@ struct Trained {
     first_gradients: Vec<f32>,
     values: Vec<f32>,
     held_out_loss: f64,
+    answers: Vec<Generated>,
+    /// Passes that this rank made for answers.
+    passes: usize,
 }
 
 /// Trains on the calling thread, as one of several ranks where there is a collective.
@@ -76,6 +80,8 @@ fn train(recipe: &Recipe, collective: Option<Arc<dyn Collective>>) -> Trained {
         first_gradients: Vec::new(),
         values: Vec::new(),
         held_out_loss: 0.0,
+        answers: Vec::new(),
+        passes: 0,
     };
     for step in 0..STEPS {
         trained.events.push(trainer.step(&source.global_batch(step)).unwrap());
@@ -86,6 +92,23 @@ fn train(recipe: &Recipe, collective: Option<Arc<dyn Collective>>) -> Trained {
     trained.values = trainer.parameters().values.to_vec1().unwrap();
     let held_out: Vec<MicroBatch> = peft_tune_engine::data::evaluation_batches(data.held_out(), 3, Some(16)).collect();
     trained.held_out_loss = trainer.evaluate(&held_out).unwrap().loss;
+    let questions = data.held_out().questions(7);
+    let prompts: Vec<Prompt<'_>> = questions
+        .iter()
+        .map(|question| Prompt {
+            tokens: &question.prompt,
+            stop_ids: &[],
+        })
+        .collect();
+    let settings = AnswerSettings {
+        max_tokens: 5,
+        batch: 2,
+    };
+    let mut count = || {
+        trained.passes += 1;
+        Control::Continue
+    };
+    trained.answers = trainer.answers(&prompts, &settings, &mut count).unwrap();
     trained
 }
 
@@ -144,6 +167,15 @@ fn gradients_and_trainings_on_several_ranks_are_those_of_one_device() {
         assert!(off < 2e-3, "values after ten steps of {devices} ranks are off by {off}");
         let off = (first.held_out_loss - alone.held_out_loss).abs() / alone.held_out_loss;
         assert!(off < 1e-4, "held-out loss of {devices} ranks is off by {off}");
+        // Each rank answers its own batches, and all know all answers.
+        assert_eq!(first.answers.len(), 7);
+        assert!(ranks.iter().all(|rank| rank.answers == alone.answers));
+        let passes: Vec<usize> = ranks.iter().map(|rank| rank.passes).collect();
+        assert_eq!(passes.iter().sum::<usize>(), alone.passes, "{passes:?}");
+        assert!(
+            devices == 1 || passes.iter().all(|own| *own < alone.passes),
+            "{passes:?}"
+        );
     }
 }
 
@@ -304,6 +336,46 @@ fn trials_on_shared_weights_have_the_loss_of_whole_ones_and_hold_less() {
     }
     drop(evaluator);
     wait_until_gone(name);
+}
+
+#[test]
+fn answers_are_those_of_one_device_however_many_share_them_out() {
+    let mut evaluator = evaluator("answers");
+    let folder = tempfile::tempdir().unwrap();
+    let mut answered = |number: u64, recipe: Recipe| {
+        let rows = folder.path().join(number.to_string());
+        let mut plan = plan(0, STEPS);
+        let train = plan.train.as_mut().unwrap();
+        train.accuracy.is_required = true;
+        train.accuracy.score = Some(Box::new(ScorePlan {
+            rows: 5,
+            max_new_tokens: 6,
+            batch: 2,
+            exact_match: None,
+            command: Some(ScoreCommand {
+                command: ["sh", "-c", "cat >> \"$ROWS\"; echo '{\"scored\": 1}'"]
+                    .map(str::to_owned)
+                    .to_vec(),
+                folder: folder.path().to_owned(),
+                env: [("ROWS".to_owned(), rows.display().to_string())].into(),
+                timeout_s: 60.0,
+                metrics: [("scored".to_owned(), Direction::Maximize)].into(),
+            }),
+        }));
+        let metrics = complete(run(&mut evaluator, number, (recipe, plan), |_, _| {}));
+        assert_eq!(
+            (metrics.value("answers"), metrics.value("scored")),
+            (Some(5.0), Some(1.0))
+        );
+        std::fs::read_to_string(rows).unwrap()
+    };
+    let alone = answered(0, recipe(1));
+    assert_eq!(alone.lines().count(), 5, "{alone}");
+    for (number, recipe) in [(1, recipe(2)), (2, recipe(3)), (3, sharded(2))] {
+        assert_eq!(answered(number, recipe), alone, "trial {number}");
+    }
+    drop(evaluator);
+    wait_until_gone("answers");
 }
 
 /// Runs a long trial on two ranks, does something to rank 1 in its midst, and returns the reason of its end.

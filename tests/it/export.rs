@@ -93,6 +93,14 @@ pub(crate) fn odd() -> Recipe {
     recipe
 }
 
+/// Updates on the host, which other tools leave to DeepSpeed.
+pub(crate) fn offload() -> Recipe {
+    let mut recipe = lora();
+    recipe.optimizer.kind = OptimizerKind::AdamW;
+    recipe.optimizer.offload = OptimizerOffload::Host;
+    recipe
+}
+
 /// The dimensions of a reference model.
 fn architecture(name: &str) -> Architecture {
     let path = format!(
@@ -206,8 +214,13 @@ fn what_a_tool_cannot_say_is_told() {
 }
 
 #[test]
+fn updates_on_the_host_are_written_for_every_tool() {
+    check("offload", &offload());
+}
+
+#[test]
 fn an_exported_recipe_is_read_back_unchanged() {
-    for recipe in [lora(), qlora(), odd()] {
+    for recipe in [lora(), qlora(), odd(), offload()] {
         let folder = tempfile::tempdir().unwrap();
         let exported = export(&recipe, ExportFormat::Recipe, folder.path()).unwrap();
         let again = RecipeFile::read_with(&exported.files[0], ReadOptions { check_files: false }).unwrap();
@@ -383,10 +396,7 @@ fn what_peft_itself_refuses_is_refused_here() {
 #[test]
 fn updates_on_the_host_are_said_where_a_tool_can_and_told_where_not() {
     let folder = tempfile::tempdir().unwrap();
-    let mut recipe = lora();
-    recipe.optimizer.kind = OptimizerKind::AdamW;
-    recipe.optimizer.loraplus_ratio = None;
-    recipe.optimizer.offload = OptimizerOffload::Host;
+    let mut recipe = offload();
     let export_to = |recipe: &Recipe, format: ExportFormat, name: &str| {
         let folder = folder.path().join(name).join(format.to_string());
         let exported = export(recipe, format, &folder).unwrap();

@@ -121,15 +121,63 @@ fn a_dry_run_says_how_many_train_together() {
 
 #[test]
 fn only_trials_of_one_base_train_together() {
-    let space =
-        "space: {rank: [2, 4], micro_batch: 1, global_batch: 2, precision: [fp32, bf16]}\nbudget: {trials: 4}\n";
+    // Every other trial has the other base: whoever fits passes one that does not.
+    let space = "space: {rank: [2, 4], learning_rate: [1e-3, 5e-3], micro_batch: 1, global_batch: 2, precision: [fp32, bf16]}\n\
+                 budget: {trials: 8}\n";
+    let alone = searched(space, &[], None);
     let folder = searched(space, &["--together", "4"], None);
-    assert_eq!(metric(folder.path(), "loss").len(), 4);
-    assert!(
-        metric(folder.path(), "trainings_beside")
-            .iter()
-            .all(|(_, count)| *count <= 1.0)
+    // Which settings are proposed next depends on what is known by then.
+    let losses = |folder: &Path| {
+        let mut losses: Vec<f64> = metric(folder, "loss").into_iter().map(|(_, loss)| loss).collect();
+        losses.sort_by(f64::total_cmp);
+        losses
+    };
+    assert_eq!(losses(alone.path()), losses(folder.path()));
+    assert_eq!(metric(folder.path(), "loss").len(), 8);
+    let beside = metric(folder.path(), "trainings_beside");
+    let most = beside.iter().map(|(_, count)| *count).fold(0.0, f64::max);
+    assert!((1.0..=3.0).contains(&most), "{beside:?}");
+}
+
+#[test]
+fn a_pruner_stops_one_and_the_others_go_on() {
+    // Rates at which something is learned, and others at which nothing is.
+    let space = |pruner: &str| {
+        let space = space(&format!(
+            "space: {{rank: [2], learning_rate: [5e-3, 4e-3, 3e-3, 1e-8, 2e-8, 3e-8], micro_batch: 1, precision: fp32}}\n\
+             budget: {{trials: 6}}\npruner: {pruner}\n"
+        ));
+        space.replace(
+            "training_steps: 6, evaluation: {rows: 8, times: 2}",
+            "training_steps: 60, evaluation: {rows: 8, times: 12}",
+        )
+    };
+    let median = "{kind: median, least_trials: 2, warm_up: 0}";
+    let alone = run(&space("none"), &[], None);
+    let folder = run(&space(median), &["--together", "3"], None);
+    let (alone, folder) = (alone.path(), folder.path());
+    let stopped = rows(
+        folder,
+        "select trial from trial_summary where state = 'pruned' order by trial",
     );
+    let stopped: Vec<u64> = stopped.iter().map(|row| row["trial"].as_u64().unwrap()).collect();
+    assert!(!stopped.is_empty());
+    let beside = metric(folder, "trainings_beside");
+    assert!(
+        beside.iter().any(|(trial, _)| stopped.contains(trial)),
+        "{beside:?} {stopped:?}"
+    );
+    // All losses up to wherever a trial came are those of a search that stops nobody.
+    let expected = curves(alone);
+    let found = curves(folder);
+    assert!(found.iter().all(|point| expected.contains(point)));
+    let steps = |trial: u64, points: &[Value]| points.iter().filter(|point| point["trial"] == trial).count();
+    for trial in 1..=6 {
+        match stopped.contains(&trial) {
+            true => assert!(steps(trial, &found) < steps(trial, &expected), "trial {trial}"),
+            false => assert_eq!(steps(trial, &found), steps(trial, &expected), "trial {trial}"),
+        }
+    }
 }
 
 #[test]

@@ -201,6 +201,8 @@ def answer(tool, directory):
         return {"outcome": "missing"}
     told = {"outcome": "accepted", "version": version_of(tool)}
     said = io.StringIO()
+    # Files name one another as the tool reads them where it is started.
+    os.chdir(directory)
     try:
         with contextlib.redirect_stderr(said):
             told["message"] = TOOLS[tool](directory)
@@ -221,8 +223,8 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     tool, *directories = sys.argv[1:]
-    for directory in directories:
-        print(json.dumps(answer(tool, pathlib.Path(directory))), file=answers, flush=True)
+    for directory in [pathlib.Path(directory).resolve() for directory in directories]:
+        print(json.dumps(answer(tool, directory)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

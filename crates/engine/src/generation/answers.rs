@@ -4,11 +4,14 @@
 //! its own keys and values alone, so that the answers are those that one after the other would be given, up to ties that rounding
 //! breaks differently where products have more rows.
 
+use std::sync::Arc;
+
 use candle_core::D;
 
 use super::generate::{Generated, Generator, TextEnd};
 use super::reader::Reader;
 use crate::TrainError;
+use crate::parallel::{Collective, CollectiveError};
 use crate::training::{Control, Trainer};
 
 /// How answers are generated.
@@ -30,15 +33,44 @@ pub struct Prompt<'a> {
 impl Trainer {
     /// What the model as trained so far answers to each prompt. `on_token` is asked after each token of a batch whether to go on.
     ///
+    /// Of several ranks each answers its own batches, and all know all answers; where one is asked to stop, its answers under way end as
+    /// [`TextEnd::Stopped`] on each. Ranks that share out their weights read each batch together.
+    ///
     /// # Errors
-    /// An empty prompt, one that is longer than the model's positions or has tokens that it does not know; memory.
+    /// An empty prompt, one that is longer than the model's positions or has tokens that it does not know; memory; a rank that is
+    /// gone, or that could not answer.
     pub fn answers(
         &mut self,
         prompts: &[Prompt<'_>],
         settings: &AnswerSettings,
         on_token: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Generated>, TrainError> {
-        answers(&mut Reader::of_trainer(self), prompts, settings, on_token)
+        let collective = Arc::clone(self.collective());
+        let gathers = self.gathers_weights();
+        let reader = &mut Reader::of_trainer(self);
+        let size = batch_size(reader, prompts, settings);
+        if !gathers {
+            let parts = Parts {
+                rank: collective.rank(),
+                ranks: collective.ranks(),
+                size,
+            };
+            let own = parts.own(prompts);
+            let own = answers(reader, &own, size, settings, on_token);
+            return parts.exchange(own, prompts.len(), settings.max_tokens, collective.as_ref());
+        }
+        // A rank that stopped by itself would be missing in the next gather.
+        let mut gone = None;
+        let mut as_one = || {
+            let mut stops = [f64::from(u8::from(on_token() == Control::Stop))];
+            gone = collective.highest(&mut stops).err();
+            match gone.is_some() || stops[0] > 0.0 {
+                true => Control::Stop,
+                false => Control::Continue,
+            }
+        };
+        let answered = answers(reader, prompts, size, settings, &mut as_one)?;
+        gone.map_or(Ok(answered), |error| Err(error.into()))
     }
 }
 
@@ -54,7 +86,85 @@ impl Generator {
         on_token: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Generated>, TrainError> {
         self.check_shared()?;
-        answers(&mut self.reader(), prompts, settings, on_token)
+        let reader = &mut self.reader();
+        let size = batch_size(reader, prompts, settings);
+        answers(reader, prompts, size, settings, on_token)
+    }
+}
+
+/// Which batches of prompts a rank answers: one of each `ranks`.
+struct Parts {
+    rank: usize,
+    ranks: usize,
+    /// Prompts of a batch.
+    size: usize,
+}
+
+/// How an answer can end, by the number that ranks tell one another.
+const ENDS: [TextEnd; 4] = [
+    TextEnd::StopToken,
+    TextEnd::MaxTokens,
+    TextEnd::MaxPositions,
+    TextEnd::Stopped,
+];
+
+impl Parts {
+    fn is_own(&self, prompt: usize) -> bool {
+        prompt / self.size % self.ranks == self.rank
+    }
+
+    fn own<'p>(&self, prompts: &[Prompt<'p>]) -> Vec<Prompt<'p>> {
+        let all = prompts.iter().enumerate();
+        all.filter(|(index, _)| self.is_own(*index))
+            .map(|(_, prompt)| *prompt)
+            .collect()
+    }
+
+    /// The answers of all ranks to `count` prompts, in the order of the prompts. A rank that failed takes part, so that nobody waits for it.
+    fn exchange(
+        &self,
+        own: Result<Vec<Generated>, TrainError>,
+        count: usize,
+        max_tokens: usize,
+        collective: &dyn Collective,
+    ) -> Result<Vec<Generated>, TrainError> {
+        if self.ranks == 1 {
+            return own;
+        }
+        // Whether each rank failed; then of each answer its end, the number of its tokens, and these.
+        let mut told = vec![0.0; self.ranks + count * (2 + max_tokens)];
+        let (failed, answers) = told.split_at_mut(self.ranks);
+        match &own {
+            Ok(own) => {
+                let places = answers.chunks_mut(2 + max_tokens).enumerate();
+                let places = places.filter(|(index, _)| self.is_own(*index));
+                for (answer, (_, place)) in own.iter().zip(places) {
+                    let end = ENDS.iter().position(|end| *end == answer.end);
+                    place[0] = end.unwrap_or_default() as f64;
+                    place[1] = answer.tokens.len() as f64;
+                    for (number, token) in place[2..].iter_mut().zip(&answer.tokens) {
+                        *number = f64::from(*token);
+                    }
+                }
+            }
+            Err(_) => failed[self.rank] = 1.0,
+        }
+        let exchanged = collective.sum_numbers(&mut told);
+        own?;
+        exchanged?;
+        let (failed, answers) = told.split_at(self.ranks);
+        if let Some(rank) = failed.iter().position(|failed| *failed > 0.0) {
+            let ranks = self.ranks;
+            return Err(CollectiveError::Failed { rank, ranks }.into());
+        }
+        let answers = answers.chunks(2 + max_tokens).map(|place| Generated {
+            tokens: place[2..2 + place[1] as usize]
+                .iter()
+                .map(|token| *token as u32)
+                .collect(),
+            end: ENDS[place[0] as usize],
+        });
+        Ok(answers.collect())
     }
 }
 
@@ -86,9 +196,11 @@ impl Answer<'_> {
     }
 }
 
+/// Answers to prompts, `size` of them at a time.
 fn answers(
     reader: &mut Reader<'_>,
     prompts: &[Prompt<'_>],
+    size: usize,
     settings: &AnswerSettings,
     on_token: &mut dyn FnMut() -> Control,
 ) -> Result<Vec<Generated>, TrainError> {
@@ -99,7 +211,7 @@ fn answers(
     });
     let mut all: Vec<Answer<'_>> = begun.collect();
     let mut goes_on = true;
-    for batch in all.chunks_mut(batch_size(reader, prompts, settings)) {
+    for batch in all.chunks_mut(size) {
         while goes_on && batch.iter().any(|answer| answer.end.is_none()) {
             goes_on = continued(reader, batch, settings, on_token)?;
         }

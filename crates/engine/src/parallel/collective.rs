@@ -78,6 +78,8 @@ pub enum CollectiveError {
         got: u64,
         expected: u64,
     },
+    #[error("rank {rank} of {ranks} could not do its part; its own words in the log say why")]
+    Failed { rank: usize, ranks: usize },
     #[error("cannot share memory between {ranks} ranks: {source}; check the limits on locked and shared memory")]
     Memory { ranks: usize, source: std::io::Error },
     #[error("rank {rank} cannot be one of {ranks}; `devices` goes from 1 to {most}")]

@@ -169,6 +169,15 @@ impl Trainer {
         Ok(self)
     }
 
+    pub(crate) fn collective(&self) -> &Arc<dyn Collective> {
+        &self.collective
+    }
+
+    /// Whether ranks share out the weights, and each pass gathers them.
+    pub(crate) fn gathers_weights(&self) -> bool {
+        self.gather.is_some()
+    }
+
     /// Layers whose weights were gathered from all ranks so far; 0 where each has all.
     pub fn gathered_layers(&self) -> u64 {
         self.gather.as_ref().map_or(0, |gather| gather.gathers())
