@@ -57,6 +57,10 @@ pub(super) struct Args {
     /// Time that all trials of the study may take, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
+    /// Most time that the search waits at its end for other programs to leave the processors alone, to measure again what they
+    /// disturbed [default: 30s, or a tenth of the budget's time].
+    #[arg(long, value_name = "TIME", env = "PEFT_TUNE_WAIT_QUIET", hide_env = true)]
+    wait_quiet: Option<Seconds>,
     /// Runs the file as a study of this name.
     #[arg(long = "as", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: Option<String>,
@@ -372,6 +376,7 @@ async fn tune(
         .with_rehearsal()
         .keeping_going(args.keep_going)
         .with_attempts(args.workers.attempts)
+        .waiting_for_quiet(args.wait_quiet.map(|wait| wait.0))
         .with_inputs(inputs_of(study))
         .with_baseline(opened.baseline.clone());
     if let Some(forecast) = forecast {

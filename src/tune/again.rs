@@ -30,7 +30,7 @@ const FEWEST_REPEATS: usize = 4;
 const SHARE_OF_TIME: f64 = 0.1;
 /// Longest pause behind a repeat that was disturbed too, in seconds.
 const LONGEST_PAUSE_S: f64 = 5.0;
-/// Most seconds of a search without a budget of time that are spent waiting for other programs to leave the processors alone.
+/// Most seconds of a search that are spent waiting for other programs to leave the processors alone, where nothing else is said.
 const LONGEST_WAIT_S: f64 = 30.0;
 /// Seconds between two looks at what others do; so many calm ones in a row are a quiet moment, in which others kept fewer
 /// processors busy than this.
@@ -50,11 +50,18 @@ pub(super) struct Again {
     spent_s: f64,
     /// Seconds spent waiting for a quiet moment.
     waited_s: f64,
+    /// Most of these; [`LONGEST_WAIT_S`] where nothing is said.
+    most_waited_s: Option<f64>,
     /// Whether the last measurement was quiet.
     is_calm: bool,
 }
 
 impl Again {
+    /// Waits for quiet moments at the end for so many seconds at most.
+    pub(super) fn wait_at_most(&mut self, seconds: Option<f64>) {
+        self.most_waited_s = seconds;
+    }
+
     /// Begins with what earlier searches measured.
     pub(super) fn of(history: &[Trial], known: &crate::store::Measurements, inherits: &BTreeSet<TrialNumber>) -> Self {
         let own = history
@@ -170,7 +177,8 @@ impl Tuner<'_> {
 
     fn longest_wait_s(&self) -> f64 {
         let budget_s = self.parts.study.budget.time_s;
-        budget_s.map_or(LONGEST_WAIT_S, |budget| LONGEST_WAIT_S.min(SHARE_OF_TIME * budget))
+        let usual = || budget_s.map_or(LONGEST_WAIT_S, |budget| LONGEST_WAIT_S.min(SHARE_OF_TIME * budget));
+        self.again.most_waited_s.unwrap_or_else(usual)
     }
 
     /// Whether seconds are left to wait for quiet moments.

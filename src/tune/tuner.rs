@@ -216,6 +216,14 @@ impl<'a> Tuner<'a> {
         Ok(())
     }
 
+    /// Waits at the end for so many seconds at most for moments in which other programs leave the processors alone; some, where nothing is
+    /// said.
+    #[must_use]
+    pub fn waiting_for_quiet(mut self, seconds: Option<f64>) -> Self {
+        self.again.wait_at_most(seconds);
+        self
+    }
+
     /// Ends the search where one of these files changes under way.
     #[must_use]
     pub fn with_inputs(mut self, inputs: Inputs) -> Self {

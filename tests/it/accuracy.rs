@@ -1,7 +1,7 @@
 //! Accuracies as goals of a study: what trials measure, and what becomes of bounds on it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn space(rest: &str) -> String {
     let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
@@ -13,7 +13,7 @@ fn space(rest: &str) -> String {
 }
 
 fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }

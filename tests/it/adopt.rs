@@ -1,7 +1,7 @@
 //! `peft-tune adopt`: a model with a `model_type` of its own, read as one of a known family.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 
 use candle_core::Device;
@@ -23,7 +23,7 @@ fn house_model(place: &Path) -> std::path::PathBuf {
 }
 
 fn adopt(model: &Path, family: &str, output: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command
         .arg("adopt")
         .arg(model)

@@ -1,7 +1,6 @@
 //! One study, every way to look at it: all say the same front, the same hypervolume and the same values.
 
 use std::path::Path;
-use std::process::Command;
 
 use peft_tune::store::Store;
 use peft_tune_core::objective::{Bound, Constraint, LOSS, LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
@@ -83,7 +82,7 @@ async fn fill(path: &Path) {
 }
 
 fn shown(folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     let output = command
         .args(arguments)
         .current_dir(folder)

@@ -1,7 +1,7 @@
 //! The setting that people would have used: tried first, wherever it comes from, and compared with.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn space(baseline: &str) -> String {
     let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
@@ -15,7 +15,7 @@ fn space(baseline: &str) -> String {
 }
 
 fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder).env("PEFT_TUNE_MOCK", "0");
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::path::Path;
-use std::process::Command;
 use std::rc::Rc;
 
 use peft_tune::store::Store;
@@ -59,7 +58,8 @@ async fn search(folder: &Path, lost: &'static [f64]) -> (usize, Vec<Trial>) {
         observer: &mut (),
         interrupt: Interrupt::default(),
     };
-    let mut tuner = Tuner::new(parts).await.unwrap();
+    // Whether or not other tests leave the processors alone.
+    let mut tuner = Tuner::new(parts).await.unwrap().waiting_for_quiet(Some(1.0));
     tuner.run().await.unwrap();
     let history = tuner.history().to_vec();
     assert_eq!(store.trials(open.id).await.unwrap().len(), history.len());
@@ -118,7 +118,7 @@ async fn where_it_is_never_quiet_repeats_are_few_and_the_rest_is_marked_until_th
 
 /// The program with made-up trials, in a folder of its own.
 fn program(folder: &Path, arguments: &[&str], fault: Option<&str>) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command
         .env("PEFT_TUNE_DB", folder.join("study.db"))

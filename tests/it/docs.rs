@@ -1,9 +1,9 @@
 //! The documents: widths, links, and what they say of commands, exit codes and predictions.
 
+use assert_cmd::assert::OutputAssertExt;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use assert_cmd::Command;
 use peft_tune::cli::command_line_error;
 
 /// Columns of a line of prose.
@@ -208,10 +208,7 @@ fn commands_in_the_documents_exist() {
     }
     assert!(commands.len() > 15, "{commands:?}");
     for command in commands {
-        Command::new(env!("CARGO_BIN_EXE_peft-tune"))
-            .args([&command, "--help"])
-            .assert()
-            .success();
+        crate::program().args([&command, "--help"]).assert().success();
     }
 }
 

@@ -1,7 +1,6 @@
 //! `peft-tune explain` on a small study of a program.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
@@ -25,7 +24,7 @@ budget: {trials: 15}
 ";
 
 fn stdout(folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     let output = command
         .args(arguments)
         .current_dir(folder)

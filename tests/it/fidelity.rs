@@ -2,7 +2,7 @@
 //! own engine.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ impl Study {
     }
 
     fn output(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command.args(arguments).current_dir(self.folder.path());
         command
             .env("PEFT_TUNE_DB", self.path("study.db"))

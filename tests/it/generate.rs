@@ -1,7 +1,7 @@
 //! `peft-tune generate` and `peft-tune merge`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use candle_core::{Device, Tensor};
 use peft_tune_core::recipe::Precision;
@@ -12,10 +12,7 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 use crate::golden::{base, documents, folder, recipe, relative_error, tensors, whole_batch};
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_peft-tune"))
-        .args(arguments)
-        .output()
-        .unwrap()
+    crate::program().args(arguments).output().unwrap()
 }
 
 /// Standard output of a command that succeeds.

@@ -1,7 +1,7 @@
 //! Models in GGUF form: read as gguf-py reads them (`tests/golden/make_gguf.py`), and written by `peft-tune merge`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device, Tensor};
@@ -12,10 +12,7 @@ use peft_tune_engine::BaseModel;
 use crate::golden::{folder, relative_error, tensors};
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_peft-tune"))
-        .args(arguments)
-        .output()
-        .unwrap()
+    crate::program().args(arguments).output().unwrap()
 }
 
 fn load(directory: &Path) -> Result<BaseModel, String> {

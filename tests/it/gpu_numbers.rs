@@ -57,7 +57,7 @@ async fn stored(path: &Path) {
 }
 
 fn run(database: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     let output = command.args(arguments).arg("--db").arg(database).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

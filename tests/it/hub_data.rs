@@ -304,7 +304,7 @@ fn what_cannot_be_had_is_said_with_the_remedy() {
         space.replace("/m", &crate::golden::folder("ref_llama/model").display().to_string()),
     )
     .unwrap();
-    let mut search = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut search = crate::program();
     let output = search
         .args(["search", "space.yaml", "--db", "a.db"])
         .current_dir(place.place.path(""))

@@ -1,14 +1,14 @@
 //! `init` as people call it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use peft_tune::export::ExportFormat;
 use peft_tune::space::{ReadOptions, StudyFile};
 use peft_tune_core::recipe::Recipe;
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+    crate::program()
         .arg("init")
         .args(arguments)
         .current_dir(folder)
@@ -182,7 +182,7 @@ fn what_init_makes_of_a_config_is_planned_and_searched() {
         &["plan", "around.yaml", "--device", "L4"][..],
         &["search", "around.yaml", "--dry-run"],
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command.args(arguments).current_dir(folder.path());
         let output = command
             .env("PEFT_TUNE_DB", folder.path().join("study.db"))

@@ -59,10 +59,7 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
 /// `UPDATE_GOLDEN=1 cargo test --test it integrations`.
 #[test]
 fn the_adapters_have_the_names_that_the_program_prints() {
-    let output = Command::new(env!("CARGO_BIN_EXE_peft-tune"))
-        .args(["schema", "names"])
-        .output()
-        .unwrap();
+    let output = crate::program().args(["schema", "names"]).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integrations/names.json");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// Keeps the command line, passes over the options, and runs the rest.
 const SRUN: &str = r#"#!/bin/sh
@@ -64,7 +64,7 @@ impl Bench {
         );
         std::fs::write(self.path("space.yaml"), text).unwrap();
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
-        let output = Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+        let output = crate::program()
             .args(["search", "space.yaml", "--db", "results.db", "--json", "--threads", "1"])
             .current_dir(self.folder.path())
             .env("PATH", path)
@@ -80,7 +80,7 @@ impl Bench {
     fn assert_complete(&self, output: &Output) {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
-        let states = Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+        let states = crate::program()
             .args([
                 "query",
                 "select state from trial",

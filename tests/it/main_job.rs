@@ -28,7 +28,7 @@ impl Study {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command.args(arguments).current_dir(self.folder.path());
         command
             .env("PEFT_TUNE_DB", self.path("study.db"))

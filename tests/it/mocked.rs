@@ -1,11 +1,11 @@
 //! Studies of the quickstart's model and data with a stand-in for the trial process; no tests of its own.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// The program with a stand-in for the trial process.
 pub(crate) fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_MOCK", "0.01");
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()

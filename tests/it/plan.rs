@@ -1,7 +1,7 @@
 //! `peft-tune plan` from a `config.json` alone, for a device of the table.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ fn study_of(config: &str) -> tempfile::TempDir {
 }
 
 fn called(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }

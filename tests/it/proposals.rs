@@ -2,7 +2,6 @@
 //! there.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
@@ -40,7 +39,7 @@ const PROPOSED: [(&str, &str); 4] = [
 ];
 
 fn run(folder: &Path, arguments: &[&str]) -> Vec<u8> {
-    let output = Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+    let output = crate::program()
         .args(arguments)
         .current_dir(folder)
         .env("PEFT_TUNE_MOCK", "0")

@@ -26,7 +26,7 @@ impl Results {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command
             .args(arguments)
             .current_dir(self.folder.path())
@@ -222,7 +222,7 @@ fn the_database_is_the_flag_then_the_environment_then_the_default() {
     let results = Results::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let run = |flag: Option<&Path>, environment: Option<&Path>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command
             .arg("studies")
             .current_dir(elsewhere.path())

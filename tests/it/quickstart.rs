@@ -57,7 +57,7 @@ fn the_tokenizer_is_what_the_generator_trains() {
 
 /// `peft-tune quickstart`, with options of `search`, in an empty folder.
 fn started(folder: &Path, arguments: &[&str]) -> std::process::Output {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.arg("quickstart").args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }

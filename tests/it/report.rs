@@ -1,10 +1,10 @@
 //! `report` and `pareto --plot` as people call them, and the charts against golden files. After a wanted change, write those
 //! again with `UPDATE_GOLDEN=1 cargo test --test it report` and look at them.
 
+use assert_cmd::assert::OutputAssertExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use assert_cmd::Command;
 use peft_tune::report::charts::charts;
 use peft_tune::report::html::{
     Confirmation, ImportanceShare, ImportanceView, PageInput, Prediction, StudyView, document,
@@ -150,7 +150,7 @@ pub(crate) async fn input_of(path: &Path) -> PageInput {
 }
 
 fn command(database: &Path, arguments: &[&str]) -> assert_cmd::assert::Assert {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).arg("--db").arg(database).assert()
 }
 

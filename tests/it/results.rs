@@ -1,7 +1,7 @@
 //! What people do with results, through the program itself.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use peft_tune::store::Store;
 use peft_tune_core::study::Params;
@@ -35,7 +35,7 @@ impl Workspace {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+        crate::program()
             .args(arguments)
             .current_dir(self.folder.path())
             .env_remove("PEFT_TUNE_DB")

@@ -1,7 +1,7 @@
 //! Searches whose trials train together over one base model, against searches of one trial at a time.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ const RANKS: &str = "space: {rank: [2, 4], learning_rate: [1e-3, 5e-3], micro_ba
                      budget: {trials: 4}\n";
 
 fn peft_tune(folder: &Path, arguments: &[&str], fault: Option<&str>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     if let Some(fault) = fault {
         command.env("PEFT_TUNE_FAULT", fault);

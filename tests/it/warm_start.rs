@@ -1,7 +1,7 @@
 //! Searches of a program that start from earlier studies in the same database.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 const PROGRAM: &str = r#"
 read -r line
@@ -19,7 +19,7 @@ fn space(study: &str, rest: &str) -> String {
 }
 
 fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }

@@ -1,7 +1,7 @@
 //! The protocol as a worker speaks it, without a coordinator between.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ struct Worker {
 
 impl Worker {
     fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command.arg("worker").args(arguments).env("PEFT_TUNE_MOCK", "0.05");
         command
             .stdin(Stdio::piped())
@@ -128,7 +128,7 @@ fn a_worker_whose_coordinator_is_gone_ends() {
 
 #[test]
 fn the_schema_of_the_protocol_is_printed() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     let output = command.args(["schema", "protocol"]).output().unwrap();
     let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(schema["version"], 4);

@@ -1,7 +1,7 @@
 //! The commands as people call them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::trace_format::assert_sound;
 use crate::golden::folder;
 
 fn run(arguments: &[&str], directory: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+    crate::program()
         .args(arguments)
         .current_dir(directory)
         .env_remove("PEFT_TUNE_DB")

@@ -335,7 +335,7 @@ fn as_someone_else(arguments: &[&str]) -> Option<std::process::Output> {
     use std::os::unix::process::CommandExt;
     /// `nobody`.
     const NOBODY: u32 = 65534;
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command.args(arguments);
     // SAFETY: geteuid has no preconditions and cannot fail.
     if unsafe { libc::geteuid() } == 0 {

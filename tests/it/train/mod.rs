@@ -74,7 +74,7 @@ impl Workplace {
 
     /// `peft-tune train recipe.yaml` with further arguments.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        let mut command = crate::program();
         command
             .args(["train", "recipe.yaml", "--threads", "2"])
             .args(arguments)

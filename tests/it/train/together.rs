@@ -1,7 +1,7 @@
 //! Several recipes with one command: each folder as its recipe alone leaves it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ fn place() -> Workplace {
 const ALL: [&str; 3] = ["recipe", "fast", "wide"];
 
 fn train(place: &Workplace, recipes: &[&str], arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    let mut command = crate::program();
     command
         .arg("train")
         .args(recipes)
