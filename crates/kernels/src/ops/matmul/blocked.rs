@@ -9,7 +9,7 @@
 //! gradient of a weight), or are wider as units than as elements, MR micro-panels of it are packed too.
 
 use super::instructions::Instructions;
-use super::operand::{Result, Right, Side, Term};
+use super::operand::{Old, Result, Right, Side, Term};
 use super::pack;
 use super::quantized;
 use super::tile::{Begin, Line, MrPanel, PanelProduct, TILE, Unit};
@@ -230,10 +230,13 @@ impl<I: Instructions, T: Operand> Task<'_, I, T> {
                 _ => &mut partial[*saved..*saved + elements],
             };
             let size = (rows.len(), vectors);
+            let columns = column..(column + I::TILING.nr()).min(self.columns.end);
+            if last {
+                fetch_result(result, &rows, &columns);
+            }
             // SAFETY: the NR micro-panels were packed for these units, the MR micro-panels have them.
             unsafe { I::multiply(self.unit, size, &pieces[..kc_block.len()], begin, sums.as_mut_ptr()) };
             if last {
-                let columns = column..(column + I::TILING.nr()).min(self.columns.end);
                 // SAFETY: these rows and columns belong to this task alone.
                 unsafe { I::write(result, sums, rows.start, columns) };
             }
@@ -315,6 +318,23 @@ impl<I: Instructions, T: Operand> Task<'_, I, T> {
             };
         }
         mr_panels
+    }
+}
+
+/// Asks for what a tile is written to and added to, while its sums are computed.
+fn fetch_result<O: Element>(result: &Result<O>, rows: &Range<usize>, columns: &Range<usize>) {
+    let other = match result.old {
+        Old::Other(other) => Some(other),
+        Old::Nothing | Old::Itself(_) => None,
+    };
+    for row in rows.clone() {
+        for column in columns.clone().step_by(size_of::<Line>() / size_of::<O>()) {
+            let place = row * result.stride + column;
+            pack::fetch(result.start.wrapping_add(place));
+            if let Some(other) = other {
+                pack::fetch(other.wrapping_add(place));
+            }
+        }
     }
 }
 
