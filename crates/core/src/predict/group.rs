@@ -9,6 +9,23 @@ use super::prediction::{Predictor, Setting};
 use super::stream::{Documents, StreamShape};
 use super::{PredictError, Workload};
 
+/// Whose rows a micro-batch has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharers {
+    /// Trainings, each with as many rows.
+    pub trainings: usize,
+    /// Whether each linear layer has an adapter of one of them, so that its products take the rows of each by themselves.
+    pub adapts_all: bool,
+}
+
+impl Sharers {
+    /// A training that shares with nobody.
+    pub(super) const ALONE: Self = Self {
+        trainings: 1,
+        adapts_all: false,
+    };
+}
+
 impl Predictor {
     /// Bytes by category at the highest moment of a step of all `settings`, which train together.
     ///
@@ -21,9 +38,13 @@ impl Predictor {
         if count == 1 {
             return Ok(self.predict(first)?.bytes);
         }
-        let (mut sums, mut bytes, mut adapts_all) = (Bytes::default(), Bytes::default(), false);
+        let (mut sums, mut bytes) = (Bytes::default(), Bytes::default());
+        let mut sharers = Sharers {
+            trainings: count,
+            adapts_all: false,
+        };
         for setting in settings {
-            adapts_all |= self.adapts_all(setting.recipe)?;
+            sharers.adapts_all |= self.adapts_all(setting.recipe)?;
         }
         for setting in settings {
             setting.recipe.check_in_group()?;
@@ -37,7 +58,7 @@ impl Predictor {
                 workload: &workload,
                 ..*setting
             };
-            let of_all = self.bytes_in_group(&together, (count, adapts_all))?;
+            let of_all = self.bytes_in_group(&together, sharers)?;
             of_all.iter().for_each(|(category, bytes)| sums.add(category, bytes));
         }
         for (category, sum) in sums.iter() {

@@ -9,6 +9,7 @@ use super::correction::Correction;
 use super::data_sheet::DataSheet;
 use super::expert_load::ExpertLoad;
 use super::flops::Flops;
+use super::group::Sharers;
 use super::host::Host;
 use super::host_update::{HostRates, HostUpdate, host_bytes};
 use super::memory_category::Bytes;
@@ -198,18 +199,12 @@ impl Predictor {
         })
     }
 
-    /// As the bytes of [`Predictor::predict`], where the micro-batch is that of `trainings` which share the passes, and one of them
-    /// `adapts_all` linear layers.
-    pub(super) fn bytes_in_group(
-        &self,
-        setting: &Setting<'_>,
-        (trainings, adapts_all): (usize, bool),
-    ) -> Result<Bytes, PredictError> {
+    /// As the bytes of [`Predictor::predict`], where the micro-batch is that of several trainings which share the passes.
+    pub(super) fn bytes_in_group(&self, setting: &Setting<'_>, sharers: Sharers) -> Result<Bytes, PredictError> {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;
         let trace = StepTrace {
-            trainings,
-            adapts_all,
+            sharers,
             ..self.trace(&network, setting.recipe)
         };
         Ok(trace.bytes(&setting.workload.longest))
@@ -286,8 +281,7 @@ impl Predictor {
             recipe,
             host: self.machine.host(),
             compute: recipe.precision,
-            trainings: 1,
-            adapts_all: false,
+            sharers: Sharers::ALONE,
         }
     }
 

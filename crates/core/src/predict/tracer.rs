@@ -10,6 +10,7 @@
 //! here is what the engine holds and frees there, in that order.
 
 use super::expert_load::ExpertLoad;
+use super::group::Sharers;
 use super::host::Host;
 use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
@@ -30,10 +31,7 @@ pub(super) struct StepTracer<'a> {
     pub tokens: usize,
     /// How tokens lie on the experts of a mixture, where time is asked about.
     pub load: ExpertLoad,
-    /// Trainings that share the micro-batch, each with as many of its rows.
-    pub trainings: usize,
-    /// Whether each linear layer has an adapter of one of them, so that its products take the rows of each by themselves.
-    pub adapts_all: bool,
+    pub sharers: Sharers,
 }
 
 /// Where the output of a projection goes.
@@ -54,8 +52,7 @@ impl<'a> StepTracer<'a> {
             stream,
             tokens: stream.tokens().round() as usize,
             load: ExpertLoad::default(),
-            trainings: 1,
-            adapts_all: false,
+            sharers: Sharers::ALONE,
         }
     }
 
@@ -145,10 +142,10 @@ impl<'a> StepTracer<'a> {
     /// Records a product whose result is held already.
     pub(super) fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
         // Rows with adapters of their own are multiplied by themselves, but for what a portable product widens at once.
-        let by_rows = right == Right::Weight && (self.adapts_all || call.adapter_depth > 0);
+        let by_rows = right == Right::Weight && (self.sharers.adapts_all || call.adapter_depth > 0);
         let of_one = match by_rows && self.host.vectors != Vectors::Other {
             true => Call {
-                rows: call.rows.div_ceil(self.trainings),
+                rows: call.rows.div_ceil(self.sharers.trainings),
                 ..call
             },
             false => call,
@@ -200,7 +197,7 @@ impl<'a> StepTracer<'a> {
     /// Rows of an op: adapters see those of their own training.
     fn rows_of(&self, module: Module) -> usize {
         match module {
-            Module::Adapters => self.tokens.div_ceil(self.trainings),
+            Module::Adapters => self.tokens.div_ceil(self.sharers.trainings),
             _ => self.tokens,
         }
     }
@@ -303,7 +300,7 @@ impl<'a> StepTracer<'a> {
         if !self.plan.dropout() {
             return 0;
         }
-        let bytes = self.act(width) / self.trainings as u64;
+        let bytes = self.act(width) / self.sharers.trainings as u64;
         trace.hold(MemoryCategory::Scratch, bytes);
         self.pass(trace, Module::Adapters, Pass::Dropout, width);
         bytes
@@ -521,7 +518,7 @@ impl<'a> StepTracer<'a> {
             }
         }
         for AdapterOnInput { rank, .. } in &group.adapters {
-            trace.spike(MemoryCategory::Scratch, 3 * dx / self.trainings as u64);
+            trace.spike(MemoryCategory::Scratch, 3 * dx / self.sharers.trainings as u64);
             self.linear(
                 trace,
                 Module::Adapters,

@@ -27,7 +27,7 @@ impl StepTrace<'_> {
             }
         };
         scaled(&mut trace);
-        let targets = (tracer.stream.targets.round() as usize / self.trainings).max(1);
+        let targets = (tracer.stream.targets.round() as usize / self.sharers.trainings).max(1);
         let ([rows, columns], buffers, growing) = match self.host.memory() {
             Memory::Device => self.logits_on_gpu(tracer, targets),
             _ if self.network.plan.head_trains => self.logits_on_host(tracer, targets),
@@ -35,9 +35,9 @@ impl StepTrace<'_> {
         };
         trace.hold(MemoryCategory::Logits, buffers);
         trace.hold(MemoryCategory::Scratch, x);
-        if self.trainings > 1 {
+        if self.sharers.trainings > 1 {
             // That of one training's rows, before it has its place.
-            trace.spike(MemoryCategory::Scratch, x / self.trainings as u64);
+            trace.spike(MemoryCategory::Scratch, x / self.sharers.trainings as u64);
         }
         trace.spike(MemoryCategory::Logits, growing);
         self.head_products(tracer, &mut trace, targets, [rows, columns]);

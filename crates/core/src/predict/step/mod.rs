@@ -4,6 +4,7 @@ mod head;
 
 use super::data_sheet::LINK;
 use super::expert_load::ExpertLoad;
+use super::group::Sharers;
 use super::host::Host;
 use super::memory_category::{Bytes, MemoryCategory};
 use super::network::{Network, Slots};
@@ -34,10 +35,7 @@ pub(super) struct StepTrace<'a> {
     pub host: Host,
     /// What the step computes in: the recipe's precision, or F32 where its schedule says so.
     pub compute: Precision,
-    /// Trainings that share the micro-batch, each with as many of its rows.
-    pub trainings: usize,
-    /// Whether each linear layer has an adapter of one of them, so that its products take the rows of each by themselves.
-    pub adapts_all: bool,
+    pub sharers: Sharers,
 }
 
 impl<'a> StepTrace<'a> {
@@ -47,8 +45,7 @@ impl<'a> StepTrace<'a> {
         self.hold_lasting(&mut level, stream);
         let before = level.end_phase();
         let tracer = StepTracer {
-            trainings: self.trainings,
-            adapts_all: self.adapts_all,
+            sharers: self.sharers,
             ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
         };
         self.trace(&tracer, |_, trace| level.replay(trace));
@@ -177,8 +174,7 @@ impl<'a> StepTrace<'a> {
             recipe,
             host,
             compute,
-            trainings,
-            adapts_all: _,
+            sharers: Sharers { trainings, .. },
         } = *self;
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
