@@ -158,11 +158,12 @@ impl Parts {
             return Err(CollectiveError::Failed { rank, ranks }.into());
         }
         let answers = answers.chunks(2 + max_tokens).map(|place| Generated {
-            tokens: place[2..2 + place[1] as usize]
+            tokens: place[2..]
                 .iter()
+                .take(place[1] as usize)
                 .map(|token| *token as u32)
                 .collect(),
-            end: ENDS[place[0] as usize],
+            end: ENDS.get(place[0] as usize).copied().unwrap_or(TextEnd::Stopped),
         });
         Ok(answers.collect())
     }
