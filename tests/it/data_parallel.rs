@@ -339,6 +339,38 @@ fn trials_on_shared_weights_have_the_loss_of_whole_ones_and_hold_less() {
 }
 
 #[test]
+fn a_rank_that_cannot_answer_is_named_to_the_others_and_nobody_waits() {
+    let (recipe, segment) = (recipe(2), Segment::create(2).unwrap());
+    let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
+    let base = BaseModel::load(&files.folder, recipe.precision, &device::open("cpu").unwrap()).unwrap();
+    let base = Arc::new(base);
+    // An empty prompt cannot be answered, and the third is of the second rank's batch.
+    let tokens: [&[u32]; 4] = [&[1, 2], &[3], &[], &[4]];
+    let prompts = tokens.map(|tokens| Prompt { tokens, stop_ids: &[] });
+    let settings = AnswerSettings {
+        max_tokens: 2,
+        batch: 2,
+    };
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let start = |rank| {
+            let view = Arc::new(segment.share().unwrap());
+            let collective = SharedMemory::new(view, rank, Duration::from_secs(60)).unwrap();
+            let (base, recipe, prompts, settings) = (base.clone(), &recipe, &prompts, &settings);
+            scope.spawn(move || {
+                let trainer = Trainer::new(base, recipe, 1).unwrap();
+                let mut trainer = trainer.with_collective(Arc::new(collective)).unwrap();
+                let answers = trainer.answers(prompts, settings, &mut || Control::Continue);
+                answers.unwrap_err().to_string()
+            })
+        };
+        let ranks: Vec<_> = (0..2).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(errors[0].contains("rank 1 of 2 could not do its part"), "{errors:?}");
+    assert!(!errors[1].contains("rank"), "its own reason: {errors:?}");
+}
+
+#[test]
 fn answers_are_those_of_one_device_however_many_share_them_out() {
     let mut evaluator = evaluator("answers");
     let folder = tempfile::tempdir().unwrap();
