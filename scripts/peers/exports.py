@@ -236,8 +236,10 @@ TOOLS = {
 }
 
 
-def deepspeed_is_missing(directory):
-    return (directory / "deepspeed.json").is_file() and importlib.util.find_spec("deepspeed") is None
+def deepspeed_is_missing(tool, directory):
+    """Whether a tool whose arguments are transformers' would ask for the package in vain."""
+    asks = tool in ("trl", "llamafactory") and (directory / "deepspeed.json").is_file()
+    return asks and importlib.util.find_spec("deepspeed") is None
 
 
 def names_of_tools(text):
@@ -265,7 +267,7 @@ def main():
         for directory in directories:
             # Files name one another as the tool reads them where it is started.
             os.chdir(directory)
-            if name == "trl" and deepspeed_is_missing(directory):
+            if deepspeed_is_missing(name, directory):
                 print(f"{directory.name} {name}: names deepspeed.json, and deepspeed is not installed; passed over")
                 continue
             try:

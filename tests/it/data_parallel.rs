@@ -21,10 +21,11 @@ use peft_tune_core::study::{
 };
 use peft_tune_engine::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::parallel::{Collective, Segment, SharedMemory};
+use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::{AnswerSettings, BaseModel, Control, Generated, Prompt, StepEvent, Trainer};
 use peft_tune_kernels::device;
 
+use super::sharded_weights::on_all;
 use super::trial_run::{self, complete};
 
 const STEPS: u64 = 10;
@@ -115,17 +116,7 @@ fn train(recipe: &Recipe, collective: Option<Arc<dyn Collective>>) -> Trained {
 /// Trains on `devices` ranks, each in a thread.
 fn train_on(devices: usize) -> Vec<Trained> {
     let recipe = recipe(devices);
-    let segment = Segment::create(devices).unwrap();
-    std::thread::scope(|scope| {
-        let start = |rank| {
-            let view = Arc::new(segment.share().unwrap());
-            let collective = SharedMemory::new(view, rank, Duration::from_secs(300)).unwrap();
-            let recipe = &recipe;
-            scope.spawn(move || train(recipe, Some(Arc::new(collective))))
-        };
-        let ranks: Vec<_> = (0..devices).map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+    on_all(devices, |collective| train(&recipe, Some(collective)))
 }
 
 /// The largest difference over the largest value.
@@ -340,7 +331,7 @@ fn trials_on_shared_weights_have_the_loss_of_whole_ones_and_hold_less() {
 
 #[test]
 fn a_rank_that_cannot_answer_is_named_to_the_others_and_nobody_waits() {
-    let (recipe, segment) = (recipe(2), Segment::create(2).unwrap());
+    let recipe = recipe(2);
     let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
     let base = BaseModel::load(&files.folder, recipe.precision, &device::open("cpu").unwrap()).unwrap();
     let base = Arc::new(base);
@@ -351,20 +342,11 @@ fn a_rank_that_cannot_answer_is_named_to_the_others_and_nobody_waits() {
         max_tokens: 2,
         batch: 2,
     };
-    let errors: Vec<String> = std::thread::scope(|scope| {
-        let start = |rank| {
-            let view = Arc::new(segment.share().unwrap());
-            let collective = SharedMemory::new(view, rank, Duration::from_secs(60)).unwrap();
-            let (base, recipe, prompts, settings) = (base.clone(), &recipe, &prompts, &settings);
-            scope.spawn(move || {
-                let trainer = Trainer::new(base, recipe, 1).unwrap();
-                let mut trainer = trainer.with_collective(Arc::new(collective)).unwrap();
-                let answers = trainer.answers(prompts, settings, &mut || Control::Continue);
-                answers.unwrap_err().to_string()
-            })
-        };
-        let ranks: Vec<_> = (0..2).map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    let errors = on_all(2, |collective| {
+        let trainer = Trainer::new(base.clone(), &recipe, 1).unwrap();
+        let mut trainer = trainer.with_collective(collective).unwrap();
+        let answers = trainer.answers(&prompts, &settings, &mut || Control::Continue);
+        answers.unwrap_err().to_string()
     });
     assert!(errors[0].contains("rank 1 of 2 could not do its part"), "{errors:?}");
     assert!(!errors[1].contains("rank"), "its own reason: {errors:?}");

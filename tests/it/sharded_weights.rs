@@ -20,7 +20,7 @@ use peft_tune_engine::parallel::{Collective, CollectiveError, Segment, SharedMem
 use peft_tune_engine::{BaseModel, RankShare, TrainError, Trainer};
 
 const STEPS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Five layers, which two windows take in turn. No number of elements is a multiple of three, nor of 64 where codes have constants.
 const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4,
@@ -103,7 +103,7 @@ fn train(config: &str, recipe: &Recipe, collective: Arc<dyn Collective>) -> Resu
 }
 
 /// Runs `work` on every rank, each in a thread with its own view of the shared memory.
-fn on_all<R: Send>(ranks: usize, work: impl Fn(Arc<dyn Collective>) -> R + Sync) -> Vec<R> {
+pub(crate) fn on_all<R: Send>(ranks: usize, work: impl Fn(Arc<dyn Collective>) -> R + Sync) -> Vec<R> {
     let segment = Segment::create(ranks).unwrap();
     std::thread::scope(|scope| {
         let start = |rank| {
