@@ -31,6 +31,11 @@ doc:
 test *args:
     cargo test --locked {{args}}
 
+# The same with all random cases of the tests that take long: before a change of what they check
+[group('check')]
+test-all *args:
+    PEFT_TUNE_ALL_CASES=1 cargo test --locked {{args}}
+
 # Licences, advisories and sources of the dependencies (`cargo install --locked cargo-deny`)
 [group('check')]
 deny:
@@ -81,10 +86,15 @@ commits since="origin/main":
 lines tree=".":
     scripts/checks/lines.py {{tree}}
 
-# All that CI runs on Linux: the checks above, exports in PEFT and TRL, kernels in NVRTC, the build for NVIDIA GPUs
+# All that CI runs on Linux: the checks above, and those of the dear parts that have not passed on the files as they are
 [group('check')]
 ci:
     .ci/run
+
+# Which dear parts are to be run; `just part run` runs them (exports in PEFT and TRL, kernels in NVRTC, the build for NVIDIA GPUs, ..)
+[group('check')]
+part *args:
+    .ci/part {{args}}
 
 # Micro-benchmarks; one of race, fidelity, proposal, step, ops, spans, store, optimizer, quant, with its flags behind `--`
 [group('measure')]
@@ -103,7 +113,7 @@ beside-peft *args:
 
 # 32 settings by the engine and by TRL: rank correlation (`--python PYTHON` has torch, transformers, peft, trl)
 [group('measure')]
-beside-trl *args:
+compare-backends *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
 
 # What the values of one setting do to throughput, memory and loss

@@ -3,7 +3,8 @@
 # on a driver that has no device and says so, it works on the CPU all the same, CUPTI's records are those of the toolkit, and it runs on a
 # GPU in software.
 #
-#   scripts/gpu/build-test.sh [PART ...]      # parts of scripts/gpu/stand-in-test.sh; where none is named, all that end within minutes
+#   scripts/gpu/build-test.sh [PART ...]             # parts of stand-in-test.sh; where none is named, all that end within minutes
+#   scripts/gpu/build-test.sh --without-stand-in     # all but the GPU in software
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # What the GPU in software emulates of candle's kernels: later ones have types that it does not know.
@@ -43,6 +44,7 @@ install -m 755 scripts/gpu/launch.sh "$folder/peft-tune"
 ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
+if [ "${1:-}" = --without-stand-in ]; then exit; fi
 # The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
 if [ $# = 0 ]; then
   set -- self doctor memory train offload bytes hopper traps forms products sums ada turing graphs search samples ceilings inference

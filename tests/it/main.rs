@@ -19,6 +19,15 @@ fn program() -> std::process::Command {
     command
 }
 
+/// Random cases of a test that takes long: a part of them, or all with `PEFT_TUNE_ALL_CASES`, as `just test-all` sets it.
+fn cases_of(all: usize, usually: usize) -> usize {
+    if std::env::var_os("PEFT_TUNE_ALL_CASES").is_some() {
+        all
+    } else {
+        usually
+    }
+}
+
 /// Accuracies as objectives and constraints, measured on real trials.
 mod accuracy;
 /// Activations in 8 bits: trainings, searches and what is refused.

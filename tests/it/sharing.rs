@@ -213,7 +213,7 @@ fn assert_right(trials: &[Trial]) {
 
 #[tokio::test]
 async fn no_cost_and_no_loss_is_measured_twice_side_by_side() {
-    for dice in 0..20 {
+    for dice in 0..crate::cases_of(20, 10) as u64 {
         let (log, trials) = run(SPACE, 4, dice, None).await;
         assert_eq!(trials.len(), 24);
         assert_right(&trials);
@@ -232,7 +232,7 @@ async fn no_cost_and_no_loss_is_measured_twice_side_by_side() {
 async fn where_the_one_that_measures_is_lost_another_does_and_nobody_waits_for_ever() {
     // Lost before it has measured, after that, and while it trains.
     for after in 1..4 {
-        for dice in 0..20 {
+        for dice in 0..crate::cases_of(20, 5) as u64 {
             let (log, trials) = run(SPACE, 4, dice, Some((TrialNumber(0), after))).await;
             assert_eq!(trials.len(), 24);
             assert_right(&trials);
