@@ -67,6 +67,9 @@ pub struct Summary {
     /// The trials of the front that the text shows; all where absent.
     #[serde(skip)]
     pub shown: Option<BTreeSet<TrialNumber>>,
+    /// The recommended trial where it is not on the front: others are better after a short training, and it after a longer one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside_front: Option<FrontRow>,
     /// The command that shows the whole front.
     #[serde(skip)]
     pub whole_front: String,
@@ -75,16 +78,17 @@ pub struct Summary {
 impl Summary {
     /// Puts a summary together. Front numbers without a trial are left out.
     pub fn new(input: SummaryInput<'_>) -> Self {
-        let mut front: Vec<FrontRow> = input
-            .front
-            .iter()
-            .filter_map(|number| input.trials.iter().find(|trial| trial.number == *number))
-            .map(|trial| FrontRow {
+        let row = |number: TrialNumber| {
+            let trial = input.trials.iter().find(|trial| trial.number == number)?;
+            Some(FrontRow {
                 trial: trial.number,
                 params: trial.params.clone(),
                 metrics: trial.state.metrics().cloned().unwrap_or_default(),
             })
-            .collect();
+        };
+        let mut front: Vec<FrontRow> = input.front.iter().filter_map(|number| row(*number)).collect();
+        let recommended = input.recommendation.map(|one| one.trial);
+        let beside_front = recommended.filter(|number| !input.front.contains(number)).and_then(row);
         front.sort_by(|a, b| {
             let values = input.objectives.iter().map(|objective| {
                 let value = |row: &FrontRow| row.metrics.value(&objective.metric).unwrap_or(f64::NAN);
@@ -108,6 +112,7 @@ impl Summary {
             kernels: BTreeMap::new(),
             target: None,
             shown: None,
+            beside_front,
             whole_front: command_line(["peft-tune", "pareto", input.study]),
         }
     }
@@ -195,11 +200,13 @@ impl Summary {
             count => {
                 let trials = if count == 1 { "trial" } else { "trials" };
                 let is_shown = |row: &&FrontRow| self.shown.as_ref().is_none_or(|shown| shown.contains(&row.trial));
-                let rows: Vec<FrontRow> = self.front.iter().filter(is_shown).cloned().collect();
-                let cut = match rows.len() {
-                    shown if shown < count => format!(", of which {shown} are shown"),
-                    _ => String::new(),
+                let mut rows: Vec<FrontRow> = self.front.iter().filter(is_shown).cloned().collect();
+                let shown = rows.len();
+                let cut = match shown < count {
+                    true => format!(", of which {shown} are shown"),
+                    false => String::new(),
                 };
+                rows.extend(self.beside_front.clone());
                 // Writing to a string cannot fail.
                 let _ = write!(
                     text,
@@ -207,17 +214,25 @@ impl Summary {
                     objectives_text(&self.objectives),
                     self.front_text(&rows, recommended, width)
                 );
+                if let Some(row) = &self.beside_front {
+                    let _ = writeln!(
+                        text,
+                        "\ntrial {} is not on this front of short trainings: it is best after longer ones",
+                        row.trial
+                    );
+                }
                 if let Some(target) = self.target {
                     let _ = writeln!(text, "\ntarget: {}", target_note(target));
                 }
-                if rows.len() < count {
+                if shown < count {
                     let _ = writeln!(text, "\nthe whole front: `{}`", self.whole_front);
                 }
             }
         }
         if let Some(recommendation) = &self.recommendation {
             let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
-            let row = self.front.iter().find(|row| row.trial == recommendation.trial);
+            let mut rows = self.front.iter().chain(&self.beside_front);
+            let row = rows.find(|row| row.trial == recommendation.trial);
             if let Some(both) = row.and_then(|row| target_text(self.target, &row.metrics)) {
                 let _ = writeln!(text, "  {both}");
             }

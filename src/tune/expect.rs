@@ -75,6 +75,12 @@ impl Tuner<'_> {
         (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
     }
 
+    /// Tokens per second that are expected of a setting by now.
+    pub(super) fn expected_throughput(&self, params: &Params) -> Option<f64> {
+        let Expectations { forecast, correction } = self.expecting.as_ref()?;
+        Some(correction.tokens_per_s(&forecast.predict(params).ok()?).value)
+    }
+
     /// The share of a budget of time that trainings may take: what is left is for their variants.
     pub(super) fn share_for_trainings(&self) -> f64 {
         match self.expecting {

@@ -30,7 +30,7 @@ use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_histo
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Settings that a search may train behind its budget, for longer trainings.
-const LOWER_RATES: u64 = 3;
+const TRIED_FOR_LONGER: u64 = 5;
 /// What a [`Tuner`] works with.
 pub struct TunerParts<'a> {
     pub study: &'a Study,
@@ -96,7 +96,7 @@ pub struct Tuner<'a> {
     /// Rows and tokens of one pass through the data, where they are known.
     pub(super) trained: Option<(u64, u64)>,
     /// Settings that were trained behind the budget, to be trained longer.
-    lower_rates: u64,
+    tried_for_longer: u64,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
     pub(super) kernels: Kernels,
     /// Trials whose kernels failed and that are repeated in a safer form.
@@ -172,7 +172,7 @@ impl<'a> Tuner<'a> {
             inputs: Inputs::default(),
             baseline: None,
             trained: overview.trained_rows.zip(overview.trained_tokens),
-            lower_rates: 0,
+            tried_for_longer: 0,
             kernels: Kernels::default(),
             safer: BTreeMap::new(),
             instead_of: None,
@@ -369,7 +369,7 @@ impl<'a> Tuner<'a> {
         self.ending = self.budget_ending();
         let proposed = match self.next_proposed() {
             Some(proposed) => proposed,
-            None => self.next_variant().or_else(|| self.next_lower_rate())?,
+            None => self.next_variant().or_else(|| self.next_for_longer())?,
         };
         Some((self.new_trial(&proposed), Some(proposed)))
     }
@@ -411,13 +411,14 @@ impl<'a> Tuner<'a> {
         None
     }
 
-    /// The setting that a finalist has at half its learning rate, once nothing else is left to do; a few at most.
-    fn next_lower_rate(&mut self) -> Option<Proposed> {
-        if self.lower_rates >= LOWER_RATES {
+    /// The setting that a finalist has in a faster precision or at half its learning rate, once nothing else is left to do; a few at
+    /// most.
+    fn next_for_longer(&mut self) -> Option<Proposed> {
+        if self.tried_for_longer >= TRIED_FOR_LONGER {
             return None;
         }
-        let params = self.lower_rate()?;
-        self.lower_rates += 1;
+        let params = self.for_longer()?;
+        self.tried_for_longer += 1;
         Some(Proposed { params, score: None })
     }
 

@@ -21,12 +21,31 @@ pub(super) fn limits_text(constraints: &[Constraint]) -> String {
     constraints.iter().map(one).collect::<Vec<_>>().join(" and ")
 }
 
+/// What the best value of some trials is called: where it is reached, and behind that where it is not.
+#[derive(Clone, Copy)]
+pub(super) struct BestName {
+    pub(super) best: &'static str,
+    pub(super) beyond: &'static str,
+}
+
+impl Default for BestName {
+    fn default() -> Self {
+        Self {
+            best: "the best",
+            beyond: "",
+        }
+    }
+}
+
 /// Each objective's value, and how far it is from the best that any of these complete feasible trials reached, which has this name.
 pub(super) fn numbers_text(
     problem: &Problem,
     complete: &[Evaluated<'_>],
     chosen: &Evaluated<'_>,
-    best_name: &str,
+    BestName {
+        best: best_name,
+        beyond,
+    }: BestName,
 ) -> String {
     let feasible: Vec<&[f64]> = complete
         .iter()
@@ -50,9 +69,9 @@ pub(super) fn numbers_text(
             Direction::Maximize => "below",
         };
         if share >= LARGE {
-            format!("{text} ({:.1} times {best_name})", 1.0 + share / 100.0)
+            format!("{text} ({:.1} times {best_name}{beyond})", 1.0 + share / 100.0)
         } else if share.is_finite() {
-            format!("{text} ({share:.1}% {side} {best_name})")
+            format!("{text} ({share:.1}% {side} {best_name}{beyond})")
         } else {
             text
         }

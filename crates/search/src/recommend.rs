@@ -8,7 +8,8 @@
 use super::history::{Evaluated, evaluated};
 use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
 use super::longest::Longest;
-use super::reason::{bound_text, limits_text, numbers_text, value_text};
+use super::pareto::dominates;
+use super::reason::{BestName, bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT, counted_as};
 use peft_tune_core::study::Trial;
@@ -70,7 +71,9 @@ pub enum RecommendError {
 }
 
 /// Recommends one complete trial of `history`. Where the loss decides and some trainings were made longer, it is one of the
-/// longest, by the loss that it had there: what is best after a short training need not be after a long one.
+/// longest, by the loss that it had there: what is best after a short training need not be after a long one. The loss of the
+/// longest holds for settings that differ from them in nothing but rounding, and a trial that is better in everything that was
+/// measured alike, of whose longer training nothing is known, goes before one of the longest.
 ///
 /// # Errors
 /// Where nothing is complete, a metric is not an objective, or no trial keeps the limits.
@@ -84,23 +87,66 @@ pub fn recommend<'a>(
         Rule::Prefer(metric) => metric == LOSS,
         Rule::Knee | Rule::Weights(_) => false,
     };
-    if let Some(longest) = Longest::of(history).filter(|_| by_loss)
-        && let Ok(chosen) = recommend_among(problem, &longest.trials, preference, Some(&longest))
+    if let Some(longest) = Longest::of(&problem.space, history).filter(|_| by_loss)
+        && let Ok(chosen) = choose(problem, &longest.trials, preference, Some(&longest))
         && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
     {
-        let reason = chosen.reason;
-        return Ok(Recommendation { trial, reason });
+        let (mut recommended, mut numbers, mut than) = (trial, chosen.numbers, String::new());
+        if let Some(better) = better_in_everything(problem, history, trial, &longest) {
+            numbers = numbers_text(problem, &evaluated(problem, history), &better, BestName::default());
+            than = format!(
+                "is nowhere worse than trial {} where both were measured, which ",
+                trial.number
+            );
+            recommended = better.trial;
+        }
+        return Ok(Recommendation {
+            trial: recommended,
+            reason: format!("trial {} {than}{}: {numbers}", recommended.number, chosen.why),
+        });
     }
-    recommend_among(problem, history, preference, None)
+    let chosen = choose(problem, history, preference, None)?;
+    Ok(Recommendation {
+        trial: chosen.trial,
+        reason: format!("trial {} {}: {}", chosen.trial.number, chosen.why, chosen.numbers),
+    })
+}
+
+/// The trial that dominates this one after short trainings, the one with the least loss where several do; not one
+/// whose loss after a longer training is known, which speaks for itself.
+fn better_in_everything<'a>(
+    problem: &Problem,
+    history: &'a [Trial],
+    trial: &Trial,
+    longest: &Longest,
+) -> Option<Evaluated<'a>> {
+    let complete = evaluated(problem, history);
+    let own = complete
+        .iter()
+        .find(|one| one.trial.number == trial.number)?
+        .values
+        .clone();
+    let better = complete
+        .into_iter()
+        .filter(|one| one.is_feasible() && longest.says_nothing_of(one.trial) && dominates(&one.values, &own));
+    let loss = problem.objectives.iter().position(|one| one.metric == LOSS)?;
+    better.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))
+}
+
+/// A trial that was chosen, what is said of it, and its numbers.
+struct Choice<'a> {
+    trial: &'a Trial,
+    why: String,
+    numbers: String,
 }
 
 /// `longest` are the trials, where they are not all: values are then compared with these alone, and the reason says so.
-fn recommend_among<'a>(
+fn choose<'a>(
     problem: &Problem,
     history: &'a [Trial],
     preference: &Preference,
     longest: Option<&Longest>,
-) -> Result<Recommendation<'a>, RecommendError> {
+) -> Result<Choice<'a>, RecommendError> {
     check_metrics(problem, preference)?;
     let (preference, implied) = &explicit(problem, preference);
     let complete = evaluated(problem, history);
@@ -136,14 +182,22 @@ fn recommend_among<'a>(
         }
         _ => String::new(),
     };
-    let (among, best) = match longest {
-        Some(longest) => (format!(" {}", longest.said()), "their best"),
-        None => (String::new(), "the best"),
+    let among = longest
+        .map(|longest| format!(" {}", longest.said()))
+        .unwrap_or_default();
+    let best = BestName {
+        best: if longest.is_some() { "their best" } else { "the best" },
+        // What keeps the limits may be far from what does not.
+        beyond: match said {
+            0 => "",
+            1 => " without that limit",
+            _ => " without those limits",
+        },
     };
-    let numbers = numbers_text(problem, &complete, &front[chosen], best);
-    Ok(Recommendation {
+    Ok(Choice {
         trial: front[chosen].trial,
-        reason: format!("trial {} {why}{kept}{among}: {numbers}", front[chosen].trial.number),
+        why: format!("{why}{kept}{among}"),
+        numbers: numbers_text(problem, &complete, &front[chosen], best),
     })
 }
 
@@ -294,10 +348,10 @@ fn what_must_give(limited: &Problem, complete: &[Evaluated<'_>]) -> RecommendErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{out_of_memory, trial};
+    use crate::fixtures::{categorical, out_of_memory, parameter, trial};
     use peft_tune_core::objective::{LONGER_TOKENS, LOSS_BEFORE, LOSS_LONGER, PEAK_MEMORY, THROUGHPUT};
     use peft_tune_core::space::SearchSpace;
-    use peft_tune_core::study::{Params, TrialState};
+    use peft_tune_core::study::{ParamValue, Params, TrialState};
 
     const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -321,7 +375,7 @@ mod tests {
         assert_eq!(chosen(&history), Ok(2));
         let reason = recommend(&problem, &history, &Preference::default()).unwrap().reason;
         assert!(
-            reason.contains(" among the 2 trainings made longer (800,000 tokens each): throughput 800.0 tokens/s (11.1% below their best), "),
+            reason.contains(" among the 2 trainings made longer (800,000 tokens each): throughput 800.0 tokens/s (11.1% below their best without that limit), "),
             "{reason}"
         );
         // Who asks for the knee is not asking for the loss.
@@ -330,6 +384,66 @@ mod tests {
             ..Default::default()
         };
         assert_ne!(recommend(&problem, &history, &knee).unwrap().trial.number.0, 2);
+    }
+
+    /// A study of precisions, of which some trainings were made longer: number, precision, throughput, loss, loss there.
+    fn precisions(rows: &[(&str, f64, f64, Option<f64>)]) -> (Problem, Vec<Trial>) {
+        let plain: Vec<(f64, f64, f64)> = rows.iter().map(|row| (row.1, GIB / row.1, row.2)).collect();
+        let (mut problem, mut history) = study(&plain);
+        problem.space.parameters = vec![
+            parameter("precision", categorical(["fp32", "bf16"])),
+            parameter("rank", categorical([8i64, 16])),
+        ];
+        for (trial, (precision, _, _, longer)) in history.iter_mut().zip(rows) {
+            trial.params.insert("precision", ParamValue::from(*precision));
+            trial.params.insert("rank", ParamValue::Int(8 << (trial.number.0 % 2)));
+            if let (TrialState::Complete { metrics }, Some(loss)) = (&mut trial.state, longer) {
+                metrics.insert(LONGER_TOKENS, 8e5);
+                metrics.insert(LOSS_LONGER, *loss);
+            }
+        }
+        (problem, history)
+    }
+
+    #[test]
+    fn a_longer_training_speaks_for_the_same_settings_in_another_precision() {
+        let rows = [
+            ("fp32", 500.0, 2.0, Some(1.5)),
+            ("bf16", 700.0, 2.1, Some(1.7)),
+            ("bf16", 900.0, 2.005, None),
+        ];
+        let (problem, history) = precisions(&rows);
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(chosen.trial.number.0, 2, "{}", chosen.reason);
+        // Where the precision shows in the loss, it does not.
+        let (problem, history) = precisions(&[rows[0], rows[1], ("bf16", 900.0, 2.05, None)]);
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(chosen.trial.number.0, 0, "{}", chosen.reason);
+    }
+
+    #[test]
+    fn what_is_worse_in_everything_is_not_recommended_for_having_been_trained_longer() {
+        let rows = [
+            ("fp32", 500.0, 2.0, Some(1.5)),
+            ("fp32", 700.0, 2.1, Some(1.7)),
+            ("fp32", 400.0, 1.9, None),
+            ("bf16", 900.0, 1.99, None),
+        ];
+        let (problem, history) = precisions(&rows);
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(chosen.trial.number.0, 3, "{}", chosen.reason);
+        assert!(
+            chosen.reason.starts_with(
+                "trial 3 is nowhere worse than trial 0 where both were measured, which has the best throughput with loss at most \
+                 1.515 nats among the 2 trainings made longer (800,000 tokens each): throughput 900.0 tokens/s (the best), "
+            ),
+            "{}",
+            chosen.reason
+        );
+        // Its own longer training goes before that.
+        let (problem, history) = precisions(&[rows[0], rows[1], rows[2], ("bf16", 900.0, 1.99, Some(1.6))]);
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(chosen.trial.number.0, 0, "{}", chosen.reason);
     }
 
     fn study(rows: &[(f64, f64, f64)]) -> (Problem, Vec<Trial>) {

@@ -22,7 +22,7 @@ const MOST_VARIANTS: usize = 64;
 const WORTH_MEASURING: f64 = 0.002;
 
 /// Whether a parameter changes no loss.
-fn is_free(parameter: &Parameter) -> bool {
+pub(super) fn is_free(parameter: &Parameter) -> bool {
     let affects = parameter.affects.as_ref();
     affects.is_some_and(|affects| !affects.iter().any(|metric| metric == LOSS))
 }

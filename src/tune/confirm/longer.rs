@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use super::by_training;
 use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER};
-use peft_tune_core::recipe::{Recipe, RecipeKey, TrainingLength};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
+use peft_tune_core::recipe::{Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
+use peft_tune_search::{NEAR_BEST_LOSS, varied};
 
 /// Trainings of a length between, where there are tokens for them, and how many go on to the longest.
 const FIRST: u64 = 4;
@@ -25,8 +26,13 @@ const NEARLY: f64 = 0.8;
 const LONGER: f64 = 1.5;
 /// A learning rate is about half of another where it is so many times that.
 const ABOUT_HALF: std::ops::Range<f64> = 0.35..0.65;
-/// Name of the parameter.
+/// Names of parameters.
 const LEARNING_RATE: &str = "learning_rate";
+const PRECISION: &str = "precision";
+/// How much faster a precision has to be expected, as a share, to be tried for the sake of the longer trainings.
+const FASTER: f64 = 0.05;
+/// Trainings beside those planned that may be made longest, so that what is recommended in the end is one of them.
+const BEHIND: u64 = 2;
 
 /// How long the trainings of a study are, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,6 +130,8 @@ struct Training {
     trials: Vec<TrialNumber>,
     params: Params,
     loss: f64,
+    /// The best of the trials, where it is known, in tokens per second.
+    throughput: Option<f64>,
     /// Held-out losses by tokens of the longer trainings.
     longer: BTreeMap<u64, f64>,
 }
@@ -137,11 +145,15 @@ impl Training {
         let known: Vec<(&Trial, f64)> = known.collect();
         let (first, loss) = *known.first()?;
         let trials: Vec<TrialNumber> = known.iter().map(|(trial, _)| trial.number).collect();
+        let throughputs = known
+            .iter()
+            .filter_map(|(trial, _)| trial.state.metrics()?.value(THROUGHPUT));
         let of_trials = trials.iter().filter_map(|number| runs.get(number)).flatten();
         let longer = of_trials.filter_map(|run| Some((run.value(LONGER_TOKENS)? as u64, run.value(LOSS_LONGER)?)));
         Some(Self {
             params: first.params.clone(),
             loss,
+            throughput: throughputs.max_by(f64::total_cmp),
             longer: longer.collect(),
             trials,
         })
@@ -171,6 +183,27 @@ impl<'a> LongerRuns<'a> {
             lengths,
             trainings,
         }
+    }
+
+    /// The settings that are the same as a finalist's in a faster precision, as far as the space has them. `expected` is the
+    /// throughput of a setting. They come before any longer training: what is costlier and no better is not trained longer.
+    pub(in crate::tune) fn faster_precision(
+        &self,
+        recommended: TrialNumber,
+        is_tried: &dyn Fn(&Params) -> bool,
+        expected: &dyn Fn(&Params) -> Option<f64>,
+    ) -> Option<Params> {
+        let all = self.leaders_as_found(recommended).into_iter();
+        all.filter_map(|leader| {
+            let own = expected(&leader.params)?;
+            let others = varied(&self.study.space, &leader.params, &|one| one.name == PRECISION);
+            let speeds = others
+                .into_iter()
+                .filter_map(|params| Some((expected(&params)?, params)));
+            let (speed, params) = speeds.max_by(|a, b| a.0.total_cmp(&b.0))?;
+            (speed > own * (1.0 + FASTER) && !is_tried(&params)).then_some(params)
+        })
+        .next()
     }
 
     /// The settings that are the same as a finalist's at half its learning rate, as far as the space has them and no trial does.
@@ -228,7 +261,13 @@ impl<'a> LongerRuns<'a> {
         if candidates.len() < 2 {
             return None;
         }
-        let training = candidates.into_iter().find(|training| open(training, longest))?;
+        let made = self.trainings.iter().filter(|one| one.longer.contains_key(&longest));
+        let may_follow = (made.count() as u64) < self.lengths.at_longest() + BEHIND;
+        let last = self.of_trial(recommended).filter(|_| may_follow);
+        let training = candidates
+            .into_iter()
+            .chain(last)
+            .find(|training| open(training, longest))?;
         Some((*training.trials.first()?, longest))
     }
 
@@ -271,14 +310,42 @@ impl<'a> LongerRuns<'a> {
         said.collect()
     }
 
+    fn of_trial(&self, number: TrialNumber) -> Option<&Training> {
+        self.trainings.iter().find(|training| training.trials.contains(&number))
+    }
+
+    /// The recommended training and the one with the least loss, each in the fastest precision that hardly changes its loss.
+    fn leaders(&self, recommended: TrialNumber) -> Vec<&Training> {
+        let mut leaders: Vec<&Training> = Vec::new();
+        for leader in self.leaders_as_found(recommended) {
+            let fastest = self.in_fastest_precision(leader);
+            if !leaders.iter().any(|one| one.trials == fastest.trials) {
+                leaders.push(fastest);
+            }
+        }
+        leaders
+    }
+
+    /// The same settings in another precision where that is faster and its loss nearly as good; else the training itself.
+    fn in_fastest_precision<'b>(&'b self, training: &'b Training) -> &'b Training {
+        let key = |one: &Training| {
+            let mut recipe = recipe_for(self.study, &one.params).ok()?;
+            recipe.precision = Precision::default();
+            Some(recipe.loss_key())
+        };
+        let own = key(training);
+        let is_as_good = |one: &&Training| one.loss <= training.loss * (1.0 + NEAR_BEST_LOSS) && key(one) == own;
+        let speed = |one: &&Training| one.throughput.unwrap_or(0.0);
+        let alike = self.trainings.iter().filter(is_as_good);
+        alike.max_by(|a, b| speed(a).total_cmp(&speed(b))).unwrap_or(training)
+    }
+
     /// The recommended training and the one with the least loss; where they are one, the best with other settings than another
     /// learning rate.
-    fn leaders(&self, recommended: TrialNumber) -> Vec<&Training> {
-        let of_recommended = self
-            .trainings
-            .iter()
-            .find(|training| training.trials.contains(&recommended));
-        let Some(first) = of_recommended else { return Vec::new() };
+    fn leaders_as_found(&self, recommended: TrialNumber) -> Vec<&Training> {
+        let Some(first) = self.of_trial(recommended) else {
+            return Vec::new();
+        };
         let is_other = |training: &&Training| self.without_rate(training) != self.without_rate(first);
         let least = self
             .trainings

@@ -142,15 +142,18 @@ impl Tuner<'_> {
         (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, &self.history, &repeated.runs))
     }
 
-    /// The setting to train behind all others, so that the finalists can be trained longer at half their learning rate.
-    pub(super) fn lower_rate(&self) -> Option<Params> {
+    /// The setting to train behind all others before the finalists are trained longer: a finalist's in a faster precision, or at half
+    /// its learning rate.
+    pub(super) fn for_longer(&self) -> Option<Params> {
         let plan = self.parts.study.confirm?;
         let none = Repeated::default();
         let finalists = self.finalists(&none);
         let recommended = finalists.recommended()?;
         let longer = self.longer(&finalists, &none, &plan)?;
-        let params = longer.lower_rate(recommended)?;
-        (!self.history.iter().any(|trial| trial.params == params)).then_some(params)
+        let is_tried = |params: &Params| self.history.iter().any(|trial| trial.params == *params);
+        let expected = |params: &Params| self.expected_throughput(params);
+        let faster = longer.faster_precision(recommended, &is_tried, &expected);
+        faster.or_else(|| longer.lower_rate(recommended).filter(|params| !is_tried(params)))
     }
 
     fn next_longer(
