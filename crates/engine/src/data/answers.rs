@@ -1,142 +1,280 @@
 //! Which parts of a rendered chat are answers to learn.
 //!
 //! A template may mark them with `{% generation %}`. Otherwise an answer lies between two renderings of the chat: of
-//! what comes before it, with the prompt for an answer, and of everything up to it. Both must be beginnings of the whole
-//! text. Some templates write a turn differently once others follow: they drop the reasoning of earlier turns, begin
-//! it in the prompt, or end what is rendered with the end of the document. There the boundaries are found by what the
-//! renderings share, and at last by the answer's own text.
+//! what comes before it, with the prompt for an answer, and of everything up to it. Where both are beginnings of the whole
+//! text, that is certain. Some templates write a turn differently once others follow: they drop the reasoning of earlier
+//! turns, begin it in the prompt, move the system's text, or end the last answer in another way. There the boundaries are
+//! what the template has before and behind the texts of the messages, whose places are known by marks. An answer is never
+//! searched for by its words, which may stand elsewhere, and where no way is certain the row is left out.
 
 use std::ops::Range;
 
 use super::example::Chat;
-use super::{DataError, RowLocation};
-use crate::tokenizer::{Conversation, GenerationPrompt, Rendered};
+use crate::tokenizer::{Conversation, GenerationPrompt, Places, Rendered};
+
+/// Why the answers of a chat cannot be told apart, in words that follow `their`.
+pub(super) type Unclear = &'static str;
+
+const BEGINNING: Unclear = "chat template does not show where an answer begins; mark answers with `{% generation %}` in a \
+                            template named as `data.chat_template`, or set `data.loss_on: all`";
+const END: Unclear = "chat template does not show where an answer ends; mark answers with `{% generation %}` in a template \
+                      named as `data.chat_template`, or set `data.loss_on: all`";
+const MARKS: Unclear = "chat template marks answers that cannot be told apart, and not all of them are to be learnt";
+const MIXED: Unclear = "chat template writes other texts between the beginning and the end of an answer";
 
 /// The byte ranges of `full`, the whole rendered chat, that are answers to learn, in order.
 pub(super) fn answer_spans(
-    location: &RowLocation,
     chat: &Chat,
-    conversation: &Conversation,
+    conversation: &Conversation<'_>,
     full: &Rendered,
-) -> Result<Vec<Range<usize>>, DataError> {
+) -> Result<Vec<Range<usize>>, Unclear> {
+    let search = Search {
+        conversation,
+        full: &full.text,
+        messages: chat.messages.len(),
+        places: conversation.whole_places(&full.text),
+    };
     if let Some(marked) = &full.generated {
-        let answers: Vec<bool> = (chat.messages.iter().zip(&chat.targets))
-            .filter(|(message, _)| message["role"] == "assistant")
-            .map(|(_, is_target)| *is_target)
-            .collect();
-        if marked.len() == answers.len() {
-            let pairs = marked.iter().zip(answers);
-            return Ok(pairs
-                .filter(|(_, is_target)| *is_target)
-                .map(|(span, _)| span.clone())
-                .collect());
-        }
+        return search.marked(chat, marked);
     }
     let mut spans: Vec<Range<usize>> = Vec::new();
     for (index, _) in chat.targets.iter().enumerate().filter(|(_, is_target)| **is_target) {
         let after = spans.last().map_or(0, |span| span.end);
-        let search = Search {
-            location,
-            conversation,
-            full: &full.text,
-            content: chat.messages[index]["content"].as_str().unwrap_or_default(),
-            index,
-        };
-        let start = search.start(after)?;
-        spans.push(start..search.end(start, chat.messages.len())?);
+        let start = search.start(index, after)?;
+        let end = search.end(index, start)?;
+        spans.push(start..end);
     }
-    Ok(spans)
+    match search.is_of_answers_alone(chat, &spans) {
+        true => Ok(spans),
+        false => Err(MIXED),
+    }
 }
 
-/// The search for one answer.
+/// The search for the answers of a chat.
 struct Search<'a> {
-    location: &'a RowLocation,
-    conversation: &'a Conversation,
+    conversation: &'a Conversation<'a>,
     full: &'a str,
-    content: &'a str,
-    /// Of the message.
-    index: usize,
+    messages: usize,
+    /// Of the texts in `full`, where they can be followed.
+    places: Option<Places>,
 }
 
 impl Search<'_> {
+    /// The spans that the template marked, without those of answers that are not to be learnt.
+    fn marked(&self, chat: &Chat, marked: &[Range<usize>]) -> Result<Vec<Range<usize>>, Unclear> {
+        let answers: Vec<usize> = (0..self.messages)
+            .filter(|index| chat.messages[*index]["role"] == "assistant")
+            .collect();
+        let of = |span: &Range<usize>, place: &Range<usize>| place.start < span.end && span.start < place.end;
+        let message_of = |(number, span): (usize, &Range<usize>)| match marked.len() == answers.len() {
+            true => Some(answers[number]),
+            false => answers
+                .iter()
+                .copied()
+                .find(|index| self.each_place(*index).any(|place| of(span, place))),
+        };
+        let learns_all = answers.iter().all(|index| chat.targets[*index]);
+        let mut spans = Vec::new();
+        for (number, span) in marked.iter().enumerate() {
+            let is_target = match message_of((number, span)) {
+                Some(index) => chat.targets[index],
+                None if learns_all => true,
+                None => return Err(MARKS),
+            };
+            if is_target && !span.is_empty() {
+                spans.push(span.clone());
+            }
+        }
+        Ok(spans)
+    }
+
     /// Where the answer begins, not before `after`.
-    fn start(&self, after: usize) -> Result<usize, DataError> {
-        let render = |prompt| Some(self.conversation.render(self.index, prompt).ok()?.text);
-        let is_beginning = |text: &String| text.len() >= after && self.full.starts_with(text.as_str());
+    fn start(&self, index: usize, after: usize) -> Result<usize, Unclear> {
+        let render = |prompt| Some(self.conversation.render(index, prompt).ok()?.text);
+        let place = self.place(index);
+        let may_begin = |at: usize| {
+            at >= after
+                && at >= self.end_before(index).unwrap_or(0)
+                && place.as_ref().is_none_or(|place| at <= place.start)
+        };
         let prompt = render(GenerationPrompt::Add);
-        if let Some(prompt) = prompt.as_ref().filter(|prompt| is_beginning(prompt)) {
+        if let Some(prompt) = &prompt
+            && may_begin(prompt.len())
+            && self.full.starts_with(prompt.as_str())
+        {
             return Ok(prompt.len());
         }
-        // Templates may refuse to render nothing at all, or not end as they continue: then the content must tell.
-        let before = render(GenerationPrompt::Omit).filter(is_beginning);
-        if let (Some(before), Some(prompt)) = (&before, &prompt)
-            && prompt.starts_with(before.as_str())
-        {
+        let limit = place.ok_or(BEGINNING)?.start;
+        let (Some(prompt), Some(before)) = (prompt, self.end_before(index).or((index == 0).then_some(0))) else {
+            return Err(BEGINNING);
+        };
+        // What follows the message before: its end, and what opens an answer.
+        let gap = self.full.get(before..limit).ok_or(BEGINNING)?;
+        let prompt_places = self.conversation.places(index, &prompt, GenerationPrompt::Add);
+        let tail = match index.checked_sub(1) {
+            None => Some(prompt.as_str()),
+            Some(last) => prompt_places
+                .and_then(|places| Some(places.of(last)?.end))
+                .map(|end| &prompt[end..]),
+        };
+        if let Some(tail) = tail {
+            let shared = shared_beginning(tail, gap);
+            if shared == tail.len() || shared == gap.len() {
+                return Ok(before + shared);
+            }
             // The answer may begin with the same sign as what the prompt has instead, such as `<`.
-            let shared = &prompt[before.len()..shared_beginning(prompt, self.full)];
-            let closed = shared.rfind([' ', '\n', '>', ']']).map_or(0, |at| at + 1);
-            return Ok(before.len() + closed);
+            if let Some(at) = gap[..shared].rfind([' ', '\n', '>', ']']) {
+                return Ok(before + at + 1);
+            }
         }
-        let from = before.map_or(after, |text| text.len());
-        self.find_content(from).map(|(at, _)| at).ok_or_else(|| self.error())
+        // What opens an answer, by itself.
+        let opening = render(GenerationPrompt::Omit).and_then(|open| Some(prompt.strip_prefix(&open)?.to_owned()));
+        match opening.filter(|opening| !opening.is_empty()) {
+            Some(opening) => gap
+                .rfind(&opening)
+                .map(|at| before + at + opening.len())
+                .ok_or(BEGINNING),
+            None => Err(BEGINNING),
+        }
     }
 
     /// Where the answer that begins at `start` ends, the template's end of turn included.
-    fn end(&self, start: usize, messages: usize) -> Result<usize, DataError> {
-        if self.index + 1 == messages {
-            return Ok(self.full.len());
+    fn end(&self, index: usize, start: usize) -> Result<usize, Unclear> {
+        if index + 1 == self.messages {
+            return self.last_end();
         }
-        let rendered = self.conversation.render(self.index + 1, GenerationPrompt::Omit);
-        let upto = rendered.map(|rendered| rendered.text).unwrap_or_default();
+        let place = self.place(index);
+        let next = self.start_behind(index);
+        let upto = self.conversation.render(index + 1, GenerationPrompt::Omit);
+        let upto = upto.map(|rendered| rendered.text).unwrap_or_default();
         // Without the end of the document, where the template puts it behind whatever it renders.
-        let open = upto.strip_suffix(self.conversation.eos()).unwrap_or(&upto);
-        for text in [upto.as_str(), open] {
-            if text.len() > start && self.full.starts_with(text) {
-                return Ok(text.len());
+        let open = |text: &str| text.strip_suffix(self.conversation.eos()).map_or(text.len(), str::len);
+        let may_end =
+            |length: usize| length > start && length <= next && place.as_ref().is_none_or(|place| length >= place.end);
+        let is_end = |length: &usize| may_end(*length) && self.full.starts_with(&upto[..*length]);
+        let whole = Some(upto.len()).filter(is_end);
+        let opened = Some(open(&upto)).filter(is_end);
+        // An end without a sign of it is taken where nothing else is found.
+        let closes = |length: &usize| {
+            place
+                .as_ref()
+                .is_none_or(|place| !self.full[place.end..*length].trim().is_empty())
+        };
+        if let Some(length) = whole.or(opened).filter(closes) {
+            return Ok(length);
+        }
+        let place = place.ok_or(END)?;
+        let gap = self.full.get(place.end..next).ok_or(END)?;
+        let places = self.conversation.places(index + 1, &upto, GenerationPrompt::Omit);
+        let closing = places.and_then(|places| Some(&upto[places.of(index)?.end..]));
+        let mut bare = whole.or(opened);
+        if let Some(closing) = closing {
+            for length in [closing.len(), open(closing)] {
+                if gap.starts_with(&closing[..length]) {
+                    if !closing[..length].trim().is_empty() {
+                        return Ok(place.end + length);
+                    }
+                    bare = bare.or(Some(place.end + length));
+                }
+            }
+            if let Some(length) = self.closed(&gap[..shared_beginning(closing, gap)]) {
+                return Ok(place.end + length);
             }
         }
-        let found = [upto.as_str(), open].into_iter().find_map(|text| {
-            self.end_by_suffix(start, text)
-                .or_else(|| self.end_by_content(start, text))
-        });
-        found.ok_or_else(|| self.error())
+        // Another end than that of a last answer: what stands before the next message is opened.
+        let opening = self.opening_control();
+        let other = opening.and_then(|control| gap.find(&control)).filter(|at| *at > 0);
+        other.map(|at| place.end + at).or(bare).ok_or(END)
     }
 
-    /// The end, where the answer is what `upto` ends in: the answer as the last turn, without its beginning.
-    fn end_by_suffix(&self, start: usize, upto: &str) -> Option<usize> {
-        let answer = upto.strip_prefix(&self.full[..start])?;
-        let mut suffixes = answer.char_indices().map(|(at, _)| &answer[at..]);
-        let suffix = suffixes.find(|suffix| self.full[start..].starts_with(suffix))?;
-        let is_whole = suffix.contains(self.spoken()) && !suffix.trim().is_empty();
-        is_whole.then_some(start + suffix.len())
-    }
-
-    /// The end by the answer's text, followed by what `upto` has behind that text.
-    fn end_by_content(&self, start: usize, upto: &str) -> Option<usize> {
-        let (at, anchor) = self.find_content(start)?;
-        let end = at + anchor.len();
-        let closing = upto.rfind(anchor).map(|at| &upto[at + anchor.len()..])?;
-        self.full[end..].starts_with(closing).then_some(end + closing.len())
-    }
-
-    /// The answer without its reasoning.
-    fn spoken(&self) -> &str {
-        self.content.rsplit("</think>").next().unwrap_or_default().trim()
-    }
-
-    /// Finds the answer's text, or what follows its reasoning, from `from` on.
-    fn find_content(&self, from: usize) -> Option<(usize, &str)> {
-        [self.content.trim(), self.spoken()]
-            .into_iter()
-            .filter(|anchor| !anchor.is_empty())
-            .find_map(|anchor| Some((from + self.full[from..].find(anchor)?, anchor)))
-    }
-
-    fn error(&self) -> DataError {
-        DataError::NotAPrefix {
-            location: self.location.clone(),
-            message: self.index + 1,
+    /// Where the last answer ends: with the text, unless the template opens another answer behind it, asked or not.
+    fn last_end(&self) -> Result<usize, Unclear> {
+        let whole = self.full.len();
+        let prompted = self.conversation.render(self.messages, GenerationPrompt::Add);
+        if prompted.is_ok_and(|prompted| prompted.text != self.full) {
+            return Ok(whole);
         }
+        let Ok(continued) = self.conversation.render_continued() else {
+            return Ok(whole);
+        };
+        if continued.text.starts_with(self.full) {
+            return Ok(whole);
+        }
+        let last = self.messages - 1;
+        let place = self.place(last).ok_or(END)?;
+        let places = self.conversation.continued_places(&continued.text).ok_or(END)?;
+        let (tail, other) = (
+            &self.full[place.end..],
+            &continued.text[places.of(last).ok_or(END)?.end..],
+        );
+        let shared = shared_beginning(tail, other);
+        match shared == tail.len() {
+            true => Ok(whole),
+            false => Ok(place.end + self.closed(&tail[..shared]).ok_or(END)?),
+        }
+    }
+
+    /// Bytes up to the end of the last special token in `text`, with the white space behind it; `None` where there is none.
+    fn closed(&self, text: &str) -> Option<usize> {
+        let ends = self
+            .conversation
+            .controls()
+            .iter()
+            .filter(|control| !control.is_empty());
+        let end = ends
+            .filter_map(|control| Some(text.rfind(control.as_str())? + control.len()))
+            .max()?;
+        let rest = &text[end..];
+        Some(end + (rest.len() - rest.trim_start().len()))
+    }
+
+    /// The special token that opens an answer, and with it other turns.
+    fn opening_control(&self) -> Option<String> {
+        let before = (1..=self.messages).find_map(|count| {
+            let open = self.conversation.render(count, GenerationPrompt::Omit).ok()?.text;
+            let prompted = self.conversation.render(count, GenerationPrompt::Add).ok()?.text;
+            Some(prompted.strip_prefix(&open)?.to_owned()).filter(|opening| !opening.is_empty())
+        })?;
+        let controls = self.conversation.controls().iter();
+        let found = controls.filter_map(|control| Some((before.find(control.as_str())?, control)));
+        found
+            .min_by_key(|(at, control)| (*at, usize::MAX - control.len()))
+            .map(|(_, control)| control.clone())
+    }
+
+    /// Whether the spans hold the texts of the answers to learn, and no other message's.
+    fn is_of_answers_alone(&self, chat: &Chat, spans: &[Range<usize>]) -> bool {
+        if spans.iter().any(|span| span.start > span.end) || spans.windows(2).any(|pair| pair[0].end > pair[1].start) {
+            return false;
+        }
+        let overlaps = |place: &Range<usize>| {
+            spans
+                .iter()
+                .any(|span| place.start < span.end && span.start < place.end)
+        };
+        (0..self.messages).all(|index| chat.targets[index] || !self.each_place(index).any(overlaps))
+    }
+
+    fn place(&self, index: usize) -> Option<Range<usize>> {
+        self.places.as_ref()?.of(index)
+    }
+
+    fn each_place(&self, index: usize) -> impl Iterator<Item = &Range<usize>> {
+        self.places.iter().flat_map(move |places| places.each(index))
+    }
+
+    /// Where the text of the message before ends; `None` where it has none, or nothing is known.
+    fn end_before(&self, index: usize) -> Option<usize> {
+        Some(self.place(index.checked_sub(1)?)?.end)
+    }
+
+    /// Where the text of the next message begins that has one behind this one's.
+    fn start_behind(&self, index: usize) -> usize {
+        let end = self.place(index).map_or(0, |place| place.end);
+        let next = (index + 1..self.messages).filter_map(|other| self.place(other));
+        next.map(|place| place.start)
+            .find(|start| *start >= end)
+            .unwrap_or(self.full.len())
     }
 }
 

@@ -13,6 +13,8 @@
 //! | 2 x 3 | checksums of words, rows and runs of either |
 //! | 1 | checksum of the above |
 //! | rest | the parts of the training table, then those of the held-out one, each filled up to a whole word |
+//! | 2 | bytes of the notes of rows, their checksum |
+//! | rest | the notes, as JSON |
 
 use peft_tune_core::hexadecimal;
 use std::fs::File;
@@ -25,6 +27,7 @@ use memmap2::{Mmap, UncheckedAdvice};
 
 use super::cache_limit;
 use super::checksum::Checksum;
+use super::notes::Notes;
 use super::progress::{self, ReadingStage};
 use super::token_writer::{Sink, TablePart, TableWriter, TokenWriter};
 use super::tokens::{Bytes, Extent, RowCounts, Tables, TokenTable, Width, part_bytes};
@@ -34,7 +37,9 @@ use super::unfinished::UnfinishedFile;
 pub(super) type Key = [u8; 32];
 
 /// "PFTTOK" and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x02");
+const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x03");
+/// Most that notes of rows take, in bytes.
+const NOTES_BYTES: usize = 1 << 24;
 const HEADER_WORDS: usize = 25;
 const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 /// Bytes of words up to which every reader looks them over.
@@ -101,6 +106,7 @@ impl TokenCache<'_> {
                 width,
                 train: TableWriter::new(width, train),
                 held_out: TableWriter::new(width, held_out),
+                notes: Notes::default(),
             },
         })
     }
@@ -128,6 +134,11 @@ impl CacheWriter {
             copy(&mut beside, &mut file)?;
             fill_up(&mut file, part.bytes)?;
         }
+        let notes = serde_json::to_vec(&self.tokens.notes)?;
+        for word in [notes.len() as u64, Checksum::of(&notes)] {
+            file.write_all(&word.to_ne_bytes())?;
+        }
+        file.write_all(&notes)?;
         let mut file = file.into_inner()?;
         file.seek(SeekFrom::Start(0))?;
         for word in header {
@@ -236,9 +247,7 @@ fn parse(map: Mmap, key: &Key, check: Check) -> Option<Tables> {
         }
         extents.push(extent);
     }
-    if bytes.as_slice().len() != at {
-        return None;
-    }
+    let notes = parse_notes(bytes.as_slice().get(at..)?)?;
     for ((number, range), sum) in ranges.iter().enumerate().zip(&header[18..24]) {
         let is_words = number % 3 == 0;
         if (check == Check::Whole || !is_words || range.len() <= SMALL) && bytes.sum(range) != *sum {
@@ -254,7 +263,16 @@ fn parse(map: Mmap, key: &Key, check: Check) -> Option<Tables> {
     Some(Tables {
         train: table(0)?,
         held_out: table(1)?,
+        notes,
     })
+}
+
+/// The notes at the end of a file.
+fn parse_notes(bytes: &[u8]) -> Option<Notes> {
+    let (words, notes) = bytes.split_at_checked(16)?;
+    let word = |at: usize| Some(u64::from_ne_bytes(words[at..at + 8].try_into().ok()?));
+    let is_whole = notes.len() <= NOTES_BYTES && word(0)? == notes.len() as u64 && word(8)? == Checksum::of(notes);
+    is_whole.then(|| serde_json::from_slice(notes).ok()).flatten()
 }
 
 /// The bytes of a mapped cache file.

@@ -28,6 +28,44 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// Columns that hold something and were not taken.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &String> {
+        let held = self.values.iter().filter(|(_, value)| !is_nothing(value));
+        held.map(|(name, _)| name)
+    }
+
+    /// Takes whether the row says that its answer is bad, as data of preferences do (`label: false`).
+    pub(super) fn is_bad(&mut self) -> bool {
+        let is_flag = matches!(self.peek("label"), Some(Value::Bool(_)));
+        is_flag && self.take("label") == Some(Value::Bool(false))
+    }
+
+    /// Refuses pictures, sounds and films, which are no text.
+    pub(super) fn refuse_media(&self) -> Result<(), DataError> {
+        const MEDIA: [&str; 8] = [
+            "image",
+            "images",
+            "video",
+            "videos",
+            "audio",
+            "audios",
+            "pixel_values",
+            "sounds",
+        ];
+        let holds = |key: &&&str| self.peek(key).is_some_and(|value| !is_nothing(value));
+        match MEDIA.iter().find(holds) {
+            None => Ok(()),
+            Some(key) => Err(DataError::Media {
+                location: self.location.clone(),
+                column: self.name(key).to_owned(),
+            }),
+        }
+    }
+
+    fn peek(&self, key: &str) -> Option<&Value> {
+        self.values.get(self.name(key))
+    }
+
     /// Whether the row has the column, be it null.
     pub(super) fn has(&self, key: &str) -> bool {
         self.values.contains_key(self.name(key))
@@ -140,5 +178,15 @@ impl<'a> Columns<'a> {
             },
             other => Err(self.wrong_type(key, "a list", kind_of(&other))),
         }
+    }
+}
+
+/// Whether a value says nothing: null, an empty list or an empty text.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
     }
 }

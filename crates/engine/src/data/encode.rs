@@ -4,38 +4,68 @@ use std::ops::Range;
 
 use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
+use super::notes::{RowNotes, Said, Stop};
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{DataError, RowLocation, Vocabulary};
-use crate::tokenizer::{Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
+use crate::tokenizer::{ChatTemplate, Conversation, Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
 use peft_tune_core::recipe::LossOn;
 
-/// Tokenises one example, or checks its tokens; `None` where there is nothing in it to learn from.
+/// What became of an example: its tokens, unless there is nothing in it to learn from, and what is to be told.
+#[derive(Debug, Default)]
+pub(super) struct EncodedRow {
+    pub row: Option<TokenRow>,
+    pub notes: RowNotes,
+}
+
+impl EncodedRow {
+    fn refused(reason: &'static str) -> Self {
+        Self {
+            row: None,
+            notes: RowNotes {
+                refused: Some(reason),
+                ..Default::default()
+            },
+        }
+    }
+}
+
+impl From<Option<TokenRow>> for EncodedRow {
+    fn from(row: Option<TokenRow>) -> Self {
+        Self {
+            row,
+            notes: RowNotes::default(),
+        }
+    }
+}
+
+/// Tokenises one example, or checks its tokens.
 pub(super) fn encode(
     location: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
     loss_on: LossOn,
-) -> Result<Option<TokenRow>, DataError> {
+) -> Result<EncodedRow, DataError> {
     let tokenizer = || {
         let tokenizer = vocabulary.tokenizer();
         tokenizer.ok_or_else(|| DataError::NoTokenizer {
             location: location.clone(),
         })
     };
-    let row = match example {
-        Example::Text(text) => encode_text(location, text, tokenizer()?)?,
+    let encoded = match example {
+        Example::Text(text) => encode_text(location, text, tokenizer()?)?.into(),
         Example::Completion { prompt, completion } => {
-            encode_completion(location, prompt, completion, tokenizer()?, loss_on)?
+            encode_completion(location, prompt, completion, tokenizer()?, loss_on)?.into()
         }
         Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on)?,
-        Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?,
+        Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?.into(),
+        Example::Refused(reason) => EncodedRow::refused(reason),
     };
-    match row {
+    match &encoded.row {
         Some(row) if u32::try_from(row.ids.len()).is_err() => Err(DataError::RowTooLong {
             location: location.clone(),
             tokens: row.ids.len(),
         }),
-        row => Ok(row),
+        _ => Ok(encoded),
     }
 }
 
@@ -102,9 +132,9 @@ fn encode_chat(
     chat: &Chat,
     tokenizer: &Tokenizer,
     loss_on: LossOn,
-) -> Result<Option<TokenRow>, DataError> {
+) -> Result<EncodedRow, DataError> {
     if chat.messages.is_empty() || !chat.targets.contains(&true) && loss_on == LossOn::Completions {
-        return Ok(None);
+        return Ok(None.into());
     }
     let tokenize_error = |source| tokenize_error(location, source);
     let Some(template) = tokenizer.chat_template() else {
@@ -112,6 +142,14 @@ fn encode_chat(
             location: location.clone(),
         });
     };
+    let mut said = chat.said.clone();
+    let chat = &match with_written_calls(chat, template, &mut said) {
+        Ok(chat) => chat,
+        Err(reason) => return Ok(EncodedRow::refused(reason)),
+    };
+    if chat.tools.is_some() && !template.writes_tools() {
+        said.push(Said::ToolsNotWritten);
+    }
     let conversation = template
         .conversation(&chat.messages, chat.tools.as_ref())
         .map_err(tokenize_error)?;
@@ -119,16 +157,108 @@ fn encode_chat(
         .render(chat.messages.len(), GenerationPrompt::Omit)
         .map_err(tokenize_error)?;
     let spans = match loss_on {
-        LossOn::Completions => answer_spans(location, chat, &conversation, &full)?,
         LossOn::All => std::iter::once(0..full.text.len()).collect(),
+        LossOn::Completions => match answer_spans(chat, &conversation, &full) {
+            Ok(spans) => spans,
+            Err(reason) => return Ok(EncodedRow::refused(reason)),
+        },
     };
     // The template writes the special tokens itself.
     let encoded = tokenizer.encode(&full.text, Specials::Omit).map_err(tokenize_error)?;
-    Ok(Some(TokenRow {
-        labels: label(&encoded, &spans),
+    let labels = label(&encoded, &spans);
+    let mut row = TokenRow {
         ids: encoded.ids,
+        labels,
         kind: RowKind::Whole,
-    }))
+    };
+    let is_answered = chat.messages.last().is_some_and(|last| last["role"] == "assistant");
+    let stops = match loss_on {
+        LossOn::All if !is_answered => Vec::new(),
+        _ => learn_stops(&mut row, &encoded.ends, (&full.text, &spans), &conversation, tokenizer),
+    };
+    Ok(EncodedRow {
+        row: Some(row),
+        notes: RowNotes {
+            refused: None,
+            stops,
+            said,
+        },
+    })
+}
+
+/// The chat with calls as the template writes them: where it writes none, those that came as text become the text of the answer.
+fn with_written_calls<'a>(
+    chat: &'a Chat,
+    template: &ChatTemplate,
+    said: &mut Vec<Said>,
+) -> Result<std::borrow::Cow<'a, Chat>, &'static str> {
+    let is_unwritten = |message: &serde_json::Value| {
+        let has_content = message
+            .get("content")
+            .and_then(|content| content.as_str())
+            .is_some_and(|text| !text.is_empty());
+        message.get("tool_calls").is_some() && !template.writes_calls(has_content)
+    };
+    if !chat.messages.iter().any(is_unwritten) {
+        return Ok(std::borrow::Cow::Borrowed(chat));
+    }
+    let mut chat = chat.clone();
+    for (message, text) in chat.messages.iter_mut().zip(&chat.call_texts) {
+        if is_unwritten(message) {
+            let text = text.clone().ok_or("calls are not written by the chat template")?;
+            *message = serde_json::json!({"role": "assistant", "content": text});
+        }
+    }
+    said.push(Said::CallsAsText);
+    Ok(std::borrow::Cow::Owned(chat))
+}
+
+/// Sees to it that each answer ends in a token at which generation stops, as far as it can: where the template writes none, the
+/// token that begins the next turn, if it is one, or one put behind the row. What a template marks is left as it is.
+fn learn_stops(
+    row: &mut TokenRow,
+    ends: &[usize],
+    (text, spans): (&str, &[Range<usize>]),
+    conversation: &Conversation<'_>,
+    tokenizer: &Tokenizer,
+) -> Vec<Stop> {
+    let stop_ids = tokenizer.stop_ids();
+    let is_written = |id: u32| tokenizer.is_special(id) || stop_ids.contains(&id);
+    let mut stops = Vec::with_capacity(spans.len());
+    for span in spans {
+        let behind = ends.partition_point(|end| *end <= span.end);
+        let is_blank = |at: usize| {
+            let start = if at == 0 { 0 } else { ends[at - 1] };
+            text.get(start..ends[at]).is_some_and(|text| text.trim().is_empty())
+        };
+        let last = (0..behind).rev().find(|at| is_written(row.ids[*at]) || !is_blank(*at));
+        stops.push(match last {
+            Some(last) if is_written(row.ids[last]) && ends[last] > span.start => Stop::Written,
+            _ if conversation.is_marked() => Stop::Nothing,
+            _ if behind < ends.len() && stop_ids.contains(&row.ids[behind]) => {
+                row.labels[behind] = row.ids[behind];
+                Stop::NextTurn(row.ids[behind])
+            }
+            _ if behind == ends.len() => match next_turn(text, conversation, tokenizer, &stop_ids) {
+                Some(stop) => {
+                    row.ids.push(stop);
+                    row.labels.push(stop);
+                    Stop::Appended(stop)
+                }
+                None => Stop::Nothing,
+            },
+            _ => Stop::Nothing,
+        });
+    }
+    stops
+}
+
+/// What would end the last answer: the token that begins the next turn where generation stops at it, else the end of a document.
+fn next_turn(text: &str, conversation: &Conversation<'_>, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Option<u32> {
+    let continued = conversation.render_continued().ok();
+    let behind = continued.and_then(|continued| Some(continued.text.strip_prefix(text)?.to_owned()));
+    let first = behind.and_then(|behind| tokenizer.encode(&behind, Specials::Omit).ok()?.ids.first().copied());
+    first.filter(|id| stop_ids.contains(id)).or_else(|| tokenizer.eos_id())
 }
 
 fn check_tokens(
@@ -159,7 +289,8 @@ fn check_tokens(
             })
             .collect::<Result<_, _>>()?,
     };
-    Ok((ids.len() > 1).then_some(TokenRow {
+    let is_learnt = labels.iter().skip(1).any(|label| *label != NO_TARGET);
+    Ok(is_learnt.then_some(TokenRow {
         ids,
         labels,
         kind: RowKind::Whole,

@@ -62,6 +62,11 @@ pub enum DataError {
         found: &'static str,
     },
     #[error(
+        "{location}: column `{column}` holds a picture, a sound or a film, and only text is trained on; leave the row or the \
+         column out"
+    )]
+    Media { location: RowLocation, column: String },
+    #[error(
         "`data.columns` renames `{key}`, which format {format} does not have{}; it has {}",
         nearest(.key, .known), listed(.known)
     )]
@@ -73,8 +78,8 @@ pub enum DataError {
     #[error(
         "{location}: cannot tell the format from the columns {}; set `data.format`, or rename columns with \
          `data.columns` (alpaca: instruction, output; messages: messages; sharegpt: conversations; \
-         prompt_completion: prompt, completion; text: text; tokenized: input_ids)",
-        listed(.found)
+         prompt_completion: prompt, completion; text: text; tokenized: input_ids){}",
+        listed(.found), preferences(.found)
     )]
     UnknownFormat { location: RowLocation, found: Vec<String> },
     #[error("{path} is plain text and cannot have format {format}; set `data.format: text`, or give JSONL or CSV")]
@@ -105,12 +110,6 @@ pub enum DataError {
          with transformers' AutoTokenizer, or give rows that are tokenised already (`input_ids`, `labels`)"
     )]
     NoTokenizer { location: RowLocation },
-    #[error(
-        "{location}: the chat template renders message {message} differently when more messages follow, so its tokens \
-         cannot be told apart; mark answers with {{% generation %}} in a template named as `data.chat_template`, or \
-         set `data.loss_on: all`"
-    )]
-    NotAPrefix { location: RowLocation, message: usize },
     #[error("{location}: token id {id} is not in the vocabulary of {vocabulary}; was it made with another tokenizer?")]
     TokenOutOfRange {
         location: RowLocation,
@@ -164,12 +163,14 @@ pub enum DataError {
     TooFewRows { rows: usize },
     #[error(
         "none of the {rows} {set} rows has a token to learn within {sequence_length} tokens; raise \
-         `sequence_length`, or check the format and `data.loss_on`"
+         `sequence_length`, or check the format and `data.loss_on`{why}"
     )]
     NothingLeft {
         set: &'static str,
         rows: u64,
         sequence_length: usize,
+        /// Why rows were left out, where reasons are known; begins with `; `.
+        why: String,
     },
     #[error("`{key}` is {value}; it must be at least {least}")]
     TooSmall {
@@ -227,6 +228,16 @@ fn size_text(bytes: u64) -> String {
     match bytes as f64 / f64::from(1 << 20) {
         large if large >= 1024.0 => format!("{:.2} GiB", large / 1024.0),
         some => format!("{some:.1} MiB"),
+    }
+}
+
+/// What to do with answers in pairs, one better than the other.
+fn preferences(found: &[String]) -> &'static str {
+    let has = |name: &str| found.iter().any(|column| column == name);
+    match (has("chosen") && has("rejected"), has("prompt")) {
+        (true, true) => "; to learn the chosen answers, rename: `data.columns: {completion: chosen}`",
+        (true, false) => "; to learn the chosen answers, rename: `data.columns: {messages: chosen}`",
+        (false, _) => "",
     }
 }
 

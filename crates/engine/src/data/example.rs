@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::notes::Said;
+
 /// One example, before it is tokenised.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Example {
@@ -17,6 +19,8 @@ pub(super) enum Example {
         /// Same length where present; -100 is not a target.
         labels: Option<Vec<i64>>,
     },
+    /// A row that says of itself that it is not to be learnt; why, in words that follow `their`.
+    Refused(&'static str),
 }
 
 /// A text, or a piece of a longer one.
@@ -37,4 +41,8 @@ pub(super) struct Chat {
     pub tools: Option<Value>,
     /// Per message, whether it is an answer to learn.
     pub targets: Vec<bool>,
+    /// Per message, the text that its calls came as.
+    pub call_texts: Vec<Option<String>>,
+    /// What its messages hold that users may not expect.
+    pub said: Vec<Said>,
 }

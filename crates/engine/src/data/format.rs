@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::columns::Columns;
 use super::example::{Chat, Example, RunningText};
-use super::messages::{message, read_messages};
+use super::messages::{Message, message, read_messages, without_null};
 use super::meter::Meter;
+use super::notes::Said;
 use super::readers::{Record, kind_of, read_rows};
 use super::{DataError, RowLocation};
 use peft_tune_core::recipe::DataFormat;
@@ -23,6 +24,8 @@ pub(super) struct RowParser<'a> {
     pub has_chat_template: bool,
     /// What the first row was recognised as.
     recognised: Option<DataFormat>,
+    /// Columns that nothing read, with the number of rows that held something there.
+    pub unread: BTreeMap<String, u64>,
 }
 
 /// What the rows of a file are, by its first one; `None` where it has none.
@@ -49,6 +52,7 @@ impl<'a> RowParser<'a> {
             renames,
             has_chat_template,
             recognised: None,
+            unread: BTreeMap::new(),
         }
     }
 
@@ -65,7 +69,10 @@ impl<'a> RowParser<'a> {
             Some(format) => format,
             None => *self.recognised.insert(self.recognise(location, &columns)?),
         };
-        match format {
+        if format != DataFormat::Tokenized {
+            columns.refuse_media()?;
+        }
+        let example = match format {
             DataFormat::Alpaca => self.alpaca(location, &mut columns),
             DataFormat::Sharegpt => chat(location, &mut columns, "conversations"),
             DataFormat::Messages => chat(location, &mut columns, "messages"),
@@ -76,7 +83,14 @@ impl<'a> RowParser<'a> {
                 is_last: true,
             })),
             DataFormat::Tokenized => tokenized(location, &mut columns),
+        }?;
+        for name in columns.unread() {
+            match self.unread.get_mut(name) {
+                Some(rows) => *rows += 1,
+                None => _ = self.unread.insert(name.clone(), 1),
+            }
         }
+        Ok(example)
     }
 
     fn plain_text(
@@ -164,9 +178,11 @@ impl<'a> RowParser<'a> {
         messages.extend([message("user", question), message("assistant", output)]);
         let targets = messages.iter().map(|m| m["role"] == "assistant" && !is_empty).collect();
         Ok(Example::Chat(Chat {
+            call_texts: vec![None; messages.len()],
             messages,
             tools: None,
             targets,
+            said: Vec::new(),
         }))
     }
 }
@@ -199,38 +215,68 @@ fn chat(location: &RowLocation, columns: &mut Columns, key: &'static str) -> Res
         Some(Value::String(text)) if !text.trim().is_empty() => Some(text),
         _ => None,
     };
-    let tools = columns
-        .optional_list("tools")?
-        .filter(|tools| !tools.is_empty())
-        .map(Value::Array);
-    let targets = messages.iter().map(|m| m.is_target);
-    let targets = system.iter().map(|_| false).chain(targets).collect();
-    let system = system.map(|text| message("system", text));
-    Ok(Example::Chat(Chat {
-        messages: system.into_iter().chain(messages.drain(..).map(|m| m.value)).collect(),
+    let is_bad = columns.is_bad();
+    let tools = tools(columns)?;
+    if is_bad {
+        return Ok(Example::Refused(BAD_ANSWER));
+    }
+    let mut said = Vec::new();
+    if let Some(text) = system {
+        // The messages' own goes first, and two of them no template expects.
+        let own = messages.first().filter(|first| first.value["role"] == "system");
+        match own.map(|own| own.value["content"].as_str() == Some(text.as_str())) {
+            None => messages.insert(0, Message::known(message("system", text))),
+            Some(true) => {}
+            Some(false) => said.push(Said::TwoSystems),
+        }
+    }
+    Ok(of_messages(messages, tools, said))
+}
+
+/// Why a row with `label: false` is left out.
+const BAD_ANSWER: &str = "`label` says that the answer is not to be learnt";
+
+/// The tools of a row, each an object: files have them as JSON text too.
+fn tools(columns: &mut Columns) -> Result<Option<Value>, DataError> {
+    let Some(tools) = columns.optional_list("tools")?.filter(|tools| !tools.is_empty()) else {
+        return Ok(None);
+    };
+    let parsed = tools.into_iter().map(|tool| match &tool {
+        Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object).unwrap_or(tool),
+        _ => tool,
+    });
+    let mut tools = Value::Array(parsed.collect());
+    without_null(&mut tools);
+    Ok(Some(tools))
+}
+
+fn of_messages(messages: Vec<Message>, tools: Option<Value>, mut said: Vec<Said>) -> Example {
+    if messages.iter().any(|message| message.asks) {
+        said.push(Said::AskedToLearn);
+    }
+    Example::Chat(Chat {
+        targets: messages.iter().map(|message| message.is_target).collect(),
+        call_texts: messages.iter().map(|message| message.call_text.clone()).collect(),
+        messages: messages.into_iter().map(|message| message.value).collect(),
         tools,
-        targets,
-    }))
+        said,
+    })
 }
 
 /// Two texts, or two lists of messages of which only the second is learnt.
 fn prompt_completion(location: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
     let prompt = columns.take("prompt").unwrap_or_else(|| Value::from(""));
     let completion = columns.required("completion", "text or a list of messages")?;
+    if columns.is_bad() {
+        return Ok(Example::Refused(BAD_ANSWER));
+    }
     match (prompt, completion) {
         (Value::Array(prompt), Value::Array(completion)) => {
-            let prompt = read_messages(location, prompt)?;
-            let completion = read_messages(location, completion)?;
-            let known = std::iter::repeat_n(false, prompt.len());
-            let targets = known.chain(completion.iter().map(|m| m.is_target)).collect();
-            Ok(Example::Chat(Chat {
-                messages: prompt.into_iter().chain(completion).map(|m| m.value).collect(),
-                tools: columns
-                    .optional_list("tools")?
-                    .filter(|tools| !tools.is_empty())
-                    .map(Value::Array),
-                targets,
-            }))
+            let mut messages = read_messages(location, prompt)?;
+            // What comes before the completion is known.
+            messages.iter_mut().for_each(|message| message.is_target = false);
+            messages.extend(read_messages(location, completion)?);
+            Ok(of_messages(messages, tools(columns)?, Vec::new()))
         }
         (Value::String(prompt), Value::String(completion)) => Ok(Example::Completion { prompt, completion }),
         (Value::String(prompt), completion @ (Value::Number(_) | Value::Bool(_))) => Ok(Example::Completion {
@@ -249,13 +295,24 @@ fn tokenized(location: &RowLocation, columns: &mut Columns) -> Result<Example, D
         .ok_or_else(|| columns.missing("input_ids"))?;
     let mut labels = columns.optional_integers("labels")?;
     let mask = columns.optional_integers("attention_mask")?;
-    for column in labels.iter().chain(&mask) {
+    let mut learnt = Vec::new();
+    for key in LEARNT {
+        learnt.extend(columns.optional_integers(key)?);
+    }
+    for column in labels.iter().chain(&mask).chain(&learnt) {
         if column.len() != ids.len() {
             return Err(DataError::LabelCount {
                 location: location.clone(),
                 tokens: ids.len(),
                 labels: column.len(),
             });
+        }
+    }
+    if !learnt.is_empty() {
+        let labels = labels.get_or_insert_with(|| ids.clone());
+        for mask in &learnt {
+            let others = labels.iter_mut().zip(mask).filter(|(_, is_learnt)| **is_learnt == 0);
+            others.for_each(|(label, _)| *label = peft_tune_kernels::ops::loss_head::IGNORE);
         }
     }
     // Padding is not data.
@@ -269,6 +326,9 @@ fn tokenized(location: &RowLocation, columns: &mut Columns) -> Result<Example, D
     }
     Ok(Example::Tokenized { ids, labels })
 }
+
+/// Columns that say which tokens of a row are learnt, as TRL writes them.
+const LEARNT: [&str; 3] = ["completion_mask", "assistant_masks", "loss_mask"];
 
 /// Columns by which a format is recognised, the most telling first.
 const SIGNS: &[(&[&str], DataFormat)] = &[
@@ -284,11 +344,18 @@ const SIGNS: &[(&[&str], DataFormat)] = &[
 fn columns_of(format: DataFormat) -> &'static [&'static str] {
     match format {
         DataFormat::Alpaca => &["instruction", "input", "output", "system", "history"],
-        DataFormat::Sharegpt => &["conversations", "system", "tools"],
-        DataFormat::Messages => &["messages", "system", "tools"],
-        DataFormat::PromptCompletion => &["prompt", "completion", "tools"],
+        DataFormat::Sharegpt => &["conversations", "system", "tools", "label"],
+        DataFormat::Messages => &["messages", "system", "tools", "label"],
+        DataFormat::PromptCompletion => &["prompt", "completion", "tools", "label"],
         DataFormat::Text | DataFormat::Auto => &["text"],
-        DataFormat::Tokenized => &["input_ids", "labels", "attention_mask"],
+        DataFormat::Tokenized => &[
+            "input_ids",
+            "labels",
+            "attention_mask",
+            "completion_mask",
+            "assistant_masks",
+            "loss_mask",
+        ],
     }
 }
 

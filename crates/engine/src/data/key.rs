@@ -12,7 +12,7 @@ use super::{DataError, Vocabulary};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
 /// Raised whenever the same input gives other tokens than before.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Hashes the files' contents, the settings that matter, the tokenizer and, where it splits, the seed. Where the
 /// files lie does not matter. `folder` remembers the hashes of large ones. With it come the rows of the training files, where they

@@ -5,7 +5,7 @@
 //! | settings to files | `on_disk` |
 //! | file to rows | `readers`, `meter`, `progress` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
-//! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
+//! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `unfinished`, `room`, `cache_limit`, `key`, `digest` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
@@ -30,6 +30,7 @@ mod key;
 mod messages;
 mod meter;
 mod mixture;
+mod notes;
 mod on_disk;
 mod order;
 mod packing;
@@ -55,6 +56,7 @@ pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::recognise;
+pub use notes::Said;
 pub use on_disk::{bring, on_disk};
 pub use prefetch::{Prefetch, PrefetchTimes};
 pub use prepared::PreparedData;

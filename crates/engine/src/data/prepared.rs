@@ -1,5 +1,6 @@
 //! Data made ready for training: read, split, tokenised and cut.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use super::cache_folder::cache_folder;
 use super::documents::SHORTEST;
 use super::key::cache_key;
 use super::meter::bytes_of;
+use super::notes::{Notes, SetNotes};
 use super::on_disk::on_disk;
 use super::token_writer::TokenWriter;
 use super::tokenize::{Failure, Source, tokenize};
@@ -132,6 +134,7 @@ impl PreparedData {
         }
         // A cache that cannot be written is told once.
         general.dedup();
+        general.extend(note_warnings(&tables, &vocabulary));
         let uncut = Uncut {
             tables,
             weights: (!sets.is_empty()).then(|| sets.iter().map(|set| set.weight).collect()),
@@ -181,14 +184,24 @@ impl PreparedData {
             ("training", &self.train, self.sequence_length),
             ("held-out", &self.held_out, held_out_length),
         ];
+        let refused = [
+            self.uncut.refused(|notes| &notes.train),
+            self.uncut.refused(|notes| &notes.held_out),
+        ];
         let of_sets = sets
             .iter()
-            .flat_map(|(name, set, length)| set_warnings(name, set, *length));
+            .zip(refused)
+            .flat_map(|((name, set, length), refused)| set_warnings(name, set, *length, refused));
         self.uncut.warnings.iter().cloned().chain(of_sets).collect()
     }
 }
 
 impl Uncut {
+    /// Rows of a set that were left out for reasons that are told by themselves.
+    fn refused(&self, of: impl Fn(&Notes) -> &SetNotes) -> u64 {
+        self.tables.iter().map(|tables| of(&tables.notes).refused_rows()).sum()
+    }
+
     fn cut(self, sequence_length: usize) -> Result<PreparedData, DataError> {
         let cut_at = self.held_out_length.unwrap_or(sequence_length);
         for (key, value) in [("sequence_length", sequence_length), ("data.held_out_length", cut_at)] {
@@ -197,7 +210,7 @@ impl Uncut {
                 return Err(DataError::TooSmall { key, value, least });
             }
         }
-        let cut = |table, set, sequence_length| {
+        let cut = |table, notes: &SetNotes, set, sequence_length| {
             let documents = DocumentSet::cut(table, sequence_length);
             let rows = documents.statistics().rows;
             match documents.is_empty() {
@@ -205,6 +218,7 @@ impl Uncut {
                     set,
                     rows,
                     sequence_length,
+                    why: notes.reasons(),
                 }),
                 false => Ok(documents),
             }
@@ -212,10 +226,10 @@ impl Uncut {
         let (mut train, mut held_out) = (Vec::new(), Vec::new());
         for (number, tables) in self.tables.iter().enumerate() {
             let of_set = |error: DataError| error.of_set(self.names.get(number));
-            train.push(cut(&tables.train, "training", sequence_length).map_err(of_set)?);
+            train.push(cut(&tables.train, &tables.notes.train, "training", sequence_length).map_err(of_set)?);
             // Held-out files stand with the first set, so that the others have none.
             if number == 0 || tables.held_out.extent().counts.read > 0 {
-                held_out.push(cut(&tables.held_out, "held-out", cut_at).map_err(of_set)?);
+                held_out.push(cut(&tables.held_out, &tables.notes.held_out, "held-out", cut_at).map_err(of_set)?);
             }
         }
         let none = "there is a set where nothing is mixed, too";
@@ -334,12 +348,54 @@ fn in_memory(source: Source) -> Result<Tables, DataError> {
         .expect("all parts are in memory and as long as they were written"))
 }
 
-fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize) -> Vec<DataWarning> {
+fn is_told(warnings: &[DataWarning], one: &DataWarning) -> bool {
+    warnings
+        .iter()
+        .any(|told| std::mem::discriminant(told) == std::mem::discriminant(one))
+}
+
+/// What is to be told of rows, whatever the sequence length.
+fn note_warnings(tables: &[Tables], vocabulary: &Vocabulary) -> Vec<DataWarning> {
+    let text_of = |token: u32| {
+        let decoded = vocabulary
+            .tokenizer()
+            .and_then(|tokenizer| tokenizer.decode(&[token], false).ok());
+        decoded.unwrap_or_else(|| token.to_string())
+    };
+    let mut unread: BTreeMap<String, u64> = BTreeMap::new();
+    let mut warnings = Vec::new();
+    for Tables { train, held_out, notes } in tables {
+        for (set, notes, table) in [
+            ("training", &notes.train, train),
+            ("held-out", &notes.held_out, held_out),
+        ] {
+            let told = notes.warnings(set, table.extent().counts.read, &text_of);
+            // What holds of both sets is told of the first; rows that are left out are counted in each.
+            for one in told {
+                if one.counts_rows() || !(set == "held-out" && is_told(&warnings, &one)) {
+                    warnings.push(one);
+                }
+            }
+        }
+        for (column, rows) in &notes.unread {
+            *unread.entry(column.clone()).or_default() += rows;
+        }
+    }
+    if !unread.is_empty() {
+        let columns = unread.into_iter().collect();
+        warnings.push(DataWarning::Unread { columns });
+    }
+    warnings
+}
+
+fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize, refused: u64) -> Vec<DataWarning> {
     let statistics = set.statistics();
     let (set, of) = (name.to_owned(), statistics.rows);
-    let empty = (statistics.empty_rows > 0).then(|| DataWarning::Empty {
+    // Rows that were left out for a reason are told by it.
+    let empty_rows = statistics.empty_rows.saturating_sub(refused);
+    let empty = (empty_rows > 0).then(|| DataWarning::Empty {
         set: set.clone(),
-        rows: statistics.empty_rows,
+        rows: empty_rows,
         of,
     });
     let dropped = (statistics.dropped_rows > 0).then(|| DataWarning::Dropped {

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
+use super::RowLocation;
 use super::checksum::Checksum;
+use super::notes::{Notes, RowNotes};
 use super::tokens::{
     Extent, NO_TARGET, OWN_LABELS, ROW_BYTES, RUN_BYTES, RUNNING, RowKind, Tables, TokenRow, TokenTable, Width,
 };
@@ -157,6 +159,7 @@ pub(super) struct TokenWriter {
     pub width: Width,
     pub train: TableWriter,
     pub held_out: TableWriter,
+    pub notes: Notes,
 }
 
 impl TokenWriter {
@@ -166,6 +169,7 @@ impl TokenWriter {
             width,
             train: TableWriter::new(width, Default::default()),
             held_out: TableWriter::new(width, Default::default()),
+            notes: Notes::default(),
         }
     }
 
@@ -188,11 +192,20 @@ impl TokenWriter {
         }
     }
 
+    /// Keeps what is to be told of a row.
+    pub(super) fn note(&mut self, set: Set, location: &RowLocation, notes: RowNotes) {
+        match set {
+            Set::Train => self.notes.train.add(location, notes),
+            Set::HeldOut => self.notes.held_out.add(location, notes),
+        }
+    }
+
     /// The tables, where they were written into memory.
     pub(super) fn into_tables(self) -> Option<Tables> {
         Some(Tables {
             train: self.train.into_table()?,
             held_out: self.held_out.into_table()?,
+            notes: self.notes,
         })
     }
 }

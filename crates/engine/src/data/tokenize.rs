@@ -9,7 +9,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::encode::encode;
+use super::encode::{EncodedRow, encode};
 use super::example::Example;
 use super::format::RowParser;
 use super::meter::{Meter, bytes_of};
@@ -181,6 +181,9 @@ impl Tokenizing<'_> {
                     }
                 }
             });
+            for (column, rows) in parser.unread {
+                *self.writer.notes.unread.entry(column).or_default() += rows;
+            }
             if let Some(error) = unwritten {
                 return Err(Failure::Write(error));
             }
@@ -237,7 +240,7 @@ impl Tokenizing<'_> {
                 .enumerate()
                 .map(|(index, (_, (location, example)))| {
                     if index > at_fault.load(Relaxed) {
-                        return Ok(None);
+                        return Ok(EncodedRow::default());
                     }
                     let row = encode(location, example, vocabulary, loss_on);
                     if row.is_err() {
@@ -252,8 +255,10 @@ impl Tokenizing<'_> {
             Some(pool) => pool.install(encoded),
             None => encoded(),
         };
-        for ((set, _), row) in waiting.iter().zip(rows) {
-            self.writer.push(*set, row?).map_err(Failure::Write)?;
+        for ((set, (location, _)), encoded) in waiting.iter().zip(rows) {
+            let EncodedRow { row, notes } = encoded?;
+            self.writer.push(*set, row).map_err(Failure::Write)?;
+            self.writer.note(*set, location, notes);
         }
         self.tokenised += waiting.len();
         self.look_around()
@@ -286,6 +291,7 @@ impl Example {
                 let content = |message: &serde_json::Value| message["content"].as_str().map_or(64, str::len);
                 chat.messages.iter().map(content).sum()
             }
+            Self::Refused(_) => 0,
             Self::Tokenized { ids, .. } => 16 * ids.len(),
         }
     }

@@ -14,6 +14,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::notes::Notes;
+
 /// Label of a token that is not a target.
 pub(super) const NO_TARGET: u32 = u32::MAX;
 
@@ -290,4 +292,5 @@ impl std::fmt::Debug for TokenTable {
 pub(super) struct Tables {
     pub train: TokenTable,
     pub held_out: TokenTable,
+    pub notes: Notes,
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::notes::Said;
+
 /// Something odd about data that can be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "warning")]
@@ -27,12 +29,46 @@ pub enum DataWarning {
         tokens: u64,
         sequence_length: usize,
     },
+    /// Rows that are left out for what they hold, or for what the chat template does.
+    Refused {
+        set: String,
+        rows: u64,
+        of: u64,
+        /// In words that follow `their`.
+        reason: String,
+        /// Where the first one stands.
+        first: String,
+    },
+    /// Something that holds of rows which are used.
+    Said { set: String, rows: u64, said: Said },
+    /// Columns that nothing reads, with the number of rows that hold something there.
+    Unread { columns: Vec<(String, u64)> },
+    /// Answers whose end the template does not write, and what stands for it.
+    StopChosen {
+        set: String,
+        answers: u64,
+        of: u64,
+        token: String,
+        is_next_turn: bool,
+    },
+    /// Answers behind which the model does not learn to stop.
+    NoStopToken { set: String, answers: u64, of: u64 },
     /// A held-out file that is trained on.
     HeldOutIsTrained { path: PathBuf },
     /// The tokenizer names no end-of-document token.
     NoEndOfDocument,
     /// The tokenised cache cannot be written.
     CacheNotWritten { folder: PathBuf, reason: String },
+}
+
+impl DataWarning {
+    /// Whether it counts rows that are left out or cut.
+    pub(super) fn counts_rows(&self) -> bool {
+        matches!(
+            self,
+            Self::Empty { .. } | Self::Dropped { .. } | Self::Cut { .. } | Self::Refused { .. }
+        )
+    }
 }
 
 impl fmt::Display for DataWarning {
@@ -62,6 +98,45 @@ impl fmt::Display for DataWarning {
                 "{rows} of {of} {set} rows are cut to {sequence_length} tokens ({tokens} tokens lost); raise \
                  `sequence_length` to keep them"
             ),
+            Self::Refused {
+                set,
+                rows,
+                of,
+                reason,
+                first,
+            } => write!(
+                f,
+                "{rows} of {of} {set} rows are left out ({first} first): their {reason}"
+            ),
+            Self::Said { set, rows, said } => write!(f, "{rows} {set} rows {said}"),
+            Self::Unread { columns } => {
+                let listed: Vec<String> = columns
+                    .iter()
+                    .map(|(name, rows)| format!("`{name}` ({rows} rows)"))
+                    .collect();
+                write!(f, "columns that are not used: {}", listed.join(", "))
+            }
+            Self::StopChosen {
+                set,
+                answers,
+                of,
+                token,
+                is_next_turn,
+            } => {
+                let how = match is_next_turn {
+                    true => "which begins the next turn",
+                    false => "which is put behind them",
+                };
+                write!(
+                    f,
+                    "the chat template writes no end of {answers} of {of} {set} answers: `{token}` is learnt as it, {how}"
+                )
+            }
+            Self::NoStopToken { set, answers, of } => write!(
+                f,
+                "{answers} of {of} {set} answers end in no token at which generation stops: the model does not learn to stop \
+                 there; use a chat template that writes one"
+            ),
             Self::HeldOutIsTrained { path } => write!(
                 f,
                 "{} is both training and held-out data, so the loss says nothing about new text; use another file, or \
@@ -79,5 +154,18 @@ impl fmt::Display for DataWarning {
                 folder.display()
             ),
         }
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ToolsNotWritten => "have `tools` that the chat template does not write: the model does not see them",
+            Self::CallsAsText => {
+                "have function calls that the chat template does not write: they are trained as the text they came as"
+            }
+            Self::AskedToLearn => "have messages that ask to be learnt and are no answers: they are not",
+            Self::TwoSystems => "have a `system` column beside a system message: the message counts",
+        })
     }
 }

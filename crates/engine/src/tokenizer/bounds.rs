@@ -50,6 +50,46 @@ pub(super) fn check_size(source: &str) -> Result<(), Error> {
     }
 }
 
+/// Refuses a template that joins text which it calls `safe` to other text: Jinja escapes the other, as for a web page.
+pub(super) fn check_safe(source: &str) -> Result<(), Error> {
+    let joins = |tag: &str| {
+        let open: String = unquoted(tag);
+        let mut filters = open.split('|').skip(1).map(str::trim_start);
+        let is_safe = filters.any(|filter| filter.split(|c: char| !c.is_alphanumeric()).next() == Some("safe"));
+        is_safe && open.trim_matches(['-', '+']).contains(['+', '~'])
+    };
+    match tags(source).find(|tag| joins(tag)) {
+        None => Ok(()),
+        Some(tag) => Err(Error::new(
+            ErrorKind::SyntaxError,
+            format!(
+                "`{}` joins text marked `safe` to other text, which Jinja escapes: leave `| safe` out",
+                tag.trim()
+            ),
+        )),
+    }
+}
+
+/// A tag without its quoted texts.
+fn unquoted(tag: &str) -> String {
+    let mut quote = None;
+    let keep = |c: &char| match quote {
+        Some(open) => {
+            if *c == open {
+                quote = None;
+            }
+            false
+        }
+        None => {
+            if matches!(c, '"' | '\'') {
+                quote = Some(*c);
+            }
+            quote.is_none()
+        }
+    };
+    tag.chars().filter(keep).collect()
+}
+
 /// The inner text of each tag.
 fn tags(source: &str) -> impl Iterator<Item = &str> {
     let mut rest = source;

@@ -1,15 +1,18 @@
 //! Chat templates: from messages to the text that the model sees.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::{Environment, Value};
+use serde_json::json;
 
-use super::bounds::check_size;
+use super::bounds::{check_safe, check_size};
 use super::generation::{reserved_in, rewrite, take_markers};
 use super::jinja::{environment, from_json};
+use super::places::{Marked, MarkedMessages, Places};
 use super::{SpecialTokens, TokenizerError};
 
 /// A model's chat template, compiled, or several by name of which `default` and `tool_use` are used.
@@ -20,7 +23,19 @@ pub struct ChatTemplate {
     special: Arc<BTreeMap<&'static str, String>>,
     /// Names of the templates whose generated parts are marked.
     marked: Arc<Vec<String>>,
+    /// Texts of the special tokens, by which turns are told apart.
+    controls: Arc<Vec<String>>,
+    writes: Arc<OnceLock<Writes>>,
     origin: Arc<str>,
+}
+
+/// What a template writes of chats that use tools.
+#[derive(Clone, Copy, Debug)]
+struct Writes {
+    tools: bool,
+    /// Calls of a message that says something besides, and of one that does not.
+    calls_beside_text: bool,
+    calls_alone: bool,
 }
 
 /// Name of the template that is used unless a chat comes with tools.
@@ -60,6 +75,7 @@ impl ChatTemplate {
             }
             let source = rewritten.unwrap_or(source);
             check_size(&source)
+                .and_then(|()| check_safe(&source))
                 .and_then(|()| environment.add_template_owned(name.clone(), source))
                 .map_err(|source| TokenizerError::TemplateSyntax {
                     origin: origin.to_owned(),
@@ -80,8 +96,67 @@ impl ChatTemplate {
             environment: Arc::new(environment),
             special: Arc::new(special),
             marked: Arc::new(marked),
+            controls: Arc::default(),
+            writes: Arc::default(),
             origin: origin.into(),
         })
+    }
+
+    /// Whether the tools of a chat are written.
+    pub(crate) fn writes_tools(&self) -> bool {
+        self.writes().tools
+    }
+
+    /// Whether the calls of a message are written: some templates write none, some only those of a message without text.
+    pub(crate) fn writes_calls(&self, has_text: bool) -> bool {
+        match has_text {
+            true => self.writes().calls_beside_text,
+            false => self.writes().calls_alone,
+        }
+    }
+
+    /// Tried on a few chats with names that are nowhere else.
+    fn writes(&self) -> Writes {
+        const NAME: &str = "zqxlook";
+        *self.writes.get_or_init(|| {
+            let tools = json!([{"type": "function", "function": {"name": NAME, "description": "d",
+                "parameters": {"type": "object", "properties": {}, "required": []}}}]);
+            let shows = |messages: &[serde_json::Value], tools: Option<&serde_json::Value>| {
+                let chat = self.conversation(messages, tools);
+                let rendered = chat.and_then(|chat| chat.render(messages.len(), GenerationPrompt::Omit));
+                rendered.is_ok_and(|rendered| rendered.text.contains(NAME))
+            };
+            let user = || json!({"role": "user", "content": "q"});
+            let calls = |text: Option<&str>| {
+                // Templates want arguments as an object or as JSON text, and calls with an answer behind them or not.
+                [json!({"x": NAME}), json!(format!("{{\"x\": \"{NAME}\"}}"))]
+                    .into_iter()
+                    .any(|arguments| {
+                        let mut call = json!({"role": "assistant", "tool_calls": [
+                        {"type": "function", "id": "abcdefghi", "function": {"name": NAME, "arguments": arguments}}]});
+                        if let Some(text) = text {
+                            call["content"] = text.into();
+                        }
+                        let result = json!({"role": "tool", "content": "r", "tool_call_id": "abcdefghi", "name": "r"});
+                        let answer = json!({"role": "assistant", "content": "a"});
+                        let chat = [user(), call, result, answer];
+                        shows(&chat, None) || shows(&chat[..2], None) || shows(&chat, Some(&json!([])))
+                    })
+            };
+            Writes {
+                tools: shows(&[user(), json!({"role": "assistant", "content": "a"})], Some(&tools))
+                    || shows(&[user()], Some(&tools)),
+                calls_beside_text: calls(Some("t")),
+                calls_alone: calls(None) || calls(Some("")),
+            }
+        })
+    }
+
+    /// The template of a tokenizer whose special tokens have these texts.
+    #[must_use]
+    pub fn with_controls(mut self, controls: Vec<String>) -> Self {
+        self.controls = Arc::new(controls);
+        self
     }
 
     /// Whether the template of chats marks what the model generates.
@@ -94,11 +169,11 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Fails where a message holds one of the two characters that mark answers during rendering.
-    pub fn conversation(
+    pub fn conversation<'a>(
         &self,
-        messages: &[serde_json::Value],
+        messages: &'a [serde_json::Value],
         tools: Option<&serde_json::Value>,
-    ) -> Result<Conversation, TokenizerError> {
+    ) -> Result<Conversation<'a>, TokenizerError> {
         let has_tools = tools.is_some_and(|tools| !tools.is_null());
         let has_tool_use = self.environment.get_template(TOOL_USE).is_ok();
         let name = if has_tools && has_tool_use { TOOL_USE } else { DEFAULT };
@@ -110,8 +185,10 @@ impl ChatTemplate {
             template: self.clone(),
             name,
             is_marked,
+            source: messages,
             messages: messages.iter().map(from_json).collect(),
             tools: tools.map_or_else(|| Value::from(()), from_json),
+            marked: OnceCell::new(),
         })
     }
 }
@@ -126,18 +203,80 @@ impl fmt::Debug for ChatTemplate {
 
 /// The messages of one chat, ready to be rendered.
 #[derive(Clone, Debug)]
-pub struct Conversation {
+pub struct Conversation<'a> {
     template: ChatTemplate,
     name: &'static str,
     is_marked: bool,
+    source: &'a [serde_json::Value],
     messages: Vec<Value>,
     tools: Value,
+    /// The messages with marks in their texts, in the way that the template does not mind, and where these stand.
+    marked: OnceCell<Option<(MarkedMessages, Vec<Value>, Places)>>,
 }
 
-impl Conversation {
+impl Conversation<'_> {
     /// The text that the template knows as the end of a document; empty where the model has none.
     pub fn eos(&self) -> &str {
         self.template.special.get("eos_token").map_or("", String::as_str)
+    }
+
+    /// Whether the template marks answers itself.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.is_marked
+    }
+
+    /// Texts of the tokenizer's special tokens.
+    pub(crate) fn controls(&self) -> &[String] {
+        &self.template.controls
+    }
+
+    /// Where the texts of all messages stand in `rendered`, the rendering of all; `None` where the template changes texts so that
+    /// they cannot be followed.
+    pub(crate) fn whole_places(&self, rendered: &str) -> Option<Places> {
+        let (_, _, places) = self.with_marks(rendered)?;
+        Some(places.clone())
+    }
+
+    /// The same of the first `count` messages, once [`Conversation::whole_places`] has found those of all.
+    pub(crate) fn places(&self, count: usize, rendered: &str, prompt: GenerationPrompt) -> Option<Places> {
+        let (marked, messages, _) = self.marked.get()?.as_ref()?;
+        let with_marks = self.render_messages(messages.iter().take(count).cloned().collect(), prompt);
+        marked.places(&with_marks.ok()?.text, rendered)
+    }
+
+    /// The same of what [`Conversation::render_continued`] rendered.
+    pub(crate) fn continued_places(&self, rendered: &str) -> Option<Places> {
+        let (marked, messages, _) = self.marked.get()?.as_ref()?;
+        let with_marks = self.render_with_next(messages);
+        marked.places(&with_marks.ok()?.text, rendered)
+    }
+
+    fn with_marks(&self, rendered: &str) -> Option<&(MarkedMessages, Vec<Value>, Places)> {
+        let found = self.marked.get_or_init(|| {
+            [Marked::Everything, Marked::Contents].into_iter().find_map(|kind| {
+                let marked = MarkedMessages::new(self.source, kind)?;
+                let messages: Vec<Value> = marked.messages.iter().map(from_json).collect();
+                let with_marks = self.render_messages(messages.iter().cloned().collect(), GenerationPrompt::Omit);
+                let places = marked.places(&with_marks.ok()?.text, rendered)?;
+                Some((marked, messages, places))
+            })
+        });
+        found.as_ref()
+    }
+
+    /// Renders all messages and one more behind them: of a tool where the last one calls it, else of the user.
+    ///
+    /// # Errors
+    /// As for [`Conversation::render`].
+    pub(crate) fn render_continued(&self) -> Result<Rendered, TokenizerError> {
+        self.render_with_next(&self.messages)
+    }
+
+    fn render_with_next(&self, messages: &[Value]) -> Result<Rendered, TokenizerError> {
+        let calls = self.source.last().is_some_and(|last| last.get("tool_calls").is_some());
+        let role = if calls { "tool" } else { "user" };
+        let next = Value::from_pairs([("role", role), ("content", "zqx")]);
+        self.render_messages(messages.iter().cloned().chain([next]).collect(), GenerationPrompt::Omit)
     }
 
     /// Renders the first `count` messages.
@@ -145,7 +284,10 @@ impl Conversation {
     /// # Errors
     /// Fails where the template does: on roles that it refuses, or fields that it misses.
     pub fn render(&self, count: usize, prompt: GenerationPrompt) -> Result<Rendered, TokenizerError> {
-        let messages: Value = self.messages.iter().take(count).cloned().collect();
+        self.render_messages(self.messages.iter().take(count).cloned().collect(), prompt)
+    }
+
+    fn render_messages(&self, messages: Value, prompt: GenerationPrompt) -> Result<Rendered, TokenizerError> {
         let special = self.template.special.iter();
         let context = special.map(|(name, text)| (*name, Value::from(text.as_str()))).chain([
             ("messages", messages),

@@ -22,6 +22,8 @@ pub struct Tokenizer {
     special: SpecialTokens,
     template: Option<ChatTemplate>,
     stop_ids: Vec<u32>,
+    /// Ids of special tokens, ascending.
+    special_ids: Arc<Vec<u32>>,
     vocabulary: u32,
     fingerprint: [u8; 32],
 }
@@ -68,12 +70,20 @@ impl Tokenizer {
             hash.update((file.bytes.len() as u64).to_le_bytes());
             hash.update(&file.bytes);
         }
+        let added = inner.get_added_tokens_decoder();
+        let mut special_ids: Vec<u32> = added
+            .iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, _)| *id)
+            .collect();
+        special_ids.sort_unstable();
         let vocabulary = inner.get_vocab(true).values().max().map_or(0, |id| id + 1);
         let mut tokenizer = Self {
             inner: Arc::new(inner),
             special,
             template: None,
             stop_ids: stop_ids(files)?,
+            special_ids: Arc::new(special_ids),
             vocabulary,
             fingerprint: hash.finalize().into(),
         };
@@ -84,7 +94,8 @@ impl Tokenizer {
             let templates = named_templates(file)?;
             if !templates.is_empty() {
                 let origin = file.path.display().to_string();
-                tokenizer.template = Some(ChatTemplate::new(&templates, &tokenizer.special, &origin)?);
+                let template = ChatTemplate::new(&templates, &tokenizer.special, &origin)?;
+                tokenizer.template = Some(template.with_controls(tokenizer.controls()));
             }
         }
         Ok(tokenizer)
@@ -102,6 +113,7 @@ impl Tokenizer {
         })?;
         let templates = [(DEFAULT.to_owned(), text.to_owned())];
         let template = ChatTemplate::new(&templates, &self.special, &path.display().to_string())?;
+        let template = template.with_controls(self.controls());
         let hash = Sha256::new_with_prefix(self.fingerprint).chain_update(&bytes);
         Ok(Self {
             template: Some(template),
@@ -118,6 +130,7 @@ impl Tokenizer {
         let mut encoded = self.encode_as_filed(text, specials)?;
         if specials == Specials::Add {
             self.follow_bos_setting(&mut encoded);
+            self.keep_one_bos(&mut encoded);
             self.follow_eos_setting(&mut encoded, text.len());
         }
         Ok(encoded)
@@ -135,6 +148,7 @@ impl Tokenizer {
             encoded.ends.truncate(last + 1);
         }
         self.follow_bos_setting(&mut encoded);
+        self.keep_one_bos(&mut encoded);
         Ok(encoded)
     }
 
@@ -161,6 +175,16 @@ impl Tokenizer {
         let mut ids = self.stop_ids.clone();
         ids.extend(self.eos_id().filter(|eos| !self.stop_ids.contains(eos)));
         ids
+    }
+
+    /// Whether a token is one of those that text never becomes, such as the ends of turns.
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.special_ids.binary_search(&id).is_ok()
+    }
+
+    fn controls(&self) -> Vec<String> {
+        let texts = self.special_ids.iter().filter_map(|id| self.inner.id_to_token(*id));
+        texts.collect()
     }
 
     /// One more than the greatest token id. The model's embedding may have further rows.
@@ -201,6 +225,17 @@ impl Tokenizer {
                 encoded.ids.remove(0);
                 encoded.ends.remove(0);
             }
+        }
+    }
+
+    /// Drops the beginning of a document that was put before one which the text has itself.
+    fn keep_one_bos(&self, encoded: &mut Encoded) {
+        let Some(bos) = self.special.bos.as_ref().map(|token| token.id) else {
+            return;
+        };
+        if encoded.ids.starts_with(&[bos, bos]) && encoded.ends[0] == 0 && encoded.ends[1] > 0 {
+            encoded.ids.remove(0);
+            encoded.ends.remove(0);
         }
     }
 

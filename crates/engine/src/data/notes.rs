@@ -1,0 +1,152 @@
+//! What became of rows beside their tokens: left out and why, columns that nothing reads, tokens that end answers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{DataWarning, RowLocation};
+
+/// How an answer ends, for the model to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// In a special token that the template writes.
+    Written,
+    /// In the token that begins the next turn, at which generation stops.
+    NextTurn(u32),
+    /// In a token that was put behind the row.
+    Appended(u32),
+    /// In nothing that ends generation.
+    Nothing,
+}
+
+/// What is to be told of one row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowNotes {
+    /// Why the row is left out.
+    pub refused: Option<&'static str>,
+    /// How each of its answers ends.
+    pub stops: Vec<Stop>,
+    /// What holds of it that users may not expect.
+    pub said: Vec<Said>,
+}
+
+/// What may hold of a row that users may not expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    /// Its tools are not written by the chat template.
+    ToolsNotWritten,
+    /// Its calls are written as text.
+    CallsAsText,
+    /// Messages that are no answers ask to be learnt.
+    AskedToLearn,
+    /// The column `system` stands beside another text of the system.
+    TwoSystems,
+}
+
+/// How many answers end in what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Stops {
+    written: u64,
+    /// By token.
+    next_turn: BTreeMap<u32, u64>,
+    appended: BTreeMap<u32, u64>,
+    nothing: u64,
+}
+
+/// Rows that were left out for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Refused {
+    rows: u64,
+    /// Where the first one stands.
+    first: String,
+}
+
+/// What is to be told of one set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SetNotes {
+    refused: BTreeMap<String, Refused>,
+    stops: Stops,
+    said: BTreeMap<Said, u64>,
+}
+
+/// What is to be told of all rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Notes {
+    pub train: SetNotes,
+    pub held_out: SetNotes,
+    /// Columns that nothing reads, with the number of rows that have something there.
+    pub unread: BTreeMap<String, u64>,
+}
+
+impl SetNotes {
+    pub(super) fn add(&mut self, location: &RowLocation, notes: RowNotes) {
+        if let Some(reason) = notes.refused {
+            let known = self.refused.entry(reason.to_owned());
+            let refused = known.or_insert_with(|| Refused {
+                rows: 0,
+                first: location.to_string(),
+            });
+            refused.rows += 1;
+        }
+        for stop in notes.stops {
+            match stop {
+                Stop::Written => self.stops.written += 1,
+                Stop::NextTurn(token) => *self.stops.next_turn.entry(token).or_default() += 1,
+                Stop::Appended(token) => *self.stops.appended.entry(token).or_default() += 1,
+                Stop::Nothing => self.stops.nothing += 1,
+            }
+        }
+        for said in notes.said {
+            *self.said.entry(said).or_default() += 1;
+        }
+    }
+
+    /// Rows that were left out for a reason that is told.
+    pub(super) fn refused_rows(&self) -> u64 {
+        self.refused.values().map(|refused| refused.rows).sum()
+    }
+
+    /// The reasons, in one line; empty where there are none.
+    pub(super) fn reasons(&self) -> String {
+        let one = |(reason, refused): (&String, &Refused)| {
+            format!("; {} left out ({} first): their {reason}", refused.rows, refused.first)
+        };
+        self.refused.iter().map(one).collect()
+    }
+
+    /// Warnings of a set of this name and so many rows; `text_of` gives a token's text.
+    pub(super) fn warnings(&self, set: &str, of: u64, text_of: &dyn Fn(u32) -> String) -> Vec<DataWarning> {
+        let refused = self.refused.iter().map(|(reason, refused)| DataWarning::Refused {
+            set: set.to_owned(),
+            rows: refused.rows,
+            of,
+            reason: reason.clone(),
+            first: refused.first.clone(),
+        });
+        let said = self.said.iter().map(|(said, rows)| DataWarning::Said {
+            set: set.to_owned(),
+            rows: *rows,
+            said: *said,
+        });
+        let stops = &self.stops;
+        let answers =
+            stops.written + stops.nothing + stops.next_turn.values().chain(stops.appended.values()).sum::<u64>();
+        let ends = [(&stops.next_turn, true), (&stops.appended, false)];
+        let ends = ends.into_iter().flat_map(|(tokens, is_next_turn)| {
+            tokens.iter().map(move |(token, count)| DataWarning::StopChosen {
+                set: set.to_owned(),
+                answers: *count,
+                of: answers,
+                token: text_of(*token),
+                is_next_turn,
+            })
+        });
+        let nothing = (stops.nothing > 0).then(|| DataWarning::NoStopToken {
+            set: set.to_owned(),
+            answers: stops.nothing,
+            of: answers,
+        });
+        refused.chain(said).chain(ends).chain(nothing).collect()
+    }
+}
