@@ -72,7 +72,8 @@ pub(crate) fn run(path: &Path, count: usize, seed: u64) {
 fn measure(study: &Study, params: &Params, files: &ModelFiles, data: &PreparedData) -> (f64, f64) {
     let recipe: Recipe = recipe_for(study, params).expect("the space holds recipes only");
     let order = RowOrder::Shuffled { seed: 1 };
-    let source = BatchSource::new(data.train().clone(), &recipe.batch, order).expect("rows");
+    let source = BatchSource::new(data.train().clone(), &recipe.batch, order);
+    let source = source.expect("rows").of_full_steps();
     let pool = rayon::ThreadPoolBuilder::new().build().expect("threads");
     pool.install(|| {
         ceilings::warm_threads().expect("a small op runs");

@@ -12,8 +12,7 @@ use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 /// Bad input: settings that no rows can be made of.
 fn count(length: TrainingLength, batch: &BatchSettings, data: &PreparedData) -> Result<f64, CliError> {
     let source = BatchSource::new(data.train().clone(), batch, RowOrder::File).map_err(CliError::bad_input)?;
-    let rows = source.steps(length) as f64 * batch.global_batch() as f64;
-    Ok(rows / source.rows() as f64)
+    Ok(source.epochs_of(source.steps(length)))
 }
 
 /// Says it of a training, where its length does not say it already and is more than the rows hold.
@@ -56,7 +55,7 @@ pub(super) fn warning_of_study(study: &Study, base: &Recipe, data: &PreparedData
 }
 
 fn text((least, most): (f64, f64), what: &str, how: &str) -> Option<String> {
-    // The last step of an epoch may take some rows of the next one.
+    // A few rows a second time are not worth a word.
     if most < 1.05 {
         return None;
     }

@@ -37,10 +37,7 @@ pub(super) fn warnings(
         return Ok(Vec::new());
     }
     let source = BatchSource::new(data.train().clone(), batch, RowOrder::File).map_err(CliError::bad_input)?;
-    let epochs = length.map(|length| {
-        let rows = source.steps(length) as f64 * batch.global_batch() as f64;
-        rows / source.rows() as f64
-    });
+    let epochs = length.map(|length| source.epochs_of(source.steps(length)));
     let sets = train.sets().iter().zip(source.passes());
     Ok(sets
         .filter_map(|(set, passes)| warning(&set.name(), passes, epochs))

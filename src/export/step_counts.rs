@@ -1,6 +1,6 @@
 //! How long a training runs and how it warms up, in steps: the only unit that every tool understands.
 
-use peft_tune_core::recipe::{Recipe, TrainingLength};
+use peft_tune_core::recipe::{EpochSteps, Recipe, TrainingLength};
 
 /// The length of a training as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,10 +32,10 @@ pub struct TrainedRows {
 impl StepCounts {
     /// The counts of `recipe`, whose data have `trained` rows.
     pub(super) fn new(recipe: &Recipe, trained: Option<TrainedRows>) -> Self {
-        let steps_per_epoch = trained.map(|trained| steps_per_epoch(recipe, trained));
+        let epoch_steps = trained.map(|trained| EpochSteps::new(rows_of(recipe, trained), &recipe.batch));
         let steps = match recipe.training.length {
             TrainingLength::Steps(steps) => Some(steps),
-            TrainingLength::Epochs(epochs) => steps_per_epoch.map(|steps| (epochs * steps as f64).ceil() as u64),
+            TrainingLength::Epochs(epochs) => epoch_steps.map(|steps| steps.of_epochs(epochs)),
             TrainingLength::Tokens(tokens) => Some(steps_of_tokens(recipe, tokens, trained)),
         };
         let warmup = match steps {
@@ -47,7 +47,7 @@ impl StepCounts {
         Self {
             length: recipe.training.length,
             steps,
-            steps_per_epoch,
+            steps_per_epoch: epoch_steps.map(EpochSteps::per_epoch),
             warmup,
         }
     }
@@ -69,16 +69,12 @@ impl StepCounts {
     }
 }
 
-/// As transformers counts them: incomplete micro-batches and steps at the end of the data count.
-fn steps_per_epoch(recipe: &Recipe, trained: TrainedRows) -> u64 {
-    let batch = &recipe.batch;
-    let rows = if batch.packing {
-        trained.tokens.div_ceil(batch.sequence_length.max(1) as u64)
-    } else {
-        trained.rows
-    };
-    let micro_batches = rows.div_ceil(batch.micro_batch.max(1) as u64);
-    micro_batches.div_ceil(batch.micro_batches().max(1) as u64).max(1)
+/// Rows of an epoch; packed ones are taken for full.
+fn rows_of(recipe: &Recipe, trained: TrainedRows) -> u64 {
+    match recipe.batch.packing {
+        true => trained.tokens.div_ceil(recipe.batch.sequence_length.max(1) as u64),
+        false => trained.rows,
+    }
 }
 
 fn steps_of_tokens(recipe: &Recipe, tokens: u64, trained: Option<TrainedRows>) -> u64 {
@@ -87,8 +83,10 @@ fn steps_of_tokens(recipe: &Recipe, tokens: u64, trained: Option<TrainedRows>) -
         Some(trained) if !batch.packing && trained.rows > 0 => trained.tokens as f64 / trained.rows as f64,
         _ => batch.sequence_length as f64,
     };
-    let per_step = (batch.global_batch() as f64 * tokens_per_row).max(1.0);
-    ((tokens as f64 / per_step).ceil() as u64).max(1)
+    let rows = (tokens as f64 / tokens_per_row.max(1.0)).ceil() as u64;
+    // Data that nobody knows have no end that cuts a step short.
+    let of_epoch = trained.map_or(u64::MAX, |trained| rows_of(recipe, trained));
+    EpochSteps::new(of_epoch, batch).of_rows(rows)
 }
 
 #[cfg(test)]

@@ -153,7 +153,8 @@ impl TrialRun<'_> {
     ) -> Result<(), Interruption> {
         let (memory, beside) = (&self.loaded.memory, self.loaded.beside_bytes);
         memory.reset_peak();
-        let source = Arc::new(self.source(self.recipe)?);
+        // A step that the end of an epoch cuts short says nothing of the others.
+        let source = Arc::new(self.source(self.recipe)?.of_full_steps());
         let phases = 2 - u64::from(self.recipe.precision_schedule.is_none());
         let mut run = self.start(self.recipe, &source, phases * (plan.max_warmup_steps + plan.steps))?;
         // The steps in F32 of a schedule first: the others are what the metrics of times are about.
@@ -308,7 +309,7 @@ impl TrialRun<'_> {
             held_out,
             steps,
             evaluations: plan.evaluations.max(1),
-            rows: source.rows(),
+            epochs: source.epochs_of(steps),
             taken: 0,
             tokens: 0,
             fp32_steps: 0,
@@ -352,8 +353,7 @@ impl TrialRun<'_> {
             mix_throughput(fp32_steps as f64 / steps as f64, metrics);
         }
         metrics.insert("train_tokens", training.tokens as f64);
-        let rows = steps as f64 * self.recipe.batch.global_batch() as f64;
-        metrics.insert("train_epochs", rows / training.rows as f64);
+        metrics.insert("train_epochs", training.epochs);
         let waited = self.waited.get() - training.waited;
         let train = training.started.elapsed().saturating_sub(waited);
         metrics.insert("train_s", train.as_secs_f64());
@@ -543,8 +543,8 @@ pub(super) struct Training {
     steps: u64,
     /// Of how many evaluations it has.
     evaluations: u64,
-    /// Rows of an epoch.
-    rows: usize,
+    /// How often it goes over its rows.
+    epochs: f64,
     taken: u64,
     tokens: u64,
     fp32_steps: u64,

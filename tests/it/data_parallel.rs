@@ -170,6 +170,39 @@ fn gradients_and_trainings_on_several_ranks_are_those_of_one_device() {
     }
 }
 
+#[test]
+fn a_step_at_the_end_of_an_epoch_that_has_no_rows_for_some_ranks_is_that_of_one_device() {
+    // Epochs of 7 rows: steps of 6 rows and of 1, for which one rank has a micro-batch.
+    let of = |devices: usize| {
+        let mut recipe = recipe(devices);
+        recipe.data.max_rows = Some(7);
+        recipe
+    };
+    let alone = train(&of(1), None);
+    let most = alone.events[0].tokens;
+    assert!(alone.events[1].tokens < most && alone.events[3].tokens < most);
+    let epochs = alone.events.chunks_exact(2);
+    let tokens: BTreeSet<u64> = epochs.map(|steps| steps[0].tokens + steps[1].tokens).collect();
+    assert_eq!(tokens.len(), 1, "each epoch takes the same rows: {tokens:?}");
+    for devices in [2, 3] {
+        let recipe = of(devices);
+        let ranks = on_all(devices, |collective| train(&recipe, Some(collective)));
+        assert!(ranks.iter().all(|rank| rank.values == ranks[0].values));
+        for (found, expected) in ranks[0].events.iter().zip(&alone.events) {
+            assert_eq!(
+                (found.tokens, found.target_tokens),
+                (expected.tokens, expected.target_tokens)
+            );
+            let off = (found.loss - expected.loss).abs() / expected.loss;
+            assert!(off < 1e-4, "step {} of {devices} ranks: {off}", found.step);
+            let off = (found.grad_norm - expected.grad_norm).abs() / expected.grad_norm;
+            assert!(off < 1e-3, "gradients of step {} of {devices} ranks: {off}", found.step);
+        }
+        let off = difference(&ranks[0].values, &alone.values);
+        assert!(off < 2e-3, "values after ten steps of {devices} ranks are off by {off}");
+    }
+}
+
 /// An evaluator whose processes all have `name` in their environment.
 fn evaluator(name: &str) -> WorkerPool {
     let prefix = ["env", &format!("PEFT_TUNE_TEST={name}"), "PEFT_TUNE_RANK_PATIENCE_S=15"].map(str::to_owned);

@@ -189,6 +189,30 @@ fn shared_weights_go_with_what_reads_them_in_other_ways() {
 }
 
 #[test]
+fn a_rank_without_rows_in_a_step_gives_its_weights_all_the_same() {
+    // As at the end of an epoch: one micro-batch for three ranks.
+    let run = |recipe: &Recipe| {
+        on_all(3, |collective| {
+            let base = BaseModel::random(architecture(LLAMA), 7, recipe.precision, &Device::Cpu).unwrap();
+            let base = match RankShare::of(recipe, collective.as_ref()) {
+                Some(share) => base.share_of(share).unwrap(),
+                None => base,
+            };
+            let trainer = Trainer::new(Arc::new(base), recipe, 2).unwrap();
+            let mut trainer = trainer.with_collective(collective).unwrap();
+            let losses = [[batch(0)], [batch(1)]].map(|batches| trainer.step(&batches).unwrap().loss);
+            let values: Vec<f32> = trainer.parameters().values.to_vec1().unwrap();
+            (losses, values)
+        })
+    };
+    let mut recipe = recipe(3, Precision::Fp32);
+    let whole = run(&recipe);
+    assert!(whole.iter().all(|rank| *rank == whole[0]));
+    recipe.batch.sharding = Sharding::Full;
+    assert_eq!(run(&recipe), whole);
+}
+
+#[test]
 fn experts_are_shared_out_and_routers_are_not() {
     for (ranks, precision) in [(2, Precision::Fp32), (3, Precision::Nf4)] {
         let mut recipe = recipe(ranks, precision);

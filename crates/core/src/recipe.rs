@@ -7,6 +7,7 @@ mod activation_quantization;
 mod adapter;
 mod batch;
 mod data;
+mod epoch_steps;
 mod hub_data_set;
 mod named;
 mod optimizer;
@@ -35,6 +36,7 @@ pub use adapter::{
 };
 pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
 pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
+pub use epoch_steps::EpochSteps;
 pub use hub_data_set::{BadHubDataSet, HubDataSet, HubPart, PARQUET_BRANCH};
 pub use optimizer::OptimizerSettings;
 pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};

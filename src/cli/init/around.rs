@@ -11,7 +11,7 @@ use crate::report::bytes;
 use crate::stacks::Imported;
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{
-    AdapterSettings, Checkpointing, DataSettings, HeldOut, ParamValue, Recipe, TargetModules, TargetPreset,
+    AdapterSettings, Checkpointing, DataSettings, EpochSteps, HeldOut, ParamValue, Recipe, TargetModules, TargetPreset,
     TrainingLength,
 };
 
@@ -258,7 +258,7 @@ fn as_share(name: &str, value: &ParamValue, recipe: &Recipe, rows: Option<u64>) 
         .filter(|steps| *steps >= 1.0 && ["warmup", "lr_decay"].contains(&name))?;
     let steps = match recipe.training.length {
         TrainingLength::Steps(steps) => steps,
-        TrainingLength::Epochs(epochs) => (epochs * rows? as f64 / recipe.batch.global_batch() as f64).ceil() as u64,
+        TrainingLength::Epochs(epochs) => EpochSteps::new(rows?, &recipe.batch).of_epochs(epochs),
         TrainingLength::Tokens(_) => return None,
     };
     let share = counted / steps.max(1) as f64;

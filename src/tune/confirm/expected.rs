@@ -5,7 +5,7 @@ use super::longer::Lengths;
 use super::{Confirming, Repeat, Repeated, Tuner, is_cost, is_training};
 use crate::space::Backend;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, THROUGHPUT};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::TrialNumber;
 
@@ -148,7 +148,8 @@ impl Tuner<'_> {
             .measure
             .as_ref()
             .map_or(0, |measure| measure.max_warmup_steps);
-        let step_tokens = batch.global_batch() as f64 * tokens as f64 / rows.max(1) as f64;
+        let step_rows = EpochSteps::new(rows, batch).rows_per_full_step();
+        let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
         Some((plan.steps + warmup + 1) as f64 * step_tokens / throughput)
     }
 }

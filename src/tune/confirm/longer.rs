@@ -12,7 +12,7 @@ use super::by_training;
 use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
-use peft_tune_core::recipe::{Precision, Recipe, RecipeKey, TrainingLength};
+use peft_tune_core::recipe::{EpochSteps, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
 use peft_tune_search::{NEAR_BEST_LOSS, varied};
@@ -114,14 +114,13 @@ impl Lengths {
 
 /// Tokens of a training of this length.
 fn tokens_of(length: TrainingLength, recipe: &Recipe, (rows, tokens): (u64, u64)) -> u64 {
-    match length {
-        TrainingLength::Tokens(tokens) => tokens,
-        TrainingLength::Epochs(epochs) => (epochs * tokens as f64) as u64,
-        TrainingLength::Steps(steps) => {
-            let a_row = tokens as f64 / rows.max(1) as f64;
-            (steps as f64 * recipe.batch.global_batch() as f64 * a_row) as u64
-        }
-    }
+    let of_epoch = EpochSteps::new(rows, &recipe.batch);
+    let steps = match length {
+        TrainingLength::Tokens(tokens) => return tokens,
+        TrainingLength::Epochs(epochs) => of_epoch.of_epochs(epochs),
+        TrainingLength::Steps(steps) => steps,
+    };
+    (of_epoch.epochs_of(steps) * tokens as f64) as u64
 }
 
 /// Trials that train the same.
@@ -385,6 +384,27 @@ impl<'a> LongerRuns<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_are_compared_in_the_tokens_of_their_steps() {
+        let mut recipe = Recipe::new("m", peft_tune_core::recipe::DataSettings::default());
+        (recipe.batch.micro_batch, recipe.batch.gradient_accumulation) = (4, 1);
+        // Ten rows of 100 tokens are steps of 4, 4 and 2 rows.
+        let of = |length| tokens_of(length, &recipe, (10, 1000));
+        let counts = [
+            TrainingLength::Steps(2),
+            TrainingLength::Steps(6),
+            TrainingLength::Epochs(2.0),
+        ]
+        .map(of);
+        assert_eq!(counts, [800, 2000, 2000]);
+        assert_eq!(
+            (of(TrainingLength::Epochs(0.3)), of(TrainingLength::Tokens(7))),
+            (400, 7)
+        );
+        recipe.batch.micro_batch = 64;
+        assert_eq!(tokens_of(TrainingLength::Steps(3), &recipe, (10, 1000)), 3000);
+    }
 
     #[test]
     fn tokens_go_into_length_first_and_into_breadth_where_there_are_more() {

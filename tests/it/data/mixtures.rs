@@ -75,21 +75,24 @@ fn weights_decide_the_steps_and_no_row_is_tokenised_again() {
         sequence_length: 256,
         ..BatchSettings::default()
     };
-    for (data, expected) in [(&most, 3), (&few, 1)] {
+    for (data, share) in [(&most, 0.75), (&few, 0.25)] {
         let source = BatchSource::new(data.train().clone(), &batch, RowOrder::Shuffled { seed: 1 }).unwrap();
-        // 18 rows of which 13.5 and 4.5 are due: 14 and 4, or 13 and 5.
-        let mut all = 0;
-        for step in 0..9 {
+        // 18 rows of which 13.5 and 4.5 are due: 14 and 4, or 13 and 5. Two epochs, whose last steps have two rows.
+        let (mut all, mut of_steps) = (0, Vec::new());
+        for step in 0..10 {
             let micro_batches = source.global_batch(step);
             let ends = micro_batches[0].offsets.windows(2);
             let rows = ends.map(|row| &micro_batches[0].input_ids[row[0] as usize..row[1] as usize]);
-            let alpaca = rows
-                .filter(|ids| tokenizer.decode(ids, false).unwrap().contains("<|im_start|>user"))
-                .count();
-            assert!(alpaca.abs_diff(expected) <= 1, "{alpaca} of {expected} in step {step}");
+            let is_alpaca = rows.map(|ids| tokenizer.decode(ids, false).unwrap().contains("<|im_start|>user"));
+            let is_alpaca: Vec<bool> = is_alpaca.collect();
+            let alpaca = is_alpaca.iter().filter(|is_alpaca| **is_alpaca).count();
+            let due = share * is_alpaca.len() as f64;
+            assert!((alpaca as f64 - due).abs() <= 1.0, "{alpaca} of {due} in step {step}");
             all += alpaca;
+            of_steps.push(is_alpaca.len());
         }
-        assert!((9 * expected).abs_diff(all) <= 2, "{all} of {}", 9 * expected);
+        assert_eq!(of_steps, [4, 4, 4, 4, 2, 4, 4, 4, 4, 2]);
+        assert!((all as f64 - 36.0 * share).abs() <= 2.0, "{all} of {}", 36.0 * share);
     }
 }
 

@@ -205,11 +205,13 @@ fn prefetched_steps_are_the_steps_and_packing_loses_nothing() {
             let ahead: Vec<Vec<MicroBatch>> = Prefetch::start(source, 2..9).unwrap().collect();
             assert_eq!(direct, ahead, "{prefetch_depth}");
         }
-        // As many steps as there are rows are whole epochs.
-        let epochs = source.global_batch(0).len() as u64 * 2;
-        let steps = (0..source.rows() as u64).flat_map(|step| source.global_batch(step));
-        let tokens: usize = steps.map(|batch| batch.tokens()).sum();
-        assert_eq!(tokens as u64, epochs * source.tokens_per_epoch());
+        // Each epoch begins with a step of its own.
+        for epoch in 0..2 {
+            let steps = epoch * source.steps_per_epoch()..(epoch + 1) * source.steps_per_epoch();
+            let batches = steps.flat_map(|step| source.global_batch(step));
+            let tokens: usize = batches.map(|batch| batch.tokens()).sum();
+            assert_eq!(tokens as u64, source.tokens_per_epoch());
+        }
         // Dropping it early ends the thread.
         drop(Prefetch::start(source, 0..u64::MAX).unwrap());
     }

@@ -35,6 +35,24 @@ fn the_references_twenty_losses_come_out() {
 }
 
 #[test]
+fn an_epoch_is_one_pass_over_the_rows_however_large_a_global_batch_may_be() {
+    let of = |batch: &str, length: &str| {
+        let training = format!("{{length: {length}, shuffle: false}}");
+        let place = Workplace::new(&[("batch", batch), ("training", training.as_str())]);
+        place.train(&["--output", "out"])
+    };
+    // Two rows of 32 tokens.
+    let expected = of("{micro_batch: 2, sequence_length: 256}", "{steps: 3}");
+    let large = "{micro_batch: 4, gradient_accumulation: 16, sequence_length: 256}";
+    let epochs = of(large, "{epochs: 3}");
+    assert_eq!(column(&epochs, "step", "loss"), column(&expected, "step", "loss"));
+    assert_eq!(column(&epochs, "step", "tokens"), [64.0; 3]);
+    // A length of another kind has the same steps.
+    assert_eq!(column(&of(large, "{steps: 2}"), "step", "tokens"), [64.0; 2]);
+    assert_eq!(column(&of(large, "{tokens: 100}"), "step", "tokens"), [64.0; 2]);
+}
+
+#[test]
 fn the_adapter_that_is_written_gives_the_last_loss() {
     let place = Workplace::new(&[]);
     let lines = place.train(&["--output", "out"]);

@@ -4,8 +4,8 @@
 //! the n over m choices. With lengths l_1 <= .. <= l_n its longest row is at most l_k with probability
 //! P_k = (k over m) / (n over m), so that its mean is the sum of l_k (P_k - P_(k-1)). P_n is 1, and P_(k-1) = P_k (k - m) / k.
 
-/// Mean length of the longest of `rows` rows that are drawn without replacement from those of `lengths`, which are sorted. Data
-/// with fewer rows are repeated, so that the longest is always among them.
+/// Mean length of the longest of `rows` rows that are drawn without replacement from those of `lengths`, which are sorted; of all of
+/// them, where there are fewer.
 pub fn mean_longest(lengths: &[usize], rows: usize) -> f64 {
     let drawn = rows.max(1) as f64;
     let mut at_most = 1.0;

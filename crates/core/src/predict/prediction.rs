@@ -20,7 +20,7 @@ use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
 use crate::plan::{LayerPlan, Memory, PlanError};
-use crate::recipe::{Precision, Recipe, TrainingLength};
+use crate::recipe::{EpochSteps, Precision, Recipe, TrainingLength};
 
 /// The machine that a prediction is for.
 #[derive(Clone, Debug)]
@@ -348,7 +348,7 @@ fn fp32_share(setting: &Setting<'_>, step_tokens: f64) -> f64 {
         TrainingLength::Steps(steps) => steps as f64,
         TrainingLength::Tokens(tokens) => tokens as f64 / step_tokens,
         TrainingLength::Epochs(epochs) => match workload.rows {
-            Some(rows) => epochs * rows as f64 / recipe.batch.global_batch() as f64,
+            Some(rows) => EpochSteps::new(rows as u64, &recipe.batch).of_epochs(epochs) as f64,
             // Data of any length: the first steps are few of them.
             None => return 0.0,
         },

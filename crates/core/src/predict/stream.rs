@@ -144,13 +144,17 @@ impl RowLengths {
         (mean, mean_longest(&self.lengths, micro_batch))
     }
 
-    /// The longest and the mean micro-batch of `micro_batch` rows.
+    /// The longest and the mean micro-batch of `micro_batch` rows; of all rows, where there are fewer.
     pub fn workload(&self, micro_batch: usize) -> Workload {
-        let longest: Vec<&(usize, usize)> = self.longest.iter().cycle().take(micro_batch).flatten().collect();
+        let rows = match self.is_whole {
+            true => micro_batch.min(self.lengths.len().max(1)),
+            false => micro_batch,
+        };
+        let longest: Vec<&(usize, usize)> = self.longest.iter().cycle().take(rows).flatten().collect();
         let mut mean = self.mean.clone();
-        mean.targets *= micro_batch as f64;
+        mean.targets *= rows as f64;
         for documents in &mut mean.documents {
-            documents.count *= micro_batch as f64;
+            documents.count *= rows as f64;
         }
         Workload {
             longest: stream(&longest, 1.0, usize::MAX),
@@ -207,8 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn data_with_fewer_rows_than_a_micro_batch_is_repeated() {
+    fn data_with_fewer_rows_than_a_micro_batch_are_one() {
         let workload = RowLengths::new(vec![vec![(4, 3)]]).workload(3);
-        assert_eq!((workload.longest.tokens(), workload.longest.targets), (12.0, 9.0));
+        assert_eq!((workload.longest.tokens(), workload.longest.targets), (4.0, 3.0));
+        assert_eq!((workload.mean.tokens(), workload.mean.targets), (4.0, 3.0));
     }
 }

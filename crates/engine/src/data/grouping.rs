@@ -79,7 +79,7 @@ impl LengthGroups {
             .min(first.saturating_add(SPAN.saturating_mul(self.global_batch)));
         let mut rows: Vec<u32> = (first..end).map(|position| (epoch.at)(position) as u32).collect();
         rows.sort_by_key(|row| Reverse(tokens(*row as usize)));
-        // A batch that is not full ends the span: it shares its step with what follows.
+        // A batch that is not full ends the span: it is the last step of the epoch.
         let full = rows.len() / self.global_batch;
         let order = Permutation::new(epoch.key, first as u64, full);
         let batches = (0..full).flat_map(|batch| {

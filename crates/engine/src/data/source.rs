@@ -1,9 +1,9 @@
 //! Which rows make up which step.
 //!
-//! The rows of an epoch are put into an order that depends on the seed and the epoch alone, and epochs follow one
-//! another without a gap: with n rows and a global batch of g, step k takes places k g to (k+1) g - 1 of that endless
-//! sequence. So the last rows of an epoch share a step with the first of the next, and data with fewer rows than a
-//! global batch is repeated within a step.
+//! The rows of an epoch are put into an order that depends on the seed and the epoch alone. An epoch takes each of them
+//! once and begins with a step of its own ([`EpochSteps`]): its last step holds what is left, in as many micro-batches as
+//! that needs, and data with fewer rows than a global batch are one step. That holds whatever the length of a training is
+//! given in. The loss of a step is the mean over its own targets, however few.
 //!
 //! The sets of a mixture take turns ([`super::mixture`]): an epoch has as many rows as all sets together, of each set its
 //! share. Its turns are the same in each epoch, and each set goes through shuffled epochs of its own. Documents are packed
@@ -26,7 +26,7 @@ use super::mixture::Mixture;
 use super::order::Permutation;
 use super::packing::best_fit_decreasing;
 use super::{DataError, DocumentSet, MicroBatch};
-use peft_tune_core::recipe::{BatchSettings, TrainingLength};
+use peft_tune_core::recipe::{BatchSettings, EpochSteps, TrainingLength};
 
 /// The order in which an epoch takes the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,9 @@ pub struct BatchSource {
     documents: DocumentSet,
     rows: Rows,
     batch: BatchSettings,
+    epoch_steps: EpochSteps,
+    /// Whether steps that the end of an epoch cuts short are passed over.
+    is_full_only: bool,
     order: RowOrder,
     groups: Option<LengthGroups>,
     mixture: Option<Mixture>,
@@ -98,10 +101,13 @@ impl BatchSource {
             .map(|weights| Mixture::new(row_ranges.into_iter().zip(weights.iter().copied())));
         let groups = batch.group_by_length.then(|| LengthGroups::new(batch.global_batch()));
         let statistics = documents.statistics();
+        let epoch_steps = EpochSteps::new(rows.len() as u64, batch);
         let mut source = Self {
             documents,
             rows,
             batch: batch.clone(),
+            epoch_steps,
+            is_full_only: false,
             order,
             groups,
             mixture,
@@ -114,6 +120,14 @@ impl BatchSource {
             source.target_tokens = targets.round() as u64;
         }
         Ok(source)
+    }
+
+    /// The same rows in full steps alone, for whoever measures what a step takes: the last step of an epoch is passed over where it
+    /// is shorter than others.
+    #[must_use]
+    pub fn of_full_steps(mut self) -> Self {
+        self.is_full_only = true;
+        self
     }
 
     /// Rows in an epoch.
@@ -150,19 +164,23 @@ impl BatchSource {
         documents / self.rows() as f64
     }
 
-    /// Steps that an epoch takes, the last one shared with the next epoch where the rows do not divide evenly.
+    /// Steps that an epoch takes, the last one shorter where the rows do not divide evenly.
     pub fn steps_per_epoch(&self) -> u64 {
-        self.rows().div_ceil(self.batch.global_batch()) as u64
+        self.epoch_steps.per_epoch()
     }
 
     /// Steps that a training of the given length takes, at least one.
     pub fn steps(&self, length: TrainingLength) -> u64 {
-        let rows = match length {
-            TrainingLength::Steps(steps) => return steps.max(1),
-            TrainingLength::Epochs(epochs) => (epochs * self.rows() as f64).ceil() as u64,
-            TrainingLength::Tokens(tokens) => self.rows_of_tokens(tokens),
-        };
-        rows.div_ceil(self.batch.global_batch() as u64).max(1)
+        match length {
+            TrainingLength::Steps(steps) => steps.max(1),
+            TrainingLength::Epochs(epochs) => self.epoch_steps.of_epochs(epochs),
+            TrainingLength::Tokens(tokens) => self.epoch_steps.of_rows(self.rows_of_tokens(tokens)),
+        }
+    }
+
+    /// How often the first `steps` steps go through the rows.
+    pub fn epochs_of(&self, steps: u64) -> f64 {
+        self.epoch_steps.epochs_of(steps)
     }
 
     /// Steps whose micro-batches are prepared ahead of the one that is under way.
@@ -170,26 +188,29 @@ impl BatchSource {
         self.batch.prefetch_depth
     }
 
-    /// The micro-batches of step `step`, which counts from 0.
+    /// The micro-batches of step `step`, which counts from 0: at the end of an epoch there may be fewer, and the last of them smaller.
     pub fn global_batch(&self, step: u64) -> Vec<MicroBatch> {
-        let (micro_batch, first) = (self.batch.micro_batch, step * self.batch.global_batch() as u64);
-        let micro_batches = (0..self.batch.micro_batches()).map(|number| {
+        let step = match self.is_full_only {
+            true => self.epoch_steps.full_step(step),
+            false => step,
+        };
+        let mut rows = self.epoch_steps.rows_of(step);
+        let mut micro_batches = Vec::new();
+        while !rows.is_empty() {
             let mut batch = MicroBatch::new();
-            for row in 0..micro_batch {
-                self.append(self.row_at(first + (number * micro_batch + row) as u64), &mut batch);
+            for position in rows.by_ref().take(self.batch.micro_batch) {
+                self.append(self.row_at(position), &mut batch);
             }
-            batch
-        });
-        micro_batches.collect()
+            micro_batches.push(batch);
+        }
+        micro_batches
     }
 
     /// The micro-batch that needs the most memory: of the rows with the most tokens.
     pub fn longest_micro_batch(&self) -> MicroBatch {
-        let rows = self.longest_rows(self.batch.micro_batch);
         let mut batch = MicroBatch::new();
-        // Data with fewer rows than a micro-batch is repeated within it.
-        for row in rows.iter().cycle().take(self.batch.micro_batch) {
-            self.append(*row, &mut batch);
+        for row in self.longest_rows(self.batch.micro_batch) {
+            self.append(row, &mut batch);
         }
         batch
     }
@@ -229,7 +250,7 @@ impl BatchSource {
         sample.chain(self.longest_rows(LONGEST)).map(of_row).collect()
     }
 
-    /// The row at `position` of the endless sequence of epochs.
+    /// The row at `position` of all epochs, one after the other.
     fn row_at(&self, position: u64) -> usize {
         let (epoch, position) = (position / self.rows() as u64, (position % self.rows() as u64) as usize);
         let RowOrder::Shuffled { seed } = self.order else {
@@ -409,13 +430,20 @@ mod tests {
             micro_batch in 1_usize..4,
         ) {
             let source = source(&lengths, micro_batch, 2, packing);
-            // So many steps end with an epoch, wherever the others end.
-            let global = 2 * micro_batch;
-            let steps = source.rows() as u64;
-            let mut all: Vec<u32> = (0..steps).flat_map(|step| seen(&source, step)).collect();
-            all.sort_unstable();
-            let expected: Vec<u32> = (0..lengths.len() as u32).flat_map(|d| std::iter::repeat_n(d, global)).collect();
-            prop_assert_eq!(all, expected);
+            let steps = source.steps_per_epoch();
+            prop_assert_eq!(steps, source.rows().div_ceil(2 * micro_batch) as u64);
+            for epoch in 0..3 {
+                let of_epoch = epoch * steps..(epoch + 1) * steps;
+                let mut all: Vec<u32> = of_epoch.clone().flat_map(|step| seen(&source, step)).collect();
+                all.sort_unstable();
+                prop_assert_eq!(all, (0..lengths.len() as u32).collect::<Vec<_>>());
+                // All steps but the last have all their micro-batches, and none is empty.
+                for step in of_epoch {
+                    let batches = source.global_batch(step);
+                    prop_assert!(batches.iter().all(|batch| batch.tokens() > 0));
+                    prop_assert!(batches.len() == 2 || (step + 1).is_multiple_of(steps));
+                }
+            }
         }
 
         #[test]
@@ -498,9 +526,11 @@ mod tests {
             let source = mixed([(&first, weight), (&second, 1.0 - weight)], &batch, seed);
             let rows = (first.len() + second.len()) as f64;
             for step in 0..20 {
-                let of_first = seen(&source, step).iter().filter(|token| **token < 100).count();
+                let seen = seen(&source, step);
+                let of_first = seen.iter().filter(|token| **token < 100).count();
+                let of_step = seen.len() as f64;
                 // Within a row at either end of the step, and half a row in an epoch for rounding.
-                prop_assert!((of_first as f64 - 10.0 * weight).abs() < 2.0 + 10.0 * 0.5 / rows, "{of_first}");
+                prop_assert!((of_first as f64 - of_step * weight).abs() < 2.0 + of_step * 0.5 / rows, "{of_first}");
             }
         }
 
@@ -597,15 +627,14 @@ mod tests {
                 BatchSource::new(documents(&lengths), &batch, RowOrder::Shuffled { seed: 1 }).unwrap()
             };
             let (whole, halves) = (grouped(4, 1), grouped(2, 2));
-            let steps = lengths.len() as u64;
             let mut all = Vec::new();
-            for step in 0..steps {
+            for step in 0..2 * whole.steps_per_epoch() {
                 let rows = seen(&whole, step);
                 prop_assert_eq!(&rows, &seen(&halves, step));
                 all.extend(rows);
             }
             all.sort_unstable();
-            let expected: Vec<u32> = (0..lengths.len() as u32).flat_map(|d| std::iter::repeat_n(d, 4)).collect();
+            let expected: Vec<u32> = (0..lengths.len() as u32).flat_map(|d| std::iter::repeat_n(d, 2)).collect();
             prop_assert_eq!(all, expected);
         }
     }
@@ -647,7 +676,28 @@ mod tests {
             ..Default::default()
         };
         let source = BatchSource::new(documents(&[2; 3]), &batch, RowOrder::File).unwrap();
-        assert_eq!((seen(&source, 0), seen(&source, 1)), (vec![0, 1], vec![2, 0]));
+        let steps: Vec<Vec<u32>> = (0..4).map(|step| seen(&source, step)).collect();
+        assert_eq!(steps, [vec![0, 1], vec![2], vec![0, 1], vec![2]]);
+        let full = source.of_full_steps();
+        assert_eq!((seen(&full, 0), seen(&full, 1)), (vec![0, 1], vec![0, 1]));
+    }
+
+    #[test]
+    fn data_with_fewer_rows_than_a_global_batch_are_one_step() {
+        let source = source(&[5, 6, 7], 2, 4, false);
+        for step in [0, 1, 7] {
+            let batches = source.global_batch(step);
+            let tokens: usize = batches.iter().map(MicroBatch::tokens).sum();
+            assert_eq!((batches.len(), tokens), (2, 18));
+        }
+        // The one step of an epoch is a full one.
+        assert_eq!(seen(&source.clone().of_full_steps(), 7), seen(&source, 7));
+        assert_eq!(
+            (source.steps(TrainingLength::Epochs(3.0)), source.epochs_of(3)),
+            (3, 3.0)
+        );
+        let one = self::source(&[5, 6, 7], 8, 1, false);
+        assert_eq!(one.longest_micro_batch().tokens(), 18);
     }
 
     #[test]
@@ -656,12 +706,15 @@ mod tests {
         assert_eq!(source.steps_per_epoch(), 3);
         let cases = [
             (TrainingLength::Steps(7), 7),
+            (TrainingLength::Epochs(0.5), 2),
             (TrainingLength::Epochs(1.0), 3),
-            (TrainingLength::Epochs(2.0), 5),
+            (TrainingLength::Epochs(2.0), 6),
             (TrainingLength::Tokens(1), 1),
             (TrainingLength::Tokens(16), 1),
             (TrainingLength::Tokens(17), 2),
-            (TrainingLength::Tokens(80), 5),
+            (TrainingLength::Tokens(40), 3),
+            (TrainingLength::Tokens(41), 4),
+            (TrainingLength::Tokens(80), 6),
         ];
         for (length, steps) in cases {
             assert_eq!(source.steps(length), steps, "{length:?}");

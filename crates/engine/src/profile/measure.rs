@@ -549,7 +549,9 @@ fn source_of(inputs: &ProfileInputs<'_>) -> Result<BatchSource, DataError> {
         true => RowOrder::Shuffled { seed: training.seed },
         false => RowOrder::File,
     };
-    BatchSource::new(inputs.data.train().clone(), &inputs.recipe.batch, order)
+    // A step that the end of an epoch cuts short says nothing of the others.
+    let source = BatchSource::new(inputs.data.train().clone(), &inputs.recipe.batch, order)?;
+    Ok(source.of_full_steps())
 }
 
 fn facts_of(recipe: &Recipe, source: &BatchSource) -> DataFacts {
