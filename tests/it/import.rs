@@ -307,6 +307,63 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
         assert!(notes.contains(part), "{part}: {notes}");
     }
     assert_eq!(unread, ["warp_factor", "datasets.odd"]);
+    // What is trained there otherwise than here is told in a line for each key; what is the same is not.
+    let trained = |roles: &str, ends: &str, beside: &str| {
+        let text = format!(
+            "base_model: m\nadapter: lora\nlora_r: 8\noptimizer: adamw_bnb_8bit\ndatasets:\n  - path: rows.jsonl\n    ds_type: json\n    \
+             type: chat_template\n{roles}{ends}{beside}"
+        );
+        let imported = of("a.yaml", &text).unwrap();
+        assert_eq!(imported.recipe.optimizer.kind, OptimizerKind::AdamW8bit);
+        assert_eq!(imported.unread, [""; 0]);
+        let told = imported.notes.into_iter().filter(|note| note.contains("carried over"));
+        (imported.recipe.data.loss_on, told.collect::<Vec<String>>())
+    };
+    let same = (LossOn::Completions, Vec::<String>::new());
+    assert_eq!(trained("", "", ""), same);
+    let assistant = "    roles_to_train: [assistant]\n";
+    assert_eq!(trained(assistant, "    train_on_eos: turn\n", ""), same);
+    let all = "    roles_to_train: [system, user, assistant]\n";
+    let is_told = trained(all, "    train_on_eos: all\n", "");
+    assert_eq!(is_told, (LossOn::All, Vec::<String>::new()));
+    for (roles, ends, beside, parts) in [
+        (
+            "    roles_to_train: [user]\n",
+            "",
+            "train_on_eos: none\n",
+            &[
+                "`roles_to_train: [user]` is not carried over: axolotl trains on the turns of these roles alone",
+                "and here the answers are trained on",
+                "`train_on_eos: none` is not carried over: axolotl trains on no end of a turn, and here each answer is",
+            ][..],
+        ),
+        (
+            assistant,
+            "    train_on_eos: last\n",
+            "",
+            &["axolotl trains on the end of the last turn alone"][..],
+        ),
+        (
+            "    roles_to_train: [user, assistant]\n",
+            "",
+            "",
+            &[
+                "`roles_to_train: [user, assistant]` is not carried over",
+                "all tokens are trained on",
+            ][..],
+        ),
+    ] {
+        let (_, notes) = trained(roles, ends, beside);
+        assert!(notes.iter().all(|note| !note.contains('\n')), "{notes:?}");
+        let notes = notes.join("\n");
+        assert!(parts.iter().all(|part| notes.contains(part)), "{notes}");
+    }
+    let (notes, _) = noted(
+        "a.yaml",
+        "base_model: m\nadapter: lora\nlora_r: 8\noptimizer: paged_lion_8bit\n",
+    );
+    let told = "`optimizer: paged_lion_8bit` has no paged form here: lion_8bit is taken";
+    assert!(notes.contains(told), "{notes}");
     for (name, text, parts) in [
         (
             "l.yaml",

@@ -111,7 +111,10 @@ fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
     let kind = set.text("type")?;
     let data = &mut reader.recipe.data;
     match kind.as_deref() {
-        Some("chat_template") => chat(data, set)?,
+        Some("chat_template") => {
+            chat(data, set)?;
+            trained_turns(reader, set)?;
+        }
         Some("sharegpt") => data.format = DataFormat::Sharegpt,
         Some("alpaca") => data.format = DataFormat::Alpaca,
         Some("completion") => {
@@ -137,13 +140,58 @@ fn chat(data: &mut DataSettings, set: &Keys<'_>) -> Result<(), StackFileError> {
     };
     data.format = format;
     rename(data, name, set.text("field_messages")?);
+    Ok(())
+}
+
+/// Which turns of a conversation are trained on: the answers with their ends, as axolotl does where nothing else is said,
+/// or all. What is trained otherwise there is told.
+fn trained_turns(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
     if let Some(roles) = set.names("roles_to_train")? {
-        data.loss_on = match roles.iter().any(|role| role == "user" || role == "human") {
-            true => LossOn::All,
-            false => LossOn::Completions,
+        let has = |names: &[&str]| roles.iter().any(|role| names.contains(&role.as_str()));
+        let (questions, answers) = (has(&["user", "human"]), has(&["assistant", "gpt"]));
+        // `export` writes all three roles for all tokens.
+        let (loss_on, is_same) = match questions && answers {
+            true => (LossOn::All, has(&["system"])),
+            false => (LossOn::Completions, answers && roles.len() == 1),
         };
+        reader.recipe.data.loss_on = loss_on;
+        if !is_same {
+            let (all, taken) = (roles.join(", "), trained_here(loss_on));
+            reader.note(format!(
+                "`roles_to_train: [{all}]` is not carried over: axolotl trains on the turns of these roles alone, and here \
+                 {taken} (`data.loss_on`)"
+            ));
+        }
+    }
+    let loss_on = reader.recipe.data.loss_on;
+    for key in ["train_on_eos", "train_on_eot"] {
+        // Older files have it beside the data sets.
+        let Some(ends) = set.text(key)?.or(reader.keys.text(key)?) else {
+            continue;
+        };
+        let there = match (ends.as_str(), loss_on) {
+            ("turn", _) | ("all", LossOn::All) => continue,
+            ("all", LossOn::Completions) => "on the end of every turn, those of questions too",
+            ("last", _) => "on the end of the last turn alone",
+            ("none" | "false", _) => "on no end of a turn",
+            _ => "on ends of turns by a rule that is not known here",
+        };
+        let taken = match loss_on {
+            LossOn::Completions => "each answer is trained on with its end",
+            LossOn::All => trained_here(loss_on),
+        };
+        reader.note(format!(
+            "`{key}: {ends}` is not carried over: axolotl trains {there}, and here {taken}"
+        ));
     }
     Ok(())
+}
+
+fn trained_here(loss_on: LossOn) -> &'static str {
+    match loss_on {
+        LossOn::Completions => "the answers are trained on",
+        LossOn::All => "all tokens are trained on",
+    }
 }
 
 fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {

@@ -229,13 +229,19 @@ impl<'a> Reader<'a> {
 
     /// Sets the optimizer by the tool's name for it.
     pub(super) fn optimizer(&mut self, key: &str, name: &str) {
-        match OptimizerKind::called_elsewhere(name) {
-            Some(kind) => {
-                self.recipe.optimizer.kind = kind;
-                self.said("optimizer");
+        let unpaged = name.strip_prefix("paged_").and_then(OptimizerKind::called_elsewhere);
+        let kind = match (OptimizerKind::called_elsewhere(name), unpaged) {
+            (Some(kind), _) => kind,
+            (None, Some(kind)) => {
+                self.note(format!(
+                    "`{key}: {name}` has no paged form here: {kind} is taken, whose states lie on the device"
+                ));
+                kind
             }
-            None => self.unknown_word(key, name, self.recipe.optimizer.kind.name()),
-        }
+            (None, None) => return self.unknown_word(key, name, self.recipe.optimizer.kind.name()),
+        };
+        self.recipe.optimizer.kind = kind;
+        self.said("optimizer");
     }
 
     /// Sets the schedule.

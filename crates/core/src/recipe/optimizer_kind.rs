@@ -31,6 +31,9 @@ pub struct OptimizerRow {
     pub name: &'static str,
     /// Other spellings of it.
     pub aliases: &'static [&'static str],
+    /// What transformers, axolotl or torchao call the same arithmetic beside the names in `keys`. Recipes do not take these.
+    #[serde(skip)]
+    pub elsewhere: &'static [&'static str],
     pub about: &'static str,
     /// The optimizer with the same arithmetic whose states are F32 and on the device: itself, for most.
     pub rule: OptimizerKind,
@@ -139,6 +142,13 @@ const ADAMW: OptimizerRow = OptimizerRow {
     kind: OptimizerKind::AdamW,
     name: "adamw",
     aliases: &[],
+    elsewhere: &[
+        "adamw_torch",
+        "adamw_torch_xla",
+        "adamw_torch_npu_fused",
+        "adamw_apex_fused",
+        "adamw_hf",
+    ],
     about: "AdamW (arXiv:1711.05101).",
     rule: OptimizerKind::AdamW,
     of_vectors: None,
@@ -154,6 +164,7 @@ const ADAMW_8BIT: OptimizerRow = OptimizerRow {
     kind: OptimizerKind::AdamW8bit,
     name: "adamw_8bit",
     aliases: &["adamw8bit"],
+    elsewhere: &["adamw_bnb_8bit", "adamw_torch_8bit", "ao_adamw_8bit"],
     about: "AdamW whose states are 8-bit codes (arXiv:2110.02861).",
     bits: 8,
     update: at_once("update_8bit", 16.0),
@@ -164,6 +175,7 @@ const LION_ROW: OptimizerRow = OptimizerRow {
     kind: OptimizerKind::Lion,
     name: "lion",
     aliases: &[],
+    elsewhere: &["lion_pytorch"],
     about: "Lion (arXiv:2302.06675).",
     rule: OptimizerKind::Lion,
     of_vectors: None,
@@ -182,6 +194,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::Sgd,
         name: "sgd",
         aliases: &[],
+        elsewhere: &[],
         about: "Gradient descent, with momentum where that is not 0.",
         rule: OptimizerKind::Sgd,
         of_vectors: None,
@@ -202,6 +215,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::PagedAdamW,
         name: "paged_adamw",
         aliases: &[],
+        elsewhere: &[],
         about: "AdamW whose states lie in the host's memory.",
         paged: true,
         keys: trainers!("paged_adamw_32bit", "bitsandbytes.optim.PagedAdamW"),
@@ -211,6 +225,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::PagedAdamW8bit,
         name: "paged_adamw_8bit",
         aliases: &["paged_adamw8bit"],
+        elsewhere: &[],
         about: "AdamW whose states are 8-bit codes in the host's memory.",
         paged: true,
         keys: trainers!("paged_adamw_8bit", "bitsandbytes.optim.PagedAdamW8bit"),
@@ -221,6 +236,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::Lion8bit,
         name: "lion_8bit",
         aliases: &["lion8bit"],
+        elsewhere: &[],
         about: "Lion whose state is 8-bit codes.",
         bits: 8,
         update: at_once("update_lion_8bit", 14.0),
@@ -231,6 +247,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::Adafactor,
         name: "adafactor",
         aliases: &[],
+        elsewhere: &[],
         about: "Adafactor with the learning rate as it is set (arXiv:1804.04235).",
         rule: OptimizerKind::Adafactor,
         of_vectors: None,
@@ -250,6 +267,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::Muon,
         name: "muon",
         aliases: &[],
+        elsewhere: &[],
         about: "Muon for matrices, AdamW for all else (Jordan et al. 2024).",
         rule: OptimizerKind::Muon,
         of_vectors: Some(OptimizerKind::AdamW),
@@ -276,6 +294,7 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::AdamWScheduleFree,
         name: "adamw_schedulefree",
         aliases: &["schedule_free_adamw"],
+        elsewhere: &[],
         about: "Schedule-Free AdamW, of whose schedule only the warm-up counts (arXiv:2405.15682).",
         rule: OptimizerKind::AdamWScheduleFree,
         schedule_free: true,
@@ -305,14 +324,10 @@ impl OptimizerKind {
                     .any(|key| keys.text(key) == Some(name.as_str()))
             })
         };
+        let is_called = |kind: &Self| kind.row().elsewhere.contains(&name.as_str());
         Self::from_name(&name)
             .or_else(|| Self::ALL.into_iter().find(says))
-            // The same arithmetic, in the words of transformers.
-            .or_else(|| {
-                ["adamw_torch", "adamw_torch_fused", "adamw_hf"]
-                    .contains(&name.as_str())
-                    .then_some(Self::AdamW)
-            })
+            .or_else(|| Self::ALL.into_iter().find(is_called))
     }
 
     /// Whether it reads `beta1` and `beta2`.
@@ -414,7 +429,7 @@ mod tests {
         let rows = OptimizerKind::ALL.map(OptimizerKind::row);
         let mut names: Vec<&str> = rows
             .iter()
-            .flat_map(|row| row.aliases.iter().chain([&row.name]))
+            .flat_map(|row| row.aliases.iter().chain(row.elsewhere).chain([&row.name]))
             .copied()
             .collect();
         let all = names.len();
@@ -422,6 +437,34 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all);
         assert_eq!(OptimizerKind::from_name("adamw8bit"), Some(AdamW8bit));
+    }
+
+    #[test]
+    fn names_of_transformers_are_those_with_the_same_arithmetic() {
+        // `OptimizerNames` of transformers 5.24; those without a row have no arithmetic here.
+        for (name, kind) in [
+            ("adamw_torch", Some(AdamW)),
+            ("adamw_torch_fused", Some(AdamW)),
+            ("adamw_torch_xla", Some(AdamW)),
+            ("adamw_bnb_8bit", Some(AdamW8bit)),
+            ("adamw_8bit", Some(AdamW8bit)),
+            ("adamw_torch_8bit", Some(AdamW8bit)),
+            ("adamw_torch_4bit", None),
+            ("paged_adamw_32bit", Some(PagedAdamW)),
+            ("paged_adamw_8bit", Some(PagedAdamW8bit)),
+            ("lion_32bit", Some(Lion)),
+            ("lion_8bit", Some(Lion8bit)),
+            ("paged_lion_8bit", None),
+            ("sgd", Some(Sgd)),
+            ("adafactor", Some(Adafactor)),
+            ("schedule_free_adamw", Some(AdamWScheduleFree)),
+            ("schedule_free_sgd", None),
+            ("galore_adamw", None),
+        ] {
+            assert_eq!(OptimizerKind::called_elsewhere(name), kind, "{name}");
+        }
+        // A recipe has a name of its own for each.
+        assert_eq!(OptimizerKind::from_name("adamw_bnb_8bit"), None);
     }
 
     #[test]
