@@ -210,6 +210,7 @@ fn tokenizer(corpus: &Corpus, bytes: &[u8]) {
         special_tokens_map: None,
         chat_template: None,
         generation_config: None,
+        model_config: None,
     };
     if let Ok(tokenizer) = Tokenizer::open(&files)
         && let Ok(encoded) = tokenizer.encode("The quick brown fox, 12 é.\n", Specials::Add)

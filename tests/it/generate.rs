@@ -203,6 +203,35 @@ fn the_command_prints_text_and_repeats_what_it_drew() {
 }
 
 #[test]
+fn text_ends_at_what_any_file_of_the_model_names_as_its_end() {
+    let place = tempfile::tempdir().unwrap();
+    let model = model_with_tokenizer(place.path());
+    let generated = || -> (Vec<u64>, String) {
+        let arguments = ["--prompt", "The harbour", "--max-tokens", "8", "--json"];
+        let line = shown(&[&["generate", "--model", text(&model)][..], &arguments[..]].concat());
+        let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let tokens = json["tokens"].as_array().unwrap().iter().filter_map(|id| id.as_u64());
+        (tokens.collect(), json["end"].as_str().unwrap().to_owned())
+    };
+    let (free, _) = generated();
+    assert!(!free.is_empty(), "the model says something");
+    let stop = *free.iter().find(|id| **id != free[0]).unwrap_or(&free[0]);
+    let until = free.iter().position(|id| *id == stop).unwrap();
+    let path = model.join("config.json");
+    let plain = std::fs::read_to_string(&path).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&plain).unwrap();
+    config["eos_token_id"] = serde_json::json!([2, stop]);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let expected = (free[..until].to_vec(), "stop_token".to_owned());
+    assert_eq!(generated(), expected);
+    // A file of its own that names others takes nothing away.
+    std::fs::write(model.join("generation_config.json"), r#"{"eos_token_id": 2}"#).unwrap();
+    assert_eq!(generated(), expected);
+    std::fs::write(&path, plain).unwrap();
+    assert_eq!(generated().0, free);
+}
+
+#[test]
 fn what_cannot_be_generated_says_why() {
     let place = tempfile::tempdir().unwrap();
     let model = model_with_tokenizer(place.path());

@@ -50,6 +50,8 @@ pub struct TokenizerFiles {
     pub chat_template: Option<PathBuf>,
     /// `generation_config.json`, which may name further tokens that end an answer.
     pub generation_config: Option<PathBuf>,
+    /// The model's `config.json`, which may name them too.
+    pub model_config: Option<PathBuf>,
 }
 
 impl ModelFiles {
@@ -126,6 +128,7 @@ impl TokenizerFiles {
             special_tokens_map: optional(SPECIAL_TOKENS_MAP),
             chat_template: optional(CHAT_TEMPLATE),
             generation_config: optional(GENERATION_CONFIG),
+            model_config: optional(CONFIG),
         }
     }
 }

@@ -111,19 +111,36 @@ impl SpecialTokens {
     }
 }
 
-/// The ids of `eos_token_id` in `generation_config.json`: one number or a list; empty where the file or key is absent.
+/// The ids that end a text: those of `eos_token_id` in `generation_config.json` and in `config.json`, whose `text_config` counts too;
+/// empty where the files or keys are absent. transformers makes the first file of the second where there is no first.
 pub(super) fn stop_ids(files: &TokenizerFiles) -> Result<Vec<u32>, TokenizerError> {
-    let Some(path) = &files.generation_config else {
-        return Ok(Vec::new());
-    };
-    let file = SideFile::read(path)?;
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let bad = || file.bad_key("eos_token_id", "a token id or a list of them");
-    match file.json.get("eos_token_id") {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(ids)) => ids.iter().map(|value| id(value).ok_or_else(bad)).collect(),
-        Some(value) => Ok(vec![id(value).ok_or_else(bad)?]),
+    let mut ids = Vec::new();
+    for path in files.generation_config.iter().chain(&files.model_config) {
+        let file = SideFile::read(path)?;
+        let of_text = file.json.get("text_config").and_then(Value::as_object);
+        for part in [Some(&file.json), of_text].into_iter().flatten() {
+            for id in end_ids(&file, part.get("eos_token_id"))? {
+                if !ids.contains(&id) {
+                    ids.push(id);
+                }
+            }
+        }
     }
+    Ok(ids)
+}
+
+/// One id or a list of them.
+fn end_ids(file: &SideFile, value: Option<&Value>) -> Result<Vec<u32>, TokenizerError> {
+    let values: &[Value] = match value {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(all)) => all,
+        Some(one) => std::slice::from_ref(one),
+    };
+    let bad = || file.bad_key("eos_token_id", "a token id or a list of them");
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(bad);
+    // A negative number stands for no token.
+    let named = values.iter().filter(|value| value.as_i64().is_none_or(|id| id >= 0));
+    named.map(id).collect()
 }
 
 /// Drops a UTF-8 byte order mark.
@@ -157,6 +174,42 @@ mod tests {
         assert_eq!(tokens.bos.unwrap().id, 0);
         assert_eq!(tokens.eos.unwrap().id, 1);
         assert_eq!((tokens.pad, tokens.add_bos, tokens.add_eos), (None, Some(true), None));
+    }
+
+    #[test]
+    fn all_files_of_a_model_name_what_ends_a_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: Option<&str>| {
+            let path = folder.path().join(name);
+            text.map(|text| std::fs::write(&path, text).unwrap()).map(|()| path)
+        };
+        let found = |generation: Option<&str>, model: Option<&str>| {
+            stop_ids(&TokenizerFiles {
+                tokenizer: folder.path().join("tokenizer.json"),
+                config: None,
+                special_tokens_map: None,
+                chat_template: None,
+                generation_config: write("generation_config.json", generation),
+                model_config: write("config.json", model),
+            })
+        };
+        let ids = |generation, model| found(generation, model).unwrap();
+        assert_eq!(ids(None, None), [0; 0]);
+        assert_eq!(ids(None, Some(r#"{"eos_token_id": [2, 7]}"#)), [2, 7]);
+        assert_eq!(
+            ids(Some(r#"{"eos_token_id": 5}"#), Some(r#"{"eos_token_id": [2, 5]}"#)),
+            [5, 2]
+        );
+        let multimodal = r#"{"eos_token_id": null, "text_config": {"eos_token_id": 9}}"#;
+        assert_eq!(ids(Some("{}"), Some(multimodal)), [9]);
+        assert_eq!(ids(None, Some(r#"{"eos_token_id": -1}"#)), [0; 0]);
+        for wrong in [r#"{"eos_token_id": "</s>"}"#, r#"{"eos_token_id": [2, 5000000000]}"#] {
+            let error = found(None, Some(wrong)).unwrap_err().to_string();
+            assert!(
+                error.contains("config.json") && error.contains("eos_token_id"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -170,7 +170,8 @@ impl Tokenizer {
         self.special.eos.as_ref().map(|token| token.id)
     }
 
-    /// Ids that end an answer when text is generated: those of `generation_config.json` and the end-of-document token.
+    /// Ids that end an answer when text is generated: those of `generation_config.json`, those of the model's `config.json`, and the
+    /// end-of-document token.
     pub fn stop_ids(&self) -> Vec<u32> {
         let mut ids = self.stop_ids.clone();
         ids.extend(self.eos_id().filter(|eos| !self.stop_ids.contains(eos)));
