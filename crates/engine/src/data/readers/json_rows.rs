@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::lone_object::LoneObject;
 use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
 use crate::data::Unit;
 use crate::data::meter::{Meter, bytes_of_file};
@@ -78,7 +79,7 @@ pub(super) fn each_line(path: &Arc<Path>, file: impl Read, look: &mut LineVisito
 /// Takes lines by their number and says whether it wants more.
 pub(super) type LineVisitor<'a> = dyn FnMut(u64, &[u8]) -> Result<ControlFlow<()>, DataError> + 'a;
 
-/// Reads a list of objects, or the only list of objects that an object holds. Rows are counted, not lines.
+/// Reads a list of objects, the list of objects that an object holds, or an object that is a row. Rows are counted, not lines.
 pub(super) fn read_document(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor) -> Result<(), DataError> {
     let text = read_text(path)?;
     if text.trim().is_empty() {
@@ -89,7 +90,7 @@ pub(super) fn read_document(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor
         reason: without_line(&error),
     })?;
     drop(text);
-    let rows = find_list(document).map_err(|reason| DataError::NoList {
+    let rows = rows_of(document).map_err(|reason| DataError::NoList {
         path: path.to_path_buf(),
         reason,
     })?;
@@ -115,30 +116,22 @@ fn visit_row(location: RowLocation, row: Value, visit: &mut Visitor) -> Result<b
     }
 }
 
-/// The rows of a document: itself, or the list under the only key that holds one (`train` or `data` among several).
-fn find_list(document: Value) -> Result<Vec<Value>, String> {
+/// The rows of a document: itself, the list under the only key that holds one (`train` or `data` among several), or the one row that it
+/// is.
+fn rows_of(document: Value) -> Result<Vec<Value>, String> {
     let mut object = match document {
         Value::Array(rows) => return Ok(rows),
         Value::Object(object) => object,
         other => return Err(format!("it is {}", kind_of(&other))),
     };
-    let is_table = |value: &Value| matches!(value, Value::Array(rows) if rows.iter().all(Value::is_object));
-    let tables: Vec<String> = object
-        .iter()
-        .filter(|(_, value)| is_table(value))
-        .map(|(key, _)| key.clone())
-        .collect();
-    let key = match tables.as_slice() {
-        [] => return Err("no key holds a list of objects".to_owned()),
-        [only] => only,
-        several => several
-            .iter()
-            .find(|key| ["train", "data"].contains(&key.as_str()))
-            .ok_or_else(|| format!("several keys hold one: {}", several.join(", ")))?,
-    };
-    match object.remove(key) {
-        Some(Value::Array(rows)) => Ok(rows),
-        _ => Ok(Vec::new()),
+    match LoneObject::of(&object) {
+        LoneObject::Row => Ok(vec![Value::Object(object)]),
+        LoneObject::Wrapper(key) => match object.remove(&key) {
+            Some(Value::Array(rows)) => Ok(rows),
+            _ => Ok(Vec::new()),
+        },
+        LoneObject::Unclear(keys) => Err(format!("several keys hold one: {}", keys.join(", "))),
+        LoneObject::Other => Err("no key holds a list of objects".to_owned()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use super::lone_object::LoneObject;
 use super::{BOM, DataError};
 
 /// A kind of data file.
@@ -21,7 +22,7 @@ pub(super) enum FileKind {
 const HEAD_BYTES: u64 = 64 * 1024;
 
 impl FileKind {
-    /// By the name's ending; JSON is told from JSONL, and unknown endings from each other, by the content.
+    /// By the name's ending; JSON is told from JSONL where the name does not, and unknown endings from each other, by the content.
     pub(super) fn of(path: &Path) -> Result<Self, DataError> {
         let read_error = |source| DataError::Read {
             path: path.to_owned(),
@@ -44,16 +45,27 @@ impl FileKind {
             "csv" => Self::Separated(None),
             "tsv" => Self::Separated(Some(b'\t')),
             "txt" | "text" | "md" => Self::PlainText,
-            "json" | "jsonl" | "ndjson" => Self::of_json(head),
+            "jsonl" | "ndjson" => Self::of_lines(head),
+            "json" => Self::of_json(head),
             _ if head.starts_with(b"PAR1") => Self::Parquet,
             _ if is_json(head) => Self::of_json(head),
             _ => Self::PlainText,
         })
     }
 
-    /// A list starts with `[`. An object is a whole document where the first line does not hold all of it or nothing
-    /// follows that line and it holds a list; otherwise each line is a row.
+    /// An object on the only line may be a wrapper around the rows; else as for lines.
     fn of_json(head: &[u8]) -> Self {
+        let (first, rest) = split_line(head.trim_ascii_start());
+        let is_cut = rest.is_empty() && head.len() as u64 == HEAD_BYTES;
+        match rest.trim_ascii().is_empty() && !is_cut && is_around_rows(first) {
+            true => Self::Json,
+            false => Self::of_lines(head),
+        }
+    }
+
+    /// A list starts with `[`. An object is a whole document where the first line does not hold all of it; otherwise each line is a
+    /// row.
+    fn of_lines(head: &[u8]) -> Self {
         let start = head.trim_ascii_start();
         if start.starts_with(b"[") {
             return Self::Json;
@@ -61,9 +73,6 @@ impl FileKind {
         let (first, rest) = split_line(start);
         let is_complete = serde_json::from_slice::<serde_json::Value>(first).is_ok();
         let is_cut = rest.is_empty() && head.len() as u64 == HEAD_BYTES;
-        if is_complete && rest.trim_ascii().is_empty() && !is_cut && holds_a_table(first) {
-            return Self::Json;
-        }
         // A first line that is not a whole object: a document over several lines, unless the object simply continues
         // beyond what was looked at, or is a broken row whose followers are rows.
         let next_is_a_row = rest.trim_ascii_start().starts_with(b"{") && !first.trim_ascii_end().ends_with(b"[");
@@ -82,16 +91,14 @@ fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Whether an object's values hold a list of objects and the object is not a row itself.
-fn holds_a_table(object: &[u8]) -> bool {
-    let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(object) else {
-        return false;
-    };
-    const COLUMNS_OF_LISTS: [&str; 4] = ["messages", "conversations", "prompt", "completion"];
-    object.iter().any(|(key, value)| {
-        !COLUMNS_OF_LISTS.contains(&key.as_str())
-            && matches!(value, serde_json::Value::Array(items) if items.first().is_some_and(|item| item.is_object()))
-    })
+/// Whether a text is an object around a list of rows, and no row itself.
+fn is_around_rows(text: &[u8]) -> bool {
+    match serde_json::from_slice(text) {
+        Ok(serde_json::Value::Object(object)) => {
+            matches!(LoneObject::of(&object), LoneObject::Wrapper(_) | LoneObject::Unclear(_))
+        }
+        _ => false,
+    }
 }
 
 /// Whether text of an unknown ending is JSON: it begins as an object or a list of objects does.
@@ -125,6 +132,12 @@ mod tests {
         for (text, kind) in cases {
             assert_eq!(FileKind::of_json(text), kind, "{}", String::from_utf8_lossy(text));
         }
+        let row_with_tools = b"{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"type\": \"function\"}]}\n";
+        assert_eq!(FileKind::of_json(row_with_tools), FileKind::JsonLines);
+        // The name says that lines are rows.
+        assert_eq!(FileKind::of_lines(b"{\"steps\": [{\"a\": 1}]}\n"), FileKind::JsonLines);
+        assert_eq!(FileKind::of_json(b"{\"steps\": [{\"a\": 1}]}\n"), FileKind::Json);
+        assert_eq!(FileKind::of_lines(b"[{\"a\": 1}]"), FileKind::Json);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod csv_rows;
 mod json_rows;
 mod kind;
+mod lone_object;
 mod parquet_rows;
 mod text_pieces;
 

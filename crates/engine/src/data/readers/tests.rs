@@ -51,6 +51,28 @@ fn json_documents_with_a_list_or_an_object_around_it() {
         assert_eq!(read("a.json", text.as_bytes()).unwrap(), expected, "{text}");
     }
     assert!(message("a.json", b"{\"a\": [{}],\n\"b\": [{}]}").contains("a, b"));
+    // One row, on a line or over several.
+    let row = json!({"messages": [{"role": "user", "content": "q"}], "tools": [{"type": "function"}]});
+    for (name, text) in [
+        ("a.jsonl", row.to_string() + "\n"),
+        ("a.jsonl", row.to_string()),
+        ("a.json", row.to_string()),
+        ("a.json", format!("{row:#}")),
+        ("a", row.to_string()),
+    ] {
+        let rows: Vec<Record> = read(name, text.as_bytes())
+            .unwrap()
+            .into_iter()
+            .map(|(_, row)| row)
+            .collect();
+        assert_eq!(rows, [columns(row.clone())], "{name}: {text}");
+    }
+    let text = b"{\"steps\": [{\"a\": 1}]}\n";
+    assert_eq!(
+        read("a.jsonl", text).unwrap()[0].1,
+        columns(json!({"steps": [{"a": 1}]}))
+    );
+    assert_eq!(read("a.json", text).unwrap()[0].1, columns(json!({"a": 1})));
     assert!(message("a.json", b"{\n\"a\": 1}").contains("no key"));
     assert!(message("a.json", b"[{}, 3]").contains("row 2"));
 }
