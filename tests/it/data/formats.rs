@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::recipe::{DataFormat, DataSettings, LossOn};
-use peft_tune_engine::data::Document;
+use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, LossOn};
+use peft_tune_engine::data::{DataWarning, Document};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
 use super::{all_texts, data_file, prepare, settings, test_file, texts, tokenizer};
@@ -261,6 +261,42 @@ fn long_rows_are_cut_and_those_without_targets_left_out() {
             .iter()
             .all(|d| d.labels.iter().skip(1).any(|label| *label != IGNORE))
     );
+}
+
+#[test]
+fn rows_without_a_target_are_told_from_those_whose_targets_are_cut_away() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let (path, held_out) = (folder.path().join("rows.jsonl"), folder.path().join("held_out.jsonl"));
+    let learnt = "{\"input_ids\": [5, 6, 7]}\n";
+    let untargeted = "{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, -100]}\n";
+    let late = "{\"input_ids\": [5, 6, 7, 8, 9], \"labels\": [-100, -100, -100, -100, 9]}\n";
+    std::fs::write(&held_out, learnt).unwrap();
+    std::fs::write(&path, [untargeted, learnt, late].concat()).unwrap();
+    let settings = DataSettings {
+        train: vec![path].into(),
+        held_out: HeldOut::File(held_out),
+        ..DataSettings::default()
+    };
+    let prepared = prepare(&settings, &tokenizer, 4).unwrap();
+    assert_eq!(prepared.train().len(), 1);
+    let warnings = prepared.warnings();
+    assert!(
+        matches!(
+            warnings[..],
+            [
+                DataWarning::NoTarget { rows: 1, of: 3, .. },
+                DataWarning::Dropped { rows: 1, of: 3, .. }
+            ]
+        ),
+        "{warnings:?}"
+    );
+    let said = warnings[0].to_string();
+    assert!(
+        said.contains("no target at all") && !said.contains("sequence_length"),
+        "{said}"
+    );
+    assert_eq!(prepared.at_length(5).unwrap().warnings(), warnings[..1]);
 }
 
 #[test]

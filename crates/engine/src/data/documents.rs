@@ -41,6 +41,8 @@ pub struct Statistics {
     pub rows: u64,
     /// Rows without text, completion or answer.
     pub empty_rows: u64,
+    /// Rows without any target, whatever the sequence length.
+    pub untargeted_rows: u64,
     /// Rows none of whose targets lies within the sequence length.
     pub dropped_rows: u64,
     /// Rows whose end was cut away.
@@ -61,6 +63,7 @@ impl Statistics {
         let Self {
             rows,
             empty_rows,
+            untargeted_rows,
             dropped_rows,
             cut_rows,
             cut_tokens,
@@ -72,6 +75,7 @@ impl Statistics {
         Self {
             rows: rows + other.rows,
             empty_rows: empty_rows + other.empty_rows,
+            untargeted_rows: untargeted_rows + other.untargeted_rows,
             dropped_rows: dropped_rows + other.dropped_rows,
             cut_rows: cut_rows + other.cut_rows,
             cut_tokens: cut_tokens + other.cut_tokens,
@@ -171,7 +175,10 @@ impl DocumentSet {
                 }
             }
             if set.spans.len() == kept {
-                set.statistics.dropped_rows += 1;
+                match table.count_targets(&row, 1..row.tokens) {
+                    0 => set.statistics.untargeted_rows += 1,
+                    _ => set.statistics.dropped_rows += 1,
+                }
             } else if row.kind == RowKind::Whole && row.tokens > sequence_length {
                 set.statistics.cut_rows += 1;
                 set.statistics.cut_tokens += (row.tokens - sequence_length) as u64;
@@ -399,13 +406,13 @@ mod tests {
 
     #[test]
     fn rows_are_cut_and_those_without_targets_dropped() {
-        let set = set(
-            &[(3, 1, RowKind::Whole), (9, 2, RowKind::Whole), (9, 4, RowKind::Whole)],
-            4,
-        );
+        // The last one has no target at any length.
+        let rows = [(3, 1), (9, 2), (9, 4), (5, 5)].map(|(tokens, prompt)| (tokens, prompt, RowKind::Whole));
+        let set = set(&rows, 4);
         let expected = Statistics {
-            rows: 4,
+            rows: 5,
             empty_rows: 1,
+            untargeted_rows: 1,
             dropped_rows: 1,
             cut_rows: 1,
             cut_tokens: 5,

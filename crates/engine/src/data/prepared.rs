@@ -398,6 +398,11 @@ fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize, refused: 
         rows: empty_rows,
         of,
     });
+    let untargeted = (statistics.untargeted_rows > 0).then(|| DataWarning::NoTarget {
+        set: set.clone(),
+        rows: statistics.untargeted_rows,
+        of,
+    });
     let dropped = (statistics.dropped_rows > 0).then(|| DataWarning::Dropped {
         set: set.clone(),
         rows: statistics.dropped_rows,
@@ -411,5 +416,5 @@ fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize, refused: 
         tokens: statistics.cut_tokens,
         sequence_length,
     });
-    [empty, dropped, cut].into_iter().flatten().collect()
+    [empty, untargeted, dropped, cut].into_iter().flatten().collect()
 }

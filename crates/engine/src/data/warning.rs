@@ -13,6 +13,8 @@ use super::notes::Said;
 pub enum DataWarning {
     /// Rows without text, completion or answer.
     Empty { set: String, rows: u64, of: u64 },
+    /// Rows without any target, whatever the sequence length.
+    NoTarget { set: String, rows: u64, of: u64 },
     /// Rows none of whose targets lies within the sequence length.
     Dropped {
         set: String,
@@ -77,6 +79,11 @@ impl fmt::Display for DataWarning {
             Self::Empty { set, rows, of } => {
                 write!(f, "{rows} of {of} {set} rows hold nothing to learn and are left out")
             }
+            Self::NoTarget { set, rows, of } => write!(
+                f,
+                "{rows} of {of} {set} rows have no target at all (every label behind the first token is -100) and are left \
+                 out"
+            ),
             Self::Dropped {
                 set,
                 rows,
