@@ -11,7 +11,7 @@ use super::output::messages_width;
 use super::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
     gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
-    quickstart, rank, reference, report, schema, search, show, status, stop, studies, threads, track, train,
+    quickstart, rank, reference, report, schema, search, show, show_rows, status, stop, studies, threads, track, train,
     try_kernels, tune_step, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
@@ -46,6 +46,7 @@ enum Command {
     Status(status::Args),
     Stop(stop::Args),
     Plan(plan::Args),
+    Rows(show_rows::Args),
     Show(show::Args),
     Explain(explain::Args),
     Pareto(pareto::Args),
@@ -170,6 +171,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Status(args) => status::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Rows(args) => show_rows::run(args),
         Command::Show(args) => show::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Pareto(args) => pareto::run(args),

@@ -9,7 +9,7 @@ use super::output::terminal_width;
 
 /// Commands by what they are for. Those that are missing here are hidden.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Find settings", &["quickstart", "init", "plan", "search"]),
+    ("Find settings", &["quickstart", "init", "rows", "plan", "search"]),
     (
         "A search that runs",
         &["status", "attach", "stop", "dashboard", "track"],
@@ -38,7 +38,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 32] = [
+const EXAMPLES: [(&str, &[&str]); 33] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -49,6 +49,15 @@ const EXAMPLES: [(&str, &[&str]); 32] = [
             "peft-tune init",
             "peft-tune init --model Qwen/Qwen2.5-0.5B --data train.jsonl --memory 16GiB",
             "peft-tune init --from axolotl.yaml --yes",
+        ],
+    ),
+    (
+        "rows",
+        &[
+            "peft-tune rows space.yaml",
+            "peft-tune rows recipe.yaml --longest --tokens",
+            "peft-tune rows space.yaml --without-targets",
+            "peft-tune rows space.yaml --random --count 20 --html rows.html",
         ],
     ),
     (

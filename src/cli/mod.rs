@@ -79,6 +79,7 @@ mod search;
 mod search_kernels;
 mod shares;
 mod show;
+mod show_rows;
 mod standing;
 mod status;
 mod stop;

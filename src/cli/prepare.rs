@@ -11,7 +11,7 @@ use super::reading::Reading;
 use crate::report::{bytes, grouped, thread_count};
 use crate::worker::{Preparation, PrepareRequest, Prepared, prepare_apart, serve_prepare};
 use peft_tune_core::recipe::{DataSettings, Recipe};
-use peft_tune_engine::data::{PreparedData, Tokenized, bring};
+use peft_tune_engine::data::{LookAt, PreparedData, RowsSeen, Tokenized, bring};
 use peft_tune_engine::hub::ModelFiles;
 
 /// Longest time without a row, in seconds; `PEFT_TUNE_ROW_TIMEOUT_S` says otherwise.
@@ -75,6 +75,25 @@ pub(super) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<V
         memory_limit_bytes: memory_limit_bytes(files, 0),
     };
     Ok(made_apart(&request, &mut Reading::unseen())?.tokens)
+}
+
+/// Rows of a recipe's data as they are trained, read in a process of their own as [`prepared`] does it.
+///
+/// # Errors
+/// Bad input: data, a tokenizer or a template that cannot be used.
+pub(super) fn rows_seen(
+    recipe: &Recipe,
+    files: &ModelFiles,
+    asked: LookAt,
+    mut reading: Reading,
+) -> Result<RowsSeen, CliError> {
+    let here = bring(&recipe.data, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let request = PrepareRequest {
+        work: Preparation::Rows(Box::new(recipe.clone()), asked),
+        files: files.clone(),
+        memory_limit_bytes: memory_limit_bytes(files, data_bytes(&here)),
+    };
+    Ok(made_apart(&request, &mut reading)?.rows.unwrap_or_default())
 }
 
 fn made_apart(request: &PrepareRequest, reading: &mut Reading) -> Result<Prepared, CliError> {

@@ -174,7 +174,7 @@ fn row_tokens(source: &BatchSource) -> Vec<usize> {
 }
 
 /// A model's tokenizer, without a network and without weights.
-fn files_of(model: &str) -> Option<ModelFiles> {
+pub(super) fn files_of(model: &str) -> Option<ModelFiles> {
     let settings = HubSettings {
         offline: true,
         ..HubSettings::from_env().ok()?

@@ -18,7 +18,8 @@ use super::death::is_out_of_memory;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::with_causes;
 use peft_tune_engine::data::{
-    DataProgress, PreparedData, TOKENIZING_STACK_BYTES, Tokenized, done_so_far, reading_now, tokenized_so_far,
+    DataProgress, LookAt, PreparedData, RowsSeen, TOKENIZING_STACK_BYTES, Tokenized, done_so_far, look_at_rows,
+    reading_now, tokenized_so_far,
 };
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::HostMemory;
@@ -49,6 +50,8 @@ pub enum Preparation {
     Text(String),
     /// The tokens of a user's message, in the model's chat template.
     Chat(String),
+    /// Rows of a recipe, to be shown.
+    Rows(Box<Recipe>, LookAt),
 }
 
 /// What was made ready.
@@ -56,6 +59,8 @@ pub enum Preparation {
 pub struct Prepared {
     /// Of a text; data lie in the cache.
     pub tokens: Vec<u32>,
+    /// Rows that were asked for.
+    pub rows: Option<RowsSeen>,
     /// What tokenising data took; `None` where their tokens were in the cache.
     pub tokenized: Option<Tokenized>,
     /// What the process logged.
@@ -68,13 +73,20 @@ pub struct Prepared {
 enum News {
     Progress(Progress),
     Ready {
-        tokens: Vec<u32>,
+        made: Box<Made>,
         tokenized: Option<Tokenized>,
     },
     /// The data, the tokenizer or the template cannot be used.
     Refused {
         message: String,
     },
+}
+
+/// What is not left in the cache.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Made {
+    tokens: Vec<u32>,
+    rows: Option<RowsSeen>,
 }
 
 /// How far the process is.
@@ -162,15 +174,17 @@ pub fn prepare_apart(
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();
-    let (mut stuck, mut latest, mut ready) = (StuckWatch::new(stuck_after), Progress::default(), None);
+    let (mut stuck, mut latest) = (StuckWatch::new(stuck_after), Progress::default());
+    let mut ready: Option<(Made, Option<Tokenized>)> = None;
     loop {
         let message = match lines.recv_timeout(TELL) {
             Ok((_, Line::Message(message))) => message,
             Ok((_, Line::Garbled(_) | Line::TooLong)) => continue,
             Ok((_, Line::Closed(logged))) => {
                 return match ready {
-                    Some((tokens, tokenized)) => Ok(Prepared {
-                        tokens,
+                    Some((made, tokenized)) => Ok(Prepared {
+                        tokens: made.tokens,
+                        rows: made.rows,
                         tokenized,
                         logged,
                     }),
@@ -181,7 +195,7 @@ pub fn prepare_apart(
             Err(RecvTimeoutError::Timeout) => News::Progress(latest),
         };
         match message {
-            News::Ready { tokens, tokenized } => ready = Some((tokens, tokenized)),
+            News::Ready { made, tokenized } => ready = Some((*made, tokenized)),
             News::Refused { message } => return Err(PrepareError::Refused { message }),
             News::Progress(progress) => {
                 latest = progress;
@@ -244,8 +258,8 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
         let outcome = catch_unwind(AssertUnwindSafe(|| pool.install(|| prepare(&request))));
         drop(finished);
         tell(&match outcome {
-            Ok(Ok(tokens)) => News::Ready {
-                tokens,
+            Ok(Ok(made)) => News::Ready {
+                made: Box::new(made),
                 tokenized: tokenized_so_far(),
             },
             Ok(Err(error)) => News::Refused {
@@ -258,16 +272,22 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
     })
 }
 
-/// Makes ready what is asked for; the tokens of a text.
-fn prepare(request: &PrepareRequest) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
-    match &request.work {
+/// Makes ready what is asked for.
+fn prepare(request: &PrepareRequest) -> Result<Made, Box<dyn Error + Send + Sync>> {
+    let open = || Tokenizer::open(&request.files.tokenizer);
+    let of_tokens = |tokens| Made { tokens, rows: None };
+    Ok(match &request.work {
         Preparation::Data(recipe) => {
             PreparedData::make(recipe, &request.files)?;
-            Ok(Vec::new())
+            Made::default()
         }
-        Preparation::Text(text) => Ok(Tokenizer::open(&request.files.tokenizer)?.encode_open(text)?.ids),
-        Preparation::Chat(message) => chat_tokens(&Tokenizer::open(&request.files.tokenizer)?, message),
-    }
+        Preparation::Text(text) => of_tokens(open()?.encode_open(text)?.ids),
+        Preparation::Chat(message) => of_tokens(chat_tokens(&open()?, message)?),
+        Preparation::Rows(recipe, asked) => Made {
+            tokens: Vec::new(),
+            rows: Some(look_at_rows(recipe, &request.files, *asked)?),
+        },
+    })
 }
 
 fn chat_tokens(tokenizer: &Tokenizer, message: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {

@@ -156,7 +156,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn name<'b>(&'b self, key: &'b str) -> &'b str {
+    /// The name in the file.
+    pub(super) fn name<'b>(&'b self, key: &'b str) -> &'b str {
         self.renames.get(key).map_or(key, String::as_str)
     }
 

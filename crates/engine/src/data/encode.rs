@@ -38,12 +38,51 @@ impl From<Option<TokenRow>> for EncodedRow {
     }
 }
 
+/// What tokens were made of, for who looks at them.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    pub text: String,
+    /// Where each token ends in the text, in bytes; 0 for special tokens that were put in front.
+    pub ends: Vec<usize>,
+    /// Texts of messages with their roles.
+    roles: Vec<(Range<usize>, String)>,
+}
+
+impl Trace {
+    /// The role of the message that a byte of the text is of.
+    pub(super) fn role_at(&self, at: usize) -> Option<&str> {
+        let mut roles = self.roles.iter();
+        roles
+            .find(|(range, _)| range.contains(&at))
+            .map(|(_, role)| role.as_str())
+    }
+}
+
 /// Tokenises one example, or checks its tokens.
 pub(super) fn encode(
     location: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
     loss_on: LossOn,
+) -> Result<EncodedRow, DataError> {
+    encode_with(location, example, (vocabulary, loss_on), None)
+}
+
+/// [`encode`], and what the tokens were made of.
+pub(super) fn encode_traced(
+    location: &RowLocation,
+    example: &Example,
+    how: (&Vocabulary, LossOn),
+    trace: &mut Trace,
+) -> Result<EncodedRow, DataError> {
+    encode_with(location, example, how, Some(trace))
+}
+
+fn encode_with(
+    location: &RowLocation,
+    example: &Example,
+    (vocabulary, loss_on): (&Vocabulary, LossOn),
+    trace: Option<&mut Trace>,
 ) -> Result<EncodedRow, DataError> {
     let tokenizer = || {
         let tokenizer = vocabulary.tokenizer();
@@ -52,11 +91,11 @@ pub(super) fn encode(
         })
     };
     let encoded = match example {
-        Example::Text(text) => encode_text(location, text, tokenizer()?)?.into(),
+        Example::Text(text) => encode_text(location, text, tokenizer()?, trace)?.into(),
         Example::Completion { prompt, completion } => {
-            encode_completion(location, prompt, completion, tokenizer()?, loss_on)?.into()
+            encode_completion(location, (prompt, completion), tokenizer()?, loss_on, trace)?.into()
         }
-        Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on)?,
+        Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on, trace)?,
         Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?.into(),
         Example::Refused(reason) => EncodedRow::refused(reason),
     };
@@ -73,6 +112,7 @@ fn encode_text(
     location: &RowLocation,
     text: &RunningText,
     tokenizer: &Tokenizer,
+    mut trace: Option<&mut Trace>,
 ) -> Result<Option<TokenRow>, DataError> {
     if text.text.trim().is_empty() {
         return Ok(None);
@@ -84,7 +124,13 @@ fn encode_text(
         } else {
             tokenizer.encode(block, Specials::Omit)
         };
-        ids.extend(encoded.map_err(|source| tokenize_error(location, source))?.ids);
+        let encoded = encoded.map_err(|source| tokenize_error(location, source))?;
+        if let Some(trace) = trace.as_deref_mut() {
+            let before = trace.text.len();
+            trace.ends.extend(encoded.ends.iter().map(|end| before + end));
+            trace.text.push_str(block);
+        }
+        ids.extend(encoded.ids);
     }
     if text.is_last {
         end_document(&mut ids, tokenizer);
@@ -98,10 +144,10 @@ fn encode_text(
 
 fn encode_completion(
     location: &RowLocation,
-    prompt: &str,
-    completion: &str,
+    (prompt, completion): (&str, &str),
     tokenizer: &Tokenizer,
     loss_on: LossOn,
+    trace: Option<&mut Trace>,
 ) -> Result<Option<TokenRow>, DataError> {
     if completion.trim().is_empty() {
         return Ok(None);
@@ -114,6 +160,14 @@ fn encode_completion(
         LossOn::Completions => prompt.len(),
         LossOn::All => 0,
     };
+    if let Some(trace) = trace {
+        trace.ends.clone_from(&encoded.ends);
+        trace.text.clone_from(&text);
+        trace.roles = vec![
+            (0..prompt.len(), "prompt".to_owned()),
+            (prompt.len()..text.len(), "completion".to_owned()),
+        ];
+    }
     let answer = start..text.len();
     let mut labels = label(&encoded, std::slice::from_ref(&answer));
     let mut ids = encoded.ids;
@@ -132,6 +186,7 @@ fn encode_chat(
     chat: &Chat,
     tokenizer: &Tokenizer,
     loss_on: LossOn,
+    trace: Option<&mut Trace>,
 ) -> Result<EncodedRow, DataError> {
     if chat.messages.is_empty() || !chat.targets.contains(&true) && loss_on == LossOn::Completions {
         return Ok(None.into());
@@ -165,6 +220,16 @@ fn encode_chat(
     };
     // The template writes the special tokens itself.
     let encoded = tokenizer.encode(&full.text, Specials::Omit).map_err(tokenize_error)?;
+    if let Some(trace) = trace {
+        trace.ends.clone_from(&encoded.ends);
+        trace.text.clone_from(&full.text);
+        let places = conversation.whole_places(&full.text);
+        for (index, message) in chat.messages.iter().enumerate() {
+            let role = message["role"].as_str().unwrap_or_default();
+            let texts = places.iter().flat_map(|places| places.each(index));
+            trace.roles.extend(texts.map(|range| (range.clone(), role.to_owned())));
+        }
+    }
     let labels = label(&encoded, &spans);
     let mut row = TokenRow {
         ids: encoded.ids,
@@ -289,8 +354,7 @@ fn check_tokens(
             })
             .collect::<Result<_, _>>()?,
     };
-    let is_learnt = labels.iter().skip(1).any(|label| *label != NO_TARGET);
-    Ok(is_learnt.then_some(TokenRow {
+    Ok((ids.len() > 1).then_some(TokenRow {
         ids,
         labels,
         kind: RowKind::Whole,

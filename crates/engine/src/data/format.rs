@@ -1,6 +1,6 @@
 //! From rows to examples: the formats, and how one is recognised.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -26,6 +26,8 @@ pub(super) struct RowParser<'a> {
     recognised: Option<DataFormat>,
     /// Columns that nothing read, with the number of rows that held something there.
     pub unread: BTreeMap<String, u64>,
+    /// Columns that are read.
+    read: BTreeSet<String>,
 }
 
 /// What the rows of a file are, by its first one; `None` where it has none.
@@ -53,7 +55,18 @@ impl<'a> RowParser<'a> {
             has_chat_template,
             recognised: None,
             unread: BTreeMap::new(),
+            read: BTreeSet::new(),
         }
+    }
+
+    /// The format of the file, once its first row is read.
+    pub(super) fn recognised_as(&self) -> Option<String> {
+        self.recognised.map(|format| name_of(format).to_owned())
+    }
+
+    /// The columns of the file that are read, once its first row is.
+    pub(super) fn read_columns(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.read)
     }
 
     /// The example in a row.
@@ -67,7 +80,12 @@ impl<'a> RowParser<'a> {
         let mut columns = Columns::new(location, self.renames, values);
         let format = match self.recognised {
             Some(format) => format,
-            None => *self.recognised.insert(self.recognise(location, &columns)?),
+            None => {
+                let format = self.recognise(location, &columns)?;
+                let known = columns_of(format).iter().filter(|key| columns.has(key));
+                self.read = known.map(|key| columns.name(key).to_owned()).collect();
+                *self.recognised.insert(format)
+            }
         };
         if format != DataFormat::Tokenized {
             columns.refuse_media()?;

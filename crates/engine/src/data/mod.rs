@@ -8,6 +8,7 @@
 //! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `unfinished`, `room`, `cache_limit`, `key`, `digest` |
+//! | rows for people to look at | `look` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
 
@@ -27,6 +28,7 @@ mod fits;
 mod format;
 mod grouping;
 mod key;
+mod look;
 mod messages;
 mod meter;
 mod mixture;
@@ -56,6 +58,7 @@ pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::recognise;
+pub use look::{LookAt, RowsSeen, RowsSummary, RowsWanted, SetSummary, ShownRow, ShownToken, look_at_rows};
 pub use notes::Said;
 pub use on_disk::{bring, on_disk};
 pub use prefetch::{Prefetch, PrefetchTimes};

@@ -102,6 +102,13 @@ impl SetNotes {
         }
     }
 
+    /// Answers that end in a token at which generation stops, and all answers.
+    pub(super) fn stops_learnt(&self) -> (u64, u64) {
+        let stops = &self.stops;
+        let chosen = stops.next_turn.values().chain(stops.appended.values()).sum::<u64>();
+        (stops.written + chosen, stops.written + chosen + stops.nothing)
+    }
+
     /// Rows that were left out for a reason that is told.
     pub(super) fn refused_rows(&self) -> u64 {
         self.refused.values().map(|refused| refused.rows).sum()
@@ -129,9 +136,7 @@ impl SetNotes {
             rows: *rows,
             said: *said,
         });
-        let stops = &self.stops;
-        let answers =
-            stops.written + stops.nothing + stops.next_turn.values().chain(stops.appended.values()).sum::<u64>();
+        let (stops, (_, answers)) = (&self.stops, self.stops_learnt());
         let ends = [(&stops.next_turn, true), (&stops.appended, false)];
         let ends = ends.into_iter().flat_map(|(tokens, is_next_turn)| {
             tokens.iter().map(move |(token, count)| DataWarning::StopChosen {

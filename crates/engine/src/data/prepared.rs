@@ -100,12 +100,7 @@ impl PreparedData {
     ) -> Result<Self, DataError> {
         check(settings)?;
         let settings = &on_disk(settings)?;
-        let vocabulary = match (vocabulary, &settings.chat_template) {
-            (Vocabulary::Tokenizer(tokenizer), Some(path)) => {
-                Vocabulary::Tokenizer(tokenizer.with_chat_template(path)?)
-            }
-            _ => vocabulary.clone(),
-        };
+        let vocabulary = with_template(vocabulary, settings)?;
         let mut general = Vec::new();
         if vocabulary
             .tokenizer()
@@ -134,7 +129,11 @@ impl PreparedData {
         }
         // A cache that cannot be written is told once.
         general.dedup();
-        general.extend(note_warnings(&tables, &vocabulary));
+        let noted = tables.iter().map(|tables| {
+            let rows = [&tables.train, &tables.held_out].map(|table| table.extent().counts.read);
+            (&tables.notes, rows)
+        });
+        general.extend(note_warnings(noted, &vocabulary));
         let uncut = Uncut {
             tables,
             weights: (!sets.is_empty()).then(|| sets.iter().map(|set| set.weight).collect()),
@@ -244,8 +243,16 @@ impl Uncut {
     }
 }
 
+/// The vocabulary with the chat template that the settings name.
+pub(super) fn with_template(vocabulary: &Vocabulary, settings: &DataSettings) -> Result<Vocabulary, DataError> {
+    Ok(match (vocabulary, &settings.chat_template) {
+        (Vocabulary::Tokenizer(tokenizer), Some(path)) => Vocabulary::Tokenizer(tokenizer.with_chat_template(path)?),
+        _ => vocabulary.clone(),
+    })
+}
+
 /// The settings of each set of a mixture by itself, or those that there are. Held-out files go with the first.
-fn by_set(settings: &DataSettings) -> Vec<DataSettings> {
+pub(super) fn by_set(settings: &DataSettings) -> Vec<DataSettings> {
     let sets = settings.train.sets();
     if sets.is_empty() {
         return vec![settings.clone()];
@@ -261,7 +268,7 @@ fn by_set(settings: &DataSettings) -> Vec<DataSettings> {
     sets.iter().enumerate().map(of_set).collect()
 }
 
-fn check(settings: &DataSettings) -> Result<(), DataError> {
+pub(super) fn check(settings: &DataSettings) -> Result<(), DataError> {
     if settings.train.is_empty() {
         return Err(DataError::NoTrainingFile);
     }
@@ -354,8 +361,11 @@ fn is_told(warnings: &[DataWarning], one: &DataWarning) -> bool {
         .any(|told| std::mem::discriminant(told) == std::mem::discriminant(one))
 }
 
-/// What is to be told of rows, whatever the sequence length.
-fn note_warnings(tables: &[Tables], vocabulary: &Vocabulary) -> Vec<DataWarning> {
+/// What is to be told of rows, whatever the sequence length; with the notes come the rows of both sets.
+pub(super) fn note_warnings<'a>(
+    notes: impl IntoIterator<Item = (&'a Notes, [u64; 2])>,
+    vocabulary: &Vocabulary,
+) -> Vec<DataWarning> {
     let text_of = |token: u32| {
         let decoded = vocabulary
             .tokenizer()
@@ -364,12 +374,12 @@ fn note_warnings(tables: &[Tables], vocabulary: &Vocabulary) -> Vec<DataWarning>
     };
     let mut unread: BTreeMap<String, u64> = BTreeMap::new();
     let mut warnings = Vec::new();
-    for Tables { train, held_out, notes } in tables {
-        for (set, notes, table) in [
-            ("training", &notes.train, train),
-            ("held-out", &notes.held_out, held_out),
-        ] {
-            let told = notes.warnings(set, table.extent().counts.read, &text_of);
+    for (notes, rows) in notes {
+        for ((set, notes), rows) in [("training", &notes.train), ("held-out", &notes.held_out)]
+            .into_iter()
+            .zip(rows)
+        {
+            let told = notes.warnings(set, rows, &text_of);
             // What holds of both sets is told of the first; rows that are left out are counted in each.
             for one in told {
                 if one.counts_rows() || !(set == "held-out" && is_told(&warnings, &one)) {

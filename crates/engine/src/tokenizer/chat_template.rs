@@ -159,6 +159,11 @@ impl ChatTemplate {
         self
     }
 
+    /// The file that it comes from.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
     /// Whether the template of chats marks what the model generates.
     pub fn marks_answers(&self) -> bool {
         self.marked.iter().any(|marked| marked == DEFAULT)

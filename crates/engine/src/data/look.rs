@@ -1,0 +1,480 @@
+//! Rows as they are trained: each token with its text, whose message it is of and whether it is learnt; what is left out or cut,
+//! and why.
+//!
+//! Rows go the way that training takes them, without the cache: the first ones of a large file are there at once.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::encode::{EncodedRow, Trace, encode, encode_traced};
+use super::example::Example;
+use super::format::RowParser;
+use super::meter::{Meter, bytes_of};
+use super::notes::Notes;
+use super::on_disk::on_disk;
+use super::order::Permutation;
+use super::prepared::{by_set, check, note_warnings, with_template};
+use super::progress;
+use super::readers::{count_rows, read_rows};
+use super::split::HeldOutRows;
+use super::tokens::{NO_TARGET, RowKind, TokenRow};
+use super::{DataError, DataWarning, RowLocation, Vocabulary};
+use crate::hub::ModelFiles;
+use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
+
+/// Rows that are tokenised at once.
+const ROWS_AT_ONCE: usize = 1024;
+/// Tokens that are shown in all.
+const MOST_TOKENS: usize = 100_000;
+/// Bytes of files up to which their rows are counted, to know which are held out, though only the first are looked at.
+const COUNTED_BYTES: u64 = 64 << 20;
+
+/// Which rows to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowsWanted {
+    /// The first ones of the training files; nothing behind them is read.
+    First,
+    /// The row of this number, from 1, counted through the training files and then the held-out ones.
+    Number(u64),
+    /// Those with the most tokens.
+    Longest,
+    /// Drawn from all, by a seed.
+    Random(u64),
+    /// The first ones that are cut or split.
+    Cut,
+    /// The first ones that are left out, or have nothing to learn within the sequence length.
+    WithoutTargets,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LookAt {
+    pub wanted: RowsWanted,
+    pub most: usize,
+    /// Held-out rows alone.
+    pub held_out: bool,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RowsSeen {
+    pub rows: Vec<ShownRow>,
+    pub summary: RowsSummary,
+    /// What users should know, one line each.
+    pub warnings: Vec<DataWarning>,
+}
+
+/// One row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ShownRow {
+    /// From 1, counted through the files.
+    pub number: u64,
+    /// File and line.
+    pub location: String,
+    /// `training` or `held-out`; `None` where a part is held out that is not known yet.
+    pub set: Option<String>,
+    pub tokens: Vec<ShownToken>,
+    /// Tokens behind these, which are too many to be shown.
+    pub hidden: usize,
+    /// Tokens that are trained on: less than there are where the row is cut.
+    pub kept: usize,
+    /// Whether it is running text, which is split rather than cut.
+    pub is_running: bool,
+    /// Why it is left out.
+    pub left_out: Option<String>,
+}
+
+/// One token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownToken {
+    pub id: u32,
+    pub text: String,
+    /// Whether its loss counts.
+    pub target: bool,
+    /// Of the message that it is of; `None` for what a template writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// All rows that were looked at, in numbers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RowsSummary {
+    pub training: SetSummary,
+    pub held_out: SetSummary,
+    /// Whether these are all rows.
+    pub is_whole: bool,
+    pub sequence_length: usize,
+    /// Formats of the files.
+    pub formats: BTreeSet<String>,
+    /// Where the chat template comes from; `None` where no row needs one.
+    pub chat_template: Option<String>,
+    /// Whether it marks answers itself.
+    pub marks_answers: bool,
+    pub columns: BTreeSet<String>,
+    /// Columns that nothing reads, with the number of rows that hold something there.
+    pub unread_columns: Vec<(String, u64)>,
+    /// Answers that end in a token at which generation stops, and all answers; of chats.
+    pub stops: (u64, u64),
+}
+
+/// The rows of a set in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetSummary {
+    pub rows: u64,
+    /// Rows with nothing to learn, or left out for a reason.
+    pub left_out: u64,
+    pub cut: u64,
+    pub cut_tokens: u64,
+    /// Tokens that are trained on, and those of them whose loss counts.
+    pub tokens: u64,
+    pub target_tokens: u64,
+    pub longest: u64,
+}
+
+/// A row on its way.
+struct Met {
+    number: u64,
+    location: RowLocation,
+    example: Example,
+    is_held_out: Option<bool>,
+}
+
+/// Looks at the rows of a recipe.
+///
+/// # Errors
+/// See [`DataError`]; a row that cannot be read ends the looking.
+pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Result<RowsSeen, DataError> {
+    check(&recipe.data)?;
+    let settings = &on_disk(&recipe.data)?;
+    let vocabulary = with_template(&Vocabulary::open(files)?, settings)?;
+    let mut look = Look {
+        vocabulary: &vocabulary,
+        sequence_length: recipe.batch.sequence_length,
+        asked,
+        seen: 0,
+        kept: Vec::new(),
+        notes: Notes::default(),
+        summary: RowsSummary::default(),
+        uses_template: false,
+        waiting: Vec::new(),
+        loss_on: settings.loss_on,
+        random: None,
+    };
+    look.summary.is_whole = true;
+    'sets: for settings in by_set(settings) {
+        for (files, is_held_out) in [
+            (settings.train.files().cloned().collect::<Vec<_>>(), false),
+            (settings.held_out.files().to_vec(), true),
+        ] {
+            if look
+                .read(&settings, &files, is_held_out, recipe.training.seed)?
+                .is_break()
+            {
+                look.summary.is_whole = false;
+                break 'sets;
+            }
+        }
+    }
+    look.finish()
+}
+
+/// The looking.
+struct Look<'a> {
+    vocabulary: &'a Vocabulary,
+    sequence_length: usize,
+    asked: LookAt,
+    /// Rows so far.
+    seen: u64,
+    /// Rows to show, with what they are chosen by.
+    kept: Vec<(u64, Met)>,
+    notes: Notes,
+    summary: RowsSummary,
+    uses_template: bool,
+    waiting: Vec<Met>,
+    loss_on: peft_tune_core::recipe::LossOn,
+    random: Option<Permutation>,
+}
+
+impl Look<'_> {
+    fn read(
+        &mut self,
+        settings: &DataSettings,
+        files: &[PathBuf],
+        is_held_out: bool,
+        seed: u64,
+    ) -> Result<ControlFlow<()>, DataError> {
+        let has_template = self
+            .vocabulary
+            .tokenizer()
+            .is_some_and(|one| one.chat_template().is_some());
+        let limit = if is_held_out {
+            usize::MAX
+        } else {
+            settings.max_rows.unwrap_or(usize::MAX)
+        };
+        let chosen = match &settings.held_out {
+            HeldOut::Fraction(fraction) if !is_held_out => self.chosen(files, *fraction, seed, limit),
+            _ => Some(HeldOutRows::default()),
+        };
+        let mut count = 0;
+        for path in files {
+            if count >= limit {
+                break;
+            }
+            let mut parser = RowParser::new(settings.format, &settings.columns, has_template);
+            let mut ended = ControlFlow::Continue(());
+            read_rows(path, &Meter::default(), &mut |location, record| {
+                let example = parser.parse(&location, record)?;
+                progress::count();
+                self.seen += 1;
+                let is_held_out = match (is_held_out, &chosen) {
+                    (true, _) => Some(true),
+                    (false, Some(chosen)) => Some(chosen.contain(count)),
+                    (false, None) => None,
+                };
+                count += 1;
+                self.waiting.push(Met {
+                    number: self.seen,
+                    location,
+                    example,
+                    is_held_out,
+                });
+                ended = match self.is_enough() {
+                    true => ControlFlow::Break(()),
+                    false if count >= limit => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                };
+                if ended.is_break() || self.waiting.len() >= ROWS_AT_ONCE {
+                    self.take()?;
+                }
+                Ok(ended)
+            })?;
+            self.take()?;
+            self.summary.formats.extend(parser.recognised_as());
+            self.summary.columns.extend(parser.read_columns());
+            for (column, rows) in parser.unread {
+                *self.notes.unread.entry(column).or_default() += rows;
+            }
+            if self.is_enough() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The rows of a fraction that are held out; `None` where counting them would take long for a look at a few.
+    fn chosen(&self, files: &[PathBuf], fraction: f64, seed: u64, limit: usize) -> Option<HeldOutRows> {
+        let is_quick = matches!(self.asked.wanted, RowsWanted::First | RowsWanted::Number(_));
+        if is_quick && !self.asked.held_out && bytes_of(files.iter()) > COUNTED_BYTES {
+            return None;
+        }
+        Some(HeldOutRows::new(count_rows(files, &[], limit), fraction, seed))
+    }
+
+    /// Whether what is asked for was met.
+    fn is_enough(&self) -> bool {
+        let counted = |met: &&Met| !self.asked.held_out || met.is_held_out == Some(true);
+        match self.asked.wanted {
+            RowsWanted::First => self.kept.len() + self.waiting.iter().filter(counted).count() >= self.asked.most,
+            RowsWanted::Number(number) => self.seen >= number,
+            _ => false,
+        }
+    }
+
+    /// Tokenises what waits, counts it, and keeps what may be shown.
+    fn take(&mut self) -> Result<(), DataError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let (vocabulary, loss_on) = (self.vocabulary, self.loss_on);
+        let encoded: Vec<Result<EncodedRow, DataError>> = waiting
+            .par_iter()
+            .map(|met| {
+                progress::count();
+                encode(&met.location, &met.example, vocabulary, loss_on)
+            })
+            .collect();
+        for (met, encoded) in waiting.into_iter().zip(encoded) {
+            let EncodedRow { row, notes } = encoded?;
+            self.uses_template |= matches!(met.example, Example::Chat(_));
+            let of_set = match met.is_held_out {
+                Some(true) => (&mut self.summary.held_out, &mut self.notes.held_out),
+                _ => (&mut self.summary.training, &mut self.notes.train),
+            };
+            of_set.1.add(&met.location, notes);
+            let is_cut = of_set.0.add(row.as_ref(), self.sequence_length);
+            let tokens = row.as_ref().map_or(0, |row| row.ids.len()) as u64;
+            let is_learnt = row.is_some_and(|row| learnt(&row, self.sequence_length) > 0);
+            self.offer(met, tokens, is_cut, is_learnt);
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, met: Met, tokens: u64, is_cut: bool, is_learnt: bool) {
+        if self.asked.held_out && met.is_held_out != Some(true) {
+            return;
+        }
+        let most = self.asked.most;
+        let has_room = self.kept.len() < most;
+        match self.asked.wanted {
+            RowsWanted::Number(number) if met.number == number => self.kept.push((0, met)),
+            RowsWanted::First if has_room => self.kept.push((0, met)),
+            RowsWanted::Cut if has_room && is_cut => self.kept.push((0, met)),
+            RowsWanted::WithoutTargets if has_room && !is_learnt => self.kept.push((0, met)),
+            RowsWanted::Longest => self.keep_greatest(tokens, met),
+            RowsWanted::Random(seed) => {
+                // Each row draws a number, whatever comes behind it: the greatest are shown.
+                let order = self.random.get_or_insert_with(|| Permutation::new(seed, 0, 1 << 30));
+                let drawn = order.at((met.number % (1 << 30)) as usize) as u64;
+                self.keep_greatest(drawn, met);
+            }
+            _ => {}
+        }
+    }
+
+    fn keep_greatest(&mut self, key: u64, met: Met) {
+        let most = self.asked.most;
+        let at = self.kept.partition_point(|(other, _)| *other >= key);
+        if at < most {
+            self.kept.insert(at, (key, met));
+            self.kept.truncate(most);
+        }
+    }
+
+    fn finish(mut self) -> Result<RowsSeen, DataError> {
+        let (mut rows, mut room) = (Vec::new(), MOST_TOKENS);
+        for (_, met) in std::mem::take(&mut self.kept) {
+            let mut row = self.shown(met)?;
+            row.hidden = row.tokens.len().saturating_sub(room);
+            row.tokens.truncate(room);
+            room -= row.tokens.len();
+            rows.push(row);
+        }
+        let mut summary = self.summary;
+        summary.sequence_length = self.sequence_length;
+        let template = self
+            .vocabulary
+            .tokenizer()
+            .and_then(|tokenizer| tokenizer.chat_template());
+        if let Some(template) = template.filter(|_| self.uses_template) {
+            summary.chat_template = Some(template.origin().to_owned());
+            summary.marks_answers = template.marks_answers();
+        }
+        summary.unread_columns = self.notes.unread.clone().into_iter().collect();
+        summary.stops = self.notes.train.stops_learnt();
+        let counts = [summary.training.rows, summary.held_out.rows];
+        let warnings = note_warnings([(&self.notes, counts)], self.vocabulary);
+        Ok(RowsSeen {
+            rows,
+            summary,
+            warnings,
+        })
+    }
+
+    fn shown(&self, met: Met) -> Result<ShownRow, DataError> {
+        let mut trace = Trace::default();
+        let encoded = encode_traced(&met.location, &met.example, (self.vocabulary, self.loss_on), &mut trace)?;
+        let set = met
+            .is_held_out
+            .map(|held_out| if held_out { "held-out" } else { "training" }.to_owned());
+        let refused = encoded.notes.refused.map(|reason| format!("its {reason}"));
+        let empty = || "there is nothing in it to learn".to_owned();
+        let Some(row) = encoded.row else {
+            return Ok(ShownRow {
+                number: met.number,
+                location: met.location.to_string(),
+                set,
+                tokens: Vec::new(),
+                hidden: 0,
+                kept: 0,
+                is_running: false,
+                left_out: Some(refused.unwrap_or_else(empty)),
+            });
+        };
+        let is_running = row.kind == RowKind::Running;
+        let kept = if is_running {
+            row.ids.len()
+        } else {
+            row.ids.len().min(self.sequence_length)
+        };
+        let left_out = match (learnt(&row, self.sequence_length), learnt(&row, usize::MAX)) {
+            (1.., _) => None,
+            (0, 0) => Some(empty()),
+            (0, _) => Some(format!("what it teaches begins behind {} tokens", self.sequence_length)),
+        };
+        Ok(ShownRow {
+            number: met.number,
+            location: met.location.to_string(),
+            set,
+            tokens: self.tokens(&row, &trace),
+            hidden: 0,
+            kept,
+            is_running,
+            left_out,
+        })
+    }
+
+    fn tokens(&self, row: &TokenRow, trace: &Trace) -> Vec<ShownToken> {
+        let decode = |id: u32| {
+            let tokenizer = self.vocabulary.tokenizer();
+            tokenizer
+                .and_then(|tokenizer| tokenizer.decode(&[id], false).ok())
+                .unwrap_or_default()
+        };
+        let mut before = 0;
+        let mut tokens = Vec::with_capacity(row.ids.len());
+        for (at, (id, label)) in row.ids.iter().zip(&row.labels).enumerate() {
+            let end = trace.ends.get(at).copied();
+            let written = end
+                .and_then(|end| trace.text.get(before..end))
+                .filter(|text| !text.is_empty());
+            let role = end.filter(|end| *end > 0).and_then(|end| trace.role_at(end - 1));
+            tokens.push(ShownToken {
+                id: *id,
+                text: written.map_or_else(|| decode(*id), str::to_owned),
+                // The first token of a row is what the others follow.
+                target: at > 0 && *label != NO_TARGET,
+                role: role.map(str::to_owned),
+            });
+            before = end.unwrap_or(before).max(before);
+        }
+        tokens
+    }
+}
+
+impl SetSummary {
+    /// Counts a row; whether it is cut.
+    fn add(&mut self, row: Option<&TokenRow>, sequence_length: usize) -> bool {
+        self.rows += 1;
+        let targets = row.map_or(0, |row| learnt(row, sequence_length));
+        let Some(row) = row.filter(|_| targets > 0) else {
+            self.left_out += 1;
+            return false;
+        };
+        let is_longer = row.ids.len() > sequence_length;
+        let is_cut = is_longer && row.kind == RowKind::Whole;
+        let kept = if is_cut { sequence_length } else { row.ids.len() };
+        self.cut += u64::from(is_cut);
+        self.cut_tokens += (row.ids.len() - kept) as u64;
+        self.tokens += kept as u64;
+        self.target_tokens += targets as u64;
+        self.longest = self.longest.max(row.ids.len() as u64);
+        is_longer
+    }
+}
+
+/// Targets of a row that are trained on.
+fn learnt(row: &TokenRow, sequence_length: usize) -> usize {
+    let kept = match row.kind {
+        RowKind::Running => row.labels.len(),
+        RowKind::Whole => row.labels.len().min(sequence_length),
+    };
+    row.labels[..kept]
+        .iter()
+        .skip(1)
+        .filter(|label| **label != NO_TARGET)
+        .count()
+}

@@ -1,0 +1,144 @@
+//! Rows as they are trained, for people: as text and as a web page.
+
+mod page;
+mod text;
+
+pub use page::rows_page;
+use text::summary_lines;
+pub use text::{RowsStyle, rows_text, summary_line};
+
+use peft_tune_engine::data::{ShownRow, ShownToken};
+
+/// Tokens that stand behind one another, are of the same message and are all learnt or all not.
+struct Run<'a> {
+    /// Place of the first token in the row, from 0.
+    at: usize,
+    role: &'a str,
+    is_target: bool,
+    /// Whether they lie behind the sequence length.
+    is_cut: bool,
+    tokens: &'a [ShownToken],
+}
+
+/// What is of no message.
+const TEMPLATE: &str = "template";
+
+/// The runs of a row. `has_roles` says whether the row is made of messages or parts at all.
+fn runs(row: &ShownRow) -> Vec<Run<'_>> {
+    let has_roles = row.tokens.iter().any(|token| token.role.is_some());
+    let role = |token: &'_ ShownToken| match (&token.role, has_roles) {
+        (Some(role), _) => role.clone(),
+        (None, true) => TEMPLATE.to_owned(),
+        (None, false) => "text".to_owned(),
+    };
+    let kind = |at: usize| (role(&row.tokens[at]), row.tokens[at].target, at >= row.kept);
+    let mut runs = Vec::new();
+    let mut start = 0;
+    for end in 1..=row.tokens.len() {
+        if end == row.tokens.len() || kind(end) != kind(start) {
+            let tokens = &row.tokens[start..end];
+            let role = match (tokens[0].role.as_deref(), has_roles) {
+                (Some(role), _) => role,
+                (None, true) => TEMPLATE,
+                (None, false) => "text",
+            };
+            runs.push(Run {
+                at: start,
+                role,
+                is_target: tokens[0].target,
+                is_cut: start >= row.kept,
+                tokens,
+            });
+            start = end;
+        }
+    }
+    runs
+}
+
+/// A token's text with line ends and tabs that can be seen; other control characters as their code.
+fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => out.push('⏎'),
+            '\t' => out.push('⇥'),
+            '\r' => out.push('␍'),
+            other if other.is_control() => out.push_str(&format!("\\u{{{:x}}}", u32::from(other))),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// The head of a row: where it stands, how long it is, and what became of it.
+fn head(row: &ShownRow) -> String {
+    let (tokens, kept) = (row.tokens.len() + row.hidden, row.kept);
+    let targets = row.tokens.iter().take(kept).filter(|token| token.target).count();
+    let mut parts = vec![format!("row {}", row.number), row.location.clone()];
+    parts.extend(row.set.clone());
+    match &row.left_out {
+        Some(reason) => parts.push(format!("left out: {reason}")),
+        None if row.is_running => parts.push(format!("{tokens} tokens of running text, all learnt")),
+        None => parts.push(format!("{tokens} tokens, {targets} learnt")),
+    }
+    if kept < tokens && !row.is_running {
+        parts.push(format!("cut behind {kept}: {} lost", tokens - kept));
+    }
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::report) fn row() -> ShownRow {
+        let token = |id, text: &str, target, role: Option<&str>| ShownToken {
+            id,
+            text: text.to_owned(),
+            target,
+            role: role.map(str::to_owned),
+        };
+        ShownRow {
+            number: 3,
+            location: "train.jsonl line 3".to_owned(),
+            set: Some("training".to_owned()),
+            tokens: vec![
+                token(1, "<|im_start|>", false, None),
+                token(9, "user\n", false, None),
+                token(7, "Why?", false, Some("user")),
+                token(2, "<|im_end|>", false, None),
+                token(5, "So", true, Some("assistant")),
+                token(6, ".", true, Some("assistant")),
+                token(2, "<|im_end|>", true, None),
+            ],
+            hidden: 0,
+            kept: 6,
+            is_running: false,
+            left_out: None,
+        }
+    }
+
+    #[test]
+    fn runs_are_of_one_message_and_one_kind() {
+        let row = row();
+        let runs = runs(&row);
+        let told: Vec<(usize, &str, bool, bool, usize)> = runs
+            .iter()
+            .map(|run| (run.at, run.role, run.is_target, run.is_cut, run.tokens.len()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (0, "template", false, false, 2),
+                (2, "user", false, false, 1),
+                (3, "template", false, false, 1),
+                (4, "assistant", true, false, 2),
+                (6, "template", true, true, 1),
+            ]
+        );
+        assert_eq!(
+            head(&row),
+            "row 3 · train.jsonl line 3 · training · 7 tokens, 2 learnt · cut behind 6: 1 lost"
+        );
+    }
+}
