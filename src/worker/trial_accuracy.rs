@@ -132,10 +132,6 @@ impl TrialRun<'_> {
     fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
         let mut recipe = self.recipe.in_fp32();
         recipe.batch.sharding = Sharding::None;
-        if let Some(adapter) = &mut recipe.adapter {
-            // The values are copied from the trained model.
-            adapter.adapter_init = None;
-        }
         let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, trainer.base().device())?;
         let mut reference = Trainer::new(Arc::new(base), &recipe, 1)?;
         LossKept::measure(trainer, &mut reference, held_out)

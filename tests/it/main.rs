@@ -173,6 +173,8 @@ mod store;
 
 /// Text from a model, and adapters merged into one.
 mod generate;
+/// Models whose LM head is the embedding: adapters on either end, and files with another one.
+mod tied_embeddings;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
 /// Studies in experiment trackers.

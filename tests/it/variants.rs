@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune_core::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
+use peft_tune_core::recipe::{AdapterInit, AdapterSettings, OptimizerKind, Precision, Recipe, ScheduleKind};
 use peft_tune_engine::{BaseModel, Trainer};
 
 use crate::golden::{
@@ -157,6 +157,58 @@ fn a_fresh_adapter_of_principal_components_trains_as_pefts() {
     recipe.adapter.as_mut().unwrap().adapter_init = saved;
     let mut loaded = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
     assert_close(&losses(&mut loaded, &batch, 20), &expected("pissa"), F32, "loaded");
+}
+
+/// A recipe whose scaling is another than that of the adapter that it starts from.
+fn at_another_scaling(change: impl FnOnce(&mut AdapterSettings)) -> Recipe {
+    let mut recipe = recipe(&folder("ref_llama/adapter_init"));
+    change(recipe.adapter.as_mut().unwrap());
+    recipe
+}
+
+#[test]
+fn an_adapter_to_start_from_is_the_same_at_another_scaling() {
+    let batch = whole_batch("ref_llama");
+    let loss = numbers(&json(&folder("ref_llama/ref.json"))["losses_f64"])[0];
+    type Change = fn(&mut AdapterSettings);
+    let changes: [Change; 4] = [
+        |adapter| adapter.alpha = 64.0,
+        |adapter| adapter.alpha = 3.0,
+        |adapter| adapter.rslora = true,
+        |adapter| adapter.alpha_pattern = BTreeMap::from([("q_proj".to_owned(), 3.0)]),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let recipe = at_another_scaling(change);
+        let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 1).unwrap();
+        assert_close(
+            &[trainer.evaluate(&batch).unwrap().loss],
+            &[loss],
+            F32,
+            &format!("change {index}"),
+        );
+        let settings = &trainer.adapter_plan().unwrap().settings;
+        assert_eq!(settings.alpha, recipe.adapter.unwrap().alpha);
+    }
+    let variants: [(&str, Change); 4] = [
+        ("lora_bias", |adapter| adapter.alpha = 5.0),
+        ("rslora_dora", |adapter| adapter.rslora = false),
+        ("rank_pattern", |adapter| adapter.alpha_pattern.clear()),
+        ("pissa", |adapter| adapter.alpha *= 4.0),
+    ];
+    for (variant, change) in variants {
+        let mut recipe = recipe(&folder("ref_variants").join(variant));
+        change(recipe.adapter.as_mut().unwrap());
+        let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 1).unwrap();
+        let actual = trainer.evaluate(&batch).unwrap().loss;
+        assert_close(&[actual], &expected(variant)[..1], F32, variant);
+    }
+    let none = at_another_scaling(|adapter| adapter.alpha = 0.0);
+    let error = Trainer::new(base("ref_llama", Precision::Fp32), &none, 1).err();
+    let message = error.unwrap().to_string();
+    assert!(
+        message.contains("alpha 0 for `model.layers.0.") && message.contains("ref_llama/adapter_init"),
+        "{message}"
+    );
 }
 
 fn assert_training(variant: &str, change: impl FnOnce(&mut Recipe)) {

@@ -196,6 +196,26 @@ fn the_initial_adapter_is_found_from_the_recipes_folder() {
 }
 
 #[test]
+fn another_scaling_than_that_of_the_initial_adapter_is_said() {
+    let expected = numbers(&json(&folder("ref_llama/ref.json"))["losses_f64"]);
+    for (alpha, is_said) in [(16, false), (64, true)] {
+        let adapter = format!(
+            "{{rank: 8, alpha: {alpha}, adapter_init: {:?}}}",
+            folder("ref_llama/adapter_init")
+        );
+        let place = Workplace::new(&[
+            ("adapter", adapter.as_str()),
+            ("training", "{length: {steps: 1}, shuffle: false}"),
+        ]);
+        let said = place.refused(0, &["--output", "out"]);
+        let words = "adapter_config.json has a scaling of 2 for `model.layers.0.";
+        assert_eq!(said.contains(words), is_said, "{said}");
+        let lines = place.train(&["--output", "again"]);
+        assert_close(&column(&lines, "step", "loss"), &expected[..1], 1e-5, "loss");
+    }
+}
+
+#[test]
 fn masked_labels_of_tokenised_rows_count_as_such() {
     let place = Workplace::new(&[("training", "{length: {steps: 1}, shuffle: false}")]);
     let rows: String = documents("ref_llama", "input_ids", "labels")

@@ -328,6 +328,14 @@ impl Architecture {
         format!("model.layers.{index}")
     }
 
+    /// The same model with an LM head of its own.
+    pub fn with_own_head(&self) -> Self {
+        Self {
+            tied_embeddings: false,
+            ..self.clone()
+        }
+    }
+
     /// The name that transformers and PEFT have for the module or tensor `name` of the language model.
     pub fn name_in_whole_model(&self, name: &str) -> String {
         name_within(self.within, name)

@@ -5,7 +5,7 @@
 //! their lora_a in one contiguous block: (r_q + r_k + r_v, in) is one product. It also makes LoRA+'s two learning
 //! rates two ranges.
 
-use crate::architecture::name_within;
+use crate::architecture::{EMBEDDING, LM_HEAD, name_within};
 use crate::recipe::{AdapterInit, AdapterSettings};
 
 use super::error::PlanError;
@@ -45,6 +45,17 @@ pub struct AdapterPlan {
     /// In the order of the base model's linears.
     pub linears: Vec<AdaptedLinear>,
     pub whole: Vec<WholeParameter>,
+    /// Whether the LM head is the embedding.
+    pub tied_embeddings: bool,
+}
+
+/// PEFT's names of both ends of an embedding that trains whole and is the LM head too: one parameter, of which PEFT writes and reads
+/// two tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TiedEnds {
+    /// That of the parameter's slot.
+    pub embedding: String,
+    pub head: String,
 }
 
 /// Indices into a [`ParameterLayout`] of one adapted linear.
@@ -107,6 +118,16 @@ impl AdapterPlan {
             within: base.within,
             linears,
             whole,
+            tied_embeddings: base.tied_embeddings,
+        })
+    }
+
+    /// Both ends of the embedding, where it trains whole and is the LM head too.
+    pub fn tied_ends(&self) -> Option<TiedEnds> {
+        let is_embedding = |whole: &&WholeParameter| self.tied_embeddings && whole.base_name == EMBEDDING;
+        self.whole.iter().find(is_embedding).map(|embedding| TiedEnds {
+            embedding: embedding.name.clone(),
+            head: format!("{PREFIX}{}", name_within(self.within, LM_HEAD)),
         })
     }
 
@@ -396,6 +417,39 @@ mod tests {
             "layers.1.input_layernorm.weight",
         ];
         assert_eq!(names, expected.map(|name| format!("base_model.model.model.{name}")));
+    }
+
+    #[test]
+    fn either_end_of_tied_embeddings_means_both() {
+        let plan = |name: &str, tied_embeddings| {
+            let mut base = tiny();
+            base.tied_embeddings = tied_embeddings;
+            base.others.push(super::super::ParameterShape {
+                name: EMBEDDING.to_owned(),
+                shape: vec![16, 8],
+            });
+            let settings = AdapterSettings {
+                modules_to_save: vec![name.to_owned()],
+                ..settings()
+            };
+            AdapterPlan::new(&settings, &base)
+        };
+        for name in [
+            "embed_tokens",
+            "model.embed_tokens",
+            "model.language_model.embed_tokens",
+            "lm_head",
+        ] {
+            let plan = plan(name, true).unwrap();
+            let ends = plan.tied_ends().unwrap();
+            assert_eq!(plan.whole.len(), 1, "{name}");
+            assert_eq!(ends.embedding, plan.whole[0].name);
+            assert_eq!(ends.embedding, "base_model.model.model.embed_tokens.weight");
+            assert_eq!(ends.head, "base_model.model.lm_head.weight");
+        }
+        assert!(plan("lm_head", false).is_err());
+        assert_eq!(plan("embed_tokens", false).unwrap().tied_ends(), None);
+        assert_eq!(plan("layernorm", true).unwrap().tied_ends(), None);
     }
 
     #[test]

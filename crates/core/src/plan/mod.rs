@@ -24,7 +24,7 @@ mod target;
 mod update_parts;
 mod whole;
 
-pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots};
+pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnds};
 pub use error::PlanError;
 pub use logits::{STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};

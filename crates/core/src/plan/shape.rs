@@ -58,6 +58,8 @@ pub struct BaseShape {
     pub others: Vec<ParameterShape>,
     /// Whether PEFT takes `gate_proj`, `up_proj` and `down_proj` for the experts of a layer.
     pub modules_are_experts: bool,
+    /// Whether the LM head is the embedding.
+    pub tied_embeddings: bool,
 }
 
 impl BaseShape {
@@ -100,6 +102,7 @@ impl BaseShape {
                 .experts
                 .as_ref()
                 .is_some_and(|experts| experts.names.modules_are_experts),
+            tied_embeddings: architecture.tied_embeddings,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Parameters of the base model that train beside the adapters: biases and `modules_to_save`.
 
-use crate::architecture::name_within;
+use crate::architecture::{EMBEDDING, LM_HEAD, name_alone, name_within};
 use crate::recipe::{AdapterBias, AdapterSettings};
 
 use super::adapter::AdaptedLinear;
@@ -50,7 +50,7 @@ pub(super) fn biases(settings: &AdapterSettings, base: &BaseShape, linears: &[Ad
 }
 
 /// The parameters of the modules that `modules_to_save` names. PEFT compares the plain end of the module name, so that
-/// `norm` also takes `model.layers.0.input_layernorm`.
+/// `norm` also takes `model.layers.0.input_layernorm`. Where the LM head is the embedding, either name means both.
 pub(super) fn modules_to_save(
     settings: &AdapterSettings,
     base: &BaseShape,
@@ -69,7 +69,7 @@ pub(super) fn modules_to_save(
                 name: taken.linear.name.clone(),
             });
         }
-        if !candidates.iter().any(|parameter| module(parameter).ends_with(wanted)) {
+        if !candidates.iter().any(|parameter| is_named(parameter, wanted, base)) {
             let modules: Vec<_> = candidates.iter().map(module).collect();
             return Err(PlanError::UnknownModule {
                 name: wanted.clone(),
@@ -78,10 +78,20 @@ pub(super) fn modules_to_save(
         }
     }
     let is_wanted = |parameter: &WholeParameter| {
-        let module = module(parameter);
-        settings.modules_to_save.iter().any(|wanted| module.ends_with(wanted))
+        let mut names = settings.modules_to_save.iter();
+        names.any(|wanted| is_named(parameter, wanted, base))
     };
     Ok(candidates.into_iter().filter(is_wanted).collect())
+}
+
+/// Whether `wanted` names the module of a parameter. PEFT's own files may have the whole name within a multimodal model.
+fn is_named(parameter: &WholeParameter, wanted: &str, base: &BaseShape) -> bool {
+    let wanted = name_alone(wanted);
+    let is_in = |tensor: &str| {
+        let module = tensor.rsplit_once('.').map_or(tensor, |(module, _)| module);
+        module.ends_with(&wanted)
+    };
+    is_in(&parameter.base_name) || (base.tied_embeddings && parameter.base_name == EMBEDDING && is_in(LM_HEAD))
 }
 
 /// Every parameter of the base model as one that could be saved whole.

@@ -32,6 +32,9 @@ const UNSUPPORTED: &[&str] = &[
 pub struct PeftConfig {
     /// Where the base model was, if the file says so.
     pub base_model: Option<String>,
+    /// Whether embedding and LM head are one parameter, where the base model has them tied (`ensure_weight_tying`). Without it PEFT
+    /// trains and loads each end for itself.
+    pub ties_embeddings: bool,
     pub settings: AdapterSettings,
 }
 
@@ -59,7 +62,7 @@ impl PeftConfig {
                 AdapterBias::All => "all",
             },
             "corda_config": null,
-            "ensure_weight_tying": false,
+            "ensure_weight_tying": self.ties_embeddings,
             "eva_config": null,
             "exclude_modules": null,
             "fan_in_fan_out": false,
@@ -143,7 +146,11 @@ impl PeftConfig {
             .get("base_model_name_or_path")
             .and_then(Value::as_str)
             .map(str::to_owned);
-        Ok(Self { base_model, settings })
+        Ok(Self {
+            base_model,
+            ties_embeddings: fields.or("ensure_weight_tying", "true or false", false, Value::as_bool)?,
+            settings,
+        })
     }
 }
 
@@ -408,6 +415,7 @@ mod tests {
     fn read(change: impl Fn(&mut Map<String, Value>)) -> Result<PeftConfig, AdapterError> {
         let config = PeftConfig {
             base_model: Some("base".into()),
+            ties_embeddings: false,
             settings: AdapterSettings::default(),
         };
         let mut map: Map<String, Value> = serde_json::from_str(&config.to_json(&adapted(&["a.q_proj"]), None)).unwrap();
@@ -441,6 +449,7 @@ mod tests {
         };
         let config = PeftConfig {
             base_model: None,
+            ties_embeddings: true,
             settings,
         };
         let text = config.to_json(&[], None);
@@ -455,6 +464,7 @@ mod tests {
     fn a_preset_is_written_as_endings_and_alpha_as_a_whole_number() {
         let config = PeftConfig {
             base_model: None,
+            ties_embeddings: false,
             settings: AdapterSettings::default(),
         };
         let text = config.to_json(
@@ -481,6 +491,7 @@ mod tests {
             };
             let config = PeftConfig {
                 base_model: None,
+                ties_embeddings: false,
                 settings,
             };
             let text = config.to_json(
@@ -521,6 +532,7 @@ mod tests {
             ("r", json!("8")),
             ("bias", json!(3)),
             ("lora_dropout", json!(1.5)),
+            ("ensure_weight_tying", json!("yes")),
         ] {
             let result = read(|map| {
                 map.insert(key.into(), value.clone());

@@ -48,6 +48,20 @@ pub enum AdapterError {
     )]
     ExtraTensor { path: PathBuf, name: String },
     #[error(
+        "`{embedding}` and `{head}` in {path} differ, and key `ensure_weight_tying` in its adapter_config.json is true: the base model \
+         has one parameter for both; set the key to false where each was trained for itself"
+    )]
+    EndsDiffer {
+        path: PathBuf,
+        embedding: String,
+        head: String,
+    },
+    #[error(
+        "alpha 0 for `{name}` leaves nothing of the adapter in {path}, whose scaling is {scaling}; set `alpha` (or its entry in \
+         `alpha_pattern`) to another number"
+    )]
+    NoScaling { path: PathBuf, name: String, scaling: f64 },
+    #[error(
         "the adapters `{name}` in {path} differ in shape from expert to expert or from layer to layer, or gate and up do; experts are \
          stacked, which takes one rank for all of them"
     )]

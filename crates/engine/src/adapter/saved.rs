@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::Parameters;
 use crate::checkpoint::header;
-use peft_tune_core::architecture::name_alone;
+use peft_tune_core::architecture::{Architecture, EMBEDDING, LM_HEAD, name_alone};
 use peft_tune_core::bounded;
 use peft_tune_core::recipe::AdapterSettings;
 
@@ -20,7 +20,7 @@ use super::error::AdapterError;
 use super::init::set;
 use super::per_expert;
 
-use peft_tune_core::plan::{AdapterPlan, PREFIX};
+use peft_tune_core::plan::{AdapterPlan, PREFIX, TiedEnds};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
@@ -85,6 +85,44 @@ impl SavedAdapter {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Whether PEFT gives a model with tied embeddings an LM head of its own for this adapter: it has one of the two ends whole, or each
+    /// for itself, and nothing says that they are one (`ensure_weight_tying`).
+    pub fn unties_embeddings(&self) -> bool {
+        !self.config.ties_embeddings && (self.whole(EMBEDDING).is_some() || self.whole(LM_HEAD).is_some())
+    }
+
+    /// The adapter as a model of `architecture` has its parameters: where its embeddings are tied, with one tensor for both ends.
+    ///
+    /// # Errors
+    /// Ends that differ.
+    pub fn for_model(mut self, architecture: &Architecture) -> Result<Self, AdapterError> {
+        if !architecture.tied_embeddings || !self.config.ties_embeddings {
+            return Ok(self);
+        }
+        let (embedding, head) = (self.whole(EMBEDDING), self.whole(LM_HEAD));
+        let Some((head, value)) = head.and_then(|head| self.tensors.remove_entry(&head)) else {
+            return Ok(self);
+        };
+        match embedding {
+            Some(embedding) if self.tensors.get(&embedding) != Some(&value) => Err(AdapterError::EndsDiffer {
+                path: self.path,
+                embedding,
+                head,
+            }),
+            Some(_) => Ok(self),
+            None => {
+                self.tensors.insert(format!("{PREFIX}{EMBEDDING}"), value);
+                Ok(self)
+            }
+        }
+    }
+
+    /// The name in the file of the parameter `name` of the base model, where it is saved whole.
+    fn whole(&self, name: &str) -> Option<String> {
+        let mut names = self.tensors.keys();
+        names.find(|known| peft_name_alone(known) == name).cloned()
+    }
+
     /// Copies every tensor to its slot. An adapter on a language model alone fits the same language model inside of a multimodal
     /// one, and the other way round.
     ///
@@ -125,7 +163,8 @@ impl SavedAdapter {
 }
 
 /// Writes the adapter into `directory` (made where it is missing), in F32 and in PEFT's layout. Each file appears
-/// under its name only when it is whole.
+/// under its name only when it is whole. A trained embedding that is the LM head too is written as both: PEFT would load one end
+/// alone, and leave the other as the base model has it.
 ///
 /// # Errors
 /// Those of the file system, with the path.
@@ -139,8 +178,10 @@ pub fn write(
         path: directory.to_owned(),
         source,
     })?;
+    let ends = plan.tied_ends();
     let config = PeftConfig {
         base_model: base_model.map(str::to_owned),
+        ties_embeddings: ends.is_some(),
         settings: AdapterSettings {
             adapter_init: None,
             ..plan.settings.clone()
@@ -151,17 +192,23 @@ pub fn write(
         .to_device(&Device::Cpu)?
         .to_dtype(DType::F32)?
         .to_vec1()?;
-    write_whole(&directory.join(TENSORS), &to_safetensors(parameters, &values)?)?;
+    write_whole(
+        &directory.join(TENSORS),
+        &to_safetensors(parameters, &values, ends.as_ref())?,
+    )?;
     let text = config.to_json(&plan.linears, plan.within);
     write_whole(&directory.join(CONFIG), text.as_bytes())
 }
 
-fn to_safetensors(parameters: &Parameters, values: &[f32]) -> Result<Vec<u8>, AdapterError> {
+fn to_safetensors(parameters: &Parameters, values: &[f32], ends: Option<&TiedEnds>) -> Result<Vec<u8>, AdapterError> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut views = Vec::with_capacity(parameters.layout.slots().len());
     for slot in parameters.layout.slots() {
         let range = slot.offset * 4..(slot.offset + slot.elements()) * 4;
         let view = TensorView::new(Dtype::F32, slot.shape.clone(), &bytes[range]).map_err(candle_core::Error::wrap)?;
+        if let Some(ends) = ends.filter(|ends| ends.embedding == slot.name) {
+            views.push((ends.head.as_str(), view.clone()));
+        }
         views.push((slot.name.as_str(), view));
     }
     let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);

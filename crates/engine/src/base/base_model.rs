@@ -17,7 +17,9 @@ use super::stacked::Stacked;
 use super::weight::{Weight, WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
-use peft_tune_core::architecture::{Architecture, CORRECTION, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape};
+use peft_tune_core::architecture::{
+    Architecture, CORRECTION, EMBEDDING, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape,
+};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::attention;
 
@@ -303,7 +305,8 @@ impl BaseModel {
         self.sharded().map(|layers| layers.share())
     }
 
-    /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized.
+    /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized. The LM head is there in every
+    /// model: it may be the embedding.
     ///
     /// # Errors
     /// The architecture has no such tensor; ranks share it out.
@@ -321,14 +324,23 @@ impl BaseModel {
 
     /// The weight `name` as it is stored. Where ranks share it out, it has its values only while its layer is in the window.
     pub(crate) fn weight(&self, name: &str) -> Result<&Weight, WeightsError> {
-        let view = || self.sharded.as_ref()?.views.get(name);
-        let found = self.weights.get(name).or_else(view);
+        let stored = self.stored_name(name);
+        let view = || self.sharded.as_ref()?.views.get(stored);
+        let found = self.weights.get(stored).or_else(view);
         found.ok_or_else(|| missing(name.to_owned()))
+    }
+
+    /// The name that the weight `name` is kept under: a tied LM head is the embedding.
+    fn stored_name<'n>(&self, name: &'n str) -> &'n str {
+        match name {
+            LM_HEAD if self.architecture.tied_embeddings => EMBEDDING,
+            name => name,
+        }
     }
 
     /// The weight `name`, which has its values at any time.
     fn whole_weight(&self, name: &str) -> Result<&Weight, TrainError> {
-        match self.weights.get(name) {
+        match self.weights.get(self.stored_name(name)) {
             Some(weight) => Ok(weight),
             None if self.weight(name).is_ok() => Err(TrainError::SharedOut {
                 tensor: name.to_owned(),
@@ -415,9 +427,18 @@ impl BaseLoader {
     /// # Errors
     /// As [`BaseModel::load`].
     pub(crate) fn open(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
-        let architecture = Architecture::from_config(&directory.join(CONFIG))?;
+        let config = directory.join(CONFIG);
+        let mut architecture = Architecture::from_config(&config)?;
         refuse_on(device, &architecture)?;
         let checkpoint = Checkpoint::open_for(directory, &architecture)?;
+        if architecture.tied_embeddings && checkpoint.has_own_head()? {
+            tracing::warn!(
+                "{} ties the LM head to the embedding (`tie_word_embeddings`), and the weights beside it have an `{LM_HEAD}` with values \
+                 of its own: it is used, as in transformers; set the key to false",
+                config.display()
+            );
+            architecture = architecture.with_own_head();
+        }
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
         for head_dim in architecture.head_dims() {
             attention::prepare(head_dim, compute_dtype(precision), device);

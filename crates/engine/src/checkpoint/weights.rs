@@ -18,7 +18,7 @@ use super::floats::{Float, converted};
 use super::header;
 use super::packed::{self, Packing};
 use crate::gguf::GgufWeights;
-use peft_tune_core::architecture::{self, Architecture, TensorShape, names_of_language_model};
+use peft_tune_core::architecture::{self, Architecture, EMBEDDING, LM_HEAD, TensorShape, names_of_language_model};
 use peft_tune_core::bounded;
 use peft_tune_kernels::quant::RawTensor;
 
@@ -94,16 +94,51 @@ impl Checkpoint {
         })
     }
 
-    /// Opens the checkpoint in `directory` as a model of `architecture` has it: of a multimodal one the language model.
+    /// Opens the checkpoint in `directory` as a model of `architecture` has it: of a multimodal one the language model. Where the file
+    /// has tied embeddings under the name of the LM head alone, they are found under that of the embedding too.
     ///
     /// # Errors
     /// Those of [`Checkpoint::open`].
     pub fn open_for(directory: &Path, architecture: &Architecture) -> Result<Self, WeightsError> {
         let checkpoint = Self::open(directory)?;
-        Ok(match architecture.within {
+        let mut checkpoint = match architecture.within {
             Some(_) => checkpoint.of_language_model(),
             None => checkpoint,
-        })
+        };
+        if architecture.tied_embeddings
+            && !checkpoint.contains(EMBEDDING)
+            && let Some(head) = checkpoint.places.get(LM_HEAD).cloned()
+        {
+            checkpoint.places.insert(EMBEDDING.to_owned(), head);
+        }
+        Ok(checkpoint)
+    }
+
+    /// Whether there is an LM head with other values than the embedding. transformers leaves the two apart then, whatever
+    /// `config.json` says of them.
+    ///
+    /// # Errors
+    /// A value that is not finite.
+    pub(crate) fn has_own_head(&self) -> Result<bool, WeightsError> {
+        let is_float = |raw: &RawTensor<'_>| Float::from_dtype(raw.dtype).is_some();
+        let (embedding, head) = (self.raw(EMBEDDING).filter(is_float), self.raw(LM_HEAD).filter(is_float));
+        let (Some(embedding), Some(head)) = (embedding, head) else {
+            return Ok(false);
+        };
+        let differ = if embedding.shape != head.shape {
+            true
+        } else if embedding.dtype == head.dtype {
+            embedding.bytes != head.bytes
+        } else {
+            let values = |name: &str| -> Result<Vec<f32>, WeightsError> {
+                let tensor = self.tensor(name, embedding.shape, DType::F32, &Device::Cpu)?;
+                Ok(tensor.flatten_all()?.to_vec1()?)
+            };
+            values(EMBEDDING)? != values(LM_HEAD)?
+        };
+        self.let_go(EMBEDDING);
+        self.let_go(LM_HEAD);
+        Ok(differ)
     }
 
     fn open_sharded(directory: &Path, path: PathBuf, packing: Packing) -> Result<Self, WeightsError> {

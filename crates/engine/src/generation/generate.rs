@@ -128,13 +128,13 @@ impl Generator {
     /// As [`Generator::merged`]; memory.
     pub fn into_merged(self) -> Result<Self, TrainError> {
         let merged = self.merged()?;
-        let architecture = self.base.architecture();
+        let architecture = merged.architecture().clone();
         let tensors = architecture.tensors().into_iter();
         let tensors = tensors
             .map(|tensor| Ok((tensor.name.clone(), merged.tensor(&tensor.name)?)))
             .collect::<Result<_, TrainError>>()?;
         let (precision, device) = (self.base.precision(), self.base.device());
-        let base = BaseModel::from_tensors(architecture.clone(), tensors, precision, device)?;
+        let base = BaseModel::from_tensors(architecture, tensors, precision, device)?;
         Self::new(base, None)
     }
 

@@ -10,7 +10,7 @@ use crate::TrainError;
 use crate::gguf::{GgufEntry, GgufError, GgufType, Layout, ModelMetadata, Value, of_architecture, write};
 use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
-use peft_tune_core::architecture::{Architecture, TensorShape};
+use peft_tune_core::architecture::TensorShape;
 
 /// A GGUF file that is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +26,9 @@ impl GgufFile<'_> {
     /// # Errors
     /// Those of the file system, with the path; a family or a tokenizer that has no form there.
     pub fn write(&self, path: &Path, model: &MergedModel<'_>) -> Result<Vec<String>, TrainError> {
-        let architecture = Architecture::from_config(&self.source.config)?;
-        let layout = Layout::of(&architecture)?;
-        let ModelMetadata { keys, rope } = of_architecture(&architecture, &layout);
+        let architecture = model.architecture();
+        let layout = Layout::of(architecture)?;
+        let ModelMetadata { keys, rope } = of_architecture(architecture, &layout);
         let tokenizer =
             Tokenizer::open(&self.source.tokenizer).map_err(|error| TrainError::Tokenizer(Box::new(error)))?;
         let vocabulary = of_tokenizer(&self.source.tokenizer, &tokenizer, architecture.vocabulary)?;

@@ -47,8 +47,9 @@ impl<'a> MergedModel<'a> {
         })
     }
 
-    pub(super) fn architecture(&self) -> &Architecture {
-        self.base.architecture()
+    /// The base model's dimensions as the training has left them: an LM head that was tied to the embedding may be one of its own.
+    pub(crate) fn architecture(&self) -> &Architecture {
+        &self.trained.plan.architecture
     }
 
     /// The tensor `name` of the base checkpoint as the training has left it, F32 on the training's device.
@@ -163,7 +164,7 @@ impl Trainer {
     /// Memory; a trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let merged = self.merged()?;
-        let tensors = self.base().architecture().tensors().into_iter();
+        let tensors = merged.architecture().tensors().into_iter();
         tensors
             .map(|tensor| Ok((tensor.name.clone(), merged.tensor(&tensor.name)?)))
             .collect()

@@ -12,7 +12,7 @@ use crate::base::{CONFIG, mxfp4_owner};
 use crate::checkpoint::Checkpoint;
 use crate::whole_file::write_whole;
 use crate::{BaseModel, MergedModel, TrainError, WeightsError};
-use peft_tune_core::architecture::{Architecture, Dtype};
+use peft_tune_core::architecture::{Architecture, Dtype, EMBEDDING, LM_HEAD, name_within};
 use peft_tune_core::recipe::Precision;
 
 /// What a model directory holds besides weights and `config.json`, where it has it.
@@ -64,12 +64,12 @@ impl ModelDirectory<'_> {
     /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read; weights that cannot be
     /// quantized in a form that other programs load.
     pub fn write(&self, output: &Path, model: &MergedModel<'_>) -> Result<(), TrainError> {
-        let architecture = Architecture::from_config(&self.source.join(CONFIG))?;
+        let architecture = model.architecture();
         std::fs::create_dir_all(output).map_err(|source| in_out(output, source))?;
         let whole = Checkpoint::open(self.source)?;
-        let (mut entries, alone) = self.entries(&architecture, &whole);
+        let (mut entries, alone) = self.entries(architecture, &whole);
         let quantized = self.quantization.map(|kind| {
-            let dtype = self.compute_dtype(&architecture);
+            let dtype = self.compute_dtype(architecture);
             QuantizedWeights::of(model, kind, dtype)
         });
         let quantized = quantized.transpose()?;
@@ -101,7 +101,7 @@ impl ModelDirectory<'_> {
         for name in COPIED {
             copy(&self.source.join(name), &output.join(name))?;
         }
-        self.write_config(output, quantized.as_ref())
+        self.write_config(output, architecture, quantized.as_ref())
     }
 
     /// Dtype of what is not quantized.
@@ -113,7 +113,7 @@ impl ModelDirectory<'_> {
     }
 
     /// The tensors of the language model under the names that the source has for them, and the name of each in the language
-    /// model alone.
+    /// model alone. Of tied embeddings the source may have one end, which the other is stored as.
     fn entries(
         &self,
         architecture: &Architecture,
@@ -123,31 +123,52 @@ impl ModelDirectory<'_> {
             Some(_) => source.language_model(),
             None => BTreeMap::new(),
         };
+        let name_in_source = |alone: &str| match published.get(alone) {
+            Some(name) => (*name).to_owned(),
+            None => name_within(architecture.within, alone),
+        };
         let (mut entries, mut alone) = (Vec::new(), BTreeMap::new());
         for tensor in architecture.tensors() {
-            let name = published.get(&tensor.name).map_or(tensor.name.as_str(), |name| *name);
-            let as_stored = || source.dtype(name).or(architecture.dtype).unwrap_or(Dtype::F32);
+            let name = name_in_source(&tensor.name);
+            let other_end = match tensor.name.as_str() {
+                EMBEDDING => Some(LM_HEAD),
+                LM_HEAD => Some(EMBEDDING),
+                _ => None,
+            };
+            let as_stored = || {
+                let of_other_end = || source.dtype(&name_in_source(other_end?));
+                let stored = source.dtype(&name).or_else(of_other_end);
+                stored.or(architecture.dtype).unwrap_or(Dtype::F32)
+            };
             let dtype = match self.dtype {
                 WrittenDtype::All(dtype) => dtype,
                 WrittenDtype::AsStored => as_stored(),
             };
-            alone.insert(name.to_owned(), tensor.name.clone());
+            alone.insert(name.clone(), tensor.name.clone());
             entries.push(TensorEntry {
                 dtype: EntryDtype::Float(dtype),
-                name: name.to_owned(),
+                name,
                 shape: tensor.shape,
             });
         }
         (entries, alone)
     }
 
-    /// Copies `config.json`, less what is no longer true: how the weights are quantized.
-    fn write_config(&self, output: &Path, quantized: Option<&QuantizedWeights>) -> Result<(), TrainError> {
+    /// Copies `config.json`, less what is no longer true: how the weights are quantized, and that an LM head of its own is tied.
+    fn write_config(
+        &self,
+        output: &Path,
+        architecture: &Architecture,
+        quantized: Option<&QuantizedWeights>,
+    ) -> Result<(), TrainError> {
         let path = self.source.join(CONFIG);
         let text = std::fs::read(&path).map_err(|source| in_out(&path, source))?;
         let parsed = serde_json::from_slice(&text);
         let mut config: Map<String, Value> = parsed.map_err(|source| in_out(&path, source.into()))?;
         config.shift_remove("quantization_config");
+        if !architecture.tied_embeddings && Architecture::from_config(&path)?.tied_embeddings {
+            untie(&mut config);
+        }
         if let Some(quantized) = quantized {
             config.insert("quantization_config".to_owned(), quantized.configuration());
         }
@@ -161,6 +182,20 @@ impl ModelDirectory<'_> {
         }
         write_json(&output.join(CONFIG), &Value::Object(config))
     }
+}
+
+/// Makes a configuration say that the LM head is no copy of the embedding, whatever it and that of a language model in it said.
+fn untie(config: &mut Map<String, Value>) {
+    const TIED: &str = "tie_word_embeddings";
+    // LFM2's own word for it.
+    const OTHER: &str = "tie_embedding";
+    if let Some(text) = config.get_mut("text_config").and_then(Value::as_object_mut) {
+        untie(text);
+    }
+    if let Some(other) = config.get_mut(OTHER) {
+        *other = Value::Bool(false);
+    }
+    config.insert(TIED.to_owned(), Value::Bool(false));
 }
 
 impl Checkpoint {

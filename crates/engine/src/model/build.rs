@@ -92,7 +92,8 @@ impl Decoder {
             attention::prepare(head_dim, dtype, base.device());
         }
         let embedding = builder.parameter(EMBEDDING)?;
-        let head = match architecture.tied_embeddings {
+        // An adapter may leave the ends of tied embeddings apart.
+        let head = match trainables.plan.architecture.tied_embeddings {
             true => embedding.clone(),
             false => builder.parameter(LM_HEAD)?,
         };

@@ -113,7 +113,8 @@ pub(super) fn restore(folder: &Path, trainer: &mut Trainer, progress: &RunProgre
 fn restore_values(folder: &Path, trainer: &Trainer) -> Result<(), TrainError> {
     let parameters = trainer.parameters();
     if trainer.adapter_plan().is_some() {
-        SavedAdapter::read(folder)?.load_into(parameters)?;
+        let saved = SavedAdapter::read(folder)?.for_model(&trainer.trained().plan.architecture)?;
+        saved.load_into(parameters)?;
         return Ok(());
     }
     let checkpoint = Checkpoint::open_for(folder, trainer.base().architecture())?;

@@ -1,6 +1,6 @@
 //! The course of a training.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -341,16 +341,17 @@ pub(super) fn start(
     let Some((path, progress)) = checkpoint else {
         return Ok(Trainer::new(base, &inputs.recipe, total_steps)?);
     };
-    let mut trainer = Trainer::new(base, &without_initial_adapter(&inputs.recipe), total_steps)?;
+    let mut trainer = Trainer::new(base, &started_from(path, &inputs.recipe), total_steps)?;
     checkpoint::restore(path, &mut trainer, progress)?;
     Ok(trainer)
 }
 
-/// The values come from a checkpoint, so the adapter that the training began with need no longer be there.
-fn without_initial_adapter(recipe: &Recipe) -> Recipe {
+/// The recipe with the checkpoint's adapter in the place of the one that the training began with, which need no longer be there. What the
+/// base model's embeddings are to the adapter is known from its files alone.
+fn started_from(checkpoint: &Path, recipe: &Recipe) -> Recipe {
     let mut recipe = recipe.clone();
     if let Some(adapter) = &mut recipe.adapter {
-        adapter.adapter_init = None;
+        adapter.adapter_init = Some(checkpoint.to_owned());
     }
     recipe
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use crate::adapter;
-use crate::adapter::SavedAdapter;
+use crate::adapter::{AdapterError, SavedAdapter};
 use crate::base::BaseModel;
 use crate::base::{Weight, WeightKind};
 use crate::model::{Trainables, update_norm};
 use crate::{Parameters, TrainError};
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::{AdapterPlan, AdapterSlots, ModelPlan};
 use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe};
 
@@ -24,21 +25,37 @@ pub(crate) struct TrainedSet {
 }
 
 impl TrainedSet {
-    /// The fresh or loaded adapter of `recipe`, or the base model's own values.
+    /// The fresh or loaded adapter of `recipe`, or the base model's own values. A loaded adapter starts as PEFT would load it, and goes
+    /// on with the recipe's scaling.
     pub(crate) fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
-        let plan = ModelPlan::of_recipe(base.architecture(), recipe)?;
-        Self::start(base, plan, recipe.training.seed)
+        let seed = recipe.training.seed;
+        let initial = recipe
+            .adapter
+            .as_ref()
+            .and_then(|adapter| adapter.adapter_init.as_ref());
+        let Some(directory) = initial else {
+            return Self::start(base, ModelPlan::of_recipe(base.architecture(), recipe)?, seed, None);
+        };
+        let saved = SavedAdapter::read(directory)?;
+        let own = saved.config.settings.clone();
+        let plan = ModelPlan::of_recipe(&architecture_with(&saved, base), recipe)?;
+        let set = Self::start(base, plan, seed, Some(saved))?;
+        set.warn_of_other_init(directory, &own);
+        set.rescale(directory, own)?;
+        Ok(set)
     }
 
     /// The adapter in a PEFT directory, as PEFT would load it.
     pub(crate) fn saved_adapter(base: &BaseModel, directory: &Path) -> Result<Self, TrainError> {
+        let saved = SavedAdapter::read(directory)?;
         let settings = AdapterSettings {
             adapter_init: Some(directory.to_owned()),
             // Nothing is dropped where nothing trains, and adapters on parameters allow none.
             dropout: 0.0,
-            ..SavedAdapter::read(directory)?.config.settings
+            ..saved.config.settings.clone()
         };
-        Self::start(base, ModelPlan::adapted(base.architecture(), &settings)?, 0)
+        let plan = ModelPlan::adapted(&architecture_with(&saved, base), &settings)?;
+        Self::start(base, plan, 0, Some(saved))
     }
 
     /// Adapters side by side, of which each row sees one; see [`ModelPlan::side_by_side`].
@@ -70,11 +87,11 @@ impl TrainedSet {
 
     /// Nothing: the base model as it is.
     pub(crate) fn nothing(base: &BaseModel) -> Result<Self, TrainError> {
-        Self::start(base, ModelPlan::frozen(base.architecture()), 0)
+        Self::start(base, ModelPlan::frozen(base.architecture()), 0, None)
     }
 
-    /// What `plan` trains, with the values that it starts from.
-    fn start(base: &BaseModel, plan: ModelPlan, seed: u64) -> Result<Self, TrainError> {
+    /// What `plan` trains, with the values that it starts from: those of `saved`, where there is an adapter to start from.
+    fn start(base: &BaseModel, plan: ModelPlan, seed: u64, saved: Option<SavedAdapter>) -> Result<Self, TrainError> {
         let mut set = Self {
             parameters: Parameters::zeros(plan.layout.clone(), base.device())?,
             replaced: HashMap::new(),
@@ -91,10 +108,69 @@ impl TrainedSet {
             set.replaced = start_from_principal_parts(base, adapter, &set.plan.slots, &set.parameters)?;
         }
         start_magnitudes(base, &set.plan, &set.parameters)?;
-        if let Some(directory) = &adapter.settings.adapter_init {
-            SavedAdapter::read(directory)?.load_into(&set.parameters)?;
+        if let Some(saved) = saved {
+            let saved = saved.for_model(&set.plan.architecture)?;
+            saved.load_into(&set.parameters)?;
         }
         Ok(set)
+    }
+
+    /// Brings every lora_b that was loaded from `directory`, whose settings are `own`, to the scaling of the plan, so that the product
+    /// of both is what it was: the model is the one that the adapter was trained to.
+    fn rescale(&self, directory: &Path, own: AdapterSettings) -> Result<(), TrainError> {
+        let own = AdapterSettings { dropout: 0.0, ..own };
+        let own = ModelPlan::adapted(&self.plan.architecture, &own)?;
+        let (before, mut rescaled) = (own.adapters(), None);
+        for (linear, slots) in self.plan.adapted_linears() {
+            let name = linear.linear.name.as_str();
+            let Some(scaling) = before.get(name).map(|(loaded, _)| loaded.scaling) else {
+                continue;
+            };
+            // Alphas of joined experts are rounded.
+            if (scaling - linear.scaling).abs() <= 1e-9 * scaling.abs() {
+                continue;
+            }
+            if linear.scaling == 0.0 {
+                let (path, name) = (directory.to_owned(), name.to_owned());
+                return Err(AdapterError::NoScaling { path, name, scaling }.into());
+            }
+            for slot in [Some(slots.lora_b), slots.lora_bias].into_iter().flatten() {
+                let value = (self.parameters.value(slot)? * (scaling / linear.scaling))?;
+                start_from(&self.parameters, slot, &value)?;
+            }
+            rescaled.get_or_insert((name, scaling, linear.scaling));
+        }
+        if let Some((name, before, now)) = rescaled {
+            tracing::warn!(
+                "{}/adapter_config.json has a scaling of {before} for `{name}`, and the recipe one of {now} (`alpha`, `rslora` and their \
+                 patterns decide it): its lora_B starts as {} times the adapter's, so that the model starts as it was; for the values \
+                 that the adapter has, write its alpha",
+                directory.display(),
+                before / now
+            );
+        }
+        Ok(())
+    }
+
+    /// Says where an adapter that was loaded from `directory` and the recipe disagree on what is left of the base weights.
+    fn warn_of_other_init(&self, directory: &Path, own: &AdapterSettings) {
+        let is_pissa = |settings: &AdapterSettings| settings.init == AdapterInit::Pissa;
+        let Some(adapter) = self.plan.adapter.as_ref() else {
+            return;
+        };
+        match (is_pissa(own), is_pissa(&adapter.settings)) {
+            (true, false) => tracing::warn!(
+                "{}/adapter_config.json has `init_lora_weights: pissa`, and the recipe has not `init: pissa`: the base weights stay whole, \
+                 which is right only where `model` is what PiSSA left of them",
+                directory.display()
+            ),
+            (false, true) => tracing::warn!(
+                "the recipe has `init: pissa`, and {}/adapter_config.json has not: the adapter starts on what PiSSA leaves of the base \
+                 weights, and was trained on whole ones",
+                directory.display()
+            ),
+            (true, true) | (false, false) => {}
+        }
     }
 
     /// What the decoder is built from.
@@ -114,6 +190,14 @@ impl TrainedSet {
             Some(weight) => Ok(weight.exact()?),
             None => base.tensor(name),
         }
+    }
+}
+
+/// The base model's dimensions as `saved` was trained on them: tied embeddings may have become two.
+fn architecture_with(saved: &SavedAdapter, base: &BaseModel) -> Architecture {
+    match saved.unties_embeddings() {
+        true => base.architecture().with_own_head(),
+        false => base.architecture().clone(),
     }
 }
 
