@@ -288,6 +288,11 @@ in-gguf *args:
 in-peft *args:
     scripts/peers/adapters_with_peft.py {{args}}
 
+# What is trained of chats, beside transformers and the templates of TRL: `just chat-masks BINARY [TEMPLATES]`
+[group('peers')]
+chat-masks *args:
+    scripts/peers/chat_masks.py {{args}}
+
 # Merged and quantized models opened with transformers and bitsandbytes
 [group('peers')]
 in-bitsandbytes *args:

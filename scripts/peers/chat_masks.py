@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Compares what is trained of chats with transformers, TRL's templates for training and TRL's chat templates.
 
     python scripts/peers/chat_masks.py PEFT_TUNE [TEMPLATES...]
@@ -10,6 +11,7 @@ the same and has no name ends the script with status 1.
 """
 
 import collections
+import datetime
 import json
 import pathlib
 import re
@@ -21,9 +23,20 @@ import tempfile
 import trl
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer
-from transformers.utils import logging
+from transformers.utils import chat_template_utils, logging
 
 logging.set_verbosity_error()
+
+
+class OneDay(datetime.datetime):
+    """The day that the program tells templates which ask for today's: tokens are the same tomorrow."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2024, 7, 26, tzinfo=tz)
+
+
+chat_template_utils.datetime = OneDay
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE = ROOT / "search_spaces" / "quickstart" / "base"
 TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
@@ -109,10 +122,14 @@ def model_of(template, folder):
     shutil.copy(BASE / "config.json", folder)
     (folder / "model.safetensors").symlink_to(BASE / "model.safetensors")
     (folder / "chat_template.jinja").write_text(text, encoding="utf-8")
+    # As GLM's own: these turns end with the beginning of the next one.
+    stops = [tokenizer.token_to_id(token) for token in ("<|user|>", "<|observation|>", "<|system|>") if "[gMASK]" in text]
+    ids = {"eos_token_id": [json.loads((BASE / "config.json").read_text())["eos_token_id"], *filter(None, stops)]}
+    (folder / "generation_config.json").write_text(json.dumps(ids), encoding="utf-8")
 
 
 def shown_by_program(program, folder, rows):
-    """Each row's ids and targets; a text where it was left out."""
+    """Each row's ids, targets and roles; a text where it was left out."""
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     recipe = folder / "recipe.yaml"
@@ -128,7 +145,8 @@ def shown_by_program(program, folder, rows):
         if row["left_out"]:
             shown.append(row["left_out"])
         else:
-            shown.append(([token["id"] for token in row["tokens"]], [token["target"] for token in row["tokens"]]))
+            tokens = row["tokens"]
+            shown.append(([token["id"] for token in tokens], [token["target"] for token in tokens], [token.get("role") for token in tokens]))
     return shown
 
 
@@ -143,17 +161,18 @@ def rendered_by_transformers(tokenizer, template, messages, tools):
     return made["input_ids"], made.get("assistant_masks")
 
 
-def difference(ours, theirs, ids, names):
+def difference(ours, theirs, roles, ids, names):
     """What differs in which tokens are learnt, by name; None where nothing does."""
     more = [at for at, (our, their) in enumerate(zip(ours, theirs)) if our and not their]
     less = [at for at, (our, their) in enumerate(zip(ours, theirs)) if their and not our]
     if not more and not less:
         return None
     # The mark begins at the role's end or within the reasoning's opening; generation begins behind what the prompt gives.
-    if not more and all(not ours[at] and any(ours[at:at + 12]) for at in less):
+    if not more and all(not ours[at] and any(ours[at:at + 24]) for at in less):
         return "the mark begins before what the prompt gives"
-    if not less and all(at and (theirs[at - 1] or ours[at - 1]) for at in more):
-        return "the mark ends before the end of the turn"
+    # Such as the end of the turn, or what opens a tool's result, at which generation stops.
+    if not less and all(roles[at] is None for at in more):
+        return "the mark leaves out what the template writes behind the prompt"
     return f"learnt only here: {[names(ids[at]) for at in more]}, only there: {[names(ids[at]) for at in less]}"
 
 
@@ -178,8 +197,9 @@ def main():
                 messages, tools = CHATS[chat]
                 theirs = rendered_by_transformers(tokenizer, plain.read_text(encoding="utf-8"), messages, tools)
                 where = f"{name}, {chat}"
-                if isinstance(theirs, str) or isinstance(shown, str):
-                    both = isinstance(theirs, str) and isinstance(shown, str)
+                refused = isinstance(shown, str) or isinstance(theirs, str) and isinstance(shown[0], str)
+                if isinstance(theirs, str) or refused:
+                    both = isinstance(theirs, str) and refused
                     table["refused by both" if both else "refused by one"] += 1
                     if not both:
                         unnamed.append(f"{where}: refused by one: ours {shown!r:.160}, theirs {theirs!r:.160}")
@@ -188,7 +208,12 @@ def main():
                     table["left out with a reason"] += 1
                     print(f"{where}: left out: {shown[0][:150]}")
                     continue
-                (ids, targets), expected = shown[0], list(theirs[0])
+                (ids, targets, roles), expected = shown[0], list(theirs[0])
+                strangers = {role for role, target in zip(roles, targets) if target} - {None, "assistant"}
+                if strangers:
+                    table["texts of others learnt"] += 1
+                    unnamed.append(f"{where}: texts of {strangers} are learnt")
+                    continue
                 appended = len(ids) == len(expected) + 1 and ids[:-1] == expected and targets[-1]
                 if ids != expected and not appended:
                     table["other ids"] += 1
@@ -201,7 +226,7 @@ def main():
                     continue
                 mask = [bool(one) for one in learnt[1]]
                 count = min(len(mask), len(targets))
-                found = difference(targets[1:count], mask[1:count], ids[1:count], lambda one: tokenizer.decode([one]))
+                found = difference(targets[1:count], mask[1:count], roles[1:count], ids[1:count], lambda one: tokenizer.decode([one]))
                 if found is None:
                     table["the same tokens learnt"] += 1
                 elif found.startswith("learnt only"):

@@ -60,7 +60,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         max_tokens: args.max_tokens,
         temperature: args.temperature,
         seed: args.seed,
-        stop_ids: tokenizer.stop_ids(),
+        stop_ids: stop_ids(&tokenizer, args.chat.is_some()),
     };
     let mut text = GrowingText::new(&tokenizer);
     let mut on_token = |token| {
@@ -78,6 +78,15 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         true => write_exact(&json_line(&generated, prompt.len(), &rest)),
         false => write_exact(&format!("{}\n", &rest[text.printed..])),
     }
+}
+
+/// Where a text ends: what the model's files say, and of an answer also what its chat template ends answers with, which is what a
+/// training on chats teaches.
+fn stop_ids(tokenizer: &Tokenizer, is_chat: bool) -> Vec<u32> {
+    let mut ids = tokenizer.stop_ids();
+    let turn_end = tokenizer.turn_end().filter(|end| is_chat && !ids.contains(end));
+    ids.extend(turn_end);
+    ids
 }
 
 /// Text that grows token by token. A token may hold part of a character, so the text is decoded again each time, and

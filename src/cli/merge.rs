@@ -9,11 +9,13 @@ use super::model::{ComputeArgs, base_of};
 use super::output::{tell, write_result};
 use super::prepare::prepared;
 use super::reading::Reading;
+use crate::files::write_whole;
 use crate::report::bytes;
 use crate::space::{Bytes, RecipeFile};
 use peft_tune_core::recipe::{Precision, QuantizationAware, Recipe, Sharding};
 use peft_tune_engine::data::evaluation_batches;
 use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::tokenizer::Tokenizer;
 use peft_tune_engine::{
     BaseModel, Generator, GgufFile, GgufType, LossKept, MergedModel, ModelDirectory, Trainer, WeightQuantization,
     WrittenDtype,
@@ -166,6 +168,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         quantization: args.quantize.map(Quantize::written),
     };
     directory.write(&args.output, &merged).map_err(CliError::failed)?;
+    if let Some(end) = write_turn_end(&args.output, &files)? {
+        tell(format_args!(
+            "generation ends at `{end}` too, with which the chat template ends answers: generation_config.json of the merged model \
+             has it beside the others"
+        ));
+    }
     let size = weight_bytes(&args.output).map_err(CliError::failed)?;
     if let Some(kept) = kept {
         write_result(&kept)?;
@@ -175,6 +183,32 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         args.output.display(),
         bytes(size as f64)
     ))
+}
+
+/// Adds the token with which the chat template ends answers to the ends of generation, where the model's files do not name it: a
+/// training on chats taught it. Returns its text.
+///
+/// # Errors
+/// A tokenizer or a `generation_config.json` that cannot be read, or one that cannot be written.
+fn write_turn_end(output: &Path, files: &ModelFiles) -> Result<Option<String>, CliError> {
+    if !files.tokenizer.are_there() {
+        return Ok(None);
+    }
+    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
+    let mut ids = tokenizer.stop_ids();
+    let Some(end) = tokenizer.turn_end().filter(|end| !ids.contains(end)) else {
+        return Ok(None);
+    };
+    ids.push(end);
+    let path = output.join("generation_config.json");
+    let mut config: serde_json::Map<String, serde_json::Value> = match std::fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(CliError::bad_input)?,
+        Err(_) => serde_json::Map::new(),
+    };
+    config.insert("eos_token_id".to_owned(), ids.into());
+    let text = serde_json::to_string_pretty(&config).map_err(CliError::failed)? + "\n";
+    write_whole(&path, text.as_bytes(), true).map_err(|error| CliError::cannot_write(&path, &error, "--output"))?;
+    tokenizer.decode(&[end], false).map(Some).map_err(CliError::failed)
 }
 
 /// How the base weights are held that an adapter is merged into. Codes are widened: what is merged are plain weights, and is quantized

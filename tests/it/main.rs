@@ -156,6 +156,7 @@ mod signals;
 
 /// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
 mod results;
+mod rows;
 
 /// Data sets of the hub: trainings against a stand-in for it, the cache, and what is said where there is nothing.
 mod hub_data;
@@ -173,10 +174,10 @@ mod store;
 
 /// Text from a model, and adapters merged into one.
 mod generate;
-/// Models whose LM head is the embedding: adapters on either end, and files with another one.
-mod tied_embeddings;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
+/// Models whose LM head is the embedding: adapters on either end, and files with another one.
+mod tied_embeddings;
 /// Studies in experiment trackers.
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.

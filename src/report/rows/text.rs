@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Run, head, runs, visible};
-use crate::report::{grouped, percent, printable};
+use crate::report::{percent, printable};
 use peft_tune_engine::data::{RowsSeen, RowsSummary, SetSummary, ShownRow};
 
 /// Characters of a run that are shown, from its beginning and from its end, unless all are asked for.
@@ -52,7 +52,7 @@ fn body(row: &ShownRow, style: RowsStyle) -> String {
         }
     }
     if row.hidden > 0 {
-        let _ = writeln!(text, "  ... and {} tokens more", grouped(row.hidden as f64));
+        let _ = writeln!(text, "  ... and {} tokens more", count(row.hidden as u64));
     }
     text
 }
@@ -142,7 +142,7 @@ pub(super) fn summary_lines(summary: &RowsSummary) -> Vec<String> {
         let unread: Vec<String> = summary
             .unread_columns
             .iter()
-            .map(|(name, rows)| format!("{name} ({} rows)", grouped(*rows as f64)))
+            .map(|(name, rows)| format!("{name} ({} rows)", count(*rows)))
             .collect();
         let unread = if unread.is_empty() {
             "none".to_owned()
@@ -171,22 +171,27 @@ pub fn summary_line(summary: &RowsSummary) -> String {
         (_, 0) => String::new(),
         (learnt, all) if learnt == all => ", every answer ends in a stop token".to_owned(),
         (0, _) => ", no answer ends in a stop token".to_owned(),
-        (learnt, all) => format!(
-            ", {} of {} answers end in a stop token",
-            grouped(learnt as f64),
-            grouped(all as f64)
-        ),
+        (learnt, all) => format!(", {} of {} answers end in a stop token", count(learnt), count(all)),
     };
     format!(
         "{} {}, {share} of their {} tokens learnt{stop}",
-        grouped(rows as f64),
+        count(rows),
         if rows == 1 { "row" } else { "rows" },
-        grouped(tokens as f64),
+        count(tokens),
     )
 }
 
+/// A whole number in groups of three digits.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = (0..digits.len())
+        .filter(|at| *at == 0 || (digits.len() - at) % 3 == 0)
+        .map(|at| &digits[at..digits.len().min(at + (digits.len() - at - 1) % 3 + 1)])
+        .collect();
+    groups.join(",")
+}
+
 fn set_text(set: &SetSummary) -> String {
-    let count = |number: u64| grouped(number as f64);
     let mut parts = vec![
         format!("{} rows", count(set.rows)),
         format!("{} tokens", count(set.tokens)),

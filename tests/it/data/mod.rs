@@ -1,6 +1,7 @@
 //! The data path on the files of `tests/fixtures` and the numbers of `tests/golden/chat`.
 
 mod formats;
+mod masks;
 mod mistakes;
 mod mixtures;
 mod prepare;

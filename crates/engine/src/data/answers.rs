@@ -122,9 +122,16 @@ impl Search<'_> {
             if shared == tail.len() || shared == gap.len() {
                 return Ok(before + shared);
             }
-            // The answer may begin with the same sign as what the prompt has instead, such as `<`.
-            if let Some(at) = gap[..shared].rfind([' ', '\n', '>', ']']) {
-                return Ok(before + at + 1);
+            // The turn may be opened otherwise than here, up to the last special token that opens it.
+            if let Some(header) = self.last_control(tail) {
+                if let Some(at) = gap.rfind(&tail[header.start..]) {
+                    return Ok(before + at + tail.len() - header.start);
+                }
+                // The answer may begin with the same sign as what the prompt has instead, such as `<`.
+                let closed = gap[..shared].rfind([' ', '\n', '>', ']']).map(|at| at + 1);
+                if let Some(at) = closed.filter(|at| *at >= header.end) {
+                    return Ok(before + at);
+                }
             }
         }
         // What opens an answer, by itself.
@@ -216,16 +223,23 @@ impl Search<'_> {
 
     /// Bytes up to the end of the last special token in `text`, with the white space behind it; `None` where there is none.
     fn closed(&self, text: &str) -> Option<usize> {
-        let ends = self
+        let end = self.last_control(text)?.end;
+        let rest = &text[end..];
+        Some(end + (rest.len() - rest.trim_start().len()))
+    }
+
+    /// Where the last special token in `text` stands.
+    fn last_control(&self, text: &str) -> Option<Range<usize>> {
+        let controls = self
             .conversation
             .controls()
             .iter()
             .filter(|control| !control.is_empty());
-        let end = ends
-            .filter_map(|control| Some(text.rfind(control.as_str())? + control.len()))
-            .max()?;
-        let rest = &text[end..];
-        Some(end + (rest.len() - rest.trim_start().len()))
+        let found = controls.filter_map(|control| {
+            let at = text.rfind(control.as_str())?;
+            Some(at..at + control.len())
+        });
+        found.max_by_key(|range| (range.end, range.len()))
     }
 
     /// The special token that opens an answer, and with it other turns.

@@ -64,7 +64,7 @@ impl<'a> RowParser<'a> {
         self.recognised.map(|format| name_of(format).to_owned())
     }
 
-    /// The columns of the file that are read, once its first row is.
+    /// The columns that were read so far.
     pub(super) fn read_columns(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.read)
     }
@@ -80,13 +80,13 @@ impl<'a> RowParser<'a> {
         let mut columns = Columns::new(location, self.renames, values);
         let format = match self.recognised {
             Some(format) => format,
-            None => {
-                let format = self.recognise(location, &columns)?;
-                let known = columns_of(format).iter().filter(|key| columns.has(key));
-                self.read = known.map(|key| columns.name(key).to_owned()).collect();
-                *self.recognised.insert(format)
-            }
+            None => *self.recognised.insert(self.recognise(location, &columns)?),
         };
+        for key in columns_of(format) {
+            if columns.has(key) && !self.read.contains(columns.name(key)) {
+                self.read.insert(columns.name(key).to_owned());
+            }
+        }
         if format != DataFormat::Tokenized {
             columns.refuse_media()?;
         }

@@ -50,20 +50,21 @@ pub(super) fn check_size(source: &str) -> Result<(), Error> {
     }
 }
 
-/// Refuses a template that joins text which it calls `safe` to other text: Jinja escapes the other, as for a web page.
+/// Refuses a template that adds text which it calls `safe` to other text: Jinja escapes the other, as for a web page. (`~` joins
+/// texts as they are.)
 pub(super) fn check_safe(source: &str) -> Result<(), Error> {
     let joins = |tag: &str| {
         let open: String = unquoted(tag);
         let mut filters = open.split('|').skip(1).map(str::trim_start);
         let is_safe = filters.any(|filter| filter.split(|c: char| !c.is_alphanumeric()).next() == Some("safe"));
-        is_safe && open.trim_matches(['-', '+']).contains(['+', '~'])
+        is_safe && open.trim_matches(['-', '+']).contains('+')
     };
     match tags(source).find(|tag| joins(tag)) {
         None => Ok(()),
         Some(tag) => Err(Error::new(
             ErrorKind::SyntaxError,
             format!(
-                "`{}` joins text marked `safe` to other text, which Jinja escapes: leave `| safe` out",
+                "`{}` adds text marked `safe` to other text, which Jinja escapes: leave `| safe` out, or write `~`",
                 tag.trim()
             ),
         )),

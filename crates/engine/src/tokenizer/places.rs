@@ -4,6 +4,7 @@
 //! not searched for, since it may stand elsewhere too: the chat is rendered once more with a mark inside each text, and from a
 //! mark on the text is followed to both sides. Marks are Unicode noncharacters, which no text may hold.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -149,9 +150,14 @@ impl MarkedMessages {
             return None;
         }
         let mut places = vec![Vec::new(); self.messages.len()];
+        let mut seen = BTreeSet::new();
         for (number, at) in found {
             let mark = self.marks.get(number)?;
-            places.get_mut(mark.message)?.push(mark.around(plain, at)?);
+            // Templates name a call again where its result stands.
+            if mark.whole.is_some() || !seen.contains(&number) {
+                places.get_mut(mark.message)?.push(mark.around(plain, at)?);
+            }
+            seen.insert(number);
         }
         Some(Places(places))
     }

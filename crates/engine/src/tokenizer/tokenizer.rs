@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::chat_template::DEFAULT;
 use super::special_tokens::{SideFile, stop_ids, strip_bom};
-use super::{ChatTemplate, SpecialTokens, TokenizerError};
+use super::{ChatTemplate, GenerationPrompt, SpecialTokens, TokenizerError};
 use crate::guarded::guarded;
 use crate::hub::TokenizerFiles;
 use peft_tune_core::bounded;
@@ -176,6 +176,18 @@ impl Tokenizer {
         let mut ids = self.stop_ids.clone();
         ids.extend(self.eos_id().filter(|eos| !self.stop_ids.contains(eos)));
         ids
+    }
+
+    /// The special token that the chat template ends an answer with, which chats teach; `None` where it writes none.
+    pub fn turn_end(&self) -> Option<u32> {
+        const ANSWER: &str = "zqxanswer";
+        let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
+        let messages = [message("user", "zqx"), message("assistant", ANSWER)];
+        let chat = self.template.as_ref()?.conversation(&messages, None).ok()?;
+        let text = chat.render(messages.len(), GenerationPrompt::Omit).ok()?.text;
+        let (_, behind) = text.rsplit_once(ANSWER)?;
+        let ids = self.encode(behind, Specials::Omit).ok()?.ids;
+        ids.into_iter().find(|id| self.is_special(*id))
     }
 
     /// Whether a token is one of those that text never becomes, such as the ends of turns.
