@@ -18,6 +18,7 @@ use super::export::model_folder;
 use super::forecast::Rows;
 use super::output::{tell, write_result};
 use super::rows::WholeOutput;
+use super::show_rows::first_row;
 use crate::report::{bytes, printable};
 use crate::shell::shell_word;
 use crate::space::{Bytes, ReadOptions, Study, StudyFile};
@@ -114,7 +115,14 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if let Some(architecture) = &architecture {
         tell(format_args!("{}", survey(&study, architecture, &answers.machine)));
     }
-    write(&args, &text)
+    write(&args, &text)?;
+    if let Some(row) = first_row(&args.output) {
+        tell(format_args!(
+            "the first row as it is trained, with what is learnt in brackets:\n{}",
+            row.trim_end()
+        ));
+    }
+    Ok(())
 }
 
 /// Writes the file, and says what to do with it.

@@ -13,7 +13,7 @@ use super::plan_stack::StackArgs;
 use super::plan_text::{StudyPlan, to_json, to_text};
 use super::shares;
 use super::study_rows::{StudyRows, study_of};
-use crate::report::Lengths;
+use crate::report::{Lengths, summary_line};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
@@ -135,6 +135,12 @@ fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Opti
     let Some(rows) = StudyRows::of(base)? else {
         return Ok(None);
     };
+    let of = if rows.sample.is_some() {
+        "the data, by a sample"
+    } else {
+        "the data"
+    };
+    tell(format_args!("{of}: {}", summary_line(&rows.data.summary())));
     let looked_at = (|| {
         if rows.sample.is_none() {
             for warning in shares::warnings(&base.data.train, (&base.batch, None), &rows.data)? {

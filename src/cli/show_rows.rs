@@ -11,10 +11,10 @@ use super::prepare::rows_seen;
 use super::reading::Reading;
 use super::study_rows::files_of;
 use crate::files::write_whole;
-use crate::report::{RowsStyle, rows_page, rows_text};
+use crate::report::{RowsStyle, row_text, rows_page, rows_text};
 use crate::space::{RecipeFile, StudyFile};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_engine::data::{LookAt, RowsSeen, RowsWanted};
+use peft_tune_engine::data::{LookAt, RowsSeen, RowsWanted, on_disk};
 use peft_tune_engine::hub::ModelFiles;
 
 /// Most rows at once.
@@ -125,6 +125,21 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             write_result(&format!("wrote {}\n", path.display()))
         }
     }
+}
+
+/// The first row of a study as it is trained, in lines; `None` where the model or its data are not on this machine, or say nothing.
+pub(super) fn first_row(file: &Path) -> Option<String> {
+    let recipe = recipe_of(file).ok()?;
+    let files = files_of(&recipe.model)?;
+    let asked = LookAt {
+        wanted: RowsWanted::First,
+        most: 1,
+        held_out: false,
+    };
+    on_disk(&recipe.data).ok()?;
+    let mut seen = rows_seen(&recipe, &files, asked, Reading::unseen()).ok()?;
+    let row = seen.rows.pop()?;
+    Some(row_text(&row, RowsStyle::default()))
 }
 
 /// The recipe of a file, or the one that the trials of a study complete.

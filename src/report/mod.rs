@@ -31,7 +31,7 @@ pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, cost_text, curve_svg, curve_text, findings_text, profile_text,
     tried_text, tuning_text,
 };
-pub use rows::{RowsStyle, rows_page, rows_text, summary_line};
+pub use rows::{RowsStyle, row_text, rows_page, rows_text, summary_line};
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};
 pub use target::{target_note, target_text};

@@ -353,3 +353,69 @@ fn merged_weights_keep_the_dtype_of_the_base() {
     ]);
     assert!(message.contains("own directory"), "{message}");
 }
+
+/// The quickstart's model, whose chats end in `<|im_end|>` and whose files name another end of text.
+fn model_with_another_end(folder: &Path) -> PathBuf {
+    let model = folder.join("model");
+    std::fs::create_dir(&model).unwrap();
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart/base");
+    for name in ["model.safetensors", "tokenizer.json"] {
+        std::fs::copy(base.join(name), model.join(name)).unwrap();
+    }
+    let replaced = |name: &str, from: &str, to: &str| {
+        let text = std::fs::read_to_string(base.join(name)).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(model.join(name), text.replace(from, to)).unwrap();
+    };
+    replaced(
+        "tokenizer_config.json",
+        "\"eos_token\": \"<|im_end|>\"",
+        "\"eos_token\": \"<|endoftext|>\"",
+    );
+    replaced("config.json", "\"eos_token_id\": 2", "\"eos_token_id\": 0");
+    model
+}
+
+#[test]
+fn an_answer_ends_where_the_chat_template_ends_it_and_a_merged_model_says_so() {
+    let scratch = tempfile::tempdir().unwrap();
+    let model = model_with_another_end(scratch.path());
+    let answer = |model: &Path| -> serde_json::Value {
+        let line = shown(&[
+            "generate",
+            "--model",
+            text(model),
+            "--chat",
+            "Marrin: the old fox",
+            "--max-tokens",
+            "60",
+            "--json",
+        ]);
+        serde_json::from_str(&line).unwrap()
+    };
+    let said = answer(&model);
+    assert_eq!(said["end"], "stop_token", "{said}");
+    assert!(!said["tokens"].as_array().unwrap().contains(&2.into()), "{said}");
+
+    let rows = scratch.path().join("rows.jsonl");
+    let row = r#"{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}"#;
+    std::fs::write(&rows, format!("{row}\n{row}\n")).unwrap();
+    let recipe = scratch.path().join("recipe.yaml");
+    let settings = format!(
+        "model: {}\ndata: {{train: rows.jsonl, held_out: rows.jsonl}}\nadapter: {{rank: 1}}\nprecision: fp32\n\
+         training: {{length: {{steps: 1}}}}\n",
+        model.display()
+    );
+    std::fs::write(&recipe, settings).unwrap();
+    let (adapter, merged) = (scratch.path().join("adapter"), scratch.path().join("merged"));
+    shown(&["train", text(&recipe), "--output", text(&adapter)]);
+    shown(&["merge", "--model", text(&model), "--adapter", text(&adapter), "--output", text(&merged)]);
+    let written = std::fs::read_to_string(merged.join("generation_config.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    let ids = written["eos_token_id"].as_array().unwrap();
+    assert!(ids.contains(&0.into()) && ids.contains(&2.into()), "{written}");
+    // Who loads it without its chat template ends there too.
+    let prompt = "<|im_start|>user\nMarrin: the old fox<|im_end|>\n<|im_start|>assistant\n";
+    let line = shown(&["generate", "--model", text(&merged), "--prompt", prompt, "--max-tokens", "60", "--json"]);
+    assert!(line.contains("\"stop_token\""), "{line}");
+}

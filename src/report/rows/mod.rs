@@ -5,7 +5,7 @@ mod text;
 
 pub use page::rows_page;
 use text::summary_lines;
-pub use text::{RowsStyle, rows_text, summary_line};
+pub use text::{RowsStyle, row_text, rows_text, summary_line};
 
 use peft_tune_engine::data::{ShownRow, ShownToken};
 

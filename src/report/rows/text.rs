@@ -29,9 +29,7 @@ pub struct RowsStyle {
 pub fn rows_text(seen: &RowsSeen, style: RowsStyle) -> String {
     let mut text = String::new();
     for row in &seen.rows {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", printable(&head(row)));
-        text.push_str(&body(row, style));
+        text.push_str(&row_text(row, style));
         text.push('\n');
     }
     for line in summary_lines(&seen.summary) {
@@ -40,8 +38,10 @@ pub fn rows_text(seen: &RowsSeen, style: RowsStyle) -> String {
     text
 }
 
-fn body(row: &ShownRow, style: RowsStyle) -> String {
-    let mut text = String::new();
+/// One row: where it stands and what became of it, then its tokens.
+pub fn row_text(row: &ShownRow, style: RowsStyle) -> String {
+    // Writing to a string cannot fail.
+    let mut text = format!("{}\n", printable(&head(row)));
     if style.by_token {
         let _ = writeln!(text, "  place      id  role       text");
     }

@@ -17,7 +17,7 @@ use super::on_disk::on_disk;
 use super::token_writer::TokenWriter;
 use super::tokenize::{Failure, Source, tokenize};
 use super::tokens::{Tables, Width};
-use super::{DataError, DataWarning, DocumentSet, Vocabulary};
+use super::{DataError, DataWarning, DocumentSet, RowsSummary, SetSummary, Vocabulary};
 use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
 use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
@@ -174,6 +174,31 @@ impl PreparedData {
         self.train.hash_into(&mut hash);
         self.held_out.hash_into(&mut hash);
         hash.finalize().into()
+    }
+
+    /// The rows in numbers, without what only who looks at each of them knows: formats, columns and the chat template.
+    pub fn summary(&self) -> RowsSummary {
+        let of = |set: &DocumentSet| {
+            let known = set.statistics();
+            SetSummary {
+                rows: known.rows,
+                left_out: known.empty_rows + known.untargeted_rows + known.dropped_rows,
+                cut: known.cut_rows,
+                cut_tokens: known.cut_tokens,
+                tokens: known.tokens,
+                target_tokens: known.target_tokens,
+                longest: known.longest,
+            }
+        };
+        let stops = self.uncut.tables.iter().map(|tables| tables.notes.train.stops_learnt());
+        RowsSummary {
+            training: of(&self.train),
+            held_out: of(&self.held_out),
+            is_whole: true,
+            sequence_length: self.sequence_length,
+            stops: stops.fold((0, 0), |all, of_set| (all.0 + of_set.0, all.1 + of_set.1)),
+            ..RowsSummary::default()
+        }
     }
 
     /// What the user should know: rows left out or cut, and the like.
