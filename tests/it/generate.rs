@@ -409,13 +409,30 @@ fn an_answer_ends_where_the_chat_template_ends_it_and_a_merged_model_says_so() {
     std::fs::write(&recipe, settings).unwrap();
     let (adapter, merged) = (scratch.path().join("adapter"), scratch.path().join("merged"));
     shown(&["train", text(&recipe), "--output", text(&adapter)]);
-    shown(&["merge", "--model", text(&model), "--adapter", text(&adapter), "--output", text(&merged)]);
+    shown(&[
+        "merge",
+        "--model",
+        text(&model),
+        "--adapter",
+        text(&adapter),
+        "--output",
+        text(&merged),
+    ]);
     let written = std::fs::read_to_string(merged.join("generation_config.json")).unwrap();
     let written: serde_json::Value = serde_json::from_str(&written).unwrap();
     let ids = written["eos_token_id"].as_array().unwrap();
     assert!(ids.contains(&0.into()) && ids.contains(&2.into()), "{written}");
     // Who loads it without its chat template ends there too.
     let prompt = "<|im_start|>user\nMarrin: the old fox<|im_end|>\n<|im_start|>assistant\n";
-    let line = shown(&["generate", "--model", text(&merged), "--prompt", prompt, "--max-tokens", "60", "--json"]);
+    let line = shown(&[
+        "generate",
+        "--model",
+        text(&merged),
+        "--prompt",
+        prompt,
+        "--max-tokens",
+        "60",
+        "--json",
+    ]);
     assert!(line.contains("\"stop_token\""), "{line}");
 }

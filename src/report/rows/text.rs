@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Run, head, runs, visible};
-use crate::report::{percent, printable};
+use crate::report::{grouped, percent, printable};
 use peft_tune_engine::data::{RowsSeen, RowsSummary, SetSummary, ShownRow};
 
 /// Characters of a run that are shown, from its beginning and from its end, unless all are asked for.
@@ -181,14 +181,12 @@ pub fn summary_line(summary: &RowsSummary) -> String {
     )
 }
 
-/// A whole number in groups of three digits.
+/// A whole number, from 100 on in groups of three digits.
 fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> = (0..digits.len())
-        .filter(|at| *at == 0 || (digits.len() - at) % 3 == 0)
-        .map(|at| &digits[at..digits.len().min(at + (digits.len() - at - 1) % 3 + 1)])
-        .collect();
-    groups.join(",")
+    match number {
+        0..100 => number.to_string(),
+        _ => grouped(number as f64),
+    }
 }
 
 fn set_text(set: &SetSummary) -> String {
@@ -240,7 +238,18 @@ mod tests {
 
     #[test]
     fn rows_are_shown_with_brackets_around_what_is_learnt() {
-        insta::assert_snapshot!(rows_text(&seen(), RowsStyle::default()), @"");
+        insta::assert_snapshot!(rows_text(&seen(), RowsStyle::default()), @r"
+        row 3 · train.jsonl line 3 · training · 7 tokens, 2 learnt · cut behind 6: 1 lost
+              0  template   <|im_start|>user⏎
+              2  user       Why?
+              3  template   <|im_end|>
+              4  assistant  [So.]
+              6  template   cut [<|im_end|>]
+
+        all rows: 1,200 rows, 45.1% of their 98,000 tokens learnt, every answer ends in a stop token
+        training: 1,200 rows, 98,000 tokens, 44,198 learnt, longest 900, 1 cut (40 tokens lost), 2 left out
+        format messages: columns read: messages; not used: id (1,200 rows)
+        ");
     }
 
     #[test]

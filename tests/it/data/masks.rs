@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{prepare, tokenizer};
 use peft_tune_core::recipe::DataSettings;
+use peft_tune_engine::data::Document;
 
 /// A template without marks, by what it does that others do not; where an answer begins and ends stands as `⟪` and `⟫`, which
 /// are left out of one twin and are the marks of the other.
@@ -121,8 +122,8 @@ fn chat() -> impl Strategy<Value = Vec<Value>> {
     })
 }
 
-/// Ids and labels of the rows, with what is told; `None` where nothing is left of them.
-fn learnt(rows: &[Vec<Value>], template: &str) -> Option<(Vec<Vec<u32>>, Vec<Vec<i64>>)> {
+/// The rows as they are learnt; `None` where nothing is left of them.
+fn learnt(rows: &[Vec<Value>], template: &str) -> Option<Vec<Document>> {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let lines: Vec<String> = rows
@@ -139,7 +140,7 @@ fn learnt(rows: &[Vec<Value>], template: &str) -> Option<(Vec<Vec<u32>>, Vec<Vec
     };
     let data = prepare(&settings, &tokenizer("tokenizer"), 4096).ok()?;
     let documents = (0..data.train().len()).map(|index| data.train().document(index).to_document());
-    Some(documents.map(|document| (document.input_ids, document.labels)).unzip())
+    Some(documents.collect())
 }
 
 proptest! {
