@@ -47,6 +47,9 @@ pub(super) struct Args {
     /// Shows rows that teach nothing, or are left out, with the reason.
     #[arg(long, group = "which")]
     without_targets: bool,
+    /// Show the micro-batches of a step of the training, which counts from 0, with the documents that are packed into them.
+    #[arg(long, value_name = "N", group = "which", conflicts_with = "held_out")]
+    step: Option<u64>,
     /// Shows held-out rows only.
     #[arg(long)]
     held_out: bool,
@@ -69,6 +72,9 @@ pub(super) struct Args {
 
 impl Args {
     fn wanted(&self) -> RowsWanted {
+        if let Some(step) = self.step {
+            return RowsWanted::Step(step);
+        }
         match (self.row, self.random) {
             (Some(number), _) => RowsWanted::Number(number),
             (None, Some(seed)) => RowsWanted::Random(seed),

@@ -141,6 +141,31 @@ fn tokens_are_those_of_the_training_and_the_summary_counts_them() {
 }
 
 #[test]
+fn a_step_has_its_documents_apart() {
+    let rows = Rows::new(
+        &format!("{}\n", ROWS.lines().next().unwrap()).repeat(3),
+        "training: {shuffle: false}\n",
+    );
+    let recipe = rows.folder.path().join("recipe.yaml");
+    let text = std::fs::read_to_string(&recipe).unwrap();
+    let packed = text.replace(
+        "{sequence_length: 24}",
+        "{sequence_length: 32, packing: true, micro_batch: 1}",
+    );
+    std::fs::write(&recipe, packed).unwrap();
+    let (text, _) = rows.shown(&["--step", "0"]);
+    assert!(
+        text.starts_with("row 1 · step 0, micro-batch 1 · training · 28 tokens, 8 learnt · 2 documents\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("         -- document 2 --\n     14  text       <|im_start|>user⏎"),
+        "{text}"
+    );
+    assert!(text.contains("[red<|im_end|>⏎]"), "{text}");
+}
+
+#[test]
 fn a_page_needs_no_network_and_mistakes_are_told() {
     let rows = Rows::new(ROWS, "");
     rows.shown(&["--html", "rows.html", "--count", "4"]);
@@ -155,4 +180,112 @@ fn a_page_needs_no_network_and_mistakes_are_told() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("rows.jsonl line 1: column `messages`"), "{told}");
+}
+
+/// A template that writes calls and reasoning.
+const CALLS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}(plan){{ m.reasoning_content }}(/plan)\
+                     {% endif %}{{ m.content | trim }}{% if m.tool_calls %}(call){{ m.tool_calls[0].function.arguments | tojson }}\
+                     {% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+/// One whose turns only the next turn ends.
+const OPEN_ENDED: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}\
+                          {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// What is learnt of the first of two like rows, stretch by stretch, and what is told; what is refused.
+fn learnt(row: &str, template: Option<&str>) -> Result<(Vec<String>, String), String> {
+    let rows = Rows::new(&format!("{row}\n").repeat(2), "");
+    let path = |name: &str| rows.folder.path().join(name);
+    let recipe = std::fs::read_to_string(path("recipe.yaml")).unwrap();
+    let mut recipe = recipe.replace("sequence_length: 24", "sequence_length: 400");
+    if let Some(template) = template {
+        std::fs::write(path("t.jinja"), template).unwrap();
+        recipe = recipe.replace("data: {", "data: {chat_template: t.jinja, ");
+    }
+    std::fs::write(path("recipe.yaml"), recipe).unwrap();
+    let output = rows.run(&["--json", "--count", "1"]);
+    if !output.status.success() {
+        return Err(String::from_utf8(output.stderr).unwrap());
+    }
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = &seen["rows"][0];
+    if let Some(reason) = row["left_out"].as_str() {
+        return Err(reason.to_owned());
+    }
+    let mut stretches: Vec<String> = Vec::new();
+    let mut was_target = false;
+    for token in row["tokens"].as_array().unwrap() {
+        let is_target = token["target"] == true;
+        match (is_target, was_target) {
+            (true, false) => stretches.push(token["text"].as_str().unwrap().to_owned()),
+            (true, true) => stretches.last_mut().unwrap().push_str(token["text"].as_str().unwrap()),
+            _ => {}
+        }
+        was_target = is_target;
+    }
+    Ok((stretches, seen["warnings"].to_string()))
+}
+
+#[test]
+fn messages_are_made_as_transformers_makes_them() {
+    let call = r#"{"role":"assistant","content":null,"tool_calls":[{"type":"function","function":{"name":"look","arguments":{"x":"a","y":null}}}]}"#;
+    let chat = format!(
+        r#"{{"messages":[{{"role":"user","content":"q"}},{call},{{"role":"tool","content":"42"}},{{"role":"assistant","content":"42"}}]}}"#
+    );
+    let (told, _) = learnt(&chat, Some(CALLS)).unwrap();
+    assert_eq!(told, ["(call){\"x\": \"a\"}<|im_end|>", "42<|im_end|>"]);
+    for name in ["reasoning_content", "thinking", "reasoning"] {
+        let chat = format!(
+            r#"{{"messages":[{{"role":"user","content":"q"}},{{"role":"assistant","content":"Four.","{name}":"2+2"}}]}}"#
+        );
+        assert_eq!(
+            learnt(&chat, Some(CALLS)).unwrap().0,
+            ["(plan)2+2(/plan)Four.<|im_end|>"],
+            "{name}"
+        );
+    }
+    let parts = r#"{"messages":[{"role":"user","content":[{"type":"text","value":"q"}]},{"role":"assistant","content":[{"type":"text","text":"a"}]}]}"#;
+    assert_eq!(learnt(parts, None).unwrap().0, ["a<|im_end|>\n"]);
+    let systems = r#"{"system":"other","messages":[{"role":"system","content":"own"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}"#;
+    let (_, told) = learnt(systems, None).unwrap();
+    assert!(told.contains("beside a system message"), "{told}");
+}
+
+#[test]
+fn calls_that_a_template_does_not_write_are_text_or_leave_the_row_out() {
+    let sharegpt = r#"{"conversations":[{"from":"human","value":"Rain?"},{"from":"function_call","value":"{\"name\": \"look\", \"arguments\": {}}"},{"from":"observation","value":"yes"},{"from":"gpt","value":"It rains."}]}"#;
+    let (told, warnings) = learnt(sharegpt, None).unwrap();
+    assert_eq!(
+        told,
+        [
+            "{\"name\": \"look\", \"arguments\": {}}<|im_end|>\n",
+            "It rains.<|im_end|>\n"
+        ]
+    );
+    assert!(warnings.contains("trained as the text they came as"), "{warnings}");
+    let messages = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{}}}]}]}"#;
+    let reason = learnt(messages, None).unwrap_err();
+    assert!(
+        reason.contains("calls are not written by the chat template"),
+        "{reason}"
+    );
+    let pictures =
+        r#"{"messages":[{"role":"user","content":"Who?"},{"role":"assistant","content":"Ada."}],"images":["a.jpg"]}"#;
+    let error = learnt(pictures, None).unwrap_err();
+    assert!(error.contains("line 1: column `images` holds a picture"), "{error}");
+}
+
+#[test]
+fn an_answer_learns_to_stop_or_it_is_told() {
+    let chat = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"},{"role":"assistant","content":"d"}]}"#;
+    let (told, warnings) = learnt(chat, Some(OPEN_ENDED)).unwrap();
+    assert_eq!(told, ["b", "d<|im_end|>"]);
+    assert!(
+        warnings.contains("is learnt as it") && warnings.contains("end in no token"),
+        "{warnings}"
+    );
+    let changes = OPEN_ENDED.replace("{{ m.content }}", "{{ (m.content | upper) ~ messages | length }}");
+    let reason = learnt(chat, Some(&changes)).unwrap_err();
+    assert!(reason.contains("does not show where an answer begins"), "{reason}");
+    let escaped = "{{ messages[1].content | safe + '<' }}";
+    let error = learnt(chat, Some(escaped)).unwrap_err();
+    assert!(error.contains("marked `safe`"), "{error}");
 }

@@ -17,6 +17,8 @@ struct Run<'a> {
     is_target: bool,
     /// Whether they lie behind the sequence length.
     is_cut: bool,
+    /// Number of the document that begins here, behind the first.
+    document: Option<usize>,
     tokens: &'a [ShownToken],
 }
 
@@ -35,7 +37,7 @@ fn runs(row: &ShownRow) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     let mut start = 0;
     for end in 1..=row.tokens.len() {
-        if end == row.tokens.len() || kind(end) != kind(start) {
+        if end == row.tokens.len() || kind(end) != kind(start) || row.boundaries.contains(&end) {
             let tokens = &row.tokens[start..end];
             let role = match (tokens[0].role.as_deref(), has_roles) {
                 (Some(role), _) => role,
@@ -47,6 +49,7 @@ fn runs(row: &ShownRow) -> Vec<Run<'_>> {
                 role,
                 is_target: tokens[0].target,
                 is_cut: start >= row.kept,
+                document: row.boundaries.iter().position(|at| *at == start).map(|at| at + 2),
                 tokens,
             });
             start = end;
@@ -81,6 +84,9 @@ fn head(row: &ShownRow) -> String {
         None if row.is_running => parts.push(format!("{tokens} tokens of running text, all learnt")),
         None => parts.push(format!("{tokens} tokens, {targets} learnt")),
     }
+    if !row.boundaries.is_empty() {
+        parts.push(format!("{} documents", row.boundaries.len() + 1));
+    }
     if kept < tokens && !row.is_running {
         parts.push(format!("cut behind {kept}: {} lost", tokens - kept));
     }
@@ -111,6 +117,7 @@ pub(super) mod tests {
                 token(6, ".", true, Some("assistant")),
                 token(2, "<|im_end|>", true, None),
             ],
+            boundaries: Vec::new(),
             hidden: 0,
             kept: 6,
             is_running: false,

@@ -21,6 +21,7 @@ struct ShownRow {
 struct ShownRun {
     role: String,
     kind: &'static str,
+    document: Option<usize>,
     tokens: Vec<ShownToken>,
 }
 
@@ -47,6 +48,7 @@ pub fn rows_page(name: &str, seen: &RowsSeen, warnings: &[String]) -> Result<Str
                 .into_iter()
                 .map(|run| ShownRun {
                     role: run.role.to_owned(),
+                    document: run.document,
                     kind: match (run.is_cut, run.is_target) {
                         (true, _) => "cut",
                         (false, true) => "learnt",

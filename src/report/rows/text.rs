@@ -46,6 +46,9 @@ pub fn row_text(row: &ShownRow, style: RowsStyle) -> String {
         let _ = writeln!(text, "  place      id  role       text");
     }
     for run in runs(row) {
+        if let Some(document) = run.document {
+            let _ = writeln!(text, "         -- document {document} --");
+        }
         match style.by_token {
             true => tokens_of(&run, style, &mut text),
             false => line_of(&run, style, &mut text),

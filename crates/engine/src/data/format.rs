@@ -234,7 +234,7 @@ fn chat(location: &RowLocation, columns: &mut Columns, key: &'static str) -> Res
         _ => None,
     };
     let is_bad = columns.is_bad();
-    let tools = tools(columns)?;
+    let tools = tools(location, columns)?;
     if is_bad {
         return Ok(Example::Refused(BAD_ANSWER));
     }
@@ -254,8 +254,9 @@ fn chat(location: &RowLocation, columns: &mut Columns, key: &'static str) -> Res
 /// Why a row with `label: false` is left out.
 const BAD_ANSWER: &str = "`label` says that the answer is not to be learnt";
 
-/// The tools of a row, each an object: files have them as JSON text too.
-fn tools(columns: &mut Columns) -> Result<Option<Value>, DataError> {
+/// The tools of a row, each an object: files have them as JSON text too. Parquet has the keys of all tools in each, which are null
+/// where a tool has none; in other files a null was written.
+fn tools(location: &RowLocation, columns: &mut Columns) -> Result<Option<Value>, DataError> {
     let Some(tools) = columns.optional_list("tools")?.filter(|tools| !tools.is_empty()) else {
         return Ok(None);
     };
@@ -264,7 +265,13 @@ fn tools(columns: &mut Columns) -> Result<Option<Value>, DataError> {
         _ => tool,
     });
     let mut tools = Value::Array(parsed.collect());
-    without_null(&mut tools);
+    let path = location.path();
+    if path
+        .extension()
+        .is_some_and(|ending| ending == "parquet" || ending == "pq")
+    {
+        without_null(&mut tools);
+    }
     Ok(Some(tools))
 }
 
@@ -294,7 +301,7 @@ fn prompt_completion(location: &RowLocation, columns: &mut Columns) -> Result<Ex
             // What comes before the completion is known.
             messages.iter_mut().for_each(|message| message.is_target = false);
             messages.extend(read_messages(location, completion)?);
-            Ok(of_messages(messages, tools(columns)?, Vec::new()))
+            Ok(of_messages(messages, tools(location, columns)?, Vec::new()))
         }
         (Value::String(prompt), Value::String(completion)) => Ok(Example::Completion { prompt, completion }),
         (Value::String(prompt), completion @ (Value::Number(_) | Value::Bool(_))) => Ok(Example::Completion {

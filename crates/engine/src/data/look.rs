@@ -22,7 +22,7 @@ use super::progress;
 use super::readers::{count_rows, read_rows};
 use super::split::HeldOutRows;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
-use super::{DataError, DataWarning, RowLocation, Vocabulary};
+use super::{BatchSource, DataError, DataWarning, PreparedData, RowLocation, RowOrder, Vocabulary};
 use crate::hub::ModelFiles;
 use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
 
@@ -49,6 +49,8 @@ pub enum RowsWanted {
     Cut,
     /// The first ones that are left out, or have nothing to learn within the sequence length.
     WithoutTargets,
+    /// What a step of the training takes, which counts from 0: its micro-batches, with the documents that they hold.
+    Step(u64),
 }
 
 /// What is asked.
@@ -74,11 +76,14 @@ pub struct RowsSeen {
 pub struct ShownRow {
     /// From 1, counted through the files.
     pub number: u64,
-    /// File and line.
+    /// File and line, or step and micro-batch.
     pub location: String,
     /// `training` or `held-out`; `None` where a part is held out that is not known yet.
     pub set: Option<String>,
     pub tokens: Vec<ShownToken>,
+    /// Where documents begin behind the first, in tokens: attention does not reach over these places.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub boundaries: Vec<usize>,
     /// Tokens behind these, which are too many to be shown.
     pub hidden: usize,
     /// Tokens that are trained on: less than there are where the row is cut.
@@ -150,6 +155,9 @@ struct Met {
 /// See [`DataError`]; a row that cannot be read ends the looking.
 pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Result<RowsSeen, DataError> {
     check(&recipe.data)?;
+    if let RowsWanted::Step(step) = asked.wanted {
+        return step_seen(recipe, files, step, asked.most);
+    }
     let settings = &on_disk(&recipe.data)?;
     let vocabulary = with_template(&Vocabulary::open(files)?, settings)?;
     let mut look = Look {
@@ -181,6 +189,62 @@ pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Resul
         }
     }
     look.finish()
+}
+
+/// What a step takes.
+fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Result<RowsSeen, DataError> {
+    let data = PreparedData::make(recipe, files)?;
+    let vocabulary = Vocabulary::open(files)?;
+    let order = match recipe.training.shuffle {
+        true => RowOrder::Shuffled {
+            seed: recipe.training.seed,
+        },
+        false => RowOrder::File,
+    };
+    let source = BatchSource::new(data.train().clone(), &recipe.batch, order)?;
+    let decode = |id: u32| {
+        let decoded = vocabulary
+            .tokenizer()
+            .and_then(|tokenizer| tokenizer.decode(&[id], false).ok());
+        decoded.unwrap_or_default()
+    };
+    let (mut rows, mut room) = (Vec::new(), MOST_TOKENS);
+    for (number, batch) in source.global_batch(step).into_iter().enumerate().take(most) {
+        let targets = std::iter::once(false).chain(batch.targets.iter().map(|target| *target >= 0));
+        let shown = batch.input_ids.len().min(room);
+        let tokens = batch
+            .input_ids
+            .iter()
+            .zip(targets)
+            .take(shown)
+            .map(|(id, target)| ShownToken {
+                id: *id,
+                text: decode(*id),
+                target,
+                role: None,
+            });
+        let inner = batch
+            .offsets
+            .get(1..batch.offsets.len().saturating_sub(1))
+            .unwrap_or_default();
+        rows.push(ShownRow {
+            number: number as u64 + 1,
+            location: format!("step {step}, micro-batch {}", number + 1),
+            set: Some("training".to_owned()),
+            tokens: tokens.collect(),
+            boundaries: inner.iter().map(|at| *at as usize).collect(),
+            hidden: batch.input_ids.len() - shown,
+            kept: batch.input_ids.len(),
+            is_running: false,
+            left_out: None,
+        });
+        room -= shown;
+    }
+    Ok(RowsSeen {
+        rows,
+        summary: data.summary(),
+        warnings: data.warnings(),
+    })
 }
 
 /// The looking.
@@ -388,6 +452,7 @@ impl Look<'_> {
                 location: met.location.to_string(),
                 set,
                 tokens: Vec::new(),
+                boundaries: Vec::new(),
                 hidden: 0,
                 kept: 0,
                 is_running: false,
@@ -410,6 +475,7 @@ impl Look<'_> {
             location: met.location.to_string(),
             set,
             tokens: self.tokens(&row, &trace),
+            boundaries: Vec::new(),
             hidden: 0,
             kept,
             is_running,
