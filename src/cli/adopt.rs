@@ -11,7 +11,7 @@ use peft_tune_core::architecture::{Architecture, Family};
 use peft_tune_engine::BaseModel;
 use peft_tune_engine::hub::ModelFiles;
 
-/// Makes a model folder that says which family's layers a model has, where its own `model_type` is not known.
+/// Make a model folder that says which family's layers a model has, where its own `model_type` is not known.
 ///
 /// Nothing is converted. Every key of `config.json` is read as the family reads it, and every tensor of the checkpoint must be
 /// there under the family's names and with its shapes. The folder holds a changed `config.json` and links to all other files.

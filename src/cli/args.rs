@@ -16,9 +16,9 @@ use super::{
 };
 use peft_tune_engine::profile::HostMemory;
 
-/// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
+/// Find the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
-#[command(name = "peft-tune", version, about, propagate_version = true)]
+#[command(name = "peft-tune", version, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -239,5 +239,51 @@ mod tests {
             })
             .collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// Nouns that sentences of the help begin with and that end as "prints" does.
+    const NOUNS: &str = "Attempts Changes Columns Devices Files Kernels Lengths Options Ranks Results Rows Sequences \
+                         Settings Tables Threads Tokens Trials Variants";
+
+    /// What the help of a command says: of itself, of its arguments and of their values.
+    fn descriptions(command: &clap::Command) -> Vec<String> {
+        let about = command.get_long_about().or(command.get_about());
+        let mut texts: Vec<String> = about.map(ToString::to_string).into_iter().collect();
+        for argument in command.get_arguments().filter(|one| !one.is_hide_set()) {
+            let help = argument.get_long_help().or(argument.get_help());
+            texts.extend(help.map(ToString::to_string));
+            let values = argument.get_possible_values();
+            let values = values.iter().filter(|value| !value.is_hide_set());
+            texts.extend(values.filter_map(|value| Some(value.get_help()?.to_string())));
+        }
+        texts
+    }
+
+    /// The first sentence that begins with a verb as in "Prints JSON", or with a noun that looks like one.
+    fn third_person(text: &str) -> Option<&str> {
+        let mut sentences = text.split("\n\n").flat_map(|paragraph| paragraph.split(". "));
+        sentences.find(|sentence| {
+            let word = sentence.split_whitespace().next().unwrap_or_default();
+            let word = word.trim_end_matches([',', ':', ';', '.']);
+            word.ends_with('s') && !word.ends_with("ss") && NOUNS.split(' ').all(|noun| noun != word)
+        })
+    }
+
+    #[test]
+    fn help_says_print_and_not_prints() {
+        assert_eq!(third_person("Rows to show. Prints JSON"), Some("Prints JSON"));
+        let program = Arguments::command();
+        let shown = program.get_subcommands().filter(|one| !one.is_hide_set());
+        let mut wrong = Vec::new();
+        for command in std::iter::once(&program).chain(shown) {
+            for text in descriptions(command) {
+                wrong.extend(third_person(&text).map(|sentence| format!("{}: {sentence}", command.get_name())));
+            }
+        }
+        assert!(
+            wrong.is_empty(),
+            "neither imperative nor a noun of NOUNS:\n{}",
+            wrong.join("\n")
+        );
     }
 }

@@ -19,19 +19,19 @@ use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
 use peft_tune_kernels::device;
 
-/// Shows what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
+/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
 ///
 /// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
 /// them.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Measures again instead of showing what the database has.
+    /// Measure again instead of showing what the database has.
     #[arg(long)]
     measure: bool,
     /// Threads to measure with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Prints JSON with raw numbers.
+    /// Print JSON with raw numbers.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -28,7 +28,7 @@ use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, TrialNumber};
 
-/// Writes a trial's settings as a config file of a training tool, or a whole study for other tools
+/// Write a trial's settings as a config file of a training tool, or a whole study for other tools
 ///
 /// Without --trial or --front it is the recommended trial. What a tool cannot express is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
@@ -50,14 +50,14 @@ pub(super) struct Args {
     /// Directory to write into; created if missing.
     #[arg(long)]
     pub output: PathBuf,
-    /// Overwrites an existing file.
+    /// Overwrite an existing file.
     #[arg(long)]
     pub force: bool,
     /// The device that the tool will run on, such as `A100 40GB`: a setting that does not fit there gets a smaller micro-batch
     /// and as much more accumulation. The study's `target_device` where absent and the tool is the study's `target_stack`.
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Refuses a setting that does not fit the device, instead of changing its micro-batch.
+    /// Refuse a setting that does not fit the device, instead of changing its micro-batch.
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
@@ -69,17 +69,17 @@ pub(super) struct Args {
 /// How to choose among the trials of the front, instead of the fastest with a loss at most 1% above the best.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(super) struct RuleArgs {
-    /// Takes the best trial in this objective, or the knee: where giving up a little of one objective no longer buys much of
+    /// Take the best trial in this objective, or the knee: where giving up a little of one objective no longer buys much of
     /// another.
     #[arg(long, value_enum)]
     pub prefer: Option<Preference>,
-    /// Considers only trials with at most this peak memory, such as 16GiB.
+    /// Consider only trials with at most this peak memory, such as 16GiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub max_memory: Option<u64>,
-    /// Considers only trials whose loss is at most this much above the best, such as 1%.
+    /// Consider only trials whose loss is at most this much above the best, such as 1%.
     #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
     pub max_loss_increase: Option<f64>,
-    /// Weighs the objectives, such as throughput=1,loss=2; those not named weigh nothing.
+    /// Weigh the objectives, such as throughput=1,loss=2; those not named weigh nothing.
     #[arg(long, value_name = "NAME=WEIGHT,..", value_parser = parse_weights, conflicts_with = "prefer")]
     pub weights: Option<Weights>,
 }

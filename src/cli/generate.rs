@@ -10,7 +10,7 @@ use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::tokenizer::Tokenizer;
 use peft_tune_engine::{Control, Generated, GenerationSettings, Generator, TextEnd};
 
-/// Prints text that a model generates: the base model as it is, or with an adapter.
+/// Print text that a model generates: the base model as it is, or with an adapter.
 ///
 /// Without `--temperature` every token is the most likely one, so the same prompt gives the same text. The text ends where
 /// the model ends it, or after `--max-tokens`; the prompt is not printed.
@@ -27,13 +27,13 @@ pub(super) struct Args {
     /// Maximum number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     max_tokens: usize,
-    /// Draws tokens from the model's distribution at this temperature; 0 takes the most likely one.
+    /// Draw tokens from the model's distribution at this temperature; 0 takes the most likely one.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]
     temperature: f64,
     /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Prints one JSON object with the text, its tokens and why it ended.
+    /// Print one JSON object with the text, its tokens and why it ended.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

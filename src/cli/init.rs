@@ -34,8 +34,8 @@ use plan::Plan;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out
 ///
-/// Asks for what is not given, and offers what it finds: models in the Hugging Face cache, data files in this folder, the
-/// memory of this machine. With --yes, or without a terminal, it takes the first of each. With --from it asks nothing: the file
+/// Ask for what is not given, and offer what is found: models in the Hugging Face cache, data files in this folder, the
+/// memory of this machine. With --yes, or without a terminal, take the first of each. With --from ask nothing: the file
 /// spans the neighbours of the setting that your config has.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -21,7 +21,7 @@ use peft_tune_engine::{
     WrittenDtype,
 };
 
-/// Folds an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
+/// Fold an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
 ///
 /// The output is a model directory as transformers and this program load it, with the base's configuration and tokenizer, or a
 /// GGUF file for llama.cpp.
@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Directory to write into; created if missing.
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
-    /// Writes into a directory that is not empty.
+    /// Write into a directory that is not empty.
     #[arg(long)]
     force: bool,
     /// Largest weight file; a larger model is written in several.
@@ -49,10 +49,10 @@ pub(super) struct Args {
     /// How a GGUF file holds the weights; as the base model does if absent, in BF16 where that is quantized.
     #[arg(long, value_enum, value_name = "TYPE")]
     outtype: Option<OutType>,
-    /// Quantizes the merged weights of the linear layers, in bitsandbytes' form.
+    /// Quantize the merged weights of the linear layers, in bitsandbytes' form.
     #[arg(long, value_enum, value_name = "FORM")]
     quantize: Option<Quantize>,
-    /// Measures what the quantization costs: on the held-out rows of the recipe that `train` has left beside the adapter, against
+    /// Measure what the quantization costs: on the held-out rows of the recipe that `train` has left beside the adapter, against
     /// the adapter beside unquantized weights.
     #[arg(long, requires = "quantize")]
     check: bool,

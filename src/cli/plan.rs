@@ -22,7 +22,7 @@ use peft_tune_core::predict::{DataSheet, Machine, Predictor};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
 
-/// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
+/// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
 /// trained, and no weights are read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -39,7 +39,7 @@ pub(super) struct Args {
     /// Threads a trial computes with [default: all cores].
     #[arg(long, value_name = "N", conflicts_with = "device")]
     threads: Option<usize>,
-    /// Prints JSON with raw numbers.
+    /// Print JSON with raw numbers.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

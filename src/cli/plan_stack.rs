@@ -22,10 +22,10 @@ use peft_tune_engine::hub::ModelFiles;
 /// Another tool that is to train.
 #[derive(Debug, clap::Args)]
 pub(super) struct StackArgs {
-    /// Plans for another tool (peft, trl, axolotl, llamafactory, unsloth or torchtune), or for `peft-tune` in the same words.
+    /// Plan for another tool (peft, trl, axolotl, llamafactory, unsloth or torchtune), or for `peft-tune` in the same words.
     #[arg(long, value_name = "TOOL")]
     pub stack: Option<String>,
-    /// Plans a settings file of another tool: TRL's YAML or command line, axolotl's or LLaMA-Factory's YAML, torchtune's
+    /// Plan a settings file of another tool: TRL's YAML or command line, axolotl's or LLaMA-Factory's YAML, torchtune's
     /// config, an adapter_config.json.
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     pub check: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(super) struct StackArgs {
     /// What is shared out lies in the host's memory; with `--stack peft-tune`, optimizer states and updates.
     #[arg(long)]
     pub offload: bool,
-    /// Rows have lengths of their own and are not packed: counts the blocks that the allocator keeps for each length.
+    /// Rows have lengths of their own and are not packed: count the blocks that the allocator keeps for each length.
     #[arg(long)]
     pub rows_differ: bool,
 }

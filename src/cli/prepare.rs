@@ -32,7 +32,7 @@ const MOST_MEMORY: f64 = 0.8;
 /// What this process had made ready.
 static READY: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Makes the data ready that its parent asks for. A command starts this by itself.
+/// Make the data ready that its parent asks for. A command starts this by itself.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {}
 

@@ -19,10 +19,10 @@ use peft_tune_engine::profile::diagnosis;
 use peft_tune_engine::profile::diagnosis::Finding;
 use peft_tune_engine::profile::{Comparison, DeviceMemory, Measured, Profile, Reference, TensorBoard};
 
-/// Profiles one setting in depth: where a step's time and memory go, and what would help.
+/// Profile one setting in depth: where a step's time and memory go, and what would help.
 ///
-/// Runs steps of the recipe until the throughput is known to 2% or the time is spent, then prints phases, modules, ops,
-/// memory at the peak and a diagnosis, and stores them. Nothing is trained: the adapter is discarded.
+/// Run steps of the recipe until the throughput is known to 2% or the time is spent, then print phases, modules, ops,
+/// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -30,19 +30,19 @@ pub(super) struct Args {
     /// Time that measuring may take, such as `90s`; each change of `--verify` may take as much.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     budget: Seconds,
-    /// Ends earlier, once the throughput is known to this many percent.
+    /// End earlier, once the throughput is known to this many percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = parse_percent)]
     interval: f64,
-    /// Writes a trace that ui.perfetto.dev and chrome://tracing open.
+    /// Write a trace that ui.perfetto.dev and chrome://tracing open.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Writes an event file for TensorBoard into this folder.
+    /// Write an event file for TensorBoard into this folder.
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
-    /// Logs one measured step in N, as `train --log-every` does.
+    /// Log one measured step in N, as `train --log-every` does.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     log_every: u64,
-    /// Runs the changes that the diagnosis proposes, and shows measured beside predicted gains.
+    /// Run the changes that the diagnosis proposes, and show measured beside predicted gains.
     #[arg(long)]
     verify: bool,
     /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a share of this device's peak.
@@ -51,16 +51,16 @@ pub(super) struct Args {
     /// Device memory that a training may use, such as `24GB` [default: all of it].
     #[arg(long, value_name = "BYTES")]
     memory_limit: Option<Bytes>,
-    /// Compares with an earlier profile, by its number in the database.
+    /// Compare with an earlier profile, by its number in the database.
     #[arg(long, value_name = "NUMBER")]
     against: Option<i64>,
-    /// Shows every op and every layer.
+    /// Show every op and every layer.
     #[arg(long)]
     all: bool,
-    /// Prints the profile as JSON.
+    /// Print the profile as JSON.
     #[arg(long)]
     json: bool,
-    /// Stores nothing in the database.
+    /// Store nothing in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]

@@ -16,7 +16,7 @@ pub(super) struct SourceArgs {
     /// Recipe file (YAML).
     #[arg(required_unless_present = "trial", conflicts_with = "trial")]
     recipe: Option<PathBuf>,
-    /// Takes the recipe of this trial from the database instead.
+    /// Take the recipe of this trial from the database instead.
     #[arg(long, value_name = "NUMBER")]
     trial: Option<u64>,
     /// Study of the trial; the latest where absent.

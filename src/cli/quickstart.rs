@@ -26,7 +26,7 @@ const FILES: [(&str, &[u8]); 7] = shipped![
 ];
 const SPACE: &str = FILES[0].0;
 
-/// Writes a small model, its data and a search space, and searches it: two minutes on any machine, and nothing is downloaded.
+/// Write a small model, its data and a search space, and search it: two minutes on any machine, and nothing is downloaded.
 ///
 /// Example: `peft-tune quickstart`, then `peft-tune report --output quickstart.html`.
 #[derive(Debug, clap::Args)]

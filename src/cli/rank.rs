@@ -7,7 +7,7 @@ use super::model::KernelArgs;
 use crate::worker::{RankSettings, pin_to, serve_rank};
 use peft_tune_kernels::set_kernels;
 
-/// Runs one device's share of trials that come on standard input, and reports on standard output.
+/// Run one device's share of trials that come on standard input, and report on standard output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Rank of this process, from 0.

@@ -14,7 +14,7 @@ use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, ScheduleKind, TargetPreset,
 };
 
-/// Prints the JSON Schema of a study or recipe file, for editors that complete YAML, or of the worker's protocol
+/// Print the JSON Schema of a study or recipe file, for editors that complete YAML, or of the worker's protocol
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Which schema to print.

@@ -39,7 +39,7 @@ use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 /// How long a second signal leaves to hand the trials under way back.
 const IN_ORDER: Duration = Duration::from_secs(3);
 
-/// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
+/// Search for the settings worth using: run trials, store them, print the Pareto front and a recommendation.
 ///
 /// Started again on the same file and database, it continues where it stopped; nothing that finished is run again.
 /// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
@@ -61,36 +61,36 @@ pub(super) struct Args {
     /// disturbed [default: 30s, or a tenth of the budget's time].
     #[arg(long, value_name = "TIME", env = "PEFT_TUNE_WAIT_QUIET", hide_env = true)]
     wait_quiet: Option<Seconds>,
-    /// Runs the file as a study of this name.
+    /// Run the file as a study of this name.
     #[arg(long = "as", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: Option<String>,
-    /// Where model or data hold something else than when the study began: measures its settings again, and keeps what was
+    /// Where model or data hold something else than when the study began: measure its settings again, and keep what was
     /// measured under another name.
     #[arg(long)]
     accept_changed_inputs: bool,
-    /// Goes on where trial after trial fails alike, and takes that as their settings' fault.
+    /// Go on where trial after trial fails alike, and take that as their settings' fault.
     #[arg(long)]
     keep_going: bool,
     /// A config of yours to compare the recommended setting with (of TRL, axolotl, LLaMA-Factory, torchtune, unsloth, PEFT's
     /// adapter_config.json, or a recipe), instead of the file's `baseline`.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
+    /// Start from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
     #[arg(long)]
     warm_start: bool,
     #[command(flatten)]
     track: TrackArgs,
     #[command(flatten)]
     workers: WorkerArgs,
-    /// Shows what would run, and runs nothing.
+    /// Show what would run, and run nothing.
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
-    /// Runs in the background, in a session of its own, with a log file; see `attach`, `status` and `stop`.
+    /// Run in the background, in a session of its own, with a log file; see `attach`, `status` and `stop`.
     #[arg(long)]
     detach: bool,
     #[command(flatten)]
     log: LogArgs,
-    /// Prints the result as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }

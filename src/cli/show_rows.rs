@@ -20,7 +20,7 @@ use peft_tune_engine::hub::ModelFiles;
 /// Most rows at once.
 const MOST: u64 = 100;
 
-/// Shows rows of the data as they are trained: every token, whose message it is of, and whether it is learnt.
+/// Show rows of the data as they are trained: every token, whose message it is of, and whether it is learnt.
 ///
 /// What is learnt stands in brackets, and in green on a terminal. Special tokens are written out, and so is what is cut or left
 /// out, and why. Behind the rows stand their number, the share of tokens that are learnt, whether answers end in a stop token, the
@@ -29,43 +29,43 @@ const MOST: u64 = 100;
 pub(super) struct Args {
     /// Study or recipe file (YAML).
     file: PathBuf,
-    /// Shows so many rows.
+    /// Show so many rows.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MOST))]
     count: u64,
-    /// Shows the row of this number, from 1, counted through the files.
+    /// Show the row of this number, from 1, counted through the files.
     #[arg(long, value_name = "N", group = "which", value_parser = clap::value_parser!(u64).range(1..))]
     row: Option<u64>,
-    /// Shows the rows with the most tokens.
+    /// Show the rows with the most tokens.
     #[arg(long, group = "which")]
     longest: bool,
-    /// Shows rows drawn by a seed.
+    /// Show rows drawn by a seed.
     #[arg(long, value_name = "SEED", group = "which", num_args = 0..=1, default_missing_value = "0")]
     random: Option<u64>,
-    /// Shows rows that are longer than the sequence length.
+    /// Show rows that are longer than the sequence length.
     #[arg(long, group = "which")]
     cut: bool,
-    /// Shows rows that teach nothing, or are left out, with the reason.
+    /// Show rows that teach nothing, or are left out, with the reason.
     #[arg(long, group = "which")]
     without_targets: bool,
     /// Show the micro-batches of a step of the training, which counts from 0, with the documents that are packed into them.
     #[arg(long, value_name = "N", group = "which", conflicts_with = "held_out")]
     step: Option<u64>,
-    /// Shows held-out rows only.
+    /// Show held-out rows only.
     #[arg(long)]
     held_out: bool,
-    /// Looks at rows of this length in tokens instead of the file's.
+    /// Look at rows of this length in tokens instead of the file's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(2..))]
     sequence_length: Option<u64>,
-    /// Prints one line a token, with its id.
+    /// Print one line a token, with its id.
     #[arg(long)]
     tokens: bool,
-    /// Prints all of long texts.
+    /// Print all of long texts.
     #[arg(long)]
     whole: bool,
-    /// Prints rows, summary and warnings as one JSON object.
+    /// Print rows, summary and warnings as one JSON object.
     #[arg(long, conflicts_with_all = ["tokens", "whole"])]
     json: bool,
-    /// Writes a web page of it.
+    /// Write a web page of it.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "whole", "json"])]
     html: Option<PathBuf>,
 }

@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long a search that has ended waits for its trackers.
 const AT_THE_END: Duration = Duration::from_secs(60);
 
-/// Keeps a study up to date in MLflow, TensorBoard, Optuna, W&B or trackio, until its search ends
+/// Keep a study up to date in MLflow, TensorBoard, Optuna, W&B or trackio, until its search ends
 ///
 /// Of a study that nobody runs it writes all there is. What is there already is continued, so that the same command brings what
 /// was missing. `search --track` does the same from within the search.
@@ -35,12 +35,12 @@ pub(super) struct Args {
 /// Trackers of a search.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct TrackArgs {
-    /// Keeps the study up to date in a tracker while it is searched: `mlflow=http://HOST:PORT` (or a folder), `optuna=FILE`,
+    /// Keep the study up to date in a tracker while it is searched: `mlflow=http://HOST:PORT` (or a folder), `optuna=FILE`,
     /// `tensorboard=FOLDER`, `trackio=FOLDER`, `wandb=FOLDER` (offline runs). May be given several times, and adds to the file's
     /// `track`.
     #[arg(long = "track", value_name = "TRACKER=WHERE")]
     to: Vec<Destination>,
-    /// Leaves out the trackers that the file's `track` names.
+    /// Leave out the trackers that the file's `track` names.
     #[arg(long = "no-track")]
     without_those_of_the_file: bool,
 }

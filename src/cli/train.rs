@@ -34,7 +34,7 @@ use peft_tune_engine::run::{
 use peft_tune_engine::{RankShare, load_base};
 use peft_tune_kernels::device;
 
-/// Trains what a recipe file describes, and writes a PEFT adapter (or, with `adapter: null`, a whole model).
+/// Train what a recipe file describes, and write a PEFT adapter (or, with `adapter: null`, a whole model).
 ///
 /// Several recipe files train at the same time on one base model, which is read once: their adapters, optimizers, rates and
 /// lengths may differ, and each ends as it would alone.
@@ -55,25 +55,25 @@ pub(super) struct Args {
     /// prediction].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     at_a_time: Option<u16>,
-    /// Continues from the latest whole checkpoint in the output folder; starts anew where there is none yet.
+    /// Continue from the latest whole checkpoint in the output folder; start anew where there is none yet.
     #[arg(long, conflicts_with = "force")]
     resume: bool,
-    /// Removes an earlier training from the output folder and starts again.
+    /// Remove an earlier training from the output folder and start again.
     #[arg(long)]
     force: bool,
-    /// Writes a checkpoint after every N steps [default: a tenth of the training].
+    /// Write a checkpoint after every N steps [default: a tenth of the training].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: Option<u64>,
-    /// Keeps the last K checkpoints.
+    /// Keep the last K checkpoints.
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep_checkpoints: u16,
-    /// Logs one step in N to the event file and the screen, besides the first and the last.
+    /// Log one step in N to the event file and the screen, besides the first and the last.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     log_every: u64,
-    /// Stops after N evaluations in a row without a lower held-out loss.
+    /// Stop after N evaluations in a row without a lower held-out loss.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
-    /// Prints one JSON object per step and per evaluation on standard output, and one at the end.
+    /// Print one JSON object per step and per evaluation on standard output, and one at the end.
     #[arg(long)]
     pub(super) json: bool,
     /// Devices for the shares of the recipe's `devices`, one each, or one that computes them all: numbers of GPUs, or names such as

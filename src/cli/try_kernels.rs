@@ -5,7 +5,7 @@ use super::output::write_result;
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::attention::{Probe, probe_apart_by};
 
-/// Prints how far attention's kernels for Hopper are from those for all GPUs, in parts of the largest value.
+/// Print how far attention's kernels for Hopper are from those for all GPUs, in parts of the largest value.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Device to try them on.

@@ -19,7 +19,7 @@ use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::Profile;
 use peft_tune_engine::profile::diagnosis::{Altering, Change, Finding, Outcome, Tried, Tuning, TuningBench, tune};
 
-/// Makes a recipe's steps faster: applies what `profile` proposes, one change after the other, and keeps what pays.
+/// Make a recipe's steps faster: apply what `profile` proposes, one change after the other, and keep what pays.
 ///
 /// Each change runs in turn with what stands without it, so that a machine that slows down decides nothing; it is kept where its gain is
 /// above what measuring leaves open. After each that is kept the diagnosis is made anew. Changes that alter what is learned are only
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// File for the tuned recipe [default: the recipe's name with `-tuned`].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Overwrites that file.
+    /// Overwrite that file.
     #[arg(long)]
     force: bool,
     /// Changes that alter what is learned and may be tried all the same: losses are not compared here.
@@ -43,16 +43,16 @@ pub(super) struct Args {
     /// Time that one measurement may take, such as `30s`; each change takes four.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     budget: Seconds,
-    /// Ends a measurement earlier, once the throughput is known to this many percent.
+    /// End a measurement earlier, once the throughput is known to this many percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = parse_percent)]
     interval: f64,
     /// Device memory that a training may use, such as `24GB` [default: all of it].
     #[arg(long, value_name = "BYTES")]
     memory_limit: Option<Bytes>,
-    /// Prints what was tried as JSON.
+    /// Print what was tried as JSON.
     #[arg(long)]
     json: bool,
-    /// Stores no profile in the database.
+    /// Store no profile in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]

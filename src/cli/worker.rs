@@ -11,7 +11,7 @@ use peft_tune_kernels::set_kernels;
 /// How long a worker whose coordinator is gone may take to end its step before it ends in the middle of it.
 const ALONE: Duration = Duration::from_secs(5);
 
-/// Runs trials that a coordinator sends on standard input (one JSON object a line), and reports on standard output.
+/// Run trials that a coordinator sends on standard input (one JSON object a line), and report on standard output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Threads to compute with [default: all cores].

@@ -22,7 +22,7 @@ const WITHIN: Seconds = Seconds(180.0);
 /// Whether the installed tool is asked, and where it is.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(super) struct CheckArgs {
-    /// Reads the written files with the tool as it is installed for --python, and fails where it refuses them.
+    /// Read the written files with the tool as it is installed for --python, and fail where it refuses them.
     #[arg(long)]
     pub check: bool,
     /// Python that has the tool, such as `.venv/bin/python` [default: python3]

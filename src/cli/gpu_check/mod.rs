@@ -22,8 +22,8 @@ use peft_tune_engine::check::Check;
 use peft_tune_kernels::device;
 use peft_tune_kernels::{AttentionKernels, attention_kernels, longer_sums, set_kernels};
 
-/// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
-/// purpose, and times models of real sizes with random weights. Fails where a comparison does.
+/// Compare a device with the CPU (every op, small models of every family, trainings of 20 steps), run out of memory on
+/// purpose, and time models of real sizes with random weights. Fail where a comparison does.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Device to check.

@@ -24,7 +24,7 @@ use peft_tune_engine::profile::{DeviceMemory, write_whole};
 use peft_tune_kernels::device;
 use prompts::Prompts;
 
-/// Measures how fast a model answers: base, adapter beside the base weights, and adapter merged into them.
+/// Measure how fast a model answers: base, adapter beside the base weights, and adapter merged into them.
 ///
 /// Each point reads prompts and then generates token by token, several sequences side by side: time until the first
 /// token, time of each further one (median, 95th and 99th percentile), tokens per second, memory. Stored, and drawn as a
@@ -43,7 +43,7 @@ pub(super) struct Args {
     /// The same with so many fresh adapters of each rank.
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', conflicts_with = "adapter", value_parser = clap::value_parser!(u32).range(2..=1024))]
     together: Vec<u32>,
-    /// Measures requests too: a text file with a prompt in each line. Tokenizing and decoding count, and an answer ends where
+    /// Measure requests too: a text file with a prompt in each line. Tokenizing and decoding count, and an answer ends where
     /// the model ends it.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -59,13 +59,13 @@ pub(super) struct Args {
     /// Time to spend on each point; three repetitions are made in any case.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     budget: Seconds,
-    /// Writes the curve as an SVG file.
+    /// Write the curve as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Prints the points as JSON.
+    /// Print the points as JSON.
     #[arg(long)]
     json: bool,
-    /// Stores nothing in the database.
+    /// Store nothing in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
