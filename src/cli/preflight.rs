@@ -9,6 +9,7 @@ use super::output::tell;
 use super::prepare::prepared;
 use super::reading::Reading;
 use super::shares::{self, text_of};
+use crate::report::summary_line;
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
@@ -68,6 +69,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
             rows: Some(train.documents),
             tokens: Some(shares::tokens_of_epoch(&data)?),
             held_out_rows: Some(held_out.documents),
+            learnt: Some(summary_line(&data.summary())),
             // Studies that read other parts of the same files have other rows.
             fingerprint: format!(
                 "{}-{}-{}",

@@ -55,6 +55,7 @@ impl Gatherer {
             study: study.name.clone(),
             space: study.space_path.display().to_string(),
             model: study.model.clone(),
+            learnt: study.learnt.clone(),
             target: study.target,
             sampler: study.sampler.clone(),
             seed: study.seed,

@@ -25,6 +25,8 @@ pub struct StudyOverview {
     /// Rows and tokens that are trained on, where they were recorded.
     pub trained_rows: Option<u64>,
     pub trained_tokens: Option<u64>,
+    /// What is learnt of the data, in words.
+    pub learnt: Option<String>,
     /// UTC, ISO 8601.
     pub created_at: String,
     /// UTC, ISO 8601.
@@ -76,6 +78,7 @@ struct StudyRow {
     is_native: bool,
     rows: Option<i64>,
     tokens: Option<i64>,
+    learnt: Option<String>,
     created_at: String,
     resumed_at: Option<String>,
     wall_s: f64,
@@ -101,10 +104,11 @@ impl Store {
     pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
             "select study.id, name, space_path, sampler, seed, model.source as model,
-                    definition ->> '$.settings.backend' is null as is_native, rows, tokens, created_at, resumed_at,
+                    definition ->> '$.settings.backend' is null as is_native, rows, tokens, summary as learnt, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
              from study left join model on model.id = study.model_id
                         left join data_set on data_set.id = study.data_set_id
+                        left join data_learnt on data_learnt.data_set_id = study.data_set_id
              order by coalesce(resumed_at, created_at), study.id",
         )
         .fetch_all(&self.pool)
@@ -165,6 +169,7 @@ impl Store {
             is_native: row.is_native,
             trained_rows: row.rows.map(to_u64),
             trained_tokens: row.tokens.map(to_u64),
+            learnt: row.learnt,
             created_at: row.created_at,
             resumed_at: row.resumed_at,
             states: states

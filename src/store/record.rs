@@ -67,6 +67,8 @@ pub struct DataSetRecord {
     pub rows: Option<u64>,
     pub tokens: Option<u64>,
     pub held_out_rows: Option<u64>,
+    /// What is learnt of it, in words.
+    pub learnt: Option<String>,
 }
 
 /// One optimizer step. Numbers that are not finite are stored as null.

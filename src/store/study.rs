@@ -371,7 +371,7 @@ impl Store {
         connection: &mut SqliteConnection,
         data_set: &DataSetRecord,
     ) -> Result<i64, StoreError> {
-        sqlx::query_scalar(
+        let id: i64 = sqlx::query_scalar(
             "insert into data_set (source, fingerprint, rows, tokens, held_out_rows) values (?, ?, ?, ?, ?)
              on conflict do update set rows = excluded.rows, tokens = excluded.tokens, held_out_rows = excluded.held_out_rows
              returning id",
@@ -381,9 +381,18 @@ impl Store {
         .bind(data_set.rows.map(to_i64).transpose()?)
         .bind(data_set.tokens.map(to_i64).transpose()?)
         .bind(data_set.held_out_rows.map(to_i64).transpose()?)
-        .fetch_one(connection)
+        .fetch_one(&mut *connection)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.error(error))?;
+        if let Some(learnt) = &data_set.learnt {
+            sqlx::query("insert or replace into data_learnt (data_set_id, summary) values (?, ?)")
+                .bind(id)
+                .bind(learnt)
+                .execute(connection)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        Ok(id)
     }
 }
 

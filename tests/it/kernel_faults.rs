@@ -145,6 +145,7 @@ impl Searched {
             rows: Some(100),
             tokens: Some(6400),
             held_out_rows: Some(10),
+            learnt: None,
         });
         let open = store.begin_study(&record).await.unwrap();
         let mut told = Told::default();

@@ -66,6 +66,7 @@ fn head(input: &PageInput) -> StudyHead {
         name: input.study.clone(),
         space: input.space.clone(),
         model: input.model.clone(),
+        learnt: input.learnt.clone(),
         target: input.target.map(target_note),
         sampler: input.sampler.clone(),
         seed: input.seed.to_string(),

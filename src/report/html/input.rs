@@ -17,6 +17,8 @@ pub struct PageInput {
     /// Search-space file.
     pub space: String,
     pub model: Option<String>,
+    /// What is learnt of the data, in words.
+    pub learnt: Option<String>,
     /// The stack that the study is for, where it is another.
     pub target: Option<Target>,
     pub sampler: String,

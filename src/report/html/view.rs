@@ -52,6 +52,9 @@ pub struct StudyHead {
     pub name: String,
     pub space: String,
     pub model: Option<String>,
+    /// What is learnt of the data, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learnt: Option<String>,
     /// What is predicted of another stack, and which that is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
