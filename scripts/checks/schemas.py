@@ -26,9 +26,19 @@ WRONG = [
     {"model": "a/b", "data": {"trian": "x"}, "space": {"rank": [4, 8]}},
     {"model": "a/b", "data": {"train": "x"}, "space": {"rank": [4, 8]}, "budget": {"trials": -1}},
     {"model": "a/b", "data": {"train": "x"}, "space": {"rank": [4, 8]}, "trial": {"timeout": "soon"}},
+    {"model": "a/b", "data": {"train": "x"}, "space": {"rank": ["1k"]}},
+    {"model": "a/b", "data": {"train": "x"}, "space": {"rank": [4, 8]}, "trial": {"profile_steps": 0}},
+    {"model": "a/b", "data": {"train": "x"}, "space": {"rank": [4, 8]}, "training": {"length": {"tokens": "many"}}},
 ]
 RIGHT = [
     {"backend": {"command": ["a"]}, "objectives": ["f1"], "space": {"depth": {"low": 1, "high": 4, "affects": ["f1"]}}},
+    {
+        "model": "a/b",
+        "data": {"train": "x", "max_rows": "10k"},
+        "space": {"sequence_length": ["1k", 2000], "warmup": {"low": "1k", "high": "2k"}},
+        "trial": {"training_steps": "2k", "evaluation": {"rows": "1k"}},
+        "training": {"length": {"tokens": "1.5M"}},
+    },
 ]
 
 

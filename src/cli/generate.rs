@@ -1,6 +1,7 @@
 //! `peft-tune generate`: text from a base model and, if wanted, an adapter.
 
 use super::CliError;
+use super::count::counts;
 use super::download::DownloadProgress;
 use super::model::{BaseArgs, ComputeArgs};
 use super::output::write_exact;
@@ -25,7 +26,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TEXT")]
     chat: Option<String>,
     /// Maximum number of tokens to generate.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = counts::<usize>(0..=u64::MAX))]
     max_tokens: usize,
     /// Draw tokens from the model's distribution at this temperature; 0 takes the most likely one.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]

@@ -11,6 +11,7 @@ mod choose;
 mod compare;
 mod completions;
 mod confirm;
+mod count;
 mod dashboard;
 mod database;
 mod delete;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::CliError;
+use super::count::counts;
 use super::database::{DatabaseArgs, block_on};
 use super::machine::machine;
 use super::model::ComputeArgs;
@@ -40,7 +41,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
     /// Log one measured step in N, as `train --log-every` does.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = counts::<u64>(1..=u64::MAX))]
     log_every: u64,
     /// Run the changes that the diagnosis proposes, and show measured beside predicted gains.
     #[arg(long)]

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::CliError;
+use super::count::counts;
 use super::download::DownloadProgress;
 use super::output::{tell, write_result};
 use super::plan::base_of;
@@ -30,7 +31,7 @@ pub(super) struct Args {
     /// Study or recipe file (YAML).
     file: PathBuf,
     /// Show so many rows.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = counts::<u64>(1..=MOST))]
     count: u64,
     /// Show the row of this number, from 1, counted through the files.
     #[arg(long, value_name = "N", group = "which", value_parser = clap::value_parser!(u64).range(1..))]
@@ -54,7 +55,7 @@ pub(super) struct Args {
     #[arg(long)]
     held_out: bool,
     /// Look at rows of this length in tokens instead of the file's.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(long, value_name = "TOKENS", value_parser = counts::<u64>(2..=u64::MAX))]
     sequence_length: Option<u64>,
     /// Print one line a token, with its id.
     #[arg(long)]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::CliError;
+use super::count::counts;
 use super::download::DownloadProgress;
 use super::epochs;
 use super::interrupt::{First, Reaction, listen};
@@ -62,13 +63,13 @@ pub(super) struct Args {
     #[arg(long)]
     force: bool,
     /// Write a checkpoint after every N steps [default: a tenth of the training].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = counts::<u64>(1..=u64::MAX))]
     checkpoint_every: Option<u64>,
     /// Keep the last K checkpoints.
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep_checkpoints: u16,
     /// Log one step in N to the event file and the screen, besides the first and the last.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = counts::<u64>(1..=u64::MAX))]
     log_every: u64,
     /// Stop after N evaluations in a row without a lower held-out loss.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::StudyFile;
+use peft_tune_core::quantity::COUNT_PATTERN;
 use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow, settings};
 use peft_tune_core::recipe::{Checkpointing, PrecisionSchedule, Recipe, TargetPreset};
 
@@ -39,7 +40,7 @@ pub fn recipe_schema() -> Value {
 
 /// One parameter: a value, choices, a range where it is a number, or keys with a condition.
 fn parameter_schema(row: &SettingRow) -> Value {
-    let value = value_schema(&row.legal);
+    let value = value_schema(row);
     let choices = json!({"type": "array", "items": value, "minItems": 1, "uniqueItems": true});
     let when = json!({"$ref": "#/$defs/MapOfValue"});
     let mut forms = vec![
@@ -59,14 +60,15 @@ fn parameter_schema(row: &SettingRow) -> Value {
         }),
     ];
     if row.legal.is_numeric() {
-        let number = number_schema(&row.legal);
+        let number = number_schema(row);
+        let step = or_count(row, json!({"type": "number", "exclusiveMinimum": 0}));
         forms.push(json!({
             "type": "object",
             "properties": {
                 "low": number,
                 "high": number,
                 "scale": {"enum": ["linear", "log"], "default": "linear"},
-                "step": {"type": "number", "exclusiveMinimum": 0},
+                "step": step,
                 "when": when,
             },
             "required": ["low", "high"],
@@ -76,10 +78,10 @@ fn parameter_schema(row: &SettingRow) -> Value {
     json!({"description": row.about, "anyOf": forms})
 }
 
-fn value_schema(legal: &Legal) -> Value {
-    match legal {
-        Legal::Int { .. } | Legal::Float(_) => number_schema(legal),
-        Legal::FloatOrNone(_) => json!({"anyOf": [number_schema(legal), {"enum": ["none", null]}]}),
+fn value_schema(row: &SettingRow) -> Value {
+    match &row.legal {
+        Legal::Int { .. } | Legal::Float(_) => number_schema(row),
+        Legal::FloatOrNone(_) => json!({"anyOf": [number_schema(row), {"enum": ["none", null]}]}),
         Legal::Bool => json!({"type": "boolean"}),
         Legal::Choice(names) => json!({"enum": names}),
         Legal::Checkpointing => json!({"type": "string", "pattern": Checkpointing::PATTERN}),
@@ -93,13 +95,22 @@ fn value_schema(legal: &Legal) -> Value {
     }
 }
 
-fn number_schema(legal: &Legal) -> Value {
-    match legal {
+fn number_schema(row: &SettingRow) -> Value {
+    let number = match &row.legal {
         Legal::Int { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
         Legal::Float(range) | Legal::FloatOrNone(range) => range_schema(range),
         Legal::Bool | Legal::Choice(_) | Legal::Checkpointing | Legal::PrecisionSchedule | Legal::Targets => {
             json!({"type": "number"})
         }
+    };
+    or_count(row, number)
+}
+
+/// A number, or a count such as `2k` where the setting counts something.
+fn or_count(row: &SettingRow, number: Value) -> Value {
+    match row.is_count() {
+        true => json!({"anyOf": [number, {"type": "string", "pattern": COUNT_PATTERN}]}),
+        false => number,
     }
 }
 

@@ -11,6 +11,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "bounded",
             "hexadecimal",
+            "quantity",
             "objective",
             "score",
             "panic",

@@ -53,6 +53,28 @@ const ROWS: &str = r#"{"messages":[{"role":"user","content":"red"},{"role":"assi
 "#;
 
 #[test]
+fn counts_of_the_file_and_of_options_take_units() {
+    let rows = Rows::new(ROWS, "training: {length: {tokens: 200k}}\n");
+    let (text, _) = rows.shown(&["--count", "4", "--sequence-length", "0.2k"]);
+    assert!(!text.contains("cut behind"), "{text}");
+    for (option, wrong, takes) in [
+        ("--sequence-length", "1.0005k", "2 or more"),
+        ("--sequence-length", "0k", "2 or more"),
+        ("--count", "1k", "from 1 to 100"),
+    ] {
+        let output = rows.run(&[option, wrong]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(option) && said.contains(takes), "{said}");
+    }
+    let rows = Rows::new(ROWS, "training: {length: {tokens: 1.0005k}}\n");
+    let output = rows.run(&[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("tokens") && said.contains("1.0005k"), "{said}");
+}
+
+#[test]
 fn what_is_learnt_stands_in_brackets_with_roles_and_reasons() {
     let rows = Rows::new(ROWS, "");
     let (text, told) = rows.shown(&["--count", "4"]);

@@ -108,6 +108,30 @@ fn every_reference_in_the_schemas_leads_somewhere() {
 }
 
 #[test]
+fn the_schemas_take_counts_with_units() {
+    for file in ["space", "recipe"] {
+        let schema = schema(file);
+        let definitions = &schema["$defs"];
+        let forms = &definitions["Count"]["anyOf"];
+        assert_eq!(forms[0]["type"], "integer", "{forms}");
+        assert_eq!(forms[1]["type"], "string", "{forms}");
+        let length = definitions["TrainingLength"].to_string();
+        assert_eq!(length.matches("#/$defs/Count").count(), 2, "{length}");
+        let rows = definitions["DataSettings"]["properties"]["max_rows"].to_string();
+        assert!(rows.contains("#/$defs/Count"), "{rows}");
+    }
+    let schema = schema("space");
+    let parameters = &schema["else"]["properties"]["space"]["properties"];
+    let value = |name: &str| parameters[name]["anyOf"][0].to_string();
+    assert!(
+        value("sequence_length").contains("string"),
+        "{}",
+        value("sequence_length")
+    );
+    assert!(!value("rank").contains("string"), "{}", value("rank"));
+}
+
+#[test]
 fn the_recipe_schema_describes_every_field() {
     let schema = schema("recipe");
     for field in [

@@ -9,7 +9,7 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`recipe`], [`score`] |
+//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`quantity`], [`recipe`], [`score`] |
 
 pub mod architecture;
 pub mod bounded;
@@ -18,6 +18,7 @@ pub mod objective;
 pub mod panic;
 pub mod plan;
 pub mod predict;
+pub mod quantity;
 pub mod recipe;
 pub mod score;
 pub mod space;

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use self::setting::Setting;
 use super::CliError;
+use super::count::counts;
 use super::model::KernelArgs;
 use crate::cli::output::{show, tell};
 use crate::files::write_whole;
@@ -51,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "8x512", value_name = "ROWSxTOKENS")]
     literature_batch: setting::Rows,
     /// Measured steps of each timing, after two others.
-    #[arg(long, default_value_t = 5, value_name = "N")]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = counts::<usize>(0..=u64::MAX))]
     steps: usize,
     #[command(flatten)]
     kernels: KernelArgs,

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::CliError;
+use super::count::counts;
 use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
 use super::machine::machine;
@@ -48,13 +49,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Sequences that are answered at once.
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,2,4,8", value_parser = counts::<u32>(1..=u64::MAX))]
     batch_sizes: Vec<u32>,
     /// Lengths of the prompts, in tokens.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "128", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "128", value_parser = counts::<u32>(1..=u64::MAX))]
     prompt_lengths: Vec<u32>,
     /// Tokens to generate for each prompt; of requests, the most.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = counts::<u32>(2..=u64::MAX))]
     new_tokens: u32,
     /// Time to spend on each point; three repetitions are made in any case.
     #[arg(long, value_name = "TIME", default_value = "1s")]

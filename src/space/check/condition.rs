@@ -143,7 +143,7 @@ impl Draft {
     /// The value of this parameter that a condition asks for, as trials will hold it.
     fn member(&self, value: &FileValue) -> Option<ParamValue> {
         let value = match self.row {
-            Some(row) => value.to_legal(&row.legal)?,
+            Some(row) => value.to_legal(row)?,
             None => value.to_param()?,
         };
         let same = |other: &&ParamValue| match (other.as_f64(), value.as_f64()) {

@@ -95,7 +95,7 @@ impl Context<'_> {
             let reader = ValueReader {
                 context: *self,
                 name,
-                legal: row.map(|row| &row.legal),
+                row,
             };
             baseline.insert(name.clone(), reader.value(&keys, value)?);
         }
@@ -108,7 +108,7 @@ impl Context<'_> {
         let reader = ValueReader {
             context: *self,
             name,
-            legal: row.map(|row| &row.legal),
+            row,
         };
         let draft = |values| Draft {
             name: name.to_owned(),

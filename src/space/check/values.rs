@@ -4,7 +4,7 @@ use super::Context;
 use crate::space::SpaceError;
 use crate::space::file::{DetailedParameter, FileValue, Number};
 use crate::space::yaml::Span;
-use peft_tune_core::recipe::settings::Legal;
+use peft_tune_core::recipe::settings::{Legal, SettingRow};
 use peft_tune_core::space::{Distribution, Scale};
 use peft_tune_core::study::ParamValue;
 
@@ -18,21 +18,25 @@ pub(super) enum Values {
     Sampled(Distribution),
 }
 
-/// Reads the values of one parameter. `legal` is absent for the parameters of a command, which may be anything.
+/// Reads the values of one parameter. `row` is absent for the parameters of a command, which may be anything.
 pub(super) struct ValueReader<'a> {
     pub context: Context<'a>,
     pub name: &'a str,
-    pub legal: Option<&'static Legal>,
+    pub row: Option<&'static SettingRow>,
 }
 
 impl ValueReader<'_> {
+    fn legal(&self) -> Option<&'static Legal> {
+        self.row.map(|row| &row.legal)
+    }
+
     fn at(&self, keys: &[&str]) -> Box<Span> {
         self.context.document.value(keys)
     }
 
     pub(super) fn value(&self, keys: &[&str], value: &FileValue) -> Result<ParamValue, SpaceError> {
-        let read = match self.legal {
-            Some(legal) => value.to_legal(legal),
+        let read = match self.row {
+            Some(row) => value.to_legal(row),
             None => value.to_param(),
         };
         read.ok_or_else(|| SpaceError::IllegalValue {
@@ -40,7 +44,7 @@ impl ValueReader<'_> {
             parameter: self.name.to_owned(),
             value: value.to_string(),
             legal: self
-                .legal
+                .legal()
                 .map_or_else(|| "one value, or a list of names".to_owned(), Legal::to_string),
         })
     }
@@ -107,7 +111,7 @@ impl ValueReader<'_> {
             at: self.context.document.key(&["space", self.name]),
             key: bound.to_owned(),
         };
-        if let Some(legal) = self.legal.filter(|legal| !legal.is_numeric()) {
+        if let Some(legal) = self.legal().filter(|legal| !legal.is_numeric()) {
             return Err(SpaceError::WrongValue {
                 at: self.context.document.key(&["space", self.name]),
                 found: "a range".into(),
@@ -116,6 +120,7 @@ impl ValueReader<'_> {
         }
         let low = details.low.ok_or_else(|| missing("low"))?;
         let high = details.high.ok_or_else(|| missing("high"))?;
+        self.check_units(details)?;
         for (last, bound) in [("low", low), ("high", high)] {
             self.check_bound(&key(last), bound)?;
         }
@@ -146,6 +151,23 @@ impl ValueReader<'_> {
         self.distribution(details, low, high, scale)
     }
 
+    /// Refuses `2k` where a setting counts no tokens, rows or steps.
+    fn check_units(&self, details: &DetailedParameter) -> Result<(), SpaceError> {
+        if self.row.is_none_or(SettingRow::is_count) {
+            return Ok(());
+        }
+        for (last, number) in [("low", details.low), ("high", details.high), ("step", details.step)] {
+            if let Some(Number::Count(count)) = number {
+                return Err(SpaceError::WrongValue {
+                    at: self.at(&["space", self.name, last]),
+                    found: "a number with a unit".into(),
+                    expected: format!("a plain number, such as {count}"),
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn distribution(
         &self,
         details: &DetailedParameter,
@@ -153,13 +175,13 @@ impl ValueReader<'_> {
         high: Number,
         scale: Scale,
     ) -> Result<Distribution, SpaceError> {
-        let whole = match self.legal {
+        let whole = match self.legal() {
             Some(legal) => matches!(legal, Legal::Int { .. }),
             // A command's parameter is whole where everything about it is written as whole.
             None => [Some(low), Some(high), details.step]
                 .into_iter()
                 .flatten()
-                .all(|number| matches!(number, Number::Int(_))),
+                .all(|number| !matches!(number, Number::Float(_))),
         };
         let step = match details.step {
             Some(step) if whole => Some(self.whole(&["space", self.name, "step"], step)? as f64),
@@ -193,7 +215,7 @@ impl ValueReader<'_> {
     }
 
     fn check_bound(&self, keys: &[&str], bound: Number) -> Result<(), SpaceError> {
-        let Some(legal) = self.legal else { return Ok(()) };
+        let Some(legal) = self.legal() else { return Ok(()) };
         let value = match (legal, bound.as_i64()) {
             (Legal::Int { .. }, Some(whole)) => ParamValue::Int(whole),
             _ => ParamValue::Float(bound.as_f64()),

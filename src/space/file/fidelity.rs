@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::study_file::name_or_map;
+use peft_tune_core::quantity::{self, PositiveCount};
 use peft_tune_core::space::PrunerKind;
 
 /// A pruner: its name, or its name with settings.
@@ -31,6 +32,8 @@ pub struct PrunerDetails {
     /// For `asha`: one in so many trials passes a rung; default 3.
     pub eta: Option<f64>,
     /// For `asha`: steps of the lowest rung; default 1.
+    #[serde(default, deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub least_steps: Option<NonZeroU64>,
     /// For `median`: trials that must have come as far; default 5.
     pub least_trials: Option<NonZeroU64>,
@@ -86,6 +89,8 @@ pub struct ConfirmDetails {
     /// Repeats that each may take; default 6, and in all no more than there are complete trials.
     pub repeats: Option<NonZeroU64>,
     /// Measured steps of each repeat; default 20.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub steps: Option<NonZeroU64>,
     /// Half width of the 95% interval, as a share of the value, that is enough; default 0.02.
     pub interval: Option<f64>,

@@ -3,7 +3,6 @@
 mod entries;
 mod fidelity;
 mod parameter;
-mod quantity;
 mod score;
 mod study_file;
 mod track;
@@ -12,7 +11,6 @@ mod warm_start;
 pub use entries::Entries;
 pub use fidelity::{ConfirmDetails, ConfirmEntry, PrunerDetails, PrunerEntry, StopDetails, StopEntry};
 pub use parameter::{DetailedParameter, FileValue, Number, ParameterEntry};
-pub use quantity::{Bytes, Count, QuantityError, Seconds};
 pub use score::ScoreEntry;
 pub use study_file::{
     BackendEntry, BudgetEntry, CommandEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
@@ -20,3 +18,5 @@ pub use study_file::{
 };
 pub use track::TrackEntry;
 pub use warm_start::WarmStartEntry;
+
+pub use peft_tune_core::quantity::{Bytes, Count, QuantityError, Seconds};

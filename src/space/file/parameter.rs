@@ -7,8 +7,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::Entries;
-use peft_tune_core::recipe::settings::Legal;
+use super::{Count, Entries};
+use peft_tune_core::quantity::COUNT_PATTERN;
+use peft_tune_core::recipe::settings::{Legal, SettingRow};
 use peft_tune_core::space::Scale;
 use peft_tune_core::study::ParamValue;
 
@@ -46,18 +47,20 @@ pub struct DetailedParameter {
     pub affects: Option<Vec<String>>,
 }
 
-/// A number, and whether it was written as a whole one.
+/// A number, and how it was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     Int(i64),
     Float(f64),
+    /// As a [`Count`] with its unit, which is a whole number.
+    Count(i64),
 }
 
 impl Number {
     /// The number as a double.
     pub fn as_f64(self) -> f64 {
         match self {
-            Self::Int(value) => value as f64,
+            Self::Int(value) | Self::Count(value) => value as f64,
             Self::Float(value) => value,
         }
     }
@@ -65,7 +68,7 @@ impl Number {
     /// The number where it is whole, however it was written.
     pub fn as_i64(self) -> Option<i64> {
         match self {
-            Self::Int(value) => Some(value),
+            Self::Int(value) | Self::Count(value) => Some(value),
             Self::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => Some(value as i64),
             Self::Float(_) => None,
         }
@@ -95,13 +98,17 @@ impl FileValue {
         }
     }
 
-    /// The value as a setting holds it (a number for a number), or `None` where it is not legal.
-    pub fn to_legal(&self, legal: &Legal) -> Option<ParamValue> {
-        let value = match (legal, self.to_param()?) {
+    /// The value as a setting holds it (a number for a number or a count such as `2k`), or `None` where it is not legal.
+    pub fn to_legal(&self, row: &SettingRow) -> Option<ParamValue> {
+        let value = match self.to_param()? {
+            ParamValue::Text(text) if row.is_count() => ParamValue::Int(count(&text)?),
+            value => value,
+        };
+        let value = match (&row.legal, value) {
             (Legal::Float(_) | Legal::FloatOrNone(_), ParamValue::Int(number)) => ParamValue::Float(number as f64),
             (_, value) => value,
         };
-        legal.allows(&value).then_some(value)
+        row.legal.allows(&value).then_some(value)
     }
 }
 
@@ -115,6 +122,11 @@ impl fmt::Display for FileValue {
             }
         }
     }
+}
+
+/// The number that a count such as `2k` is.
+fn count(text: &str) -> Option<i64> {
+    i64::try_from(text.parse::<Count>().ok()?.0).ok()
 }
 
 struct NumberVisitor;
@@ -132,6 +144,11 @@ impl Visitor<'_> for NumberVisitor {
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
         Ok(Number::Float(value))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
+        let number = count(text).map(Number::Count);
+        number.ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
     }
 }
 
@@ -151,7 +168,7 @@ impl JsonSchema for Number {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "number"})
+        json_schema!({"anyOf": [{"type": "number"}, {"type": "string", "pattern": COUNT_PATTERN}]})
     }
 }
 
@@ -283,15 +300,26 @@ impl JsonSchema for ParameterEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::recipe::settings::FloatRange;
+    use peft_tune_core::recipe::settings::setting;
+
+    fn legal(name: &str, value: impl Into<ParamValue>) -> Option<ParamValue> {
+        FileValue::One(value.into()).to_legal(setting(name).unwrap())
+    }
 
     #[test]
     fn whole_numbers_become_numbers_where_numbers_are_asked_for() {
-        let legal = Legal::Float(FloatRange::POSITIVE);
-        let one = |value| FileValue::One(value).to_legal(&legal);
-        assert_eq!(one(1i64.into()), Some(ParamValue::Float(1.0)));
-        assert_eq!(one(0i64.into()), None);
-        let legal = Legal::Int { least: 1, most: 8 };
-        assert_eq!(FileValue::One(2.0.into()).to_legal(&legal), None);
+        assert_eq!(legal("learning_rate", 1i64), Some(ParamValue::Float(1.0)));
+        assert_eq!(legal("learning_rate", 0i64), None);
+        assert_eq!(legal("rank", 2.0), None);
+    }
+
+    #[test]
+    fn settings_that_count_take_units() {
+        assert_eq!(legal("sequence_length", "2k"), Some(ParamValue::Int(2000)));
+        assert_eq!(legal("warmup", "1.5k"), Some(ParamValue::Float(1500.0)));
+        assert_eq!(legal("sequence_length", "1.0005k"), None);
+        assert_eq!(legal("sequence_length", "0k"), None);
+        assert_eq!(legal("rank", "1k"), None);
+        assert_eq!(legal("learning_rate", "1k"), None);
     }
 }

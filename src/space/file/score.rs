@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::Seconds;
 use peft_tune_core::objective::Direction;
+use peft_tune_core::quantity::{self, PositiveCount};
 use peft_tune_core::score::ExactMatch;
 
 /// Answers that each trained model generates to held-out prompts, and what scores them.
@@ -16,10 +17,16 @@ use peft_tune_core::score::ExactMatch;
 #[serde(deny_unknown_fields, default)]
 pub struct ScoreEntry {
     /// Held-out rows that are answered: the first that have a prompt and a whole answer; default 64.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub rows: Option<NonZeroUsize>,
     /// Most tokens of an answer; default 64.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub max_new_tokens: Option<NonZeroUsize>,
     /// Rows that are answered at once; default 16.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub batch: Option<NonZeroUsize>,
     /// Counts the answers that are the row's own, as the metric `exact_match`; `{}` compares whole texts.
     pub exact_match: Option<ExactMatch>,

@@ -17,6 +17,7 @@ use super::{
 use crate::space::check::NATIVE_METRICS;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::stack::{STACKS, StackRow};
+use peft_tune_core::quantity::{self, PositiveCount};
 use peft_tune_core::recipe::{DataSettings, TrainingSettings};
 use peft_tune_core::study::LauncherSettings;
 use peft_tune_search::SamplerKind;
@@ -127,6 +128,8 @@ pub struct ObjectiveDetails {
     #[schemars(with = "Option<FileValue>")]
     pub reference: Option<FileValue>,
     /// Steps after which the metric is known, where it does not take a whole trial.
+    #[serde(default, deserialize_with = "quantity::optional_count")]
+    #[schemars(with = "Option<Count>")]
     pub known_after: Option<u64>,
 }
 
@@ -135,18 +138,28 @@ pub struct ObjectiveDetails {
 #[serde(deny_unknown_fields, default)]
 pub struct TrialEntry {
     /// Longest row in tokens; longer ones are cut. Default 1024. Search it in `space` instead, if you like.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub sequence_length: Option<NonZeroUsize>,
     /// Steps whose time and memory are measured, after the warm-up; default 5.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub profile_steps: Option<NonZeroU64>,
     /// Steps after which the warm-up counts as over even if steps still get faster; default 10.
+    #[serde(deserialize_with = "quantity::optional_count")]
+    #[schemars(with = "Option<Count>")]
     pub profile_warmup: Option<u64>,
     /// Length of the training phase in optimizer steps.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub training_steps: Option<NonZeroU64>,
     /// Length of the training phase in tokens (`60k`), which makes different batch sizes comparable; default 100k.
     pub training_tokens: Option<Count>,
     /// Length of the training phase in passes over the training rows.
     pub training_epochs: Option<f64>,
     /// For a command backend: steps of a whole trial, which the program is told; taken from finished trials where absent.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub steps: Option<NonZeroU64>,
     /// How the loss is measured.
     pub evaluation: EvaluationEntry,
@@ -161,6 +174,8 @@ pub struct TrialEntry {
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationEntry {
     /// Evaluates on at most this many held-out rows; default all.
+    #[serde(deserialize_with = "quantity::optional_positive_count")]
+    #[schemars(with = "Option<PositiveCount>")]
     pub rows: Option<NonZeroUsize>,
     /// Evaluations during the training phase, at equal distances, the last at its end; default 2.
     pub times: Option<NonZeroU64>,

@@ -62,6 +62,65 @@ fn every_key_of_a_study_file_has_its_meaning() {
 }
 
 #[test]
+fn counts_of_a_study_take_units() {
+    let study = study(
+        "  sequence_length: [1k, 2k]
+  micro_batch: {low: 1, high: 1k}
+  warmup: 1.5k
+  rank: 8",
+        "objectives: [throughput, {metric: loss, known_after: 2k}]
+trial:
+  profile_steps: 1k
+  profile_warmup: 3k
+  training_steps: 4k
+  evaluation: {rows: 1.2k}
+training: {length: {tokens: 200k}, evaluate_every: 5k, evaluation_rows: 6k}
+baseline: {sequence_length: 1k}
+pruner: {kind: asha, least_steps: 7k}
+confirm: {steps: 8k}
+score: {exact_match: {}, rows: 9k, max_new_tokens: 1k, batch: 2k}",
+    )
+    .unwrap();
+    let parameter = |name: &str| {
+        &study
+            .space
+            .parameters
+            .iter()
+            .find(|one| one.name == name)
+            .unwrap()
+            .distribution
+    };
+    assert_eq!(
+        *parameter("sequence_length"),
+        Distribution::Categorical {
+            choices: vec![ParamValue::Int(1000), ParamValue::Int(2000)]
+        }
+    );
+    assert!(matches!(
+        parameter("micro_batch"),
+        Distribution::Int { low: 1, high: 1000, .. }
+    ));
+    assert_eq!(study.fixed["warmup"], ParamValue::Float(1500.0));
+    assert_eq!(study.baseline["sequence_length"], ParamValue::Int(1000));
+    let base = study.base.as_ref().unwrap();
+    assert_eq!(base.training.length, TrainingLength::Tokens(200_000));
+    assert_eq!(base.training.evaluate_every, Some(5000));
+    assert_eq!(base.training.evaluation_rows, Some(6000));
+    assert_eq!(study.objectives[1].known_after, Some(2000));
+    let measure = study.plan.measure.as_ref().unwrap();
+    assert_eq!((measure.steps, measure.max_warmup_steps), (1000, 3000));
+    let train = study.plan.train.as_ref().unwrap();
+    assert_eq!(
+        (train.length, train.evaluation_rows),
+        (TrainingLength::Steps(4000), Some(1200))
+    );
+    let score = train.accuracy.score.as_ref().unwrap();
+    assert_eq!((score.rows, score.max_new_tokens, score.batch), (9000, 1000, 2000));
+    assert_eq!(study.pruner.least_steps, 7000);
+    assert_eq!(study.confirm.as_ref().unwrap().steps, 8000);
+}
+
+#[test]
 fn parameters_keep_the_order_of_the_file_and_know_what_they_affect() {
     let study = read(WHOLE).unwrap();
     let described: Vec<String> = study

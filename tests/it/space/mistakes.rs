@@ -50,7 +50,7 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(top("budget: 40"), @"space.yaml:3:9: key `budget`: found the number 40; write keys and values");
     insta::assert_snapshot!(top("seed: 1.5"), @"space.yaml:3:7: key `seed`: found the number 1.5; write a whole number, 0 or more");
     insta::assert_snapshot!(top("objectives: throughput"), @"space.yaml:3:13: key `objectives`: found `throughput`; write a list");
-    insta::assert_snapshot!(top("trial: {profile_steps: 0}"), @"space.yaml:3:24: key `trial.profile_steps`: found the number 0; write a whole number, 1 or more");
+    insta::assert_snapshot!(top("trial: {profile_steps: 0}"), @"space.yaml:3:24: key `trial.profile_steps`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M");
     insta::assert_snapshot!(top("sampler: annealing"), @"space.yaml:3:10: key `sampler`: found `annealing`; write one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}");
     insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, or {command: [program, argument, ..]}");
     insta::assert_snapshot!(space("  rank: {low: four, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: found `four`; write a number");
@@ -179,6 +179,11 @@ fn units_and_zeroes_are_named() {
     insta::assert_snapshot!(top("trial: {memory_limit: 22 G}"), @"space.yaml:3:23: key `trial.memory_limit`: found `22 G`; write a size with its unit, such as 22 GiB, 16GB or 500MB");
     insta::assert_snapshot!(top("trial: {timeout: 5 fortnights}"), @"space.yaml:3:18: key `trial.timeout`: found `5 fortnights`; write a time with its unit of at most ten years, such as 90s, 30m or 1h30m");
     insta::assert_snapshot!(top("trial: {training_tokens: 1.23456k}"), @"space.yaml:3:26: key `trial.training_tokens`: found `1.23456k`; write a whole number, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(top("training: {length: {tokens: 1.0005k}}"), @"space.yaml:3:29: key `training.length.tokens`: found `1.0005k`; write a whole number, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(top("training: {length: {steps: -4}}"), @"space.yaml:3:28: key `training.length.steps`: found the number -4; write a whole number, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(top("trial: {training_steps: 0k}"), @"space.yaml:3:25: key `trial.training_steps`: found `0k`; write a whole number, 1 or more, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(space("  sequence_length: [1k, 1.0005k]"), @"space.yaml:5:25: key `space.sequence_length[1]`: `1.0005k` is not legal for `sequence_length`; write a whole number from 2 to 4194304");
+    insta::assert_snapshot!(space("  rank: {low: 1k, high: 2k}"), @"space.yaml:5:15: key `space.rank.low`: found a number with a unit; write a plain number, such as 1000");
     insta::assert_snapshot!(top("trial: {training_tokens: 0}"), @"space.yaml:3:26: key `trial.training_tokens`: a training of length zero learns nothing; write a number above 0");
     insta::assert_snapshot!(top("trial: {timeout: 0s}"), @"space.yaml:3:18: key `trial.timeout`: no trial can keep a limit of 0; raise it, or remove the key");
     insta::assert_snapshot!(top("budget: {trials: 0}"), @"space.yaml:3:18: key `budget.trials`: a budget of zero runs nothing; write at least 1 trial and some time");
@@ -318,7 +323,7 @@ space.yaml:3:61: key `score.timeout`: no program keeps a limit of 0; raise it, o
 space.yaml:3:60: key `score.folder`: there is no folder nowhere; correct the path (it is relative to the folder of this file)
 space.yaml:4:38: key `objectives[0].direction`: the direction of `f1` is maximize; remove this key
 space.yaml:4:14: key `objectives[0]`: unknown metric `f2`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, f1
-space.yaml:3:32: key `score.rows`: found the number 0; write a whole number, 1 or more
+space.yaml:3:32: key `score.rows`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M
 space.yaml:3:28: key `constraints.exact_match`: found `>= 50`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%
 space.yaml:4:37: key `trial.evaluation.fp32_training`: `token_accuracy_lost_percent` is what this measures, and the study asks for it; remove this key"##);
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, loss_on: all}\nscore: {exact_match: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:37: key `data.loss_on`: `score` has models answer the prompts of held-out rows, and `loss_on: all` tells no prompt from an answer; remove one of both");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use peft_tune::space::{ReadOptions, RecipeFile, SpaceError, recipe_for};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TrainingLength};
 
 use super::files::{WHOLE, folder, message, read};
 
@@ -47,6 +47,43 @@ adapter: null
     )
     .unwrap();
     assert_eq!(recipe.adapter, None);
+}
+
+#[test]
+fn counts_of_a_recipe_take_units() {
+    let recipe = read_recipe(
+        "model: ./base
+data: {train: train.jsonl, max_rows: 1.5M, held_out_length: 2k}
+batch: {micro_batch: 1k, gradient_accumulation: 2k, sequence_length: 4k, prefetch_depth: 1k}
+schedule: {kind: wsd, warmup: 1k, decay: 1.2k}
+training: {length: {tokens: 200k}, evaluate_every: 3k, evaluation_rows: 1k}
+",
+    )
+    .unwrap();
+    assert_eq!(recipe.training.length, TrainingLength::Tokens(200_000));
+    assert_eq!(recipe.training.evaluate_every, Some(3000));
+    assert_eq!(recipe.training.evaluation_rows, Some(1000));
+    assert_eq!(recipe.data.max_rows, Some(1_500_000));
+    assert_eq!(recipe.data.held_out_length, Some(2000));
+    let batch = &recipe.batch;
+    assert_eq!((batch.micro_batch, batch.gradient_accumulation), (1000, 2000));
+    assert_eq!((batch.sequence_length, batch.prefetch_depth), (4000, 1000));
+    assert_eq!((recipe.schedule.warmup, recipe.schedule.decay), (1000.0, Some(1200.0)));
+    // Written out, it has plain numbers.
+    let text = RecipeFile::to_yaml(&recipe).unwrap();
+    assert!(text.contains("tokens: 200000"), "{text}");
+    let options = ReadOptions { check_files: false };
+    let again = RecipeFile::parse(Path::new("/tmp/recipe.yaml"), &text, options).unwrap();
+    assert_eq!(again, recipe, "{text}");
+    let short = |rest: &str| read_recipe(&format!("model: ./base\ndata: {{train: train.jsonl}}\n{rest}"));
+    let recipe = short("training: {length: {steps: 2k}}\nschedule: {warmup: 0.03}").unwrap();
+    assert_eq!(recipe.training.length, TrainingLength::Steps(2000));
+    assert_eq!(recipe.schedule.warmup, 0.03);
+    let mistake = |rest: &str| message(short(rest));
+    insta::assert_snapshot!(mistake("training: {length: {tokens: 1.0005k}}"), @"recipe.yaml:3:29: key `training.length.tokens`: found `1.0005k`; write a whole number, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(mistake("training: {length: {steps: 0k}}"), @"recipe.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");
+    insta::assert_snapshot!(mistake("batch: {sequence_length: -2}"), @"recipe.yaml:3:26: key `batch.sequence_length`: found the number -2; write a whole number, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(mistake("schedule: {warmup: long}"), @"recipe.yaml:3:20: key `schedule.warmup`: found `long`; write a number of steps, such as 200 or 2k, or a fraction of them below 1");
 }
 
 #[test]

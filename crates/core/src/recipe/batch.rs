@@ -13,14 +13,19 @@ use super::Keys;
 use super::Sharding;
 use super::settings::Tool;
 use super::tool_keys::{ToolKeys, keys};
+use crate::quantity::{self, Count};
 
 /// How tokens are batched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchSettings {
     /// Rows that go through the model at once.
+    #[serde(deserialize_with = "quantity::count")]
+    #[schemars(with = "Count")]
     pub micro_batch: usize,
     /// Micro-batches of each device whose gradients are added up before a step.
+    #[serde(deserialize_with = "quantity::count")]
+    #[schemars(with = "Count")]
     pub gradient_accumulation: usize,
     /// Devices that share a step: each takes its part of the micro-batches, and their gradients are added up.
     #[serde(skip_serializing_if = "is_one")]
@@ -29,6 +34,8 @@ pub struct BatchSettings {
     #[serde(skip_serializing_if = "Sharding::is_none")]
     pub sharding: Sharding,
     /// Longest row in tokens; longer ones are cut.
+    #[serde(deserialize_with = "quantity::count")]
+    #[schemars(with = "Count")]
     pub sequence_length: usize,
     /// Fills rows with several documents, each attending to itself only.
     pub packing: bool,
@@ -38,7 +45,8 @@ pub struct BatchSettings {
     pub group_by_length: bool,
     /// Steps whose rows are prepared ahead, on a thread of their own: read from the cache of tokens and laid end to end.
     /// 0 prepares each within its step.
-    #[serde(skip_serializing_if = "is_usual_depth")]
+    #[serde(deserialize_with = "quantity::count", skip_serializing_if = "is_usual_depth")]
+    #[schemars(with = "Count")]
     pub prefetch_depth: usize,
 }
 

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::TrainingData;
+use crate::quantity::{self, Count};
 
 /// What to train and evaluate on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +22,12 @@ pub struct DataSettings {
     /// Cuts held-out rows to so many tokens instead of the sequence length. What is longer than a sequence is scored in
     /// windows of one, so settings of any length are compared on the same tokens. Default in a search: the longest
     /// sequence length of its space.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "quantity::optional_count",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Count>")]
     pub held_out_length: Option<usize>,
     /// Format of a row; `auto` recognises it from the columns.
     #[serde(default)]
@@ -36,7 +42,12 @@ pub struct DataSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<PathBuf>,
     /// Reads at most this many training rows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "quantity::optional_count",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Count>")]
     pub max_rows: Option<usize>,
     /// Threads that tokenise rows, before the first step; the tokens are the same. Default: as many as the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]

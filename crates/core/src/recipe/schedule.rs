@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::KeyValue::{Float, Text};
 use super::named::named;
 use super::tool_keys::{ToolKeys, keys};
+use crate::quantity::{self, StepsOrShare};
 
 /// Course of the learning rate over the training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -13,10 +14,16 @@ use super::tool_keys::{ToolKeys, keys};
 pub struct ScheduleSettings {
     pub kind: ScheduleKind,
     /// Linear warm-up: a number of steps (1 or more), or a fraction of all steps (below 1).
+    #[serde(deserialize_with = "quantity::steps_or_share")]
+    #[schemars(with = "StepsOrShare")]
     pub warmup: f64,
     /// Steps at the end over which `wsd` falls: a number (1 or more), or a fraction of all steps (below 1).
     /// 0.1 where absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "quantity::optional_steps_or_share",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<StepsOrShare>")]
     pub decay: Option<f64>,
     /// How `wsd` falls. Absent: `cosine`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ pub struct SettingRow {
     pub about: &'static str,
     pub legal: Legal,
     pub elsewhere: &'static [Alias],
-    /// What a number counts.
+    /// What a number counts; `None` where it counts nothing.
     pub unit: Option<&'static str>,
     /// The setting that must be set before, for one whose field is computed from it.
     pub derived_from: Option<&'static str>,
@@ -45,6 +45,11 @@ impl SettingRow {
     /// Whether anything of `recipe` depends on this setting: momentum says nothing to AdamW.
     pub fn is_read(&self, recipe: &Recipe) -> bool {
         Outcome::ALL.iter().any(|outcome| self.part(recipe, *outcome).is_some())
+    }
+
+    /// Whether it counts tokens, rows or steps, so that a file may say `2k`.
+    pub fn is_count(&self) -> bool {
+        self.unit.is_some()
     }
 
     /// The key of a tool's file for this setting, where it has one.

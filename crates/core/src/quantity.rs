@@ -1,8 +1,12 @@
 //! Sizes, counts and times with their units: `22 GiB`, `60k`, `1h30m`.
+//!
+//! Fields of files that count tokens, rows or steps are plain numbers in the program and are read by [`count`],
+//! [`optional_count`], [`optional_positive_count`], [`steps_or_share`] and [`optional_steps_or_share`].
 
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -16,6 +20,14 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count(pub u64);
 
+/// A [`Count`] of 1 or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PositiveCount(pub NonZeroU64);
+
+/// A number of steps, which may be written as a [`Count`], or a fraction of all steps.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct StepsOrShare(pub f64);
+
 /// A time in seconds: `90s`, `30m`, `1h30m`, or a plain number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Seconds(pub f64);
@@ -28,13 +40,19 @@ pub struct QuantityError {
     pub expected: &'static str,
 }
 
-/// What the three kinds have in common.
+/// What the kinds have in common.
 trait Quantity: Sized {
     const EXPECTED: &'static str;
     const NAME: &'static str;
     /// Regular expression of the text form, for the JSON schema.
     const PATTERN: &'static str;
+    /// Type and least value of the plain number, for the JSON schema.
+    const NUMBER: (&'static str, u64) = ("number", 0);
     fn from_number(value: f64) -> Option<Self>;
+    /// From a number that was written without a point; counts keep all its digits.
+    fn from_integer(value: i128) -> Option<Self> {
+        Self::from_number(value as f64)
+    }
     fn from_text(text: &str) -> Option<Self>;
 }
 
@@ -59,6 +77,9 @@ const TIME_UNITS: &[(&str, f64)] = &[
     ("h", 3600.0),
     ("d", 86_400.0),
 ];
+
+/// Regular expression of a [`Count`]'s text form, for JSON schemas.
+pub const COUNT_PATTERN: &str = r"^\s*[0-9][0-9_]*(\.[0-9]+)?\s*[kKMGB]?\s*$";
 
 /// Ten years: clocks and durations count no further than some hundred.
 const MOST_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
@@ -88,10 +109,15 @@ impl Quantity for Bytes {
 impl Quantity for Count {
     const EXPECTED: &'static str = "a whole number, such as 60000, 60k or 1.5M";
     const NAME: &'static str = "Count";
-    const PATTERN: &'static str = r"^\s*[0-9][0-9_]*(\.[0-9]+)?\s*[kKMGB]?\s*$";
+    const PATTERN: &'static str = COUNT_PATTERN;
+    const NUMBER: (&'static str, u64) = ("integer", 0);
 
     fn from_number(value: f64) -> Option<Self> {
         whole(value).map(Self)
+    }
+
+    fn from_integer(value: i128) -> Option<Self> {
+        u64::try_from(value).ok().map(Self)
     }
 
     fn from_text(text: &str) -> Option<Self> {
@@ -110,6 +136,46 @@ impl Quantity for Count {
             return None;
         }
         whole(nearest).map(Self)
+    }
+}
+
+impl Quantity for PositiveCount {
+    const EXPECTED: &'static str = "a whole number, 1 or more, such as 60000, 60k or 1.5M";
+    const NAME: &'static str = "PositiveCount";
+    const PATTERN: &'static str = COUNT_PATTERN;
+    const NUMBER: (&'static str, u64) = ("integer", 1);
+
+    fn from_number(value: f64) -> Option<Self> {
+        Count::from_number(value).and_then(Self::of)
+    }
+
+    fn from_integer(value: i128) -> Option<Self> {
+        Count::from_integer(value).and_then(Self::of)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        Count::from_text(text).and_then(Self::of)
+    }
+}
+
+impl PositiveCount {
+    fn of(count: Count) -> Option<Self> {
+        NonZeroU64::new(count.0).map(Self)
+    }
+}
+
+impl Quantity for StepsOrShare {
+    const EXPECTED: &'static str = "a number of steps, such as 200 or 2k, or a fraction of them below 1";
+    const NAME: &'static str = "StepsOrShare";
+    const PATTERN: &'static str = COUNT_PATTERN;
+
+    /// Whoever reads it says which numbers are legal.
+    fn from_number(value: f64) -> Option<Self> {
+        Some(Self(value))
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        Count::from_text(text).map(|count| Self(count.0 as f64))
     }
 }
 
@@ -172,11 +238,11 @@ impl<T: Quantity> Visitor<'_> for QuantityVisitor<T> {
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-        T::from_number(value as f64).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(value), &self))
+        T::from_integer(value.into()).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(value), &self))
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
-        T::from_number(value as f64).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+        T::from_integer(value.into()).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
@@ -189,9 +255,10 @@ impl<T: Quantity> Visitor<'_> for QuantityVisitor<T> {
 }
 
 fn schema_of<T: Quantity>() -> Schema {
+    let (number, least) = T::NUMBER;
     json_schema!({
         "description": T::EXPECTED,
-        "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": T::PATTERN}],
+        "anyOf": [{"type": number, "minimum": least}, {"type": "string", "pattern": T::PATTERN}],
     })
 }
 
@@ -229,7 +296,74 @@ macro_rules! quantity {
 
 quantity!(Bytes);
 quantity!(Count);
+quantity!(PositiveCount);
+quantity!(StepsOrShare);
 quantity!(Seconds);
+
+/// For `deserialize_with`: a [`Count`] in the type of its field.
+///
+/// # Errors
+/// No count, or one that the type does not hold.
+pub fn count<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    let Count(count) = Count::deserialize(deserializer)?;
+    held(count)
+}
+
+/// As [`count`], of a field that may be absent.
+///
+/// # Errors
+/// As [`count`].
+pub fn optional_count<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    let count = Option::<Count>::deserialize(deserializer)?;
+    count.map(|Count(count)| held(count)).transpose()
+}
+
+/// As [`optional_count`], of a field that is 1 or more.
+///
+/// # Errors
+/// As [`count`], and for 0.
+pub fn optional_positive_count<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<NonZeroU64>,
+{
+    let count = Option::<PositiveCount>::deserialize(deserializer)?;
+    let held = |PositiveCount(count)| T::try_from(count).map_err(|_| too_large::<D::Error>(count.get()));
+    count.map(held).transpose()
+}
+
+/// For `deserialize_with`: the number of [`StepsOrShare`].
+///
+/// # Errors
+/// No number of steps, and no fraction.
+pub fn steps_or_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    StepsOrShare::deserialize(deserializer).map(|number| number.0)
+}
+
+/// As [`steps_or_share`], of a field that may be absent.
+///
+/// # Errors
+/// As [`steps_or_share`].
+pub fn optional_steps_or_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let number = Option::<StepsOrShare>::deserialize(deserializer)?;
+    Ok(number.map(|number| number.0))
+}
+
+fn held<T: TryFrom<u64>, E: de::Error>(count: u64) -> Result<T, E> {
+    T::try_from(count).map_err(|_| too_large(count))
+}
+
+fn too_large<E: de::Error>(count: u64) -> E {
+    E::invalid_value(de::Unexpected::Unsigned(count), &"a smaller whole number")
+}
 
 #[cfg(test)]
 mod tests {
@@ -258,6 +392,43 @@ mod tests {
         assert_eq!(count("2B"), Some(2_000_000_000));
         for wrong in ["1.2345k", "1.5", "60m", "k", "60k tokens", "1k2"] {
             assert_eq!(count(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fields_read_counts_in_their_own_type() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Fields {
+            #[serde(deserialize_with = "count")]
+            rows: u8,
+            #[serde(default, deserialize_with = "optional_count")]
+            tokens: Option<u64>,
+            #[serde(default, deserialize_with = "optional_positive_count")]
+            steps: Option<std::num::NonZeroU8>,
+            #[serde(default, deserialize_with = "optional_steps_or_share")]
+            warmup: Option<f64>,
+        }
+        let read = |text: &str| serde_json::from_str::<Fields>(text).ok();
+        let fields = read(r#"{"rows": 7, "tokens": "1.5M", "steps": 9.0, "warmup": "2k"}"#).unwrap();
+        assert_eq!((fields.rows, fields.tokens), (7, Some(1_500_000)));
+        assert_eq!((fields.steps.map(u8::from), fields.warmup), (Some(9), Some(2000.0)));
+        let fields = read(r#"{"rows": "0", "tokens": null, "warmup": 0.03}"#).unwrap();
+        assert_eq!((fields.rows, fields.tokens, fields.steps), (0, None, None));
+        assert_eq!(fields.warmup, Some(0.03));
+        // All digits of the largest numbers.
+        let tokens = read(r#"{"rows": 1, "tokens": 18446744073709551615}"#).unwrap().tokens;
+        assert_eq!(tokens, Some(u64::MAX));
+        for wrong in [
+            r#"{"rows": "1k"}"#,
+            r#"{"rows": -1}"#,
+            r#"{"rows": 1.5}"#,
+            r#"{"rows": 1, "tokens": "1.0005k tokens"}"#,
+            r#"{"rows": 1, "tokens": "1.23456k"}"#,
+            r#"{"rows": 1, "steps": 0}"#,
+            r#"{"rows": 1, "steps": "0k"}"#,
+            r#"{"rows": 1, "warmup": "0.5"}"#,
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 
