@@ -84,6 +84,31 @@ fn lines_and_cells_are_short_enough_to_read() {
     );
 }
 
+/// Lines of code and rows of tables count here too: whoever sees the first page sees it in a browser's column.
+#[test]
+fn all_lines_of_the_first_page_are_short() {
+    let text = read(&root().join("README.md"));
+    let long: Vec<usize> = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.chars().count() > LINE)
+        .map(|(number, _)| number + 1)
+        .collect();
+    assert!(long.is_empty(), "README.md: lines over {LINE} columns: {long:?}");
+}
+
+#[test]
+fn the_first_screen_has_both_commands_and_a_picture() {
+    let text = read(&root().join("README.md"));
+    let screen: Vec<&str> = text.lines().take(30).collect();
+    let has = |start: &str| screen.iter().any(|line| line.starts_with(start));
+    assert!(
+        has("cargo run --release -- search search_spaces/quickstart.yaml"),
+        "{screen:?}"
+    );
+    assert!(has("cargo test") && has("!["), "{screen:?}");
+}
+
 /// The targets of the links of a document.
 fn links(text: &str) -> Vec<&str> {
     prose(text)
