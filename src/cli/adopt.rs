@@ -8,6 +8,7 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::output::write_result;
 use peft_tune_core::architecture::{Architecture, Family};
+use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::BaseModel;
 use peft_tune_engine::hub::ModelFiles;
 
@@ -77,7 +78,7 @@ fn write(source: &Path, output: &Path, config: &str) -> anyhow::Result<()> {
         }
     }
     let path = output.join("config.json");
-    std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))
+    write_whole(&path, config.as_bytes(), false).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A link to a file; a copy where there are no links.

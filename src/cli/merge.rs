@@ -9,10 +9,10 @@ use super::model::{ComputeArgs, base_of};
 use super::output::{tell, write_result};
 use super::prepare::prepared;
 use super::reading::Reading;
-use crate::files::write_whole;
 use crate::report::bytes;
 use crate::space::{Bytes, RecipeFile};
 use peft_tune_core::recipe::{Precision, QuantizationAware, Recipe, Sharding};
+use peft_tune_core::whole_file::{make_folder, write_whole};
 use peft_tune_engine::data::evaluation_batches;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::tokenizer::Tokenizer;
@@ -286,7 +286,7 @@ fn tell_ignored(recipe: &Recipe, form: Option<Quantize>) {
 }
 
 fn write_gguf(args: &Args, files: &ModelFiles, stored: OutType, merged: &MergedModel<'_>) -> Result<(), CliError> {
-    std::fs::create_dir_all(&args.output).map_err(CliError::failed)?;
+    make_folder(&args.output).map_err(CliError::failed)?;
     let path = args.output.join("model.gguf");
     let file = GgufFile {
         source: files,

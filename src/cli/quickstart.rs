@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::CliError;
 use super::output::tell;
-use crate::files::write_whole;
+use peft_tune_core::whole_file::write_whole;
 
 /// Files of `search_spaces`, each with its content.
 macro_rules! shipped {

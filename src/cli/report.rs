@@ -7,9 +7,9 @@ use super::answers::{Asked, PROPOSALS};
 use super::database::DatabaseArgs;
 use super::output::tell;
 use crate::dashboard::{Gatherer, importance_view};
-use crate::files::write_whole;
 use crate::report::charts::{Chart, charts, png};
 use crate::report::html::{PageInput, StudyView, document};
+use peft_tune_core::whole_file::write_whole;
 
 /// Write a study as one HTML page that needs no network, and its charts as SVG and PNG
 #[derive(Debug, clap::Args)]

@@ -11,10 +11,10 @@ use super::plan::base_of;
 use super::prepare::rows_seen;
 use super::reading::Reading;
 use super::study_rows::files_of;
-use crate::files::write_whole;
 use crate::report::{RowsStyle, row_text, rows_page, rows_text};
 use crate::space::{RecipeFile, StudyFile};
 use peft_tune_core::recipe::Recipe;
+use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::data::{LookAt, RowsSeen, RowsWanted, on_disk};
 use peft_tune_engine::hub::ModelFiles;
 

@@ -12,10 +12,10 @@ use super::profile::{check_place, parse_percent, store};
 use super::profile_bench::{Bench, BenchSettings};
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
-use crate::files::write_whole;
 use crate::report::{cost_text, tried_text, tuning_text};
 use crate::space::{Bytes, RecipeFile, Seconds};
 use peft_tune_core::recipe::Recipe;
+use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::profile::Profile;
 use peft_tune_engine::profile::diagnosis::{Altering, Change, Finding, Outcome, Tried, Tuning, TuningBench, tune};
 

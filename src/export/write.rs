@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::rows::has_optimizer;
 use super::{ExportError, ExportFormat, ExportInput, Exported, Warning};
-use crate::files::write_whole;
 use peft_tune_core::recipe::OptimizerKind;
+use peft_tune_core::whole_file::write_whole;
 
 /// The files of an export, and what they could not say.
 pub(super) struct Rendered {

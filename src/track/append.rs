@@ -4,7 +4,8 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use crate::files::{write_new, write_whole};
+use crate::files::write_new;
+use peft_tune_core::whole_file::write_whole;
 
 /// Brings a file to hold `head` and, last of all, `tail`: with what is there as it is, where that is their beginning, or where
 /// it has another tail behind the same head. Else, or where there is no file, it is written anew. `whole` says how many bytes

@@ -15,6 +15,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "objective",
             "score",
             "panic",
+            "whole_file",
             "architecture",
             "recipe",
             "study",
@@ -40,7 +41,6 @@ const CRATES: &[(&str, &[&str])] = &[
         "crates/engine/src",
         &[
             "guarded",
-            "whole_file",
             "span",
             "parameters",
             "gguf",

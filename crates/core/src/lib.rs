@@ -1,7 +1,8 @@
 //! The plain data that tuning is about, and the arithmetic over it: architectures, recipes, studies, search spaces,
 //! objectives, and what a setting costs before it runs.
 //!
-//! Nothing here allocates a tensor, opens a file of weights or runs anything. Code in a module uses only what lies below
+//! Nothing here allocates a tensor, opens a file of weights or runs anything; what all others share of files is here
+//! ([`bounded`], [`whole_file`]). Code in a module uses only what lies below
 //! it here.
 //!
 //! | floor | modules |
@@ -9,7 +10,7 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`quantity`], [`recipe`], [`score`] |
+//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`quantity`], [`recipe`], [`score`], [`whole_file`] |
 
 pub mod architecture;
 pub mod bounded;
@@ -23,5 +24,6 @@ pub mod recipe;
 pub mod score;
 pub mod space;
 pub mod study;
+pub mod whole_file;
 
 pub use hexadecimal::hexadecimal;

@@ -13,7 +13,7 @@
 //! | 4 | `model` |
 //! | 3 | `base`, [`data`], [`optimizer`] |
 //! | 2 | `error` |
-//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `gguf`, `parameters`, [`span`], `whole_file` |
+//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `gguf`, `parameters`, [`span`] |
 
 pub mod adapter;
 mod base;
@@ -36,7 +36,6 @@ pub mod span;
 mod sparsity;
 pub mod tokenizer;
 mod training;
-mod whole_file;
 
 pub use base::{BaseModel, BaseSource, RankShare, Sparsity};
 pub use checkpoint::{Checkpoint, WeightsError};
@@ -51,7 +50,6 @@ pub use training::{
     Control, Evaluation, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision, SavedBytes, StepEvent,
     StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
 };
-pub use whole_file::write_whole_with;
 
 #[cfg(test)]
 #[global_allocator]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::Args;
 use crate::cli::CliError;
 use crate::cli::output::tell;
-use crate::files::write_whole;
 use crate::track::{TrackedStudy, TrackedTrial, trial_file};
+use peft_tune_core::whole_file::write_whole;
 
 /// Writes `trial-N/events...` for each trial that has started, and returns the folders.
 pub(super) fn write(args: &Args, study: &TrackedStudy, trials: &[TrackedTrial]) -> Result<Vec<PathBuf>, CliError> {

@@ -17,7 +17,7 @@ use super::CliError;
 use super::count::counts;
 use super::model::KernelArgs;
 use crate::cli::output::{show, tell};
-use crate::files::write_whole;
+use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::check;
 use peft_tune_engine::check::Check;
 use peft_tune_kernels::device;

@@ -19,9 +19,10 @@ use crate::report::curve_svg;
 use crate::space::Seconds;
 use crate::store::Store;
 use forms::{Bench, FormPoints};
+use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::Sparsity;
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::profile::{DeviceMemory, write_whole};
+use peft_tune_engine::profile::DeviceMemory;
 use peft_tune_kernels::device;
 use prompts::Prompts;
 
@@ -108,7 +109,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             &shown::curve(&measured),
             &format!("{model}: time of a token against throughput"),
         );
-        write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(CliError::failed)?;
+        write_whole(path, svg.as_bytes(), true).map_err(|error| CliError::cannot_write(path, &error, "--svg"))?;
         tell(format_args!("drawing in {}", path.display()));
     }
     if !args.no_store {

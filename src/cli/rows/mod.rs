@@ -15,9 +15,9 @@ pub(super) use parquet_rows::ParquetRows;
 pub(super) use table_rows::TableRows;
 
 use super::CliError;
-use crate::files::is_no_file;
 use crate::store::{RowSink, SqlValue};
 use peft_tune_core::hexadecimal;
+use peft_tune_core::whole_file::{WholeFile, is_no_file};
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -52,8 +52,7 @@ impl RowFormat {
 
 /// A file that appears whole or not at all.
 pub(super) struct WholeOutput {
-    /// Where it is written first; `None` where it goes to something that is no file, such as a pipe.
-    draft: Option<PathBuf>,
+    file: WholeFile,
     path: PathBuf,
 }
 
@@ -70,30 +69,16 @@ impl WholeOutput {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        let draft = (!is_no_file(path)).then(|| {
-            let mut draft = path.as_os_str().to_owned();
-            draft.push(format!(".{}.tmp", std::process::id()));
-            PathBuf::from(draft)
-        });
-        let file = std::fs::File::create(draft.as_deref().unwrap_or(path)).map_err(failed)?;
+        let file = WholeFile::create(path, force).map_err(failed)?;
+        let output = file.handle().map_err(failed)?;
         let path = path.to_owned();
-        let whole = Self { draft, path };
-        Ok((whole, Box::new(io::BufWriter::new(file))))
+        Ok((Self { file, path }, Box::new(io::BufWriter::new(output))))
     }
 
     /// Puts the file into its place.
     pub(super) fn keep(self) -> Result<(), CliError> {
-        let Some(draft) = &self.draft else { return Ok(()) };
-        std::fs::rename(draft, &self.path).map_err(|error| CliError::cannot_write(&self.path, &error, "--output"))
-    }
-}
-
-impl Drop for WholeOutput {
-    fn drop(&mut self) {
-        if let Some(draft) = &self.draft {
-            // Gone already where it was kept.
-            let _ = std::fs::remove_file(draft);
-        }
+        let kept = self.file.finish();
+        kept.map_err(|error| CliError::cannot_write(&self.path, &error, "--output"))
     }
 }
 

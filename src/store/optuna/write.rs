@@ -1,7 +1,7 @@
 //! The rows of an Optuna storage: <https://optuna.readthedocs.io/en/stable/reference/generated/optuna.storages.RDBStorage.html>.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
@@ -13,6 +13,7 @@ use crate::store::{Store, StoreError, StudyOverview, TrialRun};
 use peft_tune_core::objective::Direction;
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::whole_file::WholeFile;
 
 /// Tables and indexes, as Optuna makes them.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -44,66 +45,49 @@ impl Store {
         let runs = self.trial_runs(study.id).await?;
         let space = self.search_space(study.id).await?;
         let parameters = parameters(&runs, space.as_ref());
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let draft = Draft {
-            path: PathBuf::from(name),
-        };
-        draft.write((study, recommended), &runs, &parameters).await?;
-        std::fs::rename(&draft.path, path).map_err(|source| StoreError::Io {
+        let failed = |source| StoreError::Io {
             path: path.to_owned(),
             source,
-        })
-    }
-}
-
-/// The file as it is written, which goes where writing fails.
-struct Draft {
-    path: PathBuf,
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // Gone already where it was renamed.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-impl Draft {
-    async fn write(
-        &self,
-        (study, recommended): (&StudyOverview, Option<RecommendedTrial<'_>>),
-        runs: &[TrialRun],
-        parameters: &BTreeMap<String, OptunaParameter>,
-    ) -> Result<(), StoreError> {
-        let options = SqliteConnectOptions::new()
-            .filename(&self.path)
-            .create_if_missing(true)
-            .journal_mode(sqlx::sqlite::SqliteJournalMode::Off)
-            .foreign_keys(false);
-        let failed = |error| StoreError::from_sqlx(&self.path, error);
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            .connect_with(options)
-            .await
-            .map_err(failed)?;
-        let rows = async {
-            let mut transaction = pool.begin().await?;
-            write_schema(&mut transaction).await?;
-            let id = write_study(&mut transaction, study).await?;
-            for run in runs {
-                let trial = insert_trial(&mut transaction, id, run.trial.number).await?;
-                write_trial(&mut transaction, trial, (study, run), parameters).await?;
-                if let Some((_, notes)) = recommended.as_ref().filter(|(one, _)| *one == run.trial.number) {
-                    write_notes(&mut transaction, trial, notes).await?;
-                }
-            }
-            transaction.commit().await
         };
-        let written = rows.await;
-        pool.close().await;
-        written.map_err(failed)
+        let (file, draft) = WholeFile::create_named(path, force).map_err(failed)?;
+        write_draft(&draft, (study, recommended), &runs, &parameters).await?;
+        file.finish().map_err(failed)
     }
+}
+
+async fn write_draft(
+    path: &Path,
+    (study, recommended): (&StudyOverview, Option<RecommendedTrial<'_>>),
+    runs: &[TrialRun],
+    parameters: &BTreeMap<String, OptunaParameter>,
+) -> Result<(), StoreError> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(sqlx::sqlite::SqliteJournalMode::Off)
+        .foreign_keys(false);
+    let failed = |error| StoreError::from_sqlx(path, error);
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_with(options)
+        .await
+        .map_err(failed)?;
+    let rows = async {
+        let mut transaction = pool.begin().await?;
+        write_schema(&mut transaction).await?;
+        let id = write_study(&mut transaction, study).await?;
+        for run in runs {
+            let trial = insert_trial(&mut transaction, id, run.trial.number).await?;
+            write_trial(&mut transaction, trial, (study, run), parameters).await?;
+            if let Some((_, notes)) = recommended.as_ref().filter(|(one, _)| *one == run.trial.number) {
+                write_notes(&mut transaction, trial, notes).await?;
+            }
+        }
+        transaction.commit().await
+    };
+    let written = rows.await;
+    pool.close().await;
+    written.map_err(failed)
 }
 
 /// How Optuna sees every parameter of these trials.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
@@ -14,6 +13,7 @@ use crate::checkpoint::header;
 use peft_tune_core::architecture::{Architecture, EMBEDDING, LM_HEAD, name_alone};
 use peft_tune_core::bounded;
 use peft_tune_core::recipe::AdapterSettings;
+use peft_tune_core::whole_file::{make_folder, remove_file, write_whole};
 
 use super::config::PeftConfig;
 use super::error::AdapterError;
@@ -162,9 +162,11 @@ impl SavedAdapter {
     }
 }
 
-/// Writes the adapter into `directory` (made where it is missing), in F32 and in PEFT's layout. Each file appears
-/// under its name only when it is whole. A trained embedding that is the LM head too is written as both: PEFT would load one end
-/// alone, and leave the other as the base model has it.
+/// Writes the adapter into `directory` (made where it is missing), in F32 and in PEFT's layout. A trained embedding that is the LM
+/// head too is written as both: PEFT would load one end alone, and leave the other as the base model has it.
+///
+/// It is on the disk when this returns. An older configuration is removed first and the new one comes last: after a crash the
+/// whole adapter loads, or none.
 ///
 /// # Errors
 /// Those of the file system, with the path.
@@ -174,7 +176,7 @@ pub fn write(
     base_model: Option<&str>,
     parameters: &Parameters,
 ) -> Result<(), AdapterError> {
-    fs::create_dir_all(directory).map_err(|source| AdapterError::Write {
+    make_folder(directory).map_err(|source| AdapterError::Write {
         path: directory.to_owned(),
         source,
     })?;
@@ -192,12 +194,16 @@ pub fn write(
         .to_device(&Device::Cpu)?
         .to_dtype(DType::F32)?
         .to_vec1()?;
-    write_whole(
-        &directory.join(TENSORS),
-        &to_safetensors(parameters, &values, ends.as_ref())?,
-    )?;
+    let tensors = to_safetensors(parameters, &values, ends.as_ref())?;
     let text = config.to_json(&plan.linears, plan.within);
-    write_whole(&directory.join(CONFIG), text.as_bytes())
+    let failed = |path: PathBuf| |source| AdapterError::Write { path, source };
+    let path = directory.join(CONFIG);
+    remove_file(&path).map_err(failed(path))?;
+    for (name, bytes) in [(TENSORS, tensors.as_slice()), (CONFIG, text.as_bytes())] {
+        let path = directory.join(name);
+        write_whole(&path, bytes, true).map_err(failed(path))?;
+    }
+    Ok(())
 }
 
 fn to_safetensors(parameters: &Parameters, values: &[f32], ends: Option<&TiedEnds>) -> Result<Vec<u8>, AdapterError> {
@@ -213,20 +219,6 @@ fn to_safetensors(parameters: &Parameters, values: &[f32], ends: Option<&TiedEnd
     }
     let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
     Ok(safetensors::serialize(views, Some(metadata)).map_err(candle_core::Error::wrap)?)
-}
-
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
-    let partial = path.with_extension("partial");
-    let attempt = || {
-        let mut file = fs::File::create(&partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    };
-    attempt().map_err(|source| AdapterError::Write {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 fn read_tensors(path: &Path, bytes: &[u8]) -> Result<Tensors, AdapterError> {

@@ -10,7 +10,8 @@ use super::weight::{Weight, compute_dtype};
 use crate::{TrainError, WeightsError};
 use peft_tune_core::plan::PlanError;
 use peft_tune_core::recipe::{Precision, WeightSparsity};
-use safetensors::{Dtype, SafeTensors};
+use peft_tune_core::whole_file::write_whole;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 /// Name of the file beside an adapter that says what was left out of its base model: the norms that decided, and in its metadata
 /// the setting and the precision.
@@ -105,7 +106,8 @@ impl Sparsity {
         let facts = [(KIND, self.kind.name()), (PRECISION, self.precision.name())];
         let facts = facts.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let path = folder.join(FILE);
-        let written = safetensors::serialize_to_file(tensors, Some(facts), &path);
+        let written = safetensors::serialize(tensors, Some(facts))
+            .and_then(|bytes| write_whole(&path, &bytes, true).map_err(SafeTensorError::IoError));
         Ok(written.map_err(|source| WeightsError::Write { path, source })?)
     }
 

@@ -17,6 +17,7 @@
 //! | rest | the notes, as JSON |
 
 use peft_tune_core::hexadecimal;
+use peft_tune_core::whole_file::WholeFile;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -31,7 +32,6 @@ use super::notes::Notes;
 use super::progress::{self, ReadingStage};
 use super::token_writer::{Sink, TablePart, TableWriter, TokenWriter};
 use super::tokens::{Bytes, Extent, RowCounts, Tables, TokenTable, Width, part_bytes};
-use super::unfinished::UnfinishedFile;
 
 /// Hash of everything that decides the tokens.
 pub(super) type Key = [u8; 32];
@@ -65,7 +65,7 @@ pub(super) struct TokenCache<'a> {
 /// A cache file as it grows.
 pub(super) struct CacheWriter {
     path: PathBuf,
-    unfinished: UnfinishedFile,
+    whole: WholeFile,
     key: Key,
     pub tokens: TokenWriter,
 }
@@ -93,14 +93,15 @@ impl TokenCache<'_> {
         std::fs::create_dir_all(self.folder)?;
         cache_limit::remove_unfinished(self.folder);
         let path = self.path(key);
-        let (unfinished, mut file) = UnfinishedFile::create(&path)?;
+        let whole = WholeFile::create(&path, true)?;
+        let mut file = whole.handle()?;
         file.write_all(&[0; HEADER_BYTES])?;
         let beside = || Ok::<_, io::Error>(Sink::file(tempfile::tempfile_in(self.folder)?));
         let train = [Sink::file(file), beside()?, beside()?];
         let held_out = [beside()?, beside()?, beside()?];
         Ok(CacheWriter {
             path,
-            unfinished,
+            whole,
             key: *key,
             tokens: TokenWriter {
                 width,
@@ -144,8 +145,7 @@ impl CacheWriter {
         for word in header {
             file.write_all(&word.to_ne_bytes())?;
         }
-        file.sync_all()?;
-        self.unfinished.publish(&file)?;
+        self.whole.finish()?;
         if let Some(folder) = self.path.parent() {
             cache_limit::make_room(folder, &self.path);
         }

@@ -10,6 +10,7 @@ use super::cache_folder::cache_folder;
 use super::progress;
 use super::readers::count_lines;
 use peft_tune_core::hexadecimal;
+use peft_tune_core::whole_file::write_whole;
 
 /// Bytes from which on a file's hash is remembered.
 const LARGE: u64 = 64 << 20;
@@ -50,7 +51,7 @@ pub(super) fn digest_of(path: &Path, folder: Option<&Path>) -> io::Result<Conten
     // A file that was changed while it was read has another state now, and one that cannot be remembered is read again.
     let is_same = std::fs::metadata(path).ok().and_then(|now| state_of(&now)) == Some(state);
     if is_same && std::fs::create_dir_all(folder).is_ok() {
-        let _ = std::fs::write(&note, text);
+        let _ = write_whole(&note, text.as_bytes(), true);
     }
     Ok(digest)
 }

@@ -7,7 +7,7 @@
 //! | row to example | `columns`, `messages`, `format`, `example` |
 //! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
-//! | tokens at rest | `tokens`, `token_writer`, `cache`, `unfinished`, `room`, `cache_limit`, `key`, `digest` |
+//! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
 //! | rows for people to look at | `look` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
@@ -48,7 +48,6 @@ mod split;
 mod token_writer;
 mod tokenize;
 mod tokens;
-mod unfinished;
 mod vocabulary;
 mod warning;
 

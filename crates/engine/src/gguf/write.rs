@@ -1,7 +1,6 @@
 //! Writing a GGUF file tensor by tensor: one is in memory at a time.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -10,6 +9,7 @@ use half::{bf16, f16};
 
 use super::Value;
 use super::value::write_text;
+use peft_tune_core::whole_file::WholeFile;
 
 /// Bytes between which tensors begin.
 const ALIGNMENT: usize = 32;
@@ -107,32 +107,14 @@ pub(crate) fn write<E: From<candle_core::Error>>(
     source: &mut dyn FnMut(&GgufEntry) -> Result<Vec<f32>, E>,
     in_out: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    let partial = path.with_extension("partial");
-    let written = write_partial(&partial, metadata, entries, source, &in_out);
-    if written.is_err() {
-        // Nothing more can be done about a file that cannot even be removed.
-        let _ = std::fs::remove_file(&partial);
-        return written;
-    }
-    std::fs::rename(&partial, path).map_err(in_out)
-}
-
-fn write_partial<E: From<candle_core::Error>>(
-    path: &Path,
-    metadata: &[(String, Value)],
-    entries: &[GgufEntry],
-    source: &mut dyn FnMut(&GgufEntry) -> Result<Vec<f32>, E>,
-    in_out: &impl Fn(io::Error) -> E,
-) -> Result<(), E> {
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(in_out)?);
-    file.write_all(&header(metadata, entries)).map_err(in_out)?;
+    let mut file = WholeFile::create(path, true).map_err(&in_out)?;
+    file.write_all(&header(metadata, entries)).map_err(&in_out)?;
     for entry in entries {
         let mut bytes = entry.encoded(source(entry)?)?;
         bytes.resize(entry.bytes().next_multiple_of(ALIGNMENT), 0);
-        file.write_all(&bytes).map_err(in_out)?;
+        file.write_all(&bytes).map_err(&in_out)?;
     }
-    let file = file.into_inner().map_err(|error| in_out(error.into_error()))?;
-    file.sync_all().map_err(in_out)
+    file.finish().map_err(in_out)
 }
 
 fn header(metadata: &[(String, Value)], entries: &[GgufEntry]) -> Vec<u8> {

@@ -11,3 +11,4 @@ pub use gguf_file::GgufFile;
 pub use merged_model::{MergedModel, write_checkpoint};
 pub use model_directory::{ModelDirectory, WrittenDtype};
 pub use quantized_weights::WeightQuantization;
+pub(crate) use tensor_file::{TensorEntry, write_tensors};

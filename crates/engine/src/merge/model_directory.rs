@@ -10,10 +10,10 @@ use super::quantized_weights::{QuantizedWeights, WeightQuantization, is_companio
 use super::tensor_file::{EntryDtype, TensorEntry, write_tensors};
 use crate::base::{CONFIG, mxfp4_owner};
 use crate::checkpoint::Checkpoint;
-use crate::whole_file::write_whole;
 use crate::{BaseModel, MergedModel, TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, Dtype, EMBEDDING, LM_HEAD, name_within};
 use peft_tune_core::recipe::Precision;
+use peft_tune_core::whole_file::{make_folder, remove_file, write_whole};
 
 /// What a model directory holds besides weights and `config.json`, where it has it.
 const COPIED: &[&str] = &[
@@ -60,12 +60,15 @@ impl ModelDirectory<'_> {
     /// Writes `model` into `output`, made where it is missing: `model.safetensors`, or shards and their index where it
     /// is larger than one shard.
     ///
+    /// It is on the disk when this returns. An older `config.json` is removed first and the new one comes last: after a crash the
+    /// whole model loads, or none.
+    ///
     /// # Errors
     /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read; weights that cannot be
     /// quantized in a form that other programs load.
     pub fn write(&self, output: &Path, model: &MergedModel<'_>) -> Result<(), TrainError> {
         let architecture = model.architecture();
-        std::fs::create_dir_all(output).map_err(|source| in_out(output, source))?;
+        make_folder(output).map_err(|source| in_out(output, source))?;
         let whole = Checkpoint::open(self.source)?;
         let (mut entries, alone) = self.entries(architecture, &whole);
         let quantized = self.quantization.map(|kind| {
@@ -79,6 +82,9 @@ impl ModelDirectory<'_> {
         if architecture.within.is_some() {
             entries.extend(whole.beside_language_model());
         }
+        let config = self.config(architecture, quantized.as_ref())?;
+        let config_path = output.join(CONFIG);
+        remove_file(&config_path).map_err(|source| in_out(&config_path, source))?;
         let shards = shards(&entries, self.shard_bytes);
         let mut index = BTreeMap::new();
         for (number, shard) in shards.iter().enumerate() {
@@ -101,7 +107,7 @@ impl ModelDirectory<'_> {
         for name in COPIED {
             copy(&self.source.join(name), &output.join(name))?;
         }
-        self.write_config(output, architecture, quantized.as_ref())
+        write_json(&config_path, &config)
     }
 
     /// Dtype of what is not quantized.
@@ -154,13 +160,8 @@ impl ModelDirectory<'_> {
         (entries, alone)
     }
 
-    /// Copies `config.json`, less what is no longer true: how the weights are quantized, and that an LM head of its own is tied.
-    fn write_config(
-        &self,
-        output: &Path,
-        architecture: &Architecture,
-        quantized: Option<&QuantizedWeights>,
-    ) -> Result<(), TrainError> {
+    /// The content of `config.json`, less what is no longer true: how the weights are quantized, and that an LM head of its own is tied.
+    fn config(&self, architecture: &Architecture, quantized: Option<&QuantizedWeights>) -> Result<Value, TrainError> {
         let path = self.source.join(CONFIG);
         let text = std::fs::read(&path).map_err(|source| in_out(&path, source))?;
         let parsed = serde_json::from_slice(&text);
@@ -180,7 +181,7 @@ impl ModelDirectory<'_> {
             };
             config.insert(key.to_owned(), Value::from(name_of(dtype)));
         }
-        write_json(&output.join(CONFIG), &Value::Object(config))
+        Ok(Value::Object(config))
     }
 }
 
@@ -309,12 +310,12 @@ fn copy(from: &Path, to: &Path) -> Result<(), TrainError> {
         return Ok(());
     }
     let bytes = std::fs::read(from).map_err(|source| in_out(from, source))?;
-    write_whole(to, &bytes).map_err(|source| in_out(to, source))
+    write_whole(to, &bytes, true).map_err(|source| in_out(to, source))
 }
 
 fn write_json(path: &Path, value: &Value) -> Result<(), TrainError> {
     let text = format!("{value:#}\n");
-    write_whole(path, text.as_bytes()).map_err(|source| in_out(path, source))
+    write_whole(path, text.as_bytes(), true).map_err(|source| in_out(path, source))
 }
 
 fn in_out(path: &Path, source: std::io::Error) -> TrainError {

@@ -6,8 +6,7 @@
 //! Design note: the safetensors crate writes from values that are all there, or that cannot fail while they are
 //! computed; a merged weight is neither.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
@@ -17,6 +16,7 @@ use serde_json::{Map, json};
 
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::Dtype;
+use peft_tune_core::whole_file::WholeFile;
 
 /// One tensor of a file that is to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,16 +34,39 @@ pub(crate) enum EntryDtype {
     U8,
     /// Signed bytes, from a U8 tensor of their bits.
     I8,
+    F64,
+    I64,
 }
 
 impl TensorEntry {
+    /// The entry of a tensor that is written as it is.
+    ///
+    /// # Errors
+    /// A dtype that no file here has.
+    pub(crate) fn of(name: &str, tensor: &Tensor) -> candle_core::Result<Self> {
+        let dtype = match tensor.dtype() {
+            DType::F32 => EntryDtype::Float(Dtype::F32),
+            DType::F16 => EntryDtype::Float(Dtype::F16),
+            DType::BF16 => EntryDtype::Float(Dtype::Bf16),
+            DType::U8 => EntryDtype::U8,
+            DType::F64 => EntryDtype::F64,
+            DType::I64 => EntryDtype::I64,
+            other => candle_core::bail!("`{name}` is {other:?}, which is not written"),
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            shape: tensor.dims().to_vec(),
+            dtype,
+        })
+    }
+
     /// Bytes of the tensor in the file.
     pub(crate) fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * width(self.dtype)
     }
 }
 
-/// Computes the tensor of a name, in any float dtype on any device.
+/// Computes the tensor of a name, in any float dtype or that of its entry, on any device.
 pub(crate) type TensorSource<'a> = &'a mut dyn FnMut(&str) -> Result<Tensor, TrainError>;
 
 /// Writes the tensors of `entries`, each taken from `source` when its turn comes and rounded to its dtype. The file
@@ -52,37 +75,16 @@ pub(crate) type TensorSource<'a> = &'a mut dyn FnMut(&str) -> Result<Tensor, Tra
 /// # Errors
 /// Those of `source`, of the file system, and a tensor that has another shape than its entry says.
 pub(crate) fn write_tensors(path: &Path, entries: &[TensorEntry], source: TensorSource<'_>) -> Result<(), TrainError> {
-    let partial = path.with_extension("partial");
-    let written = write_partial(&partial, entries, source);
-    if let Err(error) = written {
-        // Nothing more can be done about a file that cannot even be removed.
-        let _ = std::fs::remove_file(&partial);
-        return Err(match error {
-            Fault::Source(error) => error,
-            Fault::Write(error) => write_error(path, error),
-        });
-    }
-    std::fs::rename(&partial, path).map_err(|error| write_error(path, error))
-}
-
-enum Fault {
-    Source(TrainError),
-    Write(io::Error),
-}
-
-fn write_partial(path: &Path, entries: &[TensorEntry], source: TensorSource<'_>) -> Result<(), Fault> {
+    let failed = |error| write_error(path, error);
     let mut entries: Vec<&TensorEntry> = entries.iter().collect();
     entries.sort_by(|a, b| (width(b.dtype), &a.name).cmp(&(width(a.dtype), &b.name)));
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(Fault::Write)?);
-    file.write_all(&header(&entries)).map_err(Fault::Write)?;
+    let mut file = WholeFile::create(path, true).map_err(failed)?;
+    file.write_all(&header(&entries)).map_err(failed)?;
     for entry in entries {
-        let tensor = source(&entry.name)
-            .and_then(|tensor| converted(entry, &tensor))
-            .map_err(Fault::Source)?;
-        file.write_all(&View::data(&tensor)).map_err(Fault::Write)?;
+        let tensor = converted(entry, &source(&entry.name)?)?;
+        file.write_all(&View::data(&tensor)).map_err(failed)?;
     }
-    let file = file.into_inner().map_err(|error| Fault::Write(error.into_error()))?;
-    file.sync_all().map_err(Fault::Write)
+    file.finish().map_err(failed)
 }
 
 fn header(entries: &[&TensorEntry]) -> Vec<u8> {
@@ -117,6 +119,8 @@ fn converted(entry: &TensorEntry, tensor: &Tensor) -> Result<Tensor, TrainError>
         EntryDtype::Float(Dtype::F16) => DType::F16,
         EntryDtype::Float(Dtype::Bf16) => DType::BF16,
         EntryDtype::U8 | EntryDtype::I8 => DType::U8,
+        EntryDtype::F64 => DType::F64,
+        EntryDtype::I64 => DType::I64,
     };
     Ok(tensor.to_dtype(dtype)?.to_device(&Device::Cpu)?.contiguous()?)
 }
@@ -131,6 +135,7 @@ fn write_error(path: &Path, error: io::Error) -> TrainError {
 
 fn width(dtype: EntryDtype) -> usize {
     match dtype {
+        EntryDtype::F64 | EntryDtype::I64 => 8,
         EntryDtype::Float(Dtype::F32) => 4,
         EntryDtype::Float(Dtype::F16 | Dtype::Bf16) => 2,
         EntryDtype::U8 | EntryDtype::I8 => 1,
@@ -144,6 +149,8 @@ fn code(dtype: EntryDtype) -> &'static str {
         EntryDtype::Float(Dtype::Bf16) => "BF16",
         EntryDtype::U8 => "U8",
         EntryDtype::I8 => "I8",
+        EntryDtype::F64 => "F64",
+        EntryDtype::I64 => "I64",
     }
 }
 

@@ -24,7 +24,7 @@ pub mod sample;
 mod steady;
 mod tensorboard;
 mod trace;
-mod whole_file;
+mod write_error;
 
 pub use ceiling::{Ceiling, CeilingSource};
 pub use comparison::{Comparison, Difference};
@@ -45,4 +45,4 @@ pub use sample::DeviceSample;
 pub use steady::{Median, Throughput, WarmupDetector, median};
 pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};
 pub use trace::Trace;
-pub use whole_file::{WriteError, write_whole};
+pub use write_error::WriteError;

@@ -17,8 +17,9 @@ use serde_json::{Map, Value, json};
 use super::DeviceSample;
 use super::aggregate::{Held, course};
 use super::kernels::{Activity, ActivityKind};
-use super::whole_file::{WriteError, write_whole};
+use super::write_error::WriteError;
 use crate::span::{Module, Range, SpanRecord, SpanTree};
+use peft_tune_core::whole_file::WholeFile;
 
 /// Number of the process in a trace: there is one.
 const PROCESS: u32 = 1;
@@ -41,7 +42,14 @@ impl Trace {
     /// # Errors
     /// Those of the file system, with the path; nothing is left of the file then.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
-        write_whole(path, |file| self.write_to(file))
+        let written = WholeFile::create(path, true).and_then(|mut file| {
+            self.write_to(&mut file)?;
+            file.finish()
+        });
+        written.map_err(|cause| WriteError {
+            path: path.to_owned(),
+            cause,
+        })
     }
 
     /// Writes the trace as JSON.

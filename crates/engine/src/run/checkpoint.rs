@@ -20,14 +20,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::outcome::RunProgress;
+use super::whole_folder::{put_in_place, start_folder};
 use super::{RunError, RunInputs};
 use crate::adapter;
 use crate::adapter::SavedAdapter;
 use crate::checkpoint::Checkpoint;
-use crate::whole_file::{put_in_place, start_folder, write_whole};
-use crate::{ModelDirectory, TrainError, Trainer, WeightsError, WrittenDtype};
+use crate::merge::{TensorEntry, write_tensors};
+use crate::{ModelDirectory, TrainError, Trainer, WrittenDtype};
 use peft_tune_core::architecture::Dtype;
 use peft_tune_core::hexadecimal;
+use peft_tune_core::whole_file::write_whole;
 
 const STATE: &str = "state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -68,8 +70,9 @@ pub(super) fn write_trained(
     match trainer.adapter_plan() {
         Some(plan) => {
             let base = Some(inputs.recipe.model.as_str());
-            adapter::write(folder, plan, base, trainer.parameters())?;
-            trainer.base().sparsity().save(folder)
+            // First: without it the adapter would load as one of dense weights.
+            trainer.base().sparsity().save(folder)?;
+            Ok(adapter::write(folder, plan, base, trainer.parameters())?)
         }
         None => ModelDirectory {
             source: &inputs.model_folder,
@@ -87,7 +90,7 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunE
         path: path.to_owned(),
         source,
     })?;
-    write_whole(path, (text + "\n").as_bytes()).map_err(RunError::file(path))
+    write_whole(path, (text + "\n").as_bytes(), true).map_err(RunError::file(path))
 }
 
 /// The progress that a checkpoint was written at; `None` where it is not whole.
@@ -126,14 +129,10 @@ fn restore_values(folder: &Path, trainer: &Trainer) -> Result<(), TrainError> {
 }
 
 fn write_optimizer(path: &Path, trainer: &Trainer) -> Result<(), RunError> {
-    let state = trainer.state()?;
-    let written = safetensors::serialize_to_file(state, None, path);
-    written.map_err(|source| WeightsError::Write {
-        path: path.to_owned(),
-        source,
-    })?;
-    let synced = File::open(path).and_then(|file| file.sync_all());
-    synced.map_err(RunError::file(path))
+    let state: BTreeMap<String, Tensor> = trainer.state()?.into_iter().collect();
+    let entries = state.iter().map(|(name, tensor)| TensorEntry::of(name, tensor));
+    let entries: Vec<_> = entries.collect::<candle_core::Result<_>>()?;
+    Ok(write_tensors(path, &entries, &mut |name| Ok(state[name].clone()))?)
 }
 
 /// SHA-256 of every file in a folder but the state.

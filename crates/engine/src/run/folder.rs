@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use super::checkpoint;
 use super::identity::Identity;
 use super::outcome::{Outcome, RunProgress};
+use super::whole_folder::{put_in_place, recover_folder, remove, start_folder};
 use super::{RunError, RunInputs, RunSettings, Start};
 use crate::base::SPARSITY_FILE;
-use crate::whole_file::{put_in_place, recover_folder, remove, start_folder};
 use crate::{Trainer, WrittenDtype};
+use peft_tune_core::whole_file::make_folder;
 
 const IDENTITY: &str = "run.json";
 const RESULT: &str = "result.json";
@@ -61,7 +62,7 @@ pub(super) fn check(settings: &RunSettings) -> Result<(), RunError> {
 
 /// Makes the folder where it is not there, and keeps every other training out of it.
 fn lock(folder: &Path) -> Result<File, RunError> {
-    std::fs::create_dir_all(folder).map_err(RunError::file(folder))?;
+    make_folder(folder).map_err(RunError::file(folder))?;
     let file = File::open(folder).map_err(RunError::file(folder))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

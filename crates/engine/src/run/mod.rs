@@ -27,6 +27,7 @@ mod outcome;
 mod settings;
 mod together;
 mod training;
+mod whole_folder;
 
 pub use error::RunError;
 pub use folder::latest_checkpoint;

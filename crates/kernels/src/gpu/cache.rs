@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use peft_tune_core::whole_file::write_whole;
+
 /// The folder; `None` where nothing says where it should be.
 #[cfg(feature = "cuda")]
 pub(super) fn folder() -> Option<std::path::PathBuf> {
@@ -18,12 +20,8 @@ pub(super) fn folder() -> Option<std::path::PathBuf> {
         .or_else(|| variable("HOME").map(|home| home.join(".cache/peft-tune/kernels")))
 }
 
-/// Writes a file whole: other processes may be reading the folder.
-pub(super) fn write_whole(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&part, bytes)?;
-    std::fs::rename(part, file)
+/// Writes a file of the folder, which is made where it is missing. What others read there is whole, also after a power failure.
+pub(super) fn keep(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    write_whole(file, bytes, true)
 }

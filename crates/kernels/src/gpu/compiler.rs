@@ -10,7 +10,7 @@ use cudarc::nvrtc::sys;
 use sha2::{Digest, Sha256};
 
 use super::Source;
-use super::cache::{folder, write_whole};
+use super::cache::{folder, keep};
 use super::source::Header;
 
 /// Kernels that cannot be compiled.
@@ -42,7 +42,7 @@ pub(super) fn binary(source: &Source, architecture: &str) -> Result<Vec<u8>, Com
     }
     let binary = compile(source, &text, architecture, &version)?;
     if let Some(file) = file
-        && let Err(error) = write_whole(&file, &binary)
+        && let Err(error) = keep(&file, &binary)
     {
         tracing::warn!(path = %file.display(), %error, "cannot keep compiled kernels; they are compiled in each process");
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::cache::write_whole;
+use super::cache::keep;
 
 /// Shapes that a file has at most. Each number of tokens brings its own.
 const MOST_SHAPES: usize = 4096;
@@ -121,7 +121,7 @@ impl ProductChoices {
         };
         let written = serde_json::to_vec_pretty(&file)
             .map_err(std::io::Error::other)
-            .and_then(|text| write_whole(&path, &text));
+            .and_then(|text| keep(&path, &text));
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error, "cannot keep the choice of products; each process makes it anew");
             self.path = None;

@@ -1,58 +1,34 @@
-//! Files and folders that appear under their name only when they are whole and on the disk.
+//! Folders that appear under their name only when they are whole and on the disk.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes a file beside `path` and gives it that name once it is on the disk. Where that fails, what had been at `path` is
-/// still there and nothing else is.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_whole_with(path, |file| file.write_all(bytes))
-}
-
-/// As `write_whole`, for a file that `write` fills piece by piece.
-pub fn write_whole_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let partial = beside(path, "partial");
-    let written = write_partial(&partial, write).and_then(|()| fs::rename(&partial, path));
-    if written.is_err() {
-        // If even this fails, there is nothing better to do than to tell of the first error.
-        let _ = fs::remove_file(&partial);
-    }
-    written?;
-    sync_parent(path)
-}
-
-fn write_partial(partial: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(partial)?);
-    write(&mut file)?;
-    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()
-}
+use peft_tune_core::whole_file::{make_folder, sync_name};
 
 /// An empty folder beside `path` to fill; [`put_in_place`] then gives it that name.
-pub(crate) fn start_folder(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn start_folder(path: &Path) -> io::Result<PathBuf> {
     let partial = beside(path, "partial");
     remove(&partial)?;
-    fs::create_dir_all(&partial)?;
+    make_folder(&partial)?;
     Ok(partial)
 }
 
-/// Gives the filled folder of [`start_folder`] the name `path`, in place of what had it. A crash in between leaves the
-/// old folder under another name, where [`recover_folder`] finds it.
-pub(crate) fn put_in_place(path: &Path) -> io::Result<()> {
+/// Gives the filled folder of [`start_folder`], whose files are on the disk, the name `path`, in place of what had it. A crash in
+/// between leaves the old folder under another name, where [`recover_folder`] finds it.
+pub(super) fn put_in_place(path: &Path) -> io::Result<()> {
     let (partial, old) = (beside(path, "partial"), beside(path, "old"));
-    sync(&partial)?;
     remove(&old)?;
     if path.exists() {
         fs::rename(path, &old)?;
     }
     fs::rename(&partial, path)?;
-    sync_parent(path)?;
+    sync_name(path)?;
     remove(&old)
 }
 
 /// Puts back what a crash of [`put_in_place`] left under another name, and removes what [`start_folder`] left unfinished.
-pub(crate) fn recover_folder(path: &Path) -> io::Result<()> {
+pub(super) fn recover_folder(path: &Path) -> io::Result<()> {
     let old = beside(path, "old");
     if old.exists() && !path.exists() {
         fs::rename(&old, path)?;
@@ -62,7 +38,7 @@ pub(crate) fn recover_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a file, or a folder with all that is in it; what is not there is no error.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     let removed = match path.is_dir() {
         true => fs::remove_dir_all(path),
         false => fs::remove_file(path),
@@ -77,18 +53,6 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{suffix}"))
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => sync(parent),
-        _ => Ok(()),
-    }
-}
-
-/// Brings a folder's list of names to the disk.
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
@@ -110,7 +74,7 @@ mod tests {
         let best = folder.path().join("best");
         for content in ["first", "second"] {
             let partial = start_folder(&best).unwrap();
-            write_whole(&partial.join("file"), content.as_bytes()).unwrap();
+            fs::write(partial.join("file"), content).unwrap();
             put_in_place(&best).unwrap();
             assert_eq!(fs::read_to_string(best.join("file")).unwrap(), content);
             assert_eq!(names(folder.path()), ["best"]);
