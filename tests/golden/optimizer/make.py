@@ -6,7 +6,8 @@ Made with torch 2.15.0, transformers 5.23.0, bitsandbytes 0.50.2 and schedulefre
 Writes optimizers.safetensors: the parameters `start.*`, their gradients `gradient.STEP.*` for four steps, and for each
 optimizer the parameters after them, `OPTIMIZER.*`; schedules.json: learning rates of twelve steps; clip.json.
 Schedule-Free AdamW takes 24 steps with the same gradients, halved from one round of four to the next; `*.x.*` is what its
-`eval()` shows, `*.y.*` where its `train()` takes gradients.
+`eval()` shows, `*.y.*` where its `train()` takes gradients. `adamw_8bit.lost.*` is 1 where 8-bit AdamW had states that no gradients
+lead to (`make_8bit.py`), for which its numbers are not to be matched.
 """
 
 import json
@@ -15,7 +16,10 @@ import math
 import bitsandbytes as bnb
 import bitsandbytes.functional as bnb_functional
 import torch
-from bitsandbytes.backends.triton.kernels_optim import optimizer_update_8bit_blockwise_pytorch
+from bitsandbytes.backends.triton.kernels_optim import (
+    _dequantize_blockwise_pytorch,
+    optimizer_update_8bit_blockwise_pytorch,
+)
 from safetensors.torch import save_file
 from schedulefree import AdamWScheduleFree
 from transformers.optimization import (
@@ -128,6 +132,7 @@ class Blockwise:
         self.steps = 0
         self.signed = bnb_functional.create_dynamic_map(signed=True)
         self.unsigned = bnb_functional.create_dynamic_map(signed=False)
+        self.lost = {}
 
     def step(self):
         self.steps += 1
@@ -152,14 +157,39 @@ class Blockwise:
             second = torch.zeros(p.shape, dtype=torch.uint8)
             self.state[p] = [first, second if two else None, torch.zeros(blocks), torch.zeros(blocks)]
         first, second, absmax1, absmax2 = self.state[p]
+        if two:
+            self.note_lost(p)
         optimizer_update_8bit_blockwise_pytorch(
             p, p.grad, first, second, *self.betas, 0.0, 0.0, self.eps, self.steps, group["lr"], self.signed,
             self.unsigned if two else None, absmax1, absmax2 if two else None, group["weight_decay"], 1.0, False,
             optimizer_name=self.name,
         )  # fmt: skip
 
+    def note_lost(self, p):
+        """Where the square of the first state is more than the second one allows."""
+        first, second, absmax1, absmax2 = self.state[p]
+        mean = _dequantize_blockwise_pytorch(first, absmax1, self.signed, 256, torch.float32)
+        square = _dequantize_blockwise_pytorch(second, absmax2, self.unsigned, 256, torch.float32)
+        beta1, beta2 = self.betas
+        law = (1 - beta2) * (1 - beta1**2 / beta2) / (1 - beta1) ** 2
+        self.lost[p] = self.lost.get(p, torch.zeros_like(first)) | (law * mean * mean > square).to(torch.uint8)
 
-run("adamw_8bit", lambda p: Blockwise(groups(p, 0.1), "adam", (0.9, 0.999)))
+
+def run_adamw_8bit():
+    made = {}
+
+    def make(parameters):
+        made["names"] = {parameter: name for name, parameter in parameters.items()}
+        made["optimizer"] = Blockwise(groups(parameters, 0.1), "adam", (0.9, 0.999))
+        return made["optimizer"]
+
+    run("adamw_8bit", make)
+    for parameter, name in made["names"].items():
+        lost = made["optimizer"].lost.get(parameter, torch.zeros(parameter.shape, dtype=torch.uint8))
+        out[f"adamw_8bit.lost.{name}"] = lost
+
+
+run_adamw_8bit()
 run("lion_8bit", lambda p: Blockwise(groups(p, 0.1, rate=1e-3), "lion", (0.9, 0.99)))
 
 

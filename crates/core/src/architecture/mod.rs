@@ -41,6 +41,7 @@ pub(crate) use mixer::is_frozen;
 pub use mixer::{DeltaRule, GATED_NORM, Mixer, Mixers, ShortConvolution};
 pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
 pub use tensors::{
-    EMBEDDING, FINAL_NORM, LAYER_SCALAR, LM_HEAD, SINKS, name_alone, name_within, names_of_language_model,
+    EMBEDDING, FINAL_NORM, LAYER_SCALAR, LM_HEAD, SINKS, is_token_table, name_alone, name_within,
+    names_of_language_model,
 };
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Activation, Architecture, BRANCH_NORMS, KeyValueSource, LAYER_INPUT_END, Mixer, NormPlacement, QueryKeyNorm,
+    Activation, Architecture, BRANCH_NORMS, KeyValueSource, LAYER_INPUT_END, LAYER_INPUT_TABLE, Mixer, NormPlacement,
+    QueryKeyNorm,
 };
 
 /// Name of the embedding tensor.
@@ -474,6 +475,12 @@ impl Architecture {
             push(LAYER_SCALAR, vec![1]);
         }
     }
+}
+
+/// Whether a tensor holds a row for each token id, under whichever prefix: the embedding, and the table of the layers' own inputs.
+pub fn is_token_table(name: &str) -> bool {
+    let ends = [EMBEDDING, LAYER_INPUT_TABLE].map(|table| table.trim_start_matches(ALONE));
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 /// The name that the module or tensor `name` of a language model has in the whole model, where it is `within` one.

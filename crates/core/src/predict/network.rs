@@ -8,13 +8,15 @@ use crate::recipe::{
     ActivationQuantization, AdapterSettings, PrecisionSchedule, QuantizationAware, Recipe, WeightSparsity,
 };
 
-/// Trained parameters of one shape.
+/// Trained parameters of one shape, whose states are kept alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     pub rows: usize,
     /// Absent for a vector.
     pub columns: Option<usize>,
     pub count: usize,
+    /// Whether an optimizer in 8 bits has codes of them.
+    pub coded: bool,
 }
 
 impl Slots {
@@ -23,18 +25,20 @@ impl Slots {
         (self.rows * self.columns.unwrap_or(1)) as u64
     }
 
-    /// The slots of a layout by their shape.
+    /// The slots of a layout by their shape and their states.
     fn of(layout: &ParameterLayout) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for slot in layout.slots() {
             let (rows, columns) = (slot.shape[0], slot.shape.get(1).copied());
-            let alike = |one: &&mut Self| one.rows == rows && one.columns == columns;
+            let coded = slot.is_coded();
+            let alike = |one: &&mut Self| one.rows == rows && one.columns == columns && one.coded == coded;
             match all.iter_mut().find(alike) {
                 Some(slots) => slots.count += 1,
                 None => all.push(Self {
                     rows,
                     columns,
                     count: 1,
+                    coded,
                 }),
             }
         }

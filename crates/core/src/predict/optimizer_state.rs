@@ -1,15 +1,13 @@
 //! Bytes of the optimizer's state, and of what its update takes.
 //!
-//! F32 states take 4 bytes a value. Those in 8 bits, N of an element, are for each parameter of 4096 elements or more blocks of 256:
-//! 256 N codes and 4 N; smaller parameters keep F32.
+//! F32 states take 4 bytes a value. Those in 8 bits, N of an element, are for each parameter blocks of 256: 256 N codes and 4 N. Small
+//! parameters and embeddings keep F32 ([`is_coded`](crate::plan::ParameterSlot::is_coded)).
 
 use super::network::Slots;
 use crate::recipe::{OptimizerKind, OptimizerSettings, States, UpdateOrder};
 
 /// Elements of a block of 8-bit states.
 const BLOCK: u64 = 256;
-/// Parameters below this keep F32 states.
-pub(super) const SMALLEST_CODED: u64 = 4096;
 
 /// Shorter sides up to which Muon updates all matrices by one launch on a GPU.
 const LONGEST_SHORT_SIDE: usize = 128;
@@ -21,7 +19,9 @@ pub(super) fn state_bytes(settings: &OptimizerSettings, slots: &[Slots]) -> u64 
     let of_one = |slots: &Slots| -> u64 {
         let elements = slots.elements();
         match settings.kind.row().states {
-            States::OfElements(states) if settings.kind.has_8bit_states() => coded_bytes(elements, states),
+            States::OfElements(states) if settings.kind.has_8bit_states() && slots.coded => {
+                elements.div_ceil(BLOCK) * (BLOCK + 4) * states
+            }
             States::OfElements(states) => 4 * states * elements,
             States::Velocity if settings.momentum == 0.0 => 0,
             States::Velocity => 4 * elements,
@@ -31,13 +31,6 @@ pub(super) fn state_bytes(settings: &OptimizerSettings, slots: &[Slots]) -> u64 
         }
     };
     slots.iter().map(|slots| slots.count as u64 * of_one(slots)).sum()
-}
-
-fn coded_bytes(elements: u64, states: u64) -> u64 {
-    if elements < SMALLEST_CODED {
-        return 4 * states * elements;
-    }
-    elements.div_ceil(BLOCK) * (BLOCK + 4) * states
 }
 
 /// Bytes that an update takes on the CPU and frees again.
@@ -104,7 +97,12 @@ mod tests {
 
     #[test]
     fn what_an_update_takes_on_a_gpu_follows_the_shapes() {
-        let slots = |rows, columns, count| Slots { rows, columns, count };
+        let slots = |rows, columns, count| Slots {
+            rows,
+            columns,
+            count,
+            coded: false,
+        };
         let bytes = |kind, slots: &[Slots]| gpu_update_bytes(kind, slots);
         let adapter = [slots(16, Some(896), 2), slots(4864, Some(16), 1), slots(896, None, 1)];
         // Sixteen rows, 896 columns as two strips of 512, 4864 as ten.
@@ -119,5 +117,24 @@ mod tests {
             8 * 2 * 3 * 8193
         );
         assert_eq!(bytes(OptimizerKind::AdamW, &full), 0);
+    }
+
+    #[test]
+    fn only_what_is_coded_has_states_of_8_bits() {
+        let settings = |kind| OptimizerSettings {
+            kind,
+            ..OptimizerSettings::default()
+        };
+        let slots = |coded| Slots {
+            rows: 100,
+            columns: Some(50),
+            count: 3,
+            coded,
+        };
+        let bytes = |kind, coded| state_bytes(&settings(kind), &[slots(coded)]);
+        // Blocks of 256: twenty for each.
+        assert_eq!(bytes(OptimizerKind::AdamW8bit, true), 3 * 20 * (256 + 4) * 2);
+        assert_eq!(bytes(OptimizerKind::AdamW8bit, false), 3 * 5000 * 4 * 2);
+        assert_eq!(bytes(OptimizerKind::AdamW, true), 3 * 5000 * 4 * 2);
     }
 }

@@ -26,6 +26,16 @@ pub(super) fn of_slots(layout: &ParameterLayout, settings: &OptimizerSettings) -
     layout.slots().iter().map(group).collect()
 }
 
+/// One group for each slot: those whose states are codes in an optimizer of 8 bits, and the others.
+pub(super) fn of_coded_slots(layout: &ParameterLayout, settings: &OptimizerSettings) -> (Vec<Group>, Vec<Group>) {
+    let (mut coded, mut plain) = (Vec::new(), Vec::new());
+    for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
+        let groups = if slot.is_coded() { &mut coded } else { &mut plain };
+        groups.push(group);
+    }
+    (coded, plain)
+}
+
 /// The fewest groups that cover the layout: neighbours that are alike are one.
 pub(super) fn merged(layout: &ParameterLayout, settings: &OptimizerSettings) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();

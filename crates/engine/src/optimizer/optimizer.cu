@@ -2,9 +2,20 @@
 
 #include "places.cuh"
 
-// keep = 1 - lr d, take1 = 1 - b1, beta2, take2 = 1 - b2, rate = lr / (1 - b1^t), correction = sqrt(1 - b2^t), epsilon
+// What a rule makes of states that were codes: nothing, for most. `most_of_zero` are the largest values that their codes of zero may
+// stand for.
+struct AsCoded {
+    __device__ static void restore(const float* f, const float (&most_of_zero)[2], float (&state)[2]) {}
+};
+
+// keep = 1 - lr d, take1 = 1 - b1, beta2, take2 = 1 - b2, rate = lr / (1 - b1^t), correction = sqrt(1 - b2^t), epsilon, least v for
+// an m of 1
 struct AdamW {
     static const int states = 2;
+    __device__ static void restore(const float* f, const float (&most_of_zero)[2], float (&state)[2]) {
+        float of_zero = state[0] == 0 ? 0 : most_of_zero[1];
+        state[1] = fmaxf(fmaxf(state[1], of_zero), f[7] * state[0] * state[0]);
+    }
     __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
         state[0] = state[0] + f[1] * (gradient - state[0]);
         state[1] = f[2] * state[1] + f[3] * gradient * gradient;
@@ -13,7 +24,7 @@ struct AdamW {
 };
 
 // rate, keep, beta1, take1, beta2, take2
-struct Lion {
+struct Lion : AsCoded {
     static const int states = 1;
     __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
         float direction = f[2] * state[0] + f[3] * gradient;
@@ -23,7 +34,7 @@ struct Lion {
 };
 
 // rate, weight decay
-struct Sgd {
+struct Sgd : AsCoded {
     static const int states = 0;
     __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
         *value -= f[0] * (gradient + f[1] * *value);
@@ -31,7 +42,7 @@ struct Sgd {
 };
 
 // rate, weight decay, momentum, nesterov
-struct Momentum {
+struct Momentum : AsCoded {
     static const int states = 1;
     __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
         gradient += f[1] * *value;
@@ -41,7 +52,7 @@ struct Momentum {
 };
 
 // rate, weight decay, ahead = 1 - b1, beta2, take2 = 1 - b2, correction = sqrt(1 - b2^t), epsilon, share
-struct ScheduleFree {
+struct ScheduleFree : AsCoded {
     static const int states = 2;
     __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
         state[1] = f[3] * state[1] + f[4] * gradient * gradient;
@@ -93,9 +104,14 @@ __device__ void update_8bit(float* values, const float* gradients, u8* codes, fl
     if (inside) {
         u64 index = place.row[1] + offset;
         float value = values[index];
-        for (int which = 0; which < Rule::states; which++)
-            state[which] = maps[512 * which + codes[(block * Rule::states + which) * 256 + threadIdx.x]] *
-                           absmax[block * Rule::states + which];
+        float most_of_zero[2] = {0, 0};
+        for (int which = 0; which < Rule::states; which++) {
+            const float *map = maps + 512 * which, scale = absmax[block * Rule::states + which];
+            state[which] = map[codes[(block * Rule::states + which) * 256 + threadIdx.x]] * scale;
+            // A map of both signs has 127 values below zero.
+            most_of_zero[which] = map[256 + (map[0] < 0 ? 127 : 0)] * scale;
+        }
+        Rule::restore(factors + 8 * place.group, most_of_zero, state);
         Rule::apply(factors + 8 * place.group, &value, gradients[index], state);
         values[index] = value;
     }

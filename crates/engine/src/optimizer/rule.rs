@@ -84,6 +84,19 @@ pub(super) trait ElementRule<const N: usize>: Send + Sync {
     /// The factors as the kernel takes them.
     fn for_kernel(factors: &Self::Factors) -> GroupFactors;
 
+    /// The states that an update starts from, where `states` were codes. Coding one apart from the other makes pairs that no gradients
+    /// lead to: a rule that divides by one of them says here what it may be. `most_of_zero` are the largest values that the codes of
+    /// zero may stand for.
+    #[inline(always)]
+    fn restored(_: &Self::Factors, states: [f32; N], _most_of_zero: [f32; N]) -> [f32; N] {
+        states
+    }
+
+    /// [`restored`](Self::restored) in plain tensor ops; `most_of_zero` are such that they are broadcast to the states.
+    fn restored_plain(_: &Self::Factors, states: [Tensor; N], _most_of_zero: &[Tensor; N]) -> Result<[Tensor; N]> {
+        Ok(states)
+    }
+
     /// How much of the first state is added to a value before its gradient is taken. [`apply`](Self::apply) gets the
     /// sum.
     fn look_ahead(&self) -> Option<f32> {

@@ -2,7 +2,13 @@
 //!
 //! A parameter's states are cut into blocks of 256 elements; a block holds its largest absolute value and, for each
 //! element, the code of the nearest fraction of it in the dynamic map. A block is widened, updated and quantized again in one
-//! go. Parameters of fewer than 4096 elements keep F32 states.
+//! go. Small parameters and embeddings keep F32 states ([`is_coded`](crate::ParameterSlot::is_coded)): which ones is asked of each
+//! tensor of the model, wherever it lies in the flat buffers, as bitsandbytes asks it.
+//!
+//! What was widened goes through [`ElementRule::restored`] before the update: bitsandbytes leaves that out, and diverges where
+//! gradients are now and then 0 ([`super::adamw`]). Of what else its optimizers can do, `skip_zeros` and `max_unorm` are off unless
+//! asked for, and release 0.50 has no percentile clipping any more. Its CUDA kernel leaves out elements whose gradient is not finite;
+//! here that is the trainer's business, which looks at the norm.
 //!
 //! | buffer | layout |
 //! |---|---|
@@ -30,8 +36,6 @@ use peft_tune_kernels::flat::{with_f32, with_f32_mut, with_u8_mut};
 
 /// Elements of a block.
 const BLOCK: usize = 256;
-/// Parameters below this size keep F32 states.
-const SMALLEST: usize = 4096;
 /// Blocks of a page of paged states: 8 MiB of codes for each state. In tests small parameters have several.
 const PAGE_BLOCKS: usize = if cfg!(test) { 4 } else { 1 << 15 };
 /// Blocks that one thread takes at a time.
@@ -64,16 +68,15 @@ struct PageUpdate {
 }
 
 impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
-    /// States of zero for `groups`, one a parameter, kept on `home`.
-    pub(super) fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
-        let (large, small): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.range.len() >= SMALLEST);
+    /// States of zero, kept on `home`, for groups of one parameter each: of those `coded` in 8 bits, of those `plain` in F32.
+    pub(super) fn new(rule: R, (coded, plain): (Vec<Group>, Vec<Group>), home: &Device) -> Result<Self> {
         let mut blocks = 0;
         let placed = |group: Group| {
             let first = blocks;
             blocks += group.range.len().div_ceil(BLOCK);
             (group, first)
         };
-        let large: Vec<_> = large.into_iter().map(placed).collect();
+        let large: Vec<_> = coded.into_iter().map(placed).collect();
         let zeros = maps::<R, N>().map(|map| [map.zero(); BLOCK]);
         let codes = zeros.as_flattened().repeat(blocks.max(1));
         let length = codes.len();
@@ -86,13 +89,13 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
             large,
             codes: Tensor::from_vec(codes, length, home)?,
             absmax: Tensor::zeros(blocks.max(1) * N, DType::F32, home)?,
-            small: StatesF32::new(rule, small, home)?,
+            small: StatesF32::new(rule, plain, home)?,
             paged: None,
         })
     }
 
-    /// States of zero for `groups`, one a parameter: those in 8 bits lie in the host's memory, for parameters on `device`.
-    pub(super) fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
+    /// States as those of [`new`](Self::new) that lie in the host's memory, for parameters on `device`.
+    pub(super) fn paged(rule: R, groups: (Vec<Group>, Vec<Group>), device: &Device) -> Result<Self> {
         let mut all = Self::new(rule, groups, &Device::Cpu)?;
         let small = std::mem::take(&mut all.small.groups);
         all.small = StatesF32::paged(rule, small, device)?;
@@ -153,15 +156,17 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
         let codes = codes.to_device(device)?.reshape((blocks, N, BLOCK))?;
         let absmax = self.absmax.narrow(0, first * N, blocks * N)?;
         let absmax = absmax.to_device(device)?.reshape((blocks, N, 1))?;
-        let mut states = Vec::with_capacity(N);
+        let (mut states, mut most_of_zero) = (Vec::with_capacity(N), Vec::with_capacity(N));
         for (which, map) in maps::<R, N>().into_iter().enumerate() {
             let codes = codes.narrow(1, which, 1)?.reshape((blocks, BLOCK))?;
             let absmax = absmax.narrow(1, which, 1)?.reshape((blocks, 1))?;
             states.push(widen_plain(map, &codes)?.broadcast_mul(&absmax)?);
+            most_of_zero.push((absmax * f64::from(map.most_of_zero()))?);
         }
         let (value, gradient) = (padded(&parameters.values)?, padded(&parameters.gradients)?);
         let factors = self.rule.factors(group, step);
-        let (value, states) = R::apply_plain(&factors, &value, &gradient, &to_array(states))?;
+        let states = R::restored_plain(&factors, to_array(states), &to_array(most_of_zero))?;
+        let (value, states) = R::apply_plain(&factors, &value, &gradient, &states)?;
         parameters
             .values
             .slice_set(&value.flatten_all()?.narrow(0, 0, length)?, 0, start)?;
@@ -297,6 +302,7 @@ fn update_blocks<R: ElementRule<N>, const N: usize>(
     let states = codes.chunks_mut(BLOCK * N).zip(absmax.chunks_mut(N.max(1)));
     for ((values, gradients), (codes, absmax)) in blocks.zip(states) {
         let mut states = [[0f32; BLOCK]; N];
+        let most_of_zero = std::array::from_fn(|which| maps[which].most_of_zero() * absmax[which]);
         for (which, state) in states.iter_mut().enumerate() {
             let codes = &codes[which * BLOCK..][..BLOCK];
             for (value, code) in state.iter_mut().zip(codes).take(values.len()) {
@@ -305,6 +311,7 @@ fn update_blocks<R: ElementRule<N>, const N: usize>(
         }
         for (index, (value, gradient)) in values.iter_mut().zip(gradients).enumerate() {
             let state = std::array::from_fn(|which| states[which][index]);
+            let state = R::restored(factors, state, most_of_zero);
             let state = R::apply(factors, value, *gradient, state);
             for (which, state) in state.into_iter().enumerate() {
                 states[which][index] = state;

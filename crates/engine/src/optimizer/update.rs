@@ -275,7 +275,7 @@ fn with_states<R: ElementRule<N> + Copy + 'static, const N: usize>(
     device: &Device,
 ) -> Result<Box<dyn UpdateRule>> {
     let merged = || group::merged(layout, settings);
-    let of_slots = || group::of_slots(layout, settings);
+    let of_slots = || group::of_coded_slots(layout, settings);
     Ok(match (settings.kind.has_8bit_states(), settings.kind.is_paged()) {
         (false, false) => Box::new(StatesF32::new(rule, merged(), device)?),
         (false, true) => Box::new(StatesF32::paged(rule, merged(), device)?),
@@ -324,6 +324,18 @@ mod tests {
             .unwrap();
     }
 
+    /// Leaves one of four values; the others become 0.
+    fn thin(buffer: &Tensor) {
+        let mut values = buffer.to_vec1::<f32>().unwrap();
+        for (index, value) in values.iter_mut().enumerate() {
+            if !index.is_multiple_of(4) {
+                *value = 0.0;
+            }
+        }
+        let thinned = Tensor::from_vec(values, buffer.elem_count(), &Device::Cpu).unwrap();
+        buffer.slice_set(&thinned, 0, 0).unwrap();
+    }
+
     fn settings(kind: OptimizerKind) -> OptimizerSettings {
         OptimizerSettings {
             kind,
@@ -353,6 +365,10 @@ mod tests {
                 second.update_plain(&plain, step).unwrap();
                 for buffer in [&fused.gradients, &plain.gradients] {
                     set(buffer, 1.0, 0.5 + number as f32);
+                    // Where gradients are 0, squares that were coded as 0 count.
+                    if kind.has_8bit_states() && number == 1 {
+                        thin(buffer);
+                    }
                 }
             }
             let difference = (&fused.values - &plain.values)
@@ -427,5 +443,52 @@ mod tests {
             [AdamW, Sgd, AdamWScheduleFree].map(bytes),
             [8 * elements, 4 * elements, 8 * elements]
         );
+    }
+
+    #[test]
+    fn embeddings_keep_states_of_32_bits() {
+        let bytes = |name: &str| {
+            let mut layout = ParameterLayout::default();
+            layout.push(name, &[40, 128], ParameterKind::Base);
+            let optimizer = Optimizer::new(&settings(OptimizerKind::AdamW8bit), &layout, &Device::Cpu).unwrap();
+            optimizer.state_bytes()
+        };
+        // A block, or a value, is there for nothing: tensors have at least one element.
+        assert_eq!(bytes("lm_head.weight"), 2 * 20 * (256 + 4) + 2 * 4);
+        assert_eq!(bytes("model.embed_tokens.weight"), 8 * 40 * 128 + 2 * (256 + 4));
+    }
+
+    #[test]
+    fn a_gradient_of_zero_divides_no_mean_by_epsilon() {
+        let moved = |kind| {
+            let mut layout = ParameterLayout::default();
+            layout.push("a", &[32, 128], ParameterKind::LoraA);
+            let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
+            let elements = parameters.layout.elements();
+            let settings = OptimizerSettings {
+                weight_decay: 0.0,
+                loraplus_ratio: None,
+                ..settings(kind)
+            };
+            let mut optimizer = Optimizer::new(&settings, &parameters.layout, &Device::Cpu).unwrap();
+            // Squares of 1/3000 of the largest gradient are coded as 0, means are not.
+            let first: Vec<f32> = (0..elements)
+                .map(|index| if index.is_multiple_of(256) { 1.0 } else { 1.0 / 3000.0 })
+                .collect();
+            let first = Tensor::from_vec(first, elements, &Device::Cpu).unwrap();
+            parameters.gradients.slice_set(&first, 0, 0).unwrap();
+            optimizer.step(&parameters, 1e-3).unwrap();
+            let zeros = first.zeros_like().unwrap();
+            parameters.gradients.slice_set(&zeros, 0, 0).unwrap();
+            for _ in 0..20 {
+                optimizer.step(&parameters, 1e-3).unwrap();
+            }
+            parameters.values.to_vec1::<f32>().unwrap()
+        };
+        let (wide, coded) = (moved(OptimizerKind::AdamW), moved(OptimizerKind::AdamW8bit));
+        for (index, (wide, coded)) in wide.iter().zip(&coded).enumerate() {
+            let ratio = coded / wide;
+            assert!(ratio > 0.5 && ratio < 1.1, "{index}: {coded} {wide}");
+        }
     }
 }

@@ -79,6 +79,11 @@ impl DynamicMap {
         self.values.partition_point(|value| *value < 0.0) as u8
     }
 
+    /// Largest value whose nearest is zero: half of the smallest value above it.
+    pub fn most_of_zero(&self) -> f32 {
+        self.bounds[usize::from(self.zero())]
+    }
+
     /// Code of the value nearest to `value`; the lower one of two equally near.
     #[inline]
     pub fn nearest(&self, value: f32) -> u8 {
@@ -121,6 +126,15 @@ mod tests {
             assert_eq!((map.values[map.zero() as usize], map.values[255]), (0.0, 1.0));
         }
         assert_eq!((DynamicMap::signed().zero(), DynamicMap::unsigned().zero()), (127, 0));
+    }
+
+    #[test]
+    fn zero_stands_for_the_values_up_to_half_of_the_smallest() {
+        for map in [DynamicMap::signed(), DynamicMap::unsigned()] {
+            let (zero, most) = (map.zero(), map.most_of_zero());
+            assert_eq!(most, map.values[usize::from(zero) + 1] / 2.0);
+            assert_eq!((map.nearest(most), map.nearest(most * 1.0001)), (zero, zero + 1));
+        }
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use super::host::Host;
 use super::memory_category::{Bytes, MemoryCategory};
 use super::network::{Network, Slots};
 use super::op::{Module, Op, Pass, Right, Stage, Work};
-use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, state_bytes, update_bytes};
+use super::optimizer_state::{gpu_update_bytes, state_bytes, update_bytes};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::tracer::StepTracer;
@@ -457,13 +457,13 @@ fn each(slots: &[Slots], pass: Pass) -> Vec<Op> {
         .collect()
 }
 
-/// A rule with 8-bit states, one parameter after the other; all small parameters together have F32 states.
-fn coded(slots: &[Slots], large: Pass, small: Pass) -> Vec<Op> {
-    let (coded, plain): (Vec<Slots>, Vec<Slots>) = slots.iter().partition(|slots| slots.elements() >= SMALLEST_CODED);
-    let mut ops = each(&coded, large);
+/// A rule with 8-bit states, one parameter after the other; all that have F32 states together.
+fn coded(slots: &[Slots], of_codes: Pass, of_f32: Pass) -> Vec<Op> {
+    let (coded, plain): (Vec<Slots>, Vec<Slots>) = slots.iter().partition(|slots| slots.coded);
+    let mut ops = each(&coded, of_codes);
     let elements: u64 = plain.iter().map(|slots| slots.elements() * slots.count as u64).sum();
     if elements > 0 {
-        ops.push(update(small, elements, 1));
+        ops.push(update(of_f32, elements, 1));
     }
     ops
 }
