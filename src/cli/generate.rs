@@ -61,7 +61,10 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         max_tokens: args.max_tokens,
         temperature: args.temperature,
         seed: args.seed,
-        stop_ids: stop_ids(&tokenizer, args.chat.is_some()),
+        stop_ids: match args.chat {
+            Some(_) => tokenizer.chat_stop_ids(),
+            None => tokenizer.stop_ids(),
+        },
     };
     let mut text = GrowingText::new(&tokenizer);
     let mut on_token = |token| {
@@ -79,15 +82,6 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         true => write_exact(&json_line(&generated, prompt.len(), &rest)),
         false => write_exact(&format!("{}\n", &rest[text.printed..])),
     }
-}
-
-/// Where a text ends: what the model's files say, and of an answer also what its chat template ends answers with, which is what a
-/// training on chats teaches.
-fn stop_ids(tokenizer: &Tokenizer, is_chat: bool) -> Vec<u32> {
-    let mut ids = tokenizer.stop_ids();
-    let turn_end = tokenizer.turn_end().filter(|end| is_chat && !ids.contains(end));
-    ids.extend(turn_end);
-    ids
 }
 
 /// Text that grows token by token. A token may hold part of a character, so the text is decoded again each time, and

@@ -195,11 +195,10 @@ fn write_turn_end(output: &Path, files: &ModelFiles) -> Result<Option<String>, C
         return Ok(None);
     }
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
-    let mut ids = tokenizer.stop_ids();
-    let Some(end) = tokenizer.turn_end().filter(|end| !ids.contains(end)) else {
+    let (named, ids) = (tokenizer.stop_ids(), tokenizer.chat_stop_ids());
+    let Some(end) = ids.last().copied().filter(|_| ids.len() > named.len()) else {
         return Ok(None);
     };
-    ids.push(end);
     let path = output.join("generation_config.json");
     let mut config: serde_json::Map<String, serde_json::Value> = match std::fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).map_err(CliError::bad_input)?,

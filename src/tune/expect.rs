@@ -39,11 +39,15 @@ impl Expectations {
         self.correction = self.forecast.correction();
     }
 
+    /// Tokens per second that are expected of a setting by now.
+    fn throughput(&self, params: &Params) -> Option<f64> {
+        Some(self.correction.tokens_per_s(&self.forecast.predict(params).ok()?).value)
+    }
+
     /// Logarithm of a measured throughput over what is expected of the setting by now; `None` where one of them is not known.
     pub(super) fn ratio(&self, params: &Params, metrics: &Metrics) -> Option<f64> {
         let measured = metrics.value(THROUGHPUT).filter(|value| *value > 0.0)?;
-        let expected = self.correction.tokens_per_s(&self.forecast.predict(params).ok()?).value;
-        Some((measured / expected).ln()).filter(|ratio| ratio.is_finite())
+        Some((measured / self.throughput(params)?).ln()).filter(|ratio| ratio.is_finite())
     }
 }
 
@@ -77,8 +81,7 @@ impl Tuner<'_> {
 
     /// Tokens per second that are expected of a setting by now.
     pub(super) fn expected_throughput(&self, params: &Params) -> Option<f64> {
-        let Expectations { forecast, correction } = self.expecting.as_ref()?;
-        Some(correction.tokens_per_s(&forecast.predict(params).ok()?).value)
+        self.expecting.as_ref()?.throughput(params)
     }
 
     /// The share of a budget of time that trainings may take: what is left is for their variants.

@@ -19,7 +19,7 @@ use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{
     FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
 };
-use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
 use peft_tune_engine::{Evaluation, OverflowWatch, StepEvent, TrainError, Trainer};
@@ -503,13 +503,7 @@ impl TrialRun<'_> {
     }
 
     pub(super) fn source(&self, recipe: &Recipe) -> Result<BatchSource, Interruption> {
-        let training = &recipe.training;
-        let order = if training.shuffle {
-            RowOrder::Shuffled { seed: training.seed }
-        } else {
-            RowOrder::File
-        };
-        BatchSource::new(self.loaded.data.train().clone(), &recipe.batch, order).map_err(invalid)
+        BatchSource::of_recipe(&self.loaded.data, recipe).map_err(invalid)
     }
 
     /// A fresh adapter, and the data of the next `steps` steps.

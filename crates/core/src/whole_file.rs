@@ -46,11 +46,11 @@ impl WholeFile {
         }
     }
 
-    /// As [`create`](Self::create), for something that opens its file by itself: with the name that the file has as long as it is
-    /// not whole.
+    /// Begins a file as [`create`](Self::create) does, for something that opens it by itself: with the name that the file has as long
+    /// as it is not whole.
     ///
     /// # Errors
-    /// As for [`create`](Self::create).
+    /// The folder is not there or cannot be written to.
     pub fn create_named(path: &Path, force: bool) -> io::Result<(Self, PathBuf)> {
         let (file, draft) = draft_of(path, |draft| {
             File::options().read(true).write(true).create_new(true).open(draft)

@@ -25,32 +25,27 @@ struct Run<'a> {
 /// What is of no message.
 const TEMPLATE: &str = "template";
 
-/// The runs of a row. `has_roles` says whether the row is made of messages or parts at all.
+/// The runs of a row.
 fn runs(row: &ShownRow) -> Vec<Run<'_>> {
     let has_roles = row.tokens.iter().any(|token| token.role.is_some());
-    let role = |token: &'_ ShownToken| match (&token.role, has_roles) {
-        (Some(role), _) => role.clone(),
-        (None, true) => TEMPLATE.to_owned(),
-        (None, false) => "text".to_owned(),
+    // What is of no message is the template's, unless the row is made of no messages or parts at all.
+    let other = if has_roles { TEMPLATE } else { "text" };
+    let kind = |at: usize| {
+        let token = &row.tokens[at];
+        (token.role.as_deref().unwrap_or(other), token.target, at >= row.kept)
     };
-    let kind = |at: usize| (role(&row.tokens[at]), row.tokens[at].target, at >= row.kept);
     let mut runs = Vec::new();
     let mut start = 0;
     for end in 1..=row.tokens.len() {
         if end == row.tokens.len() || kind(end) != kind(start) || row.boundaries.contains(&end) {
-            let tokens = &row.tokens[start..end];
-            let role = match (tokens[0].role.as_deref(), has_roles) {
-                (Some(role), _) => role,
-                (None, true) => TEMPLATE,
-                (None, false) => "text",
-            };
+            let (role, is_target, is_cut) = kind(start);
             runs.push(Run {
                 at: start,
                 role,
-                is_target: tokens[0].target,
-                is_cut: start >= row.kept,
+                is_target,
+                is_cut,
                 document: row.boundaries.iter().position(|at| *at == start).map(|at| at + 2),
-                tokens,
+                tokens: &row.tokens[start..end],
             });
             start = end;
         }

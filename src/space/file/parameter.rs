@@ -52,7 +52,7 @@ pub struct DetailedParameter {
 pub enum Number {
     Int(i64),
     Float(f64),
-    /// As a [`Count`] with its unit, which is a whole number.
+    /// A [`Count`] with its unit, which is a whole number.
     Count(i64),
 }
 

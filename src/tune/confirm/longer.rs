@@ -192,8 +192,7 @@ impl<'a> LongerRuns<'a> {
         is_tried: &dyn Fn(&Params) -> bool,
         expected: &dyn Fn(&Params) -> Option<f64>,
     ) -> Option<Params> {
-        let all = self.leaders_as_found(recommended).into_iter();
-        all.filter_map(|leader| {
+        self.leaders_as_found(recommended).into_iter().find_map(|leader| {
             let own = expected(&leader.params)?;
             let others = varied(&self.study.space, &leader.params, &|one| one.name == PRECISION);
             let speeds = others
@@ -202,7 +201,6 @@ impl<'a> LongerRuns<'a> {
             let (speed, params) = speeds.max_by(|a, b| a.0.total_cmp(&b.0))?;
             (speed > own * (1.0 + FASTER) && !is_tried(&params)).then_some(params)
         })
-        .next()
     }
 
     /// The settings that are the same as a finalist's at half its learning rate, as far as the space has them and no trial does.
@@ -325,13 +323,9 @@ impl<'a> LongerRuns<'a> {
         leaders
     }
 
-    /// The same settings in another precision where that is faster and its loss nearly as good; else the training itself.
+    /// The training with the same settings in another precision where that is faster and its loss nearly as good; else the one given.
     fn in_fastest_precision<'b>(&'b self, training: &'b Training) -> &'b Training {
-        let key = |one: &Training| {
-            let mut recipe = recipe_for(self.study, &one.params).ok()?;
-            recipe.precision = Precision::default();
-            Some(recipe.loss_key())
-        };
+        let key = |one: &Training| self.key_but_for(one, |recipe| recipe.precision = Precision::default());
         let own = key(training);
         let is_as_good = |one: &&Training| one.loss <= training.loss * (1.0 + NEAR_BEST_LOSS) && key(one) == own;
         let speed = |one: &&Training| one.throughput.unwrap_or(0.0);
@@ -375,8 +369,13 @@ impl<'a> LongerRuns<'a> {
 
     /// What decides the loss beside the learning rate.
     fn without_rate(&self, training: &Training) -> Option<RecipeKey> {
+        self.key_but_for(training, |recipe| recipe.optimizer.learning_rate = 1.0)
+    }
+
+    /// What decides the loss beside what `level` sets alike in all.
+    fn key_but_for(&self, training: &Training, level: impl FnOnce(&mut Recipe)) -> Option<RecipeKey> {
         let mut recipe = recipe_for(self.study, &training.params).ok()?;
-        recipe.optimizer.learning_rate = 1.0;
+        level(&mut recipe);
         Some(recipe.loss_key())
     }
 }

@@ -329,7 +329,7 @@ impl Architecture {
         format!("model.layers.{index}")
     }
 
-    /// The same model with an LM head of its own.
+    /// The architecture with an LM head of its own.
     pub fn with_own_head(&self) -> Self {
         Self {
             tied_embeddings: false,

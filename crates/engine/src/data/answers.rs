@@ -28,15 +28,15 @@ pub(super) fn answer_spans(
     conversation: &Conversation<'_>,
     full: &Rendered,
 ) -> Result<Vec<Range<usize>>, Unclear> {
+    if let Some(marked) = &full.generated {
+        return marked_spans(chat, conversation, (&full.text, marked));
+    }
     let search = Search {
         conversation,
         full: &full.text,
         messages: chat.messages.len(),
         places: conversation.whole_places(&full.text),
     };
-    if let Some(marked) = &full.generated {
-        return search.marked(chat, marked);
-    }
     let mut spans: Vec<Range<usize>> = Vec::new();
     for (index, _) in chat.targets.iter().enumerate().filter(|(_, is_target)| **is_target) {
         let after = spans.last().map_or(0, |span| span.end);
@@ -50,44 +50,48 @@ pub(super) fn answer_spans(
     }
 }
 
+/// The spans that the template marked, without those of answers that are not to be learnt.
+fn marked_spans(
+    chat: &Chat,
+    conversation: &Conversation<'_>,
+    (full, marked): (&str, &[Range<usize>]),
+) -> Result<Vec<Range<usize>>, Unclear> {
+    let is_answer = |index: &usize| chat.messages[*index]["role"] == "assistant";
+    let answers: Vec<usize> = (0..chat.messages.len()).filter(is_answer).collect();
+    let learns_all = answers.iter().all(|index| chat.targets[*index]);
+    let is_one_each = marked.len() == answers.len();
+    let message_of = |number: usize, span: &Range<usize>| {
+        if is_one_each {
+            return Some(answers[number]);
+        }
+        let places = conversation.whole_places(full)?;
+        let is_in = |index: &usize| places.each(*index).any(|place| overlap(span, place));
+        answers.iter().copied().find(is_in)
+    };
+    let mut spans = Vec::new();
+    for (number, span) in marked.iter().enumerate() {
+        let is_target = learns_all || chat.targets[message_of(number, span).ok_or(MARKS)?];
+        if is_target && !span.is_empty() {
+            spans.push(span.clone());
+        }
+    }
+    Ok(spans)
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// The search for the answers of a chat.
 struct Search<'a> {
     conversation: &'a Conversation<'a>,
     full: &'a str,
     messages: usize,
     /// Of the texts in `full`, where they can be followed.
-    places: Option<Places>,
+    places: Option<&'a Places>,
 }
 
 impl Search<'_> {
-    /// The spans that the template marked, without those of answers that are not to be learnt.
-    fn marked(&self, chat: &Chat, marked: &[Range<usize>]) -> Result<Vec<Range<usize>>, Unclear> {
-        let answers: Vec<usize> = (0..self.messages)
-            .filter(|index| chat.messages[*index]["role"] == "assistant")
-            .collect();
-        let of = |span: &Range<usize>, place: &Range<usize>| place.start < span.end && span.start < place.end;
-        let message_of = |(number, span): (usize, &Range<usize>)| match marked.len() == answers.len() {
-            true => Some(answers[number]),
-            false => answers
-                .iter()
-                .copied()
-                .find(|index| self.each_place(*index).any(|place| of(span, place))),
-        };
-        let learns_all = answers.iter().all(|index| chat.targets[*index]);
-        let mut spans = Vec::new();
-        for (number, span) in marked.iter().enumerate() {
-            let is_target = match message_of((number, span)) {
-                Some(index) => chat.targets[index],
-                None if learns_all => true,
-                None => return Err(MARKS),
-            };
-            if is_target && !span.is_empty() {
-                spans.push(span.clone());
-            }
-        }
-        Ok(spans)
-    }
-
     /// Where the answer begins, not before `after`.
     fn start(&self, index: usize, after: usize) -> Result<usize, Unclear> {
         let render = |prompt| Some(self.conversation.render(index, prompt).ok()?.text);
@@ -261,20 +265,16 @@ impl Search<'_> {
         if spans.iter().any(|span| span.start > span.end) || spans.windows(2).any(|pair| pair[0].end > pair[1].start) {
             return false;
         }
-        let overlaps = |place: &Range<usize>| {
-            spans
-                .iter()
-                .any(|span| place.start < span.end && span.start < place.end)
-        };
+        let overlaps = |place: &Range<usize>| spans.iter().any(|span| overlap(place, span));
         (0..self.messages).all(|index| chat.targets[index] || !self.each_place(index).any(overlaps))
     }
 
     fn place(&self, index: usize) -> Option<Range<usize>> {
-        self.places.as_ref()?.of(index)
+        self.places?.of(index)
     }
 
     fn each_place(&self, index: usize) -> impl Iterator<Item = &Range<usize>> {
-        self.places.iter().flat_map(move |places| places.each(index))
+        self.places.into_iter().flat_map(move |places| places.each(index))
     }
 
     /// Where the text of the message before ends; `None` where it has none, or nothing is known.

@@ -226,7 +226,7 @@ fn encode_chat(
         let places = conversation.whole_places(&full.text);
         for (index, message) in chat.messages.iter().enumerate() {
             let role = message["role"].as_str().unwrap_or_default();
-            let texts = places.iter().flat_map(|places| places.each(index));
+            let texts = places.into_iter().flat_map(|places| places.each(index));
             trace.roles.extend(texts.map(|range| (range.clone(), role.to_owned())));
         }
     }

@@ -3,7 +3,6 @@
 //!
 //! Rows go the way that training takes them, without the cache: the first ones of a large file are there at once.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -20,9 +19,10 @@ use super::order::Permutation;
 use super::prepared::{by_set, check, note_warnings, with_template};
 use super::progress;
 use super::readers::{count_rows, read_rows};
+use super::seen::{RowsSeen, RowsSummary, ShownRow, ShownToken, learnt};
 use super::split::HeldOutRows;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
-use super::{BatchSource, DataError, DataWarning, PreparedData, RowLocation, RowOrder, Vocabulary};
+use super::{BatchSource, DataError, PreparedData, RowLocation, Vocabulary};
 use crate::hub::ModelFiles;
 use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
 
@@ -37,17 +37,17 @@ const COUNTED_BYTES: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowsWanted {
-    /// The first ones of the training files; nothing behind them is read.
+    /// Rows at the beginning of the training files; nothing behind them is read.
     First,
     /// The row of this number, from 1, counted through the training files and then the held-out ones.
     Number(u64),
-    /// Those with the most tokens.
+    /// Rows with the most tokens.
     Longest,
-    /// Drawn from all, by a seed.
+    /// Rows drawn from all, by a seed.
     Random(u64),
-    /// The first ones that are cut or split.
+    /// Rows that are cut or split, the first ones.
     Cut,
-    /// The first ones that are left out, or have nothing to learn within the sequence length.
+    /// Rows that are left out, or have nothing to learn within the sequence length, the first ones.
     WithoutTargets,
     /// What a step of the training takes, which counts from 0: its micro-batches, with the documents that they hold.
     Step(u64),
@@ -60,85 +60,6 @@ pub struct LookAt {
     pub most: usize,
     /// Held-out rows alone.
     pub held_out: bool,
-}
-
-/// What was seen.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct RowsSeen {
-    pub rows: Vec<ShownRow>,
-    pub summary: RowsSummary,
-    /// What users should know, one line each.
-    pub warnings: Vec<DataWarning>,
-}
-
-/// One row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ShownRow {
-    /// From 1, counted through the files.
-    pub number: u64,
-    /// File and line, or step and micro-batch.
-    pub location: String,
-    /// `training` or `held-out`; `None` where a part is held out that is not known yet.
-    pub set: Option<String>,
-    pub tokens: Vec<ShownToken>,
-    /// Where documents begin behind the first, in tokens: attention does not reach over these places.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub boundaries: Vec<usize>,
-    /// Tokens behind these, which are too many to be shown.
-    pub hidden: usize,
-    /// Tokens that are trained on: less than there are where the row is cut.
-    pub kept: usize,
-    /// Whether it is running text, which is split rather than cut.
-    pub is_running: bool,
-    /// Why it is left out.
-    pub left_out: Option<String>,
-}
-
-/// One token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShownToken {
-    pub id: u32,
-    pub text: String,
-    /// Whether its loss counts.
-    pub target: bool,
-    /// Of the message that it is of; `None` for what a template writes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
-}
-
-/// All rows that were looked at, in numbers.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct RowsSummary {
-    pub training: SetSummary,
-    pub held_out: SetSummary,
-    /// Whether these are all rows.
-    pub is_whole: bool,
-    pub sequence_length: usize,
-    /// Formats of the files.
-    pub formats: BTreeSet<String>,
-    /// Where the chat template comes from; `None` where no row needs one.
-    pub chat_template: Option<String>,
-    /// Whether it marks answers itself.
-    pub marks_answers: bool,
-    pub columns: BTreeSet<String>,
-    /// Columns that nothing reads, with the number of rows that hold something there.
-    pub unread_columns: Vec<(String, u64)>,
-    /// Answers that end in a token at which generation stops, and all answers; of chats.
-    pub stops: (u64, u64),
-}
-
-/// The rows of a set in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SetSummary {
-    pub rows: u64,
-    /// Rows with nothing to learn, or left out for a reason.
-    pub left_out: u64,
-    pub cut: u64,
-    pub cut_tokens: u64,
-    /// Tokens that are trained on, and those of them whose loss counts.
-    pub tokens: u64,
-    pub target_tokens: u64,
-    pub longest: u64,
 }
 
 /// A row on its way.
@@ -195,19 +116,7 @@ pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Resul
 fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Result<RowsSeen, DataError> {
     let data = PreparedData::make(recipe, files)?;
     let vocabulary = Vocabulary::open(files)?;
-    let order = match recipe.training.shuffle {
-        true => RowOrder::Shuffled {
-            seed: recipe.training.seed,
-        },
-        false => RowOrder::File,
-    };
-    let source = BatchSource::new(data.train().clone(), &recipe.batch, order)?;
-    let decode = |id: u32| {
-        let decoded = vocabulary
-            .tokenizer()
-            .and_then(|tokenizer| tokenizer.decode(&[id], false).ok());
-        decoded.unwrap_or_default()
-    };
+    let source = BatchSource::of_recipe(&data, recipe)?;
     let (mut rows, mut room) = (Vec::new(), MOST_TOKENS);
     for (number, batch) in source.global_batch(step).into_iter().enumerate().take(most) {
         let targets = std::iter::once(false).chain(batch.targets.iter().map(|target| *target >= 0));
@@ -219,7 +128,7 @@ fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Res
             .take(shown)
             .map(|(id, target)| ShownToken {
                 id: *id,
-                text: decode(*id),
+                text: vocabulary.token_text(*id).unwrap_or_default(),
                 target,
                 role: None,
             });
@@ -308,9 +217,8 @@ impl Look<'_> {
                     example,
                     is_held_out,
                 });
-                ended = match self.is_enough() {
+                ended = match self.is_enough() || count >= limit {
                     true => ControlFlow::Break(()),
-                    false if count >= limit => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 };
                 if ended.is_break() || self.waiting.len() >= ROWS_AT_ONCE {
@@ -484,12 +392,7 @@ impl Look<'_> {
     }
 
     fn tokens(&self, row: &TokenRow, trace: &Trace) -> Vec<ShownToken> {
-        let decode = |id: u32| {
-            let tokenizer = self.vocabulary.tokenizer();
-            tokenizer
-                .and_then(|tokenizer| tokenizer.decode(&[id], false).ok())
-                .unwrap_or_default()
-        };
+        let decode = |id: u32| self.vocabulary.token_text(id).unwrap_or_default();
         let mut before = 0;
         let mut tokens = Vec::with_capacity(row.ids.len());
         for (at, (id, label)) in row.ids.iter().zip(&row.labels).enumerate() {
@@ -509,38 +412,4 @@ impl Look<'_> {
         }
         tokens
     }
-}
-
-impl SetSummary {
-    /// Counts a row; whether it is cut.
-    fn add(&mut self, row: Option<&TokenRow>, sequence_length: usize) -> bool {
-        self.rows += 1;
-        let targets = row.map_or(0, |row| learnt(row, sequence_length));
-        let Some(row) = row.filter(|_| targets > 0) else {
-            self.left_out += 1;
-            return false;
-        };
-        let is_longer = row.ids.len() > sequence_length;
-        let is_cut = is_longer && row.kind == RowKind::Whole;
-        let kept = if is_cut { sequence_length } else { row.ids.len() };
-        self.cut += u64::from(is_cut);
-        self.cut_tokens += (row.ids.len() - kept) as u64;
-        self.tokens += kept as u64;
-        self.target_tokens += targets as u64;
-        self.longest = self.longest.max(row.ids.len() as u64);
-        is_longer
-    }
-}
-
-/// Targets of a row that are trained on.
-fn learnt(row: &TokenRow, sequence_length: usize) -> usize {
-    let kept = match row.kind {
-        RowKind::Running => row.labels.len(),
-        RowKind::Whole => row.labels.len().min(sequence_length),
-    };
-    row.labels[..kept]
-        .iter()
-        .skip(1)
-        .filter(|label| **label != NO_TARGET)
-        .count()
 }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{DataError, RowLocation};
+use crate::tokenizer::REASONING;
 
 /// One message, and whether it is an answer to learn.
 pub(super) struct Message {
@@ -39,9 +40,6 @@ const MASKS: [(&str, bool); 6] = [
 
 /// Fields that say which parts of a message are learnt.
 const PART_MASKS: [&str; 3] = ["train_detail", "training_detail", "loss_mask"];
-
-/// Names of a message's reasoning; templates read one of the first two.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Reads `{role, content}` or `{from, value}` messages. An assistant's message is a target unless it says otherwise, or is empty.
 pub(super) fn read_messages(location: &RowLocation, items: Vec<Value>) -> Result<Vec<Message>, DataError> {

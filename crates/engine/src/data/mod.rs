@@ -8,7 +8,7 @@
 //! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
-//! | rows for people to look at | `look` |
+//! | rows for people to look at | `look`, `seen` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
 
@@ -43,6 +43,7 @@ mod question;
 mod readers;
 mod room;
 mod row_location;
+mod seen;
 mod source;
 mod split;
 mod token_writer;
@@ -57,7 +58,7 @@ pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::recognise;
-pub use look::{LookAt, RowsSeen, RowsSummary, RowsWanted, SetSummary, ShownRow, ShownToken, look_at_rows};
+pub use look::{LookAt, RowsWanted, look_at_rows};
 pub use notes::Said;
 pub use on_disk::{bring, on_disk};
 pub use prefetch::{Prefetch, PrefetchTimes};
@@ -65,6 +66,7 @@ pub use prepared::PreparedData;
 pub use progress::{DataProgress, ReadingStage, TokenSpace, Tokenized, done_so_far, reading_now, tokenized_so_far};
 pub use question::Question;
 pub use row_location::{RowLocation, Unit};
+pub use seen::{RowsSeen, RowsSummary, SetSummary, ShownRow, ShownToken};
 pub use source::{BatchSource, RowOrder, evaluation_batches};
 pub use tokenize::TOKENIZING_STACK_BYTES;
 pub use vocabulary::Vocabulary;

@@ -34,9 +34,9 @@ pub(super) struct RowNotes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
-    /// Its tools are not written by the chat template.
+    /// Tools of the row are not written by the chat template.
     ToolsNotWritten,
-    /// Its calls are written as text.
+    /// Calls of the row are written as text.
     CallsAsText,
     /// Messages that are no answers ask to be learnt.
     AskedToLearn,

@@ -391,12 +391,7 @@ pub(super) fn note_warnings<'a>(
     notes: impl IntoIterator<Item = (&'a Notes, [u64; 2])>,
     vocabulary: &Vocabulary,
 ) -> Vec<DataWarning> {
-    let text_of = |token: u32| {
-        let decoded = vocabulary
-            .tokenizer()
-            .and_then(|tokenizer| tokenizer.decode(&[token], false).ok());
-        decoded.unwrap_or_else(|| token.to_string())
-    };
+    let text_of = |token: u32| vocabulary.token_text(token).unwrap_or_else(|| token.to_string());
     let mut unread: BTreeMap<String, u64> = BTreeMap::new();
     let mut warnings = Vec::new();
     for (notes, rows) in notes {

@@ -25,8 +25,8 @@ use super::grouping::{Epoch, LengthGroups};
 use super::mixture::Mixture;
 use super::order::Permutation;
 use super::packing::best_fit_decreasing;
-use super::{DataError, DocumentSet, MicroBatch};
-use peft_tune_core::recipe::{BatchSettings, EpochSteps, TrainingLength};
+use super::{DataError, DocumentSet, MicroBatch, PreparedData};
+use peft_tune_core::recipe::{BatchSettings, EpochSteps, Recipe, TrainingLength};
 
 /// The order in which an epoch takes the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,20 @@ const DESCRIBED: usize = 1 << 18;
 const LONGEST: usize = 256;
 
 impl BatchSource {
+    /// The training documents of a recipe, in the order that it asks for.
+    ///
+    /// # Errors
+    /// See [`BatchSource::new`].
+    pub fn of_recipe(data: &PreparedData, recipe: &Recipe) -> Result<Self, DataError> {
+        let order = match recipe.training.shuffle {
+            true => RowOrder::Shuffled {
+                seed: recipe.training.seed,
+            },
+            false => RowOrder::File,
+        };
+        Self::new(data.train().clone(), &recipe.batch, order)
+    }
+
     /// Deals `documents` out as `batch` says. The documents must have been cut to its sequence length.
     ///
     /// # Errors
@@ -122,7 +136,7 @@ impl BatchSource {
         Ok(source)
     }
 
-    /// The same rows in full steps alone, for whoever measures what a step takes: the last step of an epoch is passed over where it
+    /// The source in full steps alone, for whoever measures what a step takes: the last step of an epoch is passed over where it
     /// is shorter than others.
     #[must_use]
     pub fn of_full_steps(mut self) -> Self {

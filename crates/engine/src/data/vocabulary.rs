@@ -38,6 +38,11 @@ impl Vocabulary {
         }
     }
 
+    /// The text of one token, special ones written out; `None` where the model has no tokenizer, or the token no text.
+    pub(super) fn token_text(&self, id: u32) -> Option<String> {
+        self.tokenizer()?.decode(&[id], false).ok()
+    }
+
     /// One more than the greatest id.
     pub fn size(&self) -> u32 {
         match self {

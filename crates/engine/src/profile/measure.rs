@@ -13,7 +13,7 @@ use super::{
     DataFacts, DataWaits, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, SpanTiming,
     SpannedSteps, StepFacts,
 };
-use crate::data::{BatchSource, DataError, Prefetch, PrefetchTimes, PreparedData, RowOrder, evaluation_batches};
+use crate::data::{BatchSource, DataError, Prefetch, PrefetchTimes, PreparedData, evaluation_batches};
 use crate::span;
 use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
@@ -544,14 +544,8 @@ fn flat_bytes(trainer: &Trainer) -> u64 {
 }
 
 fn source_of(inputs: &ProfileInputs<'_>) -> Result<BatchSource, DataError> {
-    let training = &inputs.recipe.training;
-    let order = match training.shuffle {
-        true => RowOrder::Shuffled { seed: training.seed },
-        false => RowOrder::File,
-    };
     // A step that the end of an epoch cuts short says nothing of the others.
-    let source = BatchSource::new(inputs.data.train().clone(), &inputs.recipe.batch, order)?;
-    Ok(source.of_full_steps())
+    Ok(BatchSource::of_recipe(inputs.data, inputs.recipe)?.of_full_steps())
 }
 
 fn facts_of(recipe: &Recipe, source: &BatchSource) -> DataFacts {

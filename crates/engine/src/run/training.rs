@@ -10,7 +10,7 @@ use super::identity::Identity;
 use super::next::{self, Next};
 use super::outcome::{DecidedAt, Ending, Outcome, RunProgress};
 use super::{RunError, RunInputs, RunSettings};
-use crate::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use crate::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use crate::parallel::{Alone, Collective};
 use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, TrainError, Trainer};
 use peft_tune_core::plan::ModelPlan;
@@ -365,14 +365,5 @@ pub(super) fn held_out_of(inputs: &RunInputs) -> Vec<MicroBatch> {
 
 /// The training rows, in the order of their steps.
 pub(super) fn source_of(inputs: &RunInputs) -> Result<BatchSource, RunError> {
-    let training = &inputs.recipe.training;
-    let order = match training.shuffle {
-        true => RowOrder::Shuffled { seed: training.seed },
-        false => RowOrder::File,
-    };
-    Ok(BatchSource::new(
-        inputs.data.train().clone(),
-        &inputs.recipe.batch,
-        order,
-    )?)
+    Ok(BatchSource::of_recipe(&inputs.data, &inputs.recipe)?)
 }

@@ -237,26 +237,7 @@ impl Conversation<'_> {
 
     /// Where the texts of all messages stand in `rendered`, the rendering of all; `None` where the template changes texts so that
     /// they cannot be followed.
-    pub(crate) fn whole_places(&self, rendered: &str) -> Option<Places> {
-        let (_, _, places) = self.with_marks(rendered)?;
-        Some(places.clone())
-    }
-
-    /// The same of the first `count` messages, once [`Conversation::whole_places`] has found those of all.
-    pub(crate) fn places(&self, count: usize, rendered: &str, prompt: GenerationPrompt) -> Option<Places> {
-        let (marked, messages, _) = self.marked.get()?.as_ref()?;
-        let with_marks = self.render_messages(messages.iter().take(count).cloned().collect(), prompt);
-        marked.places(&with_marks.ok()?.text, rendered)
-    }
-
-    /// The same of what [`Conversation::render_continued`] rendered.
-    pub(crate) fn continued_places(&self, rendered: &str) -> Option<Places> {
-        let (marked, messages, _) = self.marked.get()?.as_ref()?;
-        let with_marks = self.render_with_next(messages);
-        marked.places(&with_marks.ok()?.text, rendered)
-    }
-
-    fn with_marks(&self, rendered: &str) -> Option<&(MarkedMessages, Vec<Value>, Places)> {
+    pub(crate) fn whole_places(&self, rendered: &str) -> Option<&Places> {
         let found = self.marked.get_or_init(|| {
             [Marked::Everything, Marked::Contents].into_iter().find_map(|kind| {
                 let marked = MarkedMessages::new(self.source, kind)?;
@@ -266,13 +247,28 @@ impl Conversation<'_> {
                 Some((marked, messages, places))
             })
         });
-        found.as_ref()
+        found.as_ref().map(|(_, _, places)| places)
+    }
+
+    /// Where the texts of the first `count` messages stand in `rendered`, their rendering, once [`Conversation::whole_places`] has
+    /// found those of all.
+    pub(crate) fn places(&self, count: usize, rendered: &str, prompt: GenerationPrompt) -> Option<Places> {
+        let (marked, messages, _) = self.marked.get()?.as_ref()?;
+        let with_marks = self.render_messages(messages.iter().take(count).cloned().collect(), prompt);
+        marked.places(&with_marks.ok()?.text, rendered)
+    }
+
+    /// Where the texts of all messages stand in `rendered`, which [`Conversation::render_continued`] rendered.
+    pub(crate) fn continued_places(&self, rendered: &str) -> Option<Places> {
+        let (marked, messages, _) = self.marked.get()?.as_ref()?;
+        let with_marks = self.render_with_next(messages);
+        marked.places(&with_marks.ok()?.text, rendered)
     }
 
     /// Renders all messages and one more behind them: of a tool where the last one calls it, else of the user.
     ///
     /// # Errors
-    /// As for [`Conversation::render`].
+    /// Fails where the template does, as [`Conversation::render`].
     pub(crate) fn render_continued(&self) -> Result<Rendered, TokenizerError> {
         self.render_with_next(&self.messages)
     }

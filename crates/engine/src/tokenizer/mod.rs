@@ -17,6 +17,6 @@ mod tokenizer;
 pub use chat_template::{ChatTemplate, Conversation, GenerationPrompt, Rendered};
 pub use error::TokenizerError;
 pub use marked_template::marked_template;
-pub(crate) use places::Places;
+pub(crate) use places::{Places, REASONING};
 pub use special_tokens::{SpecialToken, SpecialTokens};
 pub use tokenizer::{Encoded, Specials, Tokenizer};

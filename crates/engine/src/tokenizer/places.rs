@@ -15,8 +15,8 @@ const MARK: char = '\u{fdd2}';
 const ZERO: u32 = 0xfdd4;
 const BASE: usize = 24;
 const DIGITS: usize = 3;
-/// Names that a template may read the same reasoning under.
-pub(super) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+/// Names of a message's reasoning; templates read one of the first two.
+pub(crate) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Which texts of messages are marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -178,8 +178,16 @@ impl Tokenizer {
         ids
     }
 
-    /// The special token that the chat template ends an answer with, which chats teach; `None` where it writes none.
-    pub fn turn_end(&self) -> Option<u32> {
+    /// [`Tokenizer::stop_ids`], and last the token that the chat template ends an answer with, where the others do not have it: a
+    /// training on chats teaches it.
+    pub fn chat_stop_ids(&self) -> Vec<u32> {
+        let mut ids = self.stop_ids();
+        ids.extend(self.turn_end().filter(|end| !ids.contains(end)));
+        ids
+    }
+
+    /// The special token that the chat template ends an answer with; `None` where it writes none.
+    fn turn_end(&self) -> Option<u32> {
         const ANSWER: &str = "zqxanswer";
         let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
         let messages = [message("user", "zqx"), message("assistant", ANSWER)];

@@ -1,0 +1,121 @@
+//! What is seen of rows: each with its tokens, and all in numbers.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::DataWarning;
+use super::tokens::{NO_TARGET, RowKind, TokenRow};
+
+/// What was seen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RowsSeen {
+    pub rows: Vec<ShownRow>,
+    pub summary: RowsSummary,
+    /// What users should know, one line each.
+    pub warnings: Vec<DataWarning>,
+}
+
+/// One row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ShownRow {
+    /// From 1, counted through the files.
+    pub number: u64,
+    /// File and line, or step and micro-batch.
+    pub location: String,
+    /// `training` or `held-out`; `None` where a part is held out that is not known yet.
+    pub set: Option<String>,
+    pub tokens: Vec<ShownToken>,
+    /// Where documents begin behind the first, in tokens: attention does not reach over these places.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub boundaries: Vec<usize>,
+    /// Tokens behind these, which are too many to be shown.
+    pub hidden: usize,
+    /// Tokens that are trained on: less than there are where the row is cut.
+    pub kept: usize,
+    /// Whether it is running text, which is split rather than cut.
+    pub is_running: bool,
+    /// Why it is left out.
+    pub left_out: Option<String>,
+}
+
+/// One token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownToken {
+    pub id: u32,
+    pub text: String,
+    /// Whether its loss counts.
+    pub target: bool,
+    /// Of the message that it is of; `None` for what a template writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// All rows that were looked at, in numbers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RowsSummary {
+    pub training: SetSummary,
+    pub held_out: SetSummary,
+    /// Whether these are all rows.
+    pub is_whole: bool,
+    pub sequence_length: usize,
+    /// Formats of the files.
+    pub formats: BTreeSet<String>,
+    /// Where the chat template comes from; `None` where no row needs one.
+    pub chat_template: Option<String>,
+    /// Whether it marks answers itself.
+    pub marks_answers: bool,
+    pub columns: BTreeSet<String>,
+    /// Columns that nothing reads, with the number of rows that hold something there.
+    pub unread_columns: Vec<(String, u64)>,
+    /// Answers that end in a token at which generation stops, and all answers; of chats.
+    pub stops: (u64, u64),
+}
+
+/// The rows of a set in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetSummary {
+    pub rows: u64,
+    /// Rows with nothing to learn, or left out for a reason.
+    pub left_out: u64,
+    pub cut: u64,
+    pub cut_tokens: u64,
+    /// Tokens that are trained on, and those of them whose loss counts.
+    pub tokens: u64,
+    pub target_tokens: u64,
+    pub longest: u64,
+}
+
+impl SetSummary {
+    /// Counts a row; whether it is cut.
+    pub(super) fn add(&mut self, row: Option<&TokenRow>, sequence_length: usize) -> bool {
+        self.rows += 1;
+        let targets = row.map_or(0, |row| learnt(row, sequence_length));
+        let Some(row) = row.filter(|_| targets > 0) else {
+            self.left_out += 1;
+            return false;
+        };
+        let is_longer = row.ids.len() > sequence_length;
+        let is_cut = is_longer && row.kind == RowKind::Whole;
+        let kept = if is_cut { sequence_length } else { row.ids.len() };
+        self.cut += u64::from(is_cut);
+        self.cut_tokens += (row.ids.len() - kept) as u64;
+        self.tokens += kept as u64;
+        self.target_tokens += targets as u64;
+        self.longest = self.longest.max(row.ids.len() as u64);
+        is_longer
+    }
+}
+
+/// Targets of a row that are trained on.
+pub(super) fn learnt(row: &TokenRow, sequence_length: usize) -> usize {
+    let kept = match row.kind {
+        RowKind::Running => row.labels.len(),
+        RowKind::Whole => row.labels.len().min(sequence_length),
+    };
+    row.labels[..kept]
+        .iter()
+        .skip(1)
+        .filter(|label| **label != NO_TARGET)
+        .count()
+}
