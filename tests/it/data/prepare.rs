@@ -8,8 +8,10 @@ use peft_tune_engine::data::{
     BatchSource, DataWarning, Document, DocumentSet, MicroBatch, Prefetch, PrefetchTimes, PreparedData, RowOrder,
     evaluation_batches,
 };
+use peft_tune_engine::hub::TokenizerFiles;
+use peft_tune_engine::tokenizer::Tokenizer;
 
-use super::{data_file, prepare, settings, tokenizer};
+use super::{data_file, prepare, settings, test_file, tokenizer};
 
 fn documents(set: &DocumentSet) -> Vec<Document> {
     (0..set.len()).map(|index| set.document(index).to_document()).collect()
@@ -219,4 +221,36 @@ fn prefetched_steps_are_the_steps_and_packing_loses_nothing() {
         .map(|b| b.target_tokens())
         .sum();
     assert_eq!(evaluated as u64, prepared.held_out().statistics().target_tokens);
+}
+
+#[test]
+fn another_end_of_answers_is_another_cache_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, cache) = (folder.path().join("model"), folder.path().join("cache"));
+    std::fs::create_dir(&model).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(test_file("fixtures/tokenizer").join(name), model.join(name)).unwrap();
+    }
+    // Only the next turn ends an answer: its token is learnt where generation stops at it.
+    let template = folder.path().join("open.jinja");
+    std::fs::write(
+        &template,
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}",
+    )
+    .unwrap();
+    let settings = DataSettings {
+        chat_template: Some(template),
+        ..settings("messages.jsonl")
+    };
+    let targets = || {
+        let files = TokenizerFiles::resolve(model.to_str().unwrap()).unwrap();
+        let tokenizer = Tokenizer::open(&files).unwrap();
+        let data = PreparedData::prepare(&settings, &tokenizer, 512, 0, Some(&cache)).unwrap();
+        data.train().statistics().target_tokens
+    };
+    let before = targets();
+    let ends = r#"{"eos_token_id": [1, 2]}"#;
+    std::fs::write(model.join("generation_config.json"), ends).unwrap();
+    assert!(targets() > before);
+    assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 2);
 }

@@ -70,6 +70,10 @@ impl Tokenizer {
             hash.update((file.bytes.len() as u64).to_le_bytes());
             hash.update(&file.bytes);
         }
+        // Which tokens end an answer decides what of it is learnt.
+        let stop_ids = stop_ids(files)?;
+        hash.update((stop_ids.len() as u64).to_le_bytes());
+        stop_ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
         let added = inner.get_added_tokens_decoder();
         let mut special_ids: Vec<u32> = added
             .iter()
@@ -82,7 +86,7 @@ impl Tokenizer {
             inner: Arc::new(inner),
             special,
             template: None,
-            stop_ids: stop_ids(files)?,
+            stop_ids,
             special_ids: Arc::new(special_ids),
             vocabulary,
             fingerprint: hash.finalize().into(),
@@ -218,7 +222,7 @@ impl Tokenizer {
         self.template.as_ref()
     }
 
-    /// Hash of every file that decides how text becomes tokens.
+    /// Hash of all that decides how text becomes tokens, and which of them are learnt.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
