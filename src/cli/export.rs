@@ -11,8 +11,10 @@ mod installed;
 mod known;
 mod need;
 mod rows;
+mod saved_dataset;
 mod study;
 mod tensorboard;
+mod token_rows;
 
 use super::CliError;
 use super::database::DatabaseArgs;
@@ -27,6 +29,7 @@ use need::Need;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, TrialNumber};
+use token_rows::RowsForTool;
 
 /// Write a trial's settings as a config file of a training tool, or a whole study for other tools
 ///
@@ -60,6 +63,9 @@ pub(super) struct Args {
     /// Refuse a setting that does not fit the device, instead of changing its micro-batch.
     #[arg(long)]
     pub strict: bool,
+    /// Leave the rows as they are, also where the tool reads them otherwise than the trials did; that is told then.
+    #[arg(long)]
+    pub no_data: bool,
     #[command(flatten)]
     check: CheckArgs,
     #[command(flatten)]
@@ -198,7 +204,7 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
         ExportFormat::Trl => answer_marks(recipe, facts.model_folder.as_deref()),
         _ => None,
     };
-    let input = ExportInput {
+    let mut input = ExportInput {
         recipe,
         study: &chosen.study,
         trial: chosen.trial,
@@ -210,8 +216,22 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
             data_format: facts.data_format,
             trained: chosen.trained,
             marks: marks.as_ref(),
+            saved_rows: None,
         },
     };
+    format.may_be_written(folder, args.force).map_err(CliError::bad_input)?;
+    let rows = RowsForTool::of(&input, format, &facts, folder, args)?;
+    let with_rows;
+    if let Some(written) = &rows.written {
+        if let Some(data) = &written.data {
+            with_rows = Recipe {
+                data: data.clone(),
+                ..recipe.clone()
+            };
+            input.recipe = &with_rows;
+        }
+        input.known.saved_rows = written.saved.as_deref();
+    }
     let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
         ExportError::Exists { .. }
         | ExportError::NoAdapter { .. }
@@ -226,10 +246,11 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
     for warning in &exported.warnings {
         tell(format_args!("warning: {warning}"));
     }
-    for line in need.iter().flat_map(|need| &need.lines) {
+    for line in rows.lines.iter().chain(need.iter().flat_map(|need| &need.lines)) {
         tell(format_args!("{line}"));
     }
-    for file in &exported.files {
+    let files = rows.written.iter().flat_map(|written| &written.files);
+    for file in exported.files.iter().chain(files) {
         write_exact(&format!("{}\n", file.display()))?;
     }
     Ok(())

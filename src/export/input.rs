@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::step_counts::{StepCounts, TrainedRows};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::recipe::{DataFormat, Recipe};
+use peft_tune_core::recipe::{DataFormat, LossOn, Recipe};
 use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Bytes of a GiB.
@@ -37,6 +37,8 @@ pub struct Known<'a> {
     pub trained: Option<TrainedRows>,
     /// How the chat template tells what is learnt; `None` where nobody looked, or it does not and cannot be made to.
     pub marks: Option<&'a AnswerMarks>,
+    /// The folder with the rows as token ids, for a tool that loads one (absolute).
+    pub saved_rows: Option<&'a Path>,
 }
 
 /// The marks of answers (`{% generation %}`) in a chat template, without which some tools learn no answers alone.
@@ -85,6 +87,15 @@ impl ExportInput<'_> {
         match self.recipe.data.format {
             DataFormat::Auto => self.known.data_format.unwrap_or_default(),
             format => format,
+        }
+    }
+
+    /// The chat template that has to be written for a tool which learns answers only where the template marks them.
+    pub(crate) fn marked_template(&self) -> Option<&str> {
+        let needs_marks = self.data_format() == DataFormat::Messages && self.recipe.data.loss_on == LossOn::Completions;
+        match self.known.marks {
+            Some(AnswerMarks::Written(text)) if needs_marks => Some(text),
+            _ => None,
         }
     }
 

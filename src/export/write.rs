@@ -53,6 +53,18 @@ pub fn write(
     Ok(Exported { files: paths, warnings })
 }
 
+impl ExportFormat {
+    /// # Errors
+    /// Where the file that the tool is started with is in `directory` and `force` is not given.
+    pub fn may_be_written(self, directory: &Path, force: bool) -> Result<(), ExportError> {
+        let path = directory.join(self.file_name());
+        match !force && path.symlink_metadata().is_ok() {
+            true => Err(ExportError::Exists { path }),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Whether a plain file has this text already.
 fn has_text(path: &Path, text: &str) -> bool {
     path.symlink_metadata().is_ok_and(|file| file.is_file())

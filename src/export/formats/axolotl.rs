@@ -11,7 +11,8 @@ use super::Format;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
-use crate::export::{ExportError, ExportFormat};
+use crate::export::reading::Reading;
+use crate::export::{ExportError, ExportFormat, TokenFiles};
 use peft_tune_core::predict::stack::takes_fsdp;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
@@ -24,6 +25,14 @@ pub(super) const FORMAT: Format = Format {
     file_name: "axolotl.yaml",
     title: "axolotl",
     tool: Some(Tool::Axolotl),
+    reading: Some(Reading {
+        // Of chats it learns no line break behind an answer, and no role.
+        formats: &[DataFormat::PromptCompletion, DataFormat::Text],
+        renames_columns: true,
+        passes_over_columns: true,
+        cuts: false,
+        tokens: TokenFiles::Jsonl,
+    }),
     render: |input, _| {
         let recipe = input.recipe;
         let mut draft = Draft::new(ExportFormat::Axolotl, input);
@@ -142,7 +151,7 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings) -> Result<(), ExportError> {
         ),
         DataFormat::Alpaca => draft.warn(
             "data.format",
-            "axolotl writes alpaca rows with its own prompt; convert them to `messages` for the chat template",
+            "axolotl writes alpaca rows with its own prompt; let the rows be written for it, without --no-data",
         ),
         _ => {}
     }

@@ -11,8 +11,9 @@ use super::Format;
 use crate::export::draft::{Advice, Draft, ROWS, column};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::module_names;
+use crate::export::reading::Reading;
 use crate::export::write::Rendered;
-use crate::export::{ExportError, ExportFormat, ExportInput};
+use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe, TargetModules,
@@ -27,6 +28,14 @@ pub(super) const FORMAT: Format = Format {
     file_name: "llamafactory.yaml",
     title: "LLaMA-Factory",
     tool: Some(Tool::LlamaFactory),
+    reading: Some(Reading {
+        // It has chat templates of its own, or takes the tokenizer's apart.
+        formats: &[],
+        renames_columns: true,
+        passes_over_columns: true,
+        cuts: false,
+        tokens: TokenFiles::SavedDataset,
+    }),
     render,
 };
 
@@ -37,11 +46,11 @@ const WORDS: TrainerWords = TrainerWords {
 
 fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportError> {
     let recipe = input.recipe;
-    if input.data_format() == DataFormat::Tokenized {
+    if input.data_format() == DataFormat::Tokenized && input.known.saved_rows.is_none() {
         return Err(ExportError::Refused {
             format: ExportFormat::LlamaFactory,
             field: "data.format",
-            reason: "it reads no files of token ids; give it the text that they were made from",
+            reason: "it reads no files of token ids; let the rows be written for it, without --no-data",
         });
     }
     let mut draft = Draft::new(ExportFormat::LlamaFactory, input);
@@ -108,8 +117,10 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
     let format = draft.input.data_format();
     let train = named("train", data.train.files());
     let held_out = named("held_out", data.held_out.files().iter());
-    let stage = if format == DataFormat::Text { "pt" } else { "sft" };
-    draft.key("stage", stage);
+    let saved = draft.input.known.saved_rows;
+    // Only its stage `pt` takes texts, and only the other knows which tokens of a prompt are learnt.
+    let is_of_texts = format == DataFormat::Text && saved.is_none();
+    draft.key("stage", if is_of_texts { "pt" } else { "sft" });
     draft.key("do_train", true);
     draft.key("dataset", join(&train));
     mixture(draft, data)?;
@@ -119,17 +130,35 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
     // Where the files are: relative to the folder that the tool is started in.
     let folder = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     draft.key("dataset_dir", folder.to_string_lossy().into_owned());
-    draft.key("train_on_prompt", data.loss_on == LossOn::All);
+    if let Some(saved) = saved {
+        // It goes before the data sets above.
+        draft.key("tokenized_path", saved.to_string_lossy().into_owned());
+    }
+    if !is_of_texts {
+        draft.key("train_on_prompt", data.loss_on == LossOn::All);
+    }
     if let Some(rows) = data.max_rows {
         draft.key("max_samples", rows);
     }
+    if saved.is_none() {
+        warn_of_reading(draft, data);
+    }
+    let entries = train.iter().chain(&held_out);
+    let entries: Map<String, Value> = entries
+        .map(|(name, path)| (name.clone(), entry(format, path, data)))
+        .collect();
+    Ok(Value::Object(entries))
+}
+
+/// Says what is different of rows that the tool makes tokens of.
+fn warn_of_reading(draft: &mut Draft<'_>, data: &DataSettings) {
     if data.chat_template.is_some() {
         draft.warn(
             "data.chat_template",
             "LLaMA-Factory takes the template from the tokenizer; put yours into tokenizer_config.json",
         );
     }
-    if format == DataFormat::Auto {
+    if draft.input.data_format() == DataFormat::Auto {
         draft.warn(
             "data.format",
             "the rows were not recognised; describe them in dataset_info.json",
@@ -138,21 +167,14 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
     if data.columns.contains_key("tools") {
         draft.warn("data.columns", "tools must be JSON text there; convert the column");
     }
-    let entries = train.iter().chain(&held_out);
-    let sets = entries.clone().filter_map(|(_, path)| HubDataSet::of(path)?.ok());
-    if sets
-        .into_iter()
-        .any(|set| set.revision.is_some() || matches!(set.part, HubPart::File(_)))
-    {
+    let files = data.train.files().chain(data.held_out.files());
+    let mut sets = files.filter_map(|path| HubDataSet::of(path)?.ok());
+    if sets.any(|set| set.revision.is_some() || matches!(set.part, HubPart::File(_))) {
         draft.warn(
             "data.train",
             "LLaMA-Factory loads whole data sets in their newest revision; download the files and name them",
         );
     }
-    let entries: Map<String, Value> = entries
-        .map(|(name, path)| (name.clone(), entry(format, path, data)))
-        .collect();
-    Ok(Value::Object(entries))
 }
 
 /// The shares of the sets, which are one file each there.
@@ -247,7 +269,9 @@ fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.said(&["data.held_out"]);
     if let HeldOut::Fraction(fraction) = &recipe.data.held_out {
         draft.key("val_size", *fraction);
-        draft.warn_of_other_rows();
+        if draft.input.known.saved_rows.is_none() {
+            draft.warn_of_other_rows();
+        }
     }
     let words = draft.evaluation_words();
     draft.keys(words);

@@ -11,6 +11,7 @@ mod unsloth;
 use std::fmt;
 use std::path::Path;
 
+use super::reading::Reading;
 use super::write::Rendered;
 use super::{ExportError, ExportInput};
 use peft_tune_core::predict::stack::Stack;
@@ -40,6 +41,8 @@ pub(super) struct Format {
     pub title: &'static str,
     /// Whose keys the rows of the settings have.
     pub tool: Option<Tool>,
+    /// How the tool reads rows; `None` where the file names none, or the tool makes tokens its own way whatever it is given.
+    pub reading: Option<Reading>,
     /// Makes the files for the folder that they will lie in.
     pub render: fn(&ExportInput<'_>, &Path) -> Result<Rendered, ExportError>,
 }

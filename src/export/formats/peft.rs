@@ -22,6 +22,7 @@ pub(super) const FORMAT: Format = Format {
     file_name: "adapter_config.json",
     title: "PEFT",
     tool: Some(Tool::Peft),
+    reading: None,
     render,
 };
 

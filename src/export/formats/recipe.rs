@@ -11,6 +11,7 @@ pub(super) const FORMAT: Format = Format {
     file_name: "recipe.yaml",
     title: "peft-tune",
     tool: None,
+    reading: None,
     render: |input, _| {
         let mut text = String::from("# One fine-tuning, for `peft-tune train recipe.yaml`\n");
         for line in input.origin() {

@@ -28,6 +28,7 @@ pub(super) const FORMAT: Format = Format {
     file_name: "torchtune.yaml",
     title: "torchtune",
     tool: Some(Tool::Torchtune),
+    reading: None,
     render,
 };
 

@@ -12,7 +12,8 @@ use super::Format;
 use super::peft::{target_modules, whole_if_possible};
 use crate::export::draft::{Advice, Draft, Word, builder_of, on_hub};
 use crate::export::hf_trainer::TrainerWords;
-use crate::export::{AnswerMarks, ExportError, ExportFormat, ExportInput};
+use crate::export::reading::Reading;
+use crate::export::{ExportError, ExportFormat, TokenFiles};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
 
@@ -22,6 +23,18 @@ pub(super) const FORMAT: Format = Format {
     file_name: "trl_sft.yaml",
     title: "TRL",
     tool: Some(Tool::Trl),
+    reading: Some(Reading {
+        formats: &[
+            DataFormat::Messages,
+            DataFormat::PromptCompletion,
+            DataFormat::Text,
+            DataFormat::Tokenized,
+        ],
+        renames_columns: false,
+        passes_over_columns: false,
+        cuts: true,
+        tokens: TokenFiles::Jsonl,
+    }),
     render: |input, directory| {
         let recipe = input.recipe;
         let mut draft = Draft::new(ExportFormat::Trl, input);
@@ -42,7 +55,7 @@ pub(super) const FORMAT: Format = Format {
         let offload = draft.offload_file();
         let mut rendered = draft.finish("trl sft --config", ADVICE, "");
         rendered.files.extend(offload);
-        let template = marked_template(input).map(|text| (CHAT_TEMPLATE, text.to_owned()));
+        let template = input.marked_template().map(|text| (CHAT_TEMPLATE, text.to_owned()));
         rendered.files.extend(template);
         Ok(rendered)
     },
@@ -96,16 +109,6 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     }
 }
 
-/// The chat template that has to be written for TRL to learn answers only.
-fn marked_template<'a>(input: &ExportInput<'a>) -> Option<&'a str> {
-    let data = &input.recipe.data;
-    let needs_marks = input.data_format() == DataFormat::Messages && data.loss_on == LossOn::Completions;
-    match input.known.marks {
-        Some(AnswerMarks::Written(text)) if needs_marks => Some(text),
-        _ => None,
-    }
-}
-
 fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<(), ExportError> {
     draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
     let (mut items, mut is_text) = (Vec::new(), false);
@@ -147,13 +150,16 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
             "TRL takes each line of a text file for a row; write JSONL rows of `text`",
         );
     }
-    let written = marked_template(draft.input).map(|_| directory.join(CHAT_TEMPLATE));
+    let written = draft.input.marked_template().map(|_| directory.join(CHAT_TEMPLATE));
     let written = written.map(|path| std::path::absolute(&path).unwrap_or(path));
     if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
         draft.key("chat_template_path", template.to_string_lossy().into_owned());
     }
     if !data.columns.is_empty() {
-        draft.warn("data.columns", "trl renames no columns; rename them in the file");
+        draft.warn(
+            "data.columns",
+            "TRL renames no columns; let the rows be written for it, without --no-data",
+        );
     }
     targets(draft, data);
     Ok(())
@@ -199,7 +205,7 @@ fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
         (DataFormat::Alpaca | DataFormat::Sharegpt, _) => {
             draft.warn(
                 "data.format",
-                "TRL reads `messages` or `prompt` and `completion`; convert the rows",
+                "TRL reads `messages` or `prompt` and `completion`; let the rows be written for it, without --no-data",
             );
         }
         (DataFormat::Auto, LossOn::Completions) => draft.warn(
@@ -219,13 +225,7 @@ fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
         (DataFormat::PromptCompletion, loss_on) => {
             draft.key("completion_only_loss", loss_on == LossOn::Completions);
         }
-        (DataFormat::Tokenized, _) => {
-            draft.warn(
-                "data.format",
-                "TRL trains on every token of `input_ids` and leaves `labels` out",
-            );
-        }
-        (DataFormat::Text, _) | (DataFormat::Auto | DataFormat::Messages, LossOn::All) => {
+        (DataFormat::Text | DataFormat::Tokenized, _) | (DataFormat::Auto | DataFormat::Messages, LossOn::All) => {
             draft.key("assistant_only_loss", false);
         }
     }

@@ -13,9 +13,10 @@ use super::peft::whole_if_possible;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
+use crate::export::reading::Reading;
 use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
-use crate::export::{ExportError, ExportFormat, ExportInput};
+use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TrainingSet};
 
@@ -25,6 +26,14 @@ pub(super) const FORMAT: Format = Format {
     file_name: "unsloth_train.py",
     title: "unsloth",
     tool: Some(Tool::Unsloth),
+    reading: Some(Reading {
+        // Answers of chats are found by the marks of the family.
+        formats: &[DataFormat::PromptCompletion, DataFormat::Text],
+        renames_columns: true,
+        passes_over_columns: true,
+        cuts: true,
+        tokens: TokenFiles::Jsonl,
+    }),
     render,
 };
 
@@ -298,13 +307,8 @@ fn to_rows(draft: &mut Draft<'_>) -> Result<String, ExportError> {
             name("input"),
             name("output")
         ),
-        DataFormat::Tokenized => {
-            return Err(ExportError::Refused {
-                format: ExportFormat::Unsloth,
-                field: "data.format",
-                reason: "it reads no token ids; give it the text that they were made from",
-            });
-        }
+        // Its trainer takes them as they are.
+        DataFormat::Tokenized => return Ok(String::new()),
     };
     if input.data_format() == DataFormat::Auto {
         draft.warn(
@@ -378,7 +382,7 @@ fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
     if draft.input.data_format() == DataFormat::PromptCompletion {
         let only_completions = recipe.data.loss_on == LossOn::Completions;
         arguments.push(("completion_only_loss", json!(only_completions)));
-    } else {
+    } else if draft.input.data_format() != DataFormat::Tokenized {
         arguments.push(("dataset_text_field", json!("text")));
     }
     draft.said(&["training.seed"]);

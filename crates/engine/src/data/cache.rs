@@ -37,7 +37,7 @@ use super::tokens::{Bytes, Extent, RowCounts, Tables, TokenTable, Width, part_by
 pub(super) type Key = [u8; 32];
 
 /// "PFTTOK" and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x03");
+const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x04");
 /// Most that notes of rows take, in bytes.
 const NOTES_BYTES: usize = 1 << 24;
 const HEADER_WORDS: usize = 25;

@@ -209,7 +209,7 @@ impl DocumentSet {
     }
 
     /// The documents of each set of a mixture; all of them where no sets are mixed.
-    pub(super) fn set_ranges(&self) -> Vec<Range<usize>> {
+    pub fn set_ranges(&self) -> Vec<Range<usize>> {
         let starts = std::iter::once(0).chain(self.tables.iter().map(|set| set.end));
         starts.zip(&self.tables).map(|(start, set)| start..set.end).collect()
     }

@@ -93,7 +93,7 @@ fn encode_with(
     let encoded = match example {
         Example::Text(text) => encode_text(location, text, tokenizer()?, trace)?.into(),
         Example::Completion { prompt, completion } => {
-            encode_completion(location, (prompt, completion), tokenizer()?, loss_on, trace)?.into()
+            encode_completion(location, (prompt, completion), tokenizer()?, loss_on, trace)?
         }
         Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on, trace)?,
         Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?.into(),
@@ -148,9 +148,9 @@ fn encode_completion(
     tokenizer: &Tokenizer,
     loss_on: LossOn,
     trace: Option<&mut Trace>,
-) -> Result<Option<TokenRow>, DataError> {
+) -> Result<EncodedRow, DataError> {
     if completion.trim().is_empty() {
-        return Ok(None);
+        return Ok(None.into());
     }
     let text = format!("{prompt}{completion}");
     let encoded = tokenizer
@@ -169,16 +169,25 @@ fn encode_completion(
         ];
     }
     let answer = start..text.len();
+    // Who tokenises both texts by themselves has other tokens then.
+    let is_beyond_texts = !prompt.is_empty() && !encoded.ends.contains(&prompt.len());
     let mut labels = label(&encoded, std::slice::from_ref(&answer));
     let mut ids = encoded.ids;
     end_document(&mut ids, tokenizer);
     // The end of the document belongs to the completion.
     labels.extend_from_slice(&ids[labels.len()..]);
-    Ok(Some(TokenRow {
+    let row = TokenRow {
         ids,
         labels,
         kind: RowKind::Whole,
-    }))
+    };
+    Ok(EncodedRow {
+        row: Some(row),
+        notes: RowNotes {
+            is_beyond_texts,
+            ..RowNotes::default()
+        },
+    })
 }
 
 fn encode_chat(
@@ -247,6 +256,7 @@ fn encode_chat(
             refused: None,
             stops,
             said,
+            is_beyond_texts: !chat.is_plain,
         },
     })
 }

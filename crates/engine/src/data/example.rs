@@ -45,4 +45,6 @@ pub(super) struct Chat {
     pub call_texts: Vec<Option<String>>,
     /// What its messages hold that users may not expect.
     pub said: Vec<Said>,
+    /// Whether the row holds roles and texts and nothing else, and all of its answers are learnt.
+    pub is_plain: bool,
 }

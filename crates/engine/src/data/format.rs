@@ -201,6 +201,7 @@ impl<'a> RowParser<'a> {
             tools: None,
             targets,
             said: Vec::new(),
+            is_plain: false,
         }))
     }
 }
@@ -247,6 +248,7 @@ fn chat(location: &RowLocation, columns: &mut Columns, key: &'static str) -> Res
             Some(true) => {}
             Some(false) => said.push(Said::TwoSystems),
         }
+        messages.iter_mut().for_each(|message| message.is_plain = false);
     }
     Ok(of_messages(messages, tools, said))
 }
@@ -280,6 +282,7 @@ fn of_messages(messages: Vec<Message>, tools: Option<Value>, mut said: Vec<Said>
         said.push(Said::AskedToLearn);
     }
     Example::Chat(Chat {
+        is_plain: tools.is_none() && messages.iter().all(|message| message.is_plain),
         targets: messages.iter().map(|message| message.is_target).collect(),
         call_texts: messages.iter().map(|message| message.call_text.clone()).collect(),
         messages: messages.into_iter().map(|message| message.value).collect(),
@@ -299,7 +302,10 @@ fn prompt_completion(location: &RowLocation, columns: &mut Columns) -> Result<Ex
         (Value::Array(prompt), Value::Array(completion)) => {
             let mut messages = read_messages(location, prompt)?;
             // What comes before the completion is known.
-            messages.iter_mut().for_each(|message| message.is_target = false);
+            messages.iter_mut().for_each(|message| {
+                message.is_target = false;
+                message.is_plain = false;
+            });
             messages.extend(read_messages(location, completion)?);
             Ok(of_messages(messages, tools(location, columns)?, Vec::new()))
         }

@@ -14,6 +14,8 @@ pub(super) struct Message {
     pub call_text: Option<String>,
     /// Whether it asks to be learnt though it is no answer.
     pub asks: bool,
+    /// Whether it is written as it is read here: a role that templates know, a text, and nothing else.
+    pub is_plain: bool,
 }
 
 impl Message {
@@ -24,6 +26,7 @@ impl Message {
             is_target: false,
             call_text: None,
             asks: false,
+            is_plain: false,
         }
     }
 }
@@ -63,6 +66,7 @@ fn read_message(location: &RowLocation, number: usize, item: Value) -> Result<Me
     let Value::Object(mut fields) = item else {
         return Err(bad("is not an object with `role` and `content`"));
     };
+    let is_plain = is_plain(&fields);
     // Files with one schema for all rows have null where a field does not apply, and so have those of some services.
     fields.retain(|_, value| !value.is_null());
     let role = fields.remove("role").or_else(|| fields.remove("from"));
@@ -117,7 +121,15 @@ fn read_message(location: &RowLocation, number: usize, item: Value) -> Result<Me
         is_target: is_answer && is_learnt != Some(false) && !is_empty,
         call_text,
         asks: !is_answer && is_learnt == Some(true),
+        is_plain: is_plain && !(is_answer && is_empty),
     })
+}
+
+/// Whether a message holds a role that templates know and a text, and nothing else.
+fn is_plain(fields: &Map<String, Value>) -> bool {
+    let role = fields.get("role").and_then(Value::as_str);
+    let has_known_role = role.is_some_and(|role| ["system", "user", "assistant"].contains(&role));
+    fields.len() == 2 && has_known_role && fields.get("content").is_some_and(Value::is_string)
 }
 
 /// Takes the fields by which other tools say whether a message is learnt; `None` where none says so in as many words. The

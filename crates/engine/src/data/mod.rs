@@ -8,7 +8,7 @@
 //! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
-//! | rows for people to look at | `look`, `seen` |
+//! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities` |
 //! | documents of a sequence length | `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
 
@@ -33,6 +33,7 @@ mod messages;
 mod meter;
 mod mixture;
 mod notes;
+mod oddities;
 mod on_disk;
 mod order;
 mod packing;
@@ -60,6 +61,7 @@ pub use error::DataError;
 pub use format::recognise;
 pub use look::{LookAt, RowsWanted, look_at_rows};
 pub use notes::Said;
+pub use oddities::RowOddities;
 pub use on_disk::{bring, on_disk};
 pub use prefetch::{Prefetch, PrefetchTimes};
 pub use prepared::PreparedData;

@@ -28,6 +28,8 @@ pub(super) struct RowNotes {
     pub stops: Vec<Stop>,
     /// What holds of it that users may not expect.
     pub said: Vec<Said>,
+    /// Whether a tool that reads only the texts of its format would learn something else of it.
+    pub is_beyond_texts: bool,
 }
 
 /// What may hold of a row that users may not expect.
@@ -68,6 +70,8 @@ pub(super) struct SetNotes {
     refused: BTreeMap<String, Refused>,
     stops: Stops,
     said: BTreeMap<Said, u64>,
+    /// Rows of which a tool that reads only the texts of their format would learn something else.
+    beyond_texts: u64,
 }
 
 /// What is to be told of all rows.
@@ -100,6 +104,17 @@ impl SetNotes {
         for said in notes.said {
             *self.said.entry(said).or_default() += 1;
         }
+        self.beyond_texts += u64::from(notes.is_beyond_texts);
+    }
+
+    /// Rows of which a tool that reads only the texts of their format would learn something else.
+    pub(super) fn beyond_texts(&self) -> u64 {
+        self.beyond_texts
+    }
+
+    /// Answers whose end is a token that the template does not write there, or none.
+    pub(super) fn chosen_stops(&self) -> u64 {
+        self.stops_learnt().1 - self.stops.written
     }
 
     /// Answers that end in a token at which generation stops, and all answers.

@@ -201,6 +201,11 @@ impl PreparedData {
         }
     }
 
+    /// What is to be told of the rows of each set.
+    pub(super) fn notes(&self) -> impl Iterator<Item = &Notes> {
+        self.uncut.tables.iter().map(|tables| &tables.notes)
+    }
+
     /// What the user should know: rows left out or cut, and the like.
     pub fn warnings(&self) -> Vec<DataWarning> {
         let held_out_length = self.uncut.held_out_length.unwrap_or(self.sequence_length);
