@@ -172,28 +172,26 @@ PYTHON
 mixture() {
   mkdir -p "$folder/$1"
   cp "$repository"/search_spaces/quickstart/base/tokenizer* "$folder/$1"
-  python3 - "$repository/tests/golden/ref_$1/model" "$folder/$1" <<'PYTHON'
+  python3 - "$repository/tests/golden/ref_$1" "$folder/$1" <<'PYTHON'
 import json, math, random, struct, sys
 
 source, target = sys.argv[1:]
-config = json.load(open(f"{source}/config.json"))
+config = json.load(open(f"{source}/model/config.json"))
 vocabulary, config["vocab_size"] = config["vocab_size"], 1024
 for key in config:
     if key == "head_dim" or key in ("hidden_size", "intermediate_size") or key.endswith("_intermediate_size"):
         config[key] *= 2
 json.dump(config, open(f"{target}/config.json", "w"))
-data = open(f"{source}/model.safetensors", "rb").read()
-(length,) = struct.unpack("<Q", data[:8])
-header, tensors, offset = json.loads(data[8 : 8 + length]), [], 0
-header.pop("__metadata__", None)
+recipe = json.load(open(f"{source}/seeded.json"))["model/model.safetensors"]
+header, tensors, offset = {}, [], 0
 random.seed(1)
-for name, tensor in header.items():
+for name, shape, *_ in recipe["tensors"]:
     # Widths are more than experts and heads.
-    tensor["shape"] = [1024 if size == vocabulary else 2 * size if size > 8 else size for size in tensor["shape"]]
-    count = math.prod(tensor["shape"])
+    shape = [1024 if size == vocabulary else 2 * size if size > 8 else size for size in shape]
+    count = math.prod(shape)
     middle = 1 if name.endswith("norm.weight") else 0
     values = struct.pack(f"<{count}f", *(random.gauss(middle, 0.08) for _ in range(count)))
-    tensor.update(dtype="F32", data_offsets=[offset, offset + len(values)])
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + len(values)]}
     offset += len(values)
     tensors.append(values)
 text = json.dumps(header).encode()

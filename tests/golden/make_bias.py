@@ -1,5 +1,5 @@
 """Trained biases of the base model (PEFT 0.21.2, torch 2.15.0), on the toy Qwen2 of ref_qwen2, whose q, k and v have one:
-    python make_bias.py
+    python seeded.py make ref_qwen2 && python make_bias.py && python seeded.py find ref_variants
 
 Writes ref_variants/bias_*/ (the adapter), bias_*.grads.safetensors and bias.json (losses of 20 AdamW steps). With
 `bias: all` the biases of layers without an adapter train too.
@@ -11,6 +11,7 @@ import os
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from sample import sampled
 from transformers import AutoModelForCausalLM, set_seed
 
 torch.set_num_threads(1)
@@ -40,7 +41,7 @@ def variant(bias, targets):
         loss.backward()
         if step == 0:
             gradients = {name.replace(".default", ""): p.grad.clone() for name, p in trained.items()}
-            save_file(gradients, f"{OUT}/bias_{bias}.grads.safetensors")
+            save_file(sampled(gradients), f"{OUT}/bias_{bias}.grads.safetensors")
         optimizer.step()
         losses.append(loss.item())
     return losses + [model(input_ids=ids, labels=ids).loss.item()]

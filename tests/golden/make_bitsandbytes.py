@@ -1,5 +1,6 @@
 """Model directories as bitsandbytes 0.50.2 and transformers 5.23.0 write them, of the toy Llama in ref_llama:
-    TORCHDYNAMO_DISABLE=1 python make_bitsandbytes.py
+    python seeded.py make ref_llama
+    TORCHDYNAMO_DISABLE=1 python make_bitsandbytes.py && python seeded.py find ref_bitsandbytes
 
 Writes ref_bitsandbytes/{nf4,nf4_double,int8}/ (config.json, model.safetensors) and values.safetensors, the F32 values
 of some of their weights, named `<directory>.<tensor>`. 4-bit codes are widened by bitsandbytes' generic backend (see

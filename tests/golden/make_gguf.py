@@ -1,5 +1,5 @@
 """A model directory whose weights lie in a GGUF file, written by gguf 0.19.0 from the toy Llama in ref_llama:
-    python make_gguf.py
+    python seeded.py make ref_llama && python make_gguf.py
 
 Writes ref_gguf/ (config.json, model.gguf) and values.safetensors: some weights as gguf-py's own reader widens them, the rows of
 queries and keys put back into the order of config.json's model. Names, order of rows and types are those of llama.cpp's converter.

@@ -39,6 +39,12 @@ state = {name: value.clone() for name, value in model.state_dict().items() if na
 values = {}
 
 
+def narrowest(value):
+    """The same values in 16 bits, where those hold them."""
+    narrow = (value.to(kind) for kind in (torch.bfloat16, torch.float16))
+    return next((one for one in narrow if torch.equal(one.float(), value)), value)
+
+
 def write(name, pack, quantization):
     """`pack` gives the tensors of a layer by what stands behind its name, and its weight as read."""
     folder = OUT / name
@@ -49,7 +55,7 @@ def write(name, pack, quantization):
         parts, value = pack(tensors.pop(f"{module}.weight"))
         tensors.update({f"{module}.{part}": tensor.detach().contiguous() for part, tensor in parts.items()})
         if linear in KEPT:
-            values[f"{name}.{module}.weight"] = value.detach().float().contiguous()
+            values[f"{name}.{module}.weight"] = narrowest(value.detach().float().contiguous())
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = {**CONFIG.to_dict(), "architectures": ["LlamaForCausalLM"], "quantization_config": quantization}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

@@ -1,5 +1,5 @@
 """Losses of 20 AdamW steps on the base of ref_llama quantized to NF4 (bitsandbytes 0.50.2, PEFT 0.21.2, torch 2.15.0):
-    TORCHDYNAMO_DISABLE=1 python make_qlora.py
+    python seeded.py make ref_llama && TORCHDYNAMO_DISABLE=1 python make_qlora.py
 
 `qlora_nf4_dq*` in ref_variants/variants.json were made with bitsandbytes' CPU kernel for AVX-512, which takes the wrong
 block constants where a row is no multiple of 64 elements (down_proj, 176: 2.6 times the error of the quantization

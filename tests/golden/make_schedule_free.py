@@ -1,7 +1,7 @@
 """ref_variants/schedule_free.json: trainings of the toy Llama with the published Schedule-Free AdamW, in float32.
 
 Made with torch 2.15.0, transformers 5.23.0, peft 0.21.2 and schedulefree 1.4.1 on a CPU, in this folder:
-    python make_schedule_free.py
+    python seeded.py make ref_llama && python make_schedule_free.py
 
 Each has the losses of 20 steps, at the point where gradients are taken, and behind them the loss in `eval()` mode.
 """

@@ -1,6 +1,6 @@
 """Both ends of tied embeddings (PEFT 0.21.2, torch 2.15.0, transformers 5.24.0), on the toy Llama of ref_llama, whose LM head is the
 embedding:
-    python make_tied.py
+    python seeded.py make ref_llama && python make_tied.py
 
 Writes ref_variants/tied.json: losses of 10 AdamW steps, and one behind them, from adapters that save an end of the embedding whole or
 both, and the losses of models whose files hold another end than config.json says. No adapter is kept: each is ref_llama/adapter_init

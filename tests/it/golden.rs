@@ -1,5 +1,12 @@
 //! The references in `tests/golden/ref_*`: what PyTorch, transformers and PEFT computed on toy models.
 
+/// Samples of tensors.
+mod sample;
+/// Files made again from the seeds of their tensors.
+mod seeded;
+/// PyTorch's random numbers.
+mod torch_random;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,9 +19,15 @@ use peft_tune_engine::adapter::SavedAdapter;
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::{BaseModel, Parameters, Trainer};
 
-/// The folder of one reference.
+pub(crate) use self::sample::Sample;
+
+/// The folder of one reference, or what `name` says behind it. The files that come from seeds are there then.
 pub(crate) fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    if let Some(reference) = name.split('/').next() {
+        seeded::make(&golden.join(reference));
+    }
+    golden.join(name)
 }
 
 /// A JSON file of a reference.
@@ -106,18 +119,18 @@ pub(crate) fn plain_name(name: &str) -> String {
         .replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
 }
 
-/// Fails unless every gradient is within `tolerance` of the reference's in `path`, relative to its largest element.
+/// Fails unless every gradient is within `tolerance` of the reference's in `path`; see [`gradient_errors`].
 pub(crate) fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
     for (name, error) in gradient_errors(parameters, path) {
         assert!(error <= tolerance, "{name}: {error:.1e} is above {tolerance:.0e}");
     }
 }
 
-/// How far each gradient is from the reference's in `path`, relative to its largest element.
+/// How far each gradient is from the reference's in `path`; see [`Sample::error_of`].
 pub(crate) fn gradient_errors(parameters: &Parameters, path: &Path) -> BTreeMap<String, f64> {
-    let expected: BTreeMap<String, Tensor> = tensors(path)
+    let expected: BTreeMap<String, Sample> = Sample::read(path)
         .into_iter()
-        .map(|(name, tensor)| (plain_name(&name), tensor))
+        .map(|(name, sample)| (plain_name(&name), sample))
         .collect();
     let actual = gradients(parameters);
     assert_eq!(
@@ -127,7 +140,7 @@ pub(crate) fn gradient_errors(parameters: &Parameters, path: &Path) -> BTreeMap<
     );
     let errors = actual
         .into_iter()
-        .map(|(name, gradient)| (name.clone(), relative_error(&gradient, &expected[&name])));
+        .map(|(name, gradient)| (name.clone(), expected[&name].error_of(&gradient)));
     errors.collect()
 }
 

@@ -54,7 +54,8 @@ fn weights_have_the_values_that_the_formats_own_readers_give() {
         });
         let mut compared = 0;
         for (name, value) in of_format {
-            let value: Vec<f32> = value.flatten_all().unwrap().to_vec1().unwrap();
+            let value = value.to_dtype(DType::F32).unwrap().flatten_all().unwrap();
+            let value = value.to_vec1::<f32>().unwrap();
             assert!(value.iter().any(|value| *value != 0.0));
             assert_eq!(values(&base, name), value, "{format}: {name}");
             compared += 1;

@@ -10,8 +10,8 @@ use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::ops::multiplies_tiles;
 
 use crate::golden::{
-    assert_close, assert_gradients, base, documents, folder, gradient_errors, json, losses, numbers, recipe,
-    relative_error, tensors, whole_batch,
+    Sample, assert_close, assert_gradients, base, documents, folder, gradient_errors, json, losses, numbers, recipe,
+    whole_batch,
 };
 
 /// Relative tolerance in float32: the references' own float32 and float64 differ by up to 3e-6.
@@ -198,11 +198,11 @@ fn masked_and_padded_losses_match() {
 #[test]
 fn logits_match() {
     for family in FAMILIES {
-        let expected = &tensors(&folder(family).join("logits.safetensors"))["logits"];
+        let expected = Sample::read(&folder(family).join("logits.safetensors"));
         let logits = trainer(family, Precision::Fp32)
             .logits(&whole_batch(family)[0])
             .unwrap();
-        let error = relative_error(&logits, &expected.flatten_to(1).unwrap());
+        let error = expected["logits"].error_of(&logits);
         assert!(error < F32, "{family}: {error:.1e}");
     }
 }
@@ -474,12 +474,8 @@ fn table_line(family: &str) -> String {
     let of = |key: &str| numbers(&reference[key]);
     let batch = whole_batch(family);
     let mut first = trainer(family, Precision::Fp32);
-    let logits = relative_error(
-        &first.logits(&batch[0]).unwrap(),
-        &tensors(&folder(family).join("logits.safetensors"))["logits"]
-            .flatten_to(1)
-            .unwrap(),
-    );
+    let expected = Sample::read(&folder(family).join("logits.safetensors"));
+    let logits = expected["logits"].error_of(&first.logits(&batch[0]).unwrap());
     first.step(&batch).unwrap();
     let gradients = gradient_errors(first.parameters(), &folder(family).join("grads.safetensors"));
     let trained = |precision| losses(&mut trainer(family, precision), &batch, 20);

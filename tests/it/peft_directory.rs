@@ -1,7 +1,7 @@
 //! Adapter directories that PEFT wrote (`tests/golden/make_refs.py`, `make_variants.py`), and damaged ones.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use peft_tune_core::architecture::Architecture;
@@ -11,11 +11,7 @@ use peft_tune_engine::Parameters;
 use peft_tune_engine::adapter::{SavedAdapter, fill, fill_pissa, write};
 use proptest::prelude::*;
 
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name)
-}
+use crate::golden::folder as golden;
 
 /// The shape of the model in `tests/golden/ref_llama/model`.
 fn llama() -> BaseShape {

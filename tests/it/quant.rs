@@ -1,7 +1,6 @@
 //! Quantized weights against bitsandbytes (`tests/golden/quant/make.py`, `tests/golden/make_variants.py`).
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
@@ -9,11 +8,7 @@ use peft_tune_kernels::quant::{Constants, DynamicMap, Int8, Nf4, Quantized, RawT
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name)
-}
+use crate::golden::folder as golden;
 
 fn load(name: &str) -> HashMap<String, Tensor> {
     candle_core::safetensors::load(golden(name), &Device::Cpu).unwrap()

@@ -256,7 +256,7 @@ impl Engine {
             format: DataFormat::Tokenized,
             ..DataSettings::default()
         };
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_qwen2/model");
+        let model = crate::golden::folder("ref_qwen2/model");
         let mut recipe = Recipe::new(model.to_str().unwrap(), data);
         recipe.precision = Precision::Fp32;
         recipe.batch = BatchSettings {
