@@ -137,6 +137,7 @@ impl StudyRows {
                 cut_rows: statistics.cut_rows,
                 cut_tokens: statistics.cut_tokens,
                 dropped_rows: statistics.dropped_rows,
+                too_long_rows: statistics.too_long_rows,
                 packed_rows: dealt(&cut, sequence_length, true)?.rows() as u64,
             });
         }
@@ -202,7 +203,7 @@ pub(super) fn files_of(model: &str) -> Option<ModelFiles> {
 }
 
 /// The recipe whose data are quick to read: itself, or the first rows of it. `data` are its settings with files of this disk.
-fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Option<SampleOf>) {
+pub(super) fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Option<SampleOf>) {
     let size = |path: &std::path::PathBuf| {
         let factor = if path.extension().is_some_and(|end| end == "parquet") {
             PARQUET

@@ -66,6 +66,8 @@ pub struct AtLength {
     pub cut_tokens: u64,
     /// Rows of which nothing is left to learn.
     pub dropped_rows: u64,
+    /// Rows that are left out as they are longer.
+    pub too_long_rows: u64,
     /// Tokens of the longest row after the cut.
     pub longest: usize,
     pub padding: Vec<MicroBatchPadding>,
@@ -103,6 +105,7 @@ pub struct RowsAtLength {
     pub cut_rows: u64,
     pub cut_tokens: u64,
     pub dropped_rows: u64,
+    pub too_long_rows: u64,
     pub packed_rows: u64,
 }
 
@@ -216,6 +219,7 @@ impl AtLength {
             cut_rows,
             cut_tokens,
             dropped_rows,
+            too_long_rows,
             packed_rows,
         } = rows;
         lengths.sort_unstable();
@@ -231,6 +235,7 @@ impl AtLength {
             cut_rows,
             cut_tokens,
             dropped_rows,
+            too_long_rows,
             longest: lengths.last().copied().unwrap_or(0),
             padding: padding.collect(),
             packed_rows,
@@ -248,6 +253,10 @@ impl AtLength {
             0 => String::new(),
             rows => format!(", {rows} have nothing left to learn"),
         };
+        let too_long = match self.too_long_rows {
+            0 => String::new(),
+            rows => format!(", {rows} are longer and left out"),
+        };
         let peak = match (is_sample, self.longest < length) {
             (true, _) => format!("peaks are those of rows of {length}, as others may be longer"),
             (false, true) => format!(
@@ -256,7 +265,10 @@ impl AtLength {
             ),
             (false, false) => "peaks are those of the longest rows, which are full".to_owned(),
         };
-        line(&format!("cut at {length}"), &format!("{cut}{dropped}; {peak}"));
+        line(
+            &format!("cut at {length}"),
+            &format!("{cut}{dropped}{too_long}; {peak}"),
+        );
         let shares = self.padding.iter().map(|one| {
             let percent = 100.0 * one.share;
             format!("{percent:.0}% at micro-batch {}", one.micro_batch)
@@ -373,6 +385,7 @@ mod tests {
             cut_rows: 2,
             cut_tokens: 5,
             dropped_rows: 0,
+            too_long_rows: 4,
             packed_rows: 3,
         };
         let sample = SampleOf {
@@ -383,7 +396,7 @@ mod tests {
         let text = lengths.to_text(None);
         for part in [
             "3 to train on, 23 tokens, a sample: the first 3 rows of about 90",
-            "2 rows are cut, which loses 5 tokens; peaks are those of rows of 8, as others",
+            "2 rows are cut, which loses 5 tokens, 4 are longer and left out; peaks are those of rows of 8, as others",
             "0% at micro-batch 1, 25% at micro-batch 2",
             "3 rows that are 75% full",
         ] {

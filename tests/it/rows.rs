@@ -163,6 +163,42 @@ fn tokens_are_those_of_the_training_and_the_summary_counts_them() {
 }
 
 #[test]
+fn long_rows_are_left_out_whole_where_the_file_says_so() {
+    let rows = Rows::new(ROWS, "");
+    let recipe = rows.folder.path().join("recipe.yaml");
+    let text = std::fs::read_to_string(&recipe).unwrap();
+    std::fs::write(&recipe, text.replace("data: {", "data: {long_rows: drop, ")).unwrap();
+    let summary = rows.json(&["--longest", "--count", "8"])["summary"].clone();
+    let first = rows.json(&["--row", "1"])["rows"][0].clone();
+    for set in ["training", "held_out"] {
+        let of_set = &summary[set];
+        assert_eq!(
+            (&of_set["rows"], &of_set["left_out"], &of_set["cut"], &of_set["tokens"]),
+            (&4.into(), &3.into(), &0.into(), &first["kept"]),
+            "{set}"
+        );
+    }
+    let numbers = |arguments: &[&str]| -> Vec<u64> {
+        let shown = rows.json(arguments)["rows"].as_array().unwrap().clone();
+        shown.iter().map(|row| row["number"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(numbers(&["--cut"]), [0; 0]);
+    assert_eq!(numbers(&["--without-targets"]), [2, 3, 4]);
+    let (text, _) = rows.shown(&["--count", "4"]);
+    let reasons = text.matches(" tokens, more than 24 (`long_rows: drop`)").count();
+    assert!(reasons == 2 && !text.contains("cut behind"), "{text}");
+    rows.shown(&["--html", "rows.html", "--count", "4"]);
+    let page = std::fs::read_to_string(rows.folder.path().join("rows.html")).unwrap();
+    assert!(page.contains("more than 24 (`long_rows: drop`)"), "{page}");
+    let (_, told) = rows.shown(&["--step", "0"]);
+    for set in ["training", "held-out"] {
+        let warning =
+            format!("2 of 4 {set} rows are left out: they are longer than 24 tokens (`long_rows: drop`); raise");
+        assert!(told.contains(&warning), "{told}");
+    }
+}
+
+#[test]
 fn a_step_has_its_documents_apart() {
     let rows = Rows::new(
         &format!("{}\n", ROWS.lines().next().unwrap()).repeat(3),

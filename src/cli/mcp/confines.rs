@@ -121,6 +121,7 @@ impl Confines {
             format: _,
             columns: _,
             loss_on: _,
+            long_rows: _,
             max_rows: _,
             tokenizing_workers: _,
         } = &recipe.data;

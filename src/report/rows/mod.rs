@@ -82,7 +82,7 @@ fn head(row: &ShownRow) -> String {
     if !row.boundaries.is_empty() {
         parts.push(format!("{} documents", row.boundaries.len() + 1));
     }
-    if kept < tokens && !row.is_running {
+    if (1..tokens).contains(&kept) && !row.is_running {
         parts.push(format!("cut behind {kept}: {} lost", tokens - kept));
     }
     parts.join(" · ")

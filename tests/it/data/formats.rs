@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, LossOn};
-use peft_tune_engine::data::{DataWarning, Document};
+use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, LongRows, LossOn};
+use peft_tune_engine::data::{DataWarning, Document, DocumentSet, PreparedData};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
 use super::{all_texts, data_file, prepare, settings, test_file, texts, tokenizer};
@@ -261,6 +261,62 @@ fn long_rows_are_cut_and_those_without_targets_left_out() {
             .iter()
             .all(|d| d.labels.iter().skip(1).any(|label| *label != IGNORE))
     );
+}
+
+#[test]
+fn long_rows_are_left_out_of_both_sets_at_their_own_lengths() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let (path, held_out) = (folder.path().join("rows.jsonl"), folder.path().join("held_out.jsonl"));
+    let row = |tokens: usize| format!("{{\"input_ids\": {:?}}}\n", vec![5; tokens]);
+    std::fs::write(&path, [3, 6, 4, 5].map(row).concat()).unwrap();
+    std::fs::write(&held_out, [5, 2, 7].map(row).concat()).unwrap();
+    let settings = DataSettings {
+        train: vec![path].into(),
+        held_out: HeldOut::File(held_out),
+        long_rows: LongRows::Drop,
+        ..DataSettings::default()
+    };
+    let tokens = |set: &DocumentSet| -> Vec<usize> { (0..set.len()).map(|index| set.tokens(index)).collect() };
+    let both = |prepared: &PreparedData| (tokens(prepared.train()), tokens(prepared.held_out()));
+    let prepared = prepare(&settings, &tokenizer, 4).unwrap();
+    assert_eq!(both(&prepared), (vec![3, 4], vec![2]));
+    let told: Vec<String> = prepared.warnings().iter().map(ToString::to_string).collect();
+    let warning = |counts: &str| {
+        format!(
+            "{counts} rows are left out: they are longer than 4 tokens (`long_rows: drop`); raise `sequence_length` to \
+             use them"
+        )
+    };
+    assert_eq!(told, ["2 of 4 training", "2 of 3 held-out"].map(warning));
+    let summary = prepared.summary();
+    assert_eq!((summary.training.left_out, summary.training.cut), (2, 0));
+    assert_eq!((summary.held_out.left_out, summary.held_out.cut), (2, 0));
+    assert_eq!(both(&prepared.at_length(6).unwrap()), (vec![3, 6, 4, 5], vec![5, 2]));
+    let error = prepared.at_length(2).unwrap_err().to_string();
+    assert!(
+        error.contains("4 left out: they are longer (`data.long_rows: drop`)"),
+        "{error}"
+    );
+    // Held-out rows have a length of their own where all trials are compared.
+    let own = DataSettings {
+        held_out_length: Some(5),
+        ..settings.clone()
+    };
+    let prepared = prepare(&own, &tokenizer, 4).unwrap();
+    assert_eq!(both(&prepared), (vec![3, 4], vec![5, 2]));
+    // What is cut is read from the same tokens.
+    let cache = tempfile::tempdir().unwrap();
+    let cached = |long_rows| {
+        let settings = DataSettings {
+            long_rows,
+            ..settings.clone()
+        };
+        PreparedData::prepare(&settings, &tokenizer, 4, 0, Some(cache.path())).unwrap()
+    };
+    assert_eq!(both(&cached(LongRows::Drop)), (vec![3, 4], vec![2]));
+    assert_eq!(both(&cached(LongRows::Cut)), (vec![3, 4, 4, 4], vec![4, 2, 4]));
+    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -38,6 +38,9 @@ pub struct DataSettings {
     /// Which tokens are training targets.
     #[serde(default)]
     pub loss_on: LossOn,
+    /// What becomes of a row that is longer than the sequence length; running text is split in any case.
+    #[serde(default, skip_serializing_if = "LongRows::is_cut")]
+    pub long_rows: LongRows,
     /// Jinja chat template file that replaces the tokenizer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<PathBuf>,
@@ -111,4 +114,22 @@ pub enum LossOn {
     Completions,
     /// Every token.
     All,
+}
+
+/// What becomes of a row that is longer than the sequence length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LongRows {
+    /// Its end is cut away.
+    #[default]
+    Cut,
+    /// It is left out whole.
+    Drop,
+}
+
+impl LongRows {
+    /// Whether long rows are cut, as where nothing is said.
+    pub fn is_cut(&self) -> bool {
+        *self == Self::Cut
+    }
 }

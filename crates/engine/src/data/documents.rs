@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Document;
+use super::length_limit::LengthLimit;
 use super::mixture::turns;
 use super::tokens::{NO_TARGET, Row, RowKind, TokenTable};
 use peft_tune_kernels::ops::loss_head::IGNORE;
@@ -45,6 +46,8 @@ pub struct Statistics {
     pub untargeted_rows: u64,
     /// Rows none of whose targets lies within the sequence length.
     pub dropped_rows: u64,
+    /// Rows that were left out as they are longer than the sequence length.
+    pub too_long_rows: u64,
     /// Rows whose end was cut away.
     pub cut_rows: u64,
     /// Tokens that were cut away with them.
@@ -65,6 +68,7 @@ impl Statistics {
             empty_rows,
             untargeted_rows,
             dropped_rows,
+            too_long_rows,
             cut_rows,
             cut_tokens,
             documents,
@@ -77,6 +81,7 @@ impl Statistics {
             empty_rows: empty_rows + other.empty_rows,
             untargeted_rows: untargeted_rows + other.untargeted_rows,
             dropped_rows: dropped_rows + other.dropped_rows,
+            too_long_rows: too_long_rows + other.too_long_rows,
             cut_rows: cut_rows + other.cut_rows,
             cut_tokens: cut_tokens + other.cut_tokens,
             documents: documents + other.documents,
@@ -150,8 +155,9 @@ const RELEASE_AFTER: usize = 1 << 14;
 pub(super) const SHORTEST: usize = 2;
 
 impl DocumentSet {
-    /// Cuts the rows of a table to `sequence_length` tokens: running text is split, other rows lose their end.
-    pub(super) fn cut(table: &TokenTable, sequence_length: usize) -> Self {
+    /// Brings the rows of a table to a length: running text is split, other rows lose their end or are left out.
+    pub(super) fn cut(table: &TokenTable, limit: LengthLimit) -> Self {
+        let sequence_length = limit.tokens;
         let counts = table.extent().counts;
         let mut set = Self {
             tables: Vec::new(),
@@ -167,7 +173,9 @@ impl DocumentSet {
         };
         for (index, row) in table.rows().enumerate() {
             let kept = set.spans.len();
+            let is_too_long = limit.leaves_out(row.kind, row.tokens);
             match row.kind {
+                RowKind::Whole if is_too_long => {}
                 RowKind::Whole => set.push(table, index, &row, 0),
                 RowKind::Running => {
                     let offsets = (0..row.tokens).step_by(sequence_length);
@@ -177,6 +185,7 @@ impl DocumentSet {
             if set.spans.len() == kept {
                 match table.count_targets(&row, 1..row.tokens) {
                     0 => set.statistics.untargeted_rows += 1,
+                    _ if is_too_long => set.statistics.too_long_rows += 1,
                     _ => set.statistics.dropped_rows += 1,
                 }
             } else if row.kind == RowKind::Whole && row.tokens > sequence_length {
@@ -384,8 +393,9 @@ mod tests {
     use super::super::token_writer::{Set, TokenWriter};
     use super::super::tokens::{TokenRow, Width};
     use super::*;
+    use peft_tune_core::recipe::LongRows;
 
-    fn set(rows: &[(usize, usize, RowKind)], sequence_length: usize) -> DocumentSet {
+    fn set(rows: &[(usize, usize, RowKind)], tokens: usize, long_rows: LongRows) -> DocumentSet {
         let mut writer = TokenWriter::in_memory(Width::Two);
         for (tokens, prompt, kind) in rows {
             let ids: Vec<u32> = (0..*tokens as u32).collect();
@@ -401,19 +411,20 @@ mod tests {
         }
         writer.push(Set::Train, None).unwrap();
         let tables = writer.into_tables().unwrap();
-        DocumentSet::cut(&tables.train, sequence_length)
+        DocumentSet::cut(&tables.train, LengthLimit { tokens, long_rows })
     }
 
     #[test]
     fn rows_are_cut_and_those_without_targets_dropped() {
         // The last one has no target at any length.
         let rows = [(3, 1), (9, 2), (9, 4), (5, 5)].map(|(tokens, prompt)| (tokens, prompt, RowKind::Whole));
-        let set = set(&rows, 4);
+        let set = set(&rows, 4, LongRows::Cut);
         let expected = Statistics {
             rows: 5,
             empty_rows: 1,
             untargeted_rows: 1,
             dropped_rows: 1,
+            too_long_rows: 0,
             cut_rows: 1,
             cut_tokens: 5,
             documents: 2,
@@ -427,12 +438,37 @@ mod tests {
     }
 
     #[test]
+    fn long_rows_are_left_out_whole_where_they_are_to_be() {
+        // One fits, two are longer, of one of which nothing would be left to learn, and one has no target.
+        let rows = [(4, 1), (5, 1), (9, 8), (9, 9)].map(|(tokens, prompt)| (tokens, prompt, RowKind::Whole));
+        let set = set(&rows, 4, LongRows::Drop);
+        let expected = Statistics {
+            rows: 5,
+            empty_rows: 1,
+            untargeted_rows: 1,
+            dropped_rows: 0,
+            too_long_rows: 2,
+            cut_rows: 0,
+            cut_tokens: 0,
+            documents: 1,
+            tokens: 4,
+            target_tokens: 3,
+            longest: 4,
+        };
+        assert_eq!(set.statistics(), expected);
+        assert_eq!(set.document(0).input_ids, [0, 1, 2, 3]);
+    }
+
+    #[test]
     fn running_text_is_split_without_loss() {
-        let set = set(&[(10, 0, RowKind::Running), (9, 0, RowKind::Running)], 4);
-        let lengths: Vec<usize> = (0..set.len()).map(|index| set.tokens(index)).collect();
-        // The last token of the second row has nothing before it in its document and teaches nothing.
-        assert_eq!(lengths, [4, 4, 2, 4, 4]);
-        assert_eq!(set.document(2).input_ids, [8, 9]);
-        assert_eq!(set.statistics().dropped_rows, 0);
+        for long_rows in [LongRows::Cut, LongRows::Drop] {
+            let rows = [(10, 0, RowKind::Running), (9, 0, RowKind::Running)];
+            let set = set(&rows, 4, long_rows);
+            let lengths: Vec<usize> = (0..set.len()).map(|index| set.tokens(index)).collect();
+            // The last token of the second row has nothing before it in its document and teaches nothing.
+            assert_eq!(lengths, [4, 4, 2, 4, 4]);
+            assert_eq!(set.document(2).input_ids, [8, 9]);
+            assert_eq!((set.statistics().dropped_rows, set.statistics().too_long_rows), (0, 0));
+        }
     }
 }

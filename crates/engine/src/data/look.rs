@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::encode::{EncodedRow, Trace, encode, encode_traced};
 use super::example::Example;
 use super::format::RowParser;
+use super::length_limit::LengthLimit;
 use super::meter::{Meter, bytes_of};
 use super::notes::Notes;
 use super::on_disk::on_disk;
@@ -24,7 +25,7 @@ use super::split::HeldOutRows;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{BatchSource, DataError, PreparedData, RowLocation, Vocabulary};
 use crate::hub::ModelFiles;
-use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
+use peft_tune_core::recipe::{DataSettings, HeldOut, LongRows, Recipe};
 
 /// Rows that are tokenised at once.
 const ROWS_AT_ONCE: usize = 1024;
@@ -84,6 +85,8 @@ pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Resul
     let mut look = Look {
         vocabulary: &vocabulary,
         sequence_length: recipe.batch.sequence_length,
+        held_out_length: settings.held_out_length,
+        long_rows: settings.long_rows,
         asked,
         seen: 0,
         kept: Vec::new(),
@@ -160,6 +163,9 @@ fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Res
 struct Look<'a> {
     vocabulary: &'a Vocabulary,
     sequence_length: usize,
+    /// Length of held-out rows, where it is another one.
+    held_out_length: Option<usize>,
+    long_rows: LongRows,
     asked: LookAt,
     /// Rows so far.
     seen: u64,
@@ -248,6 +254,15 @@ impl Look<'_> {
         Some(HeldOutRows::new(count_rows(files, &[], limit), fraction, seed))
     }
 
+    /// The length of a set's rows; of training rows where it is not known yet which are held out.
+    fn limit(&self, is_held_out: Option<bool>) -> LengthLimit {
+        let of_held_out = self.held_out_length.filter(|_| is_held_out == Some(true));
+        LengthLimit {
+            tokens: of_held_out.unwrap_or(self.sequence_length),
+            long_rows: self.long_rows,
+        }
+    }
+
     /// Whether what is asked for was met.
     fn is_enough(&self) -> bool {
         let counted = |met: &&Met| !self.asked.held_out || met.is_held_out == Some(true);
@@ -272,14 +287,15 @@ impl Look<'_> {
         for (met, encoded) in waiting.into_iter().zip(encoded) {
             let EncodedRow { row, notes } = encoded?;
             self.uses_template |= matches!(met.example, Example::Chat(_));
+            let limit = self.limit(met.is_held_out);
             let of_set = match met.is_held_out {
                 Some(true) => (&mut self.summary.held_out, &mut self.notes.held_out),
                 _ => (&mut self.summary.training, &mut self.notes.train),
             };
             of_set.1.add(&met.location, notes);
-            let is_cut = of_set.0.add(row.as_ref(), self.sequence_length);
+            let is_cut = of_set.0.add(row.as_ref(), limit);
             let tokens = row.as_ref().map_or(0, |row| row.ids.len()) as u64;
-            let is_learnt = row.is_some_and(|row| learnt(&row, self.sequence_length) > 0);
+            let is_learnt = row.is_some_and(|row| learnt(&row, limit) > 0);
             self.offer(met, tokens, is_cut, is_learnt);
         }
         Ok(())
@@ -368,15 +384,15 @@ impl Look<'_> {
             });
         };
         let is_running = row.kind == RowKind::Running;
-        let kept = if is_running {
-            row.ids.len()
-        } else {
-            row.ids.len().min(self.sequence_length)
-        };
-        let left_out = match (learnt(&row, self.sequence_length), learnt(&row, usize::MAX)) {
+        let (limit, tokens) = (self.limit(met.is_held_out), row.ids.len());
+        let left_out = match (learnt(&row, limit), learnt(&row, LengthLimit::NONE)) {
             (1.., _) => None,
             (0, 0) => Some(empty()),
-            (0, _) => Some(format!("what it teaches begins behind {} tokens", self.sequence_length)),
+            (0, _) if limit.leaves_out(row.kind, tokens) => Some(format!(
+                "it has {tokens} tokens, more than {} (`long_rows: drop`)",
+                limit.tokens
+            )),
+            (0, _) => Some(format!("what it teaches begins behind {} tokens", limit.tokens)),
         };
         Ok(ShownRow {
             number: met.number,
@@ -385,7 +401,7 @@ impl Look<'_> {
             tokens: self.tokens(&row, &trace),
             boundaries: Vec::new(),
             hidden: 0,
-            kept,
+            kept: limit.kept(row.kind, tokens),
             is_running,
             left_out,
         })

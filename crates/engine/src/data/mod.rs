@@ -9,7 +9,7 @@
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
 //! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities` |
-//! | documents of a sequence length | `documents`, `prepared`, `fits` |
+//! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
 
 mod answers;
@@ -28,6 +28,7 @@ mod fits;
 mod format;
 mod grouping;
 mod key;
+mod length_limit;
 mod look;
 mod messages;
 mod meter;

@@ -11,6 +11,7 @@ use super::cache::{Check, TokenCache};
 use super::cache_folder::cache_folder;
 use super::documents::SHORTEST;
 use super::key::cache_key;
+use super::length_limit::LengthLimit;
 use super::meter::bytes_of;
 use super::notes::{Notes, SetNotes};
 use super::on_disk::on_disk;
@@ -20,7 +21,7 @@ use super::tokens::{Tables, Width};
 use super::{DataError, DataWarning, DocumentSet, RowsSummary, SetSummary, Vocabulary};
 use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
-use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
+use peft_tune_core::recipe::{DataSettings, HeldOut, LongRows, Recipe, TrainingData, TrainingSet};
 
 /// The training and held-out documents of a recipe.
 #[derive(Clone, Debug)]
@@ -41,6 +42,7 @@ struct Uncut {
     weights: Option<Arc<[f64]>>,
     /// Length that held-out documents are cut to; the sequence length where absent.
     held_out_length: Option<usize>,
+    long_rows: LongRows,
     warnings: Vec<DataWarning>,
 }
 
@@ -139,6 +141,7 @@ impl PreparedData {
             weights: (!sets.is_empty()).then(|| sets.iter().map(|set| set.weight).collect()),
             names,
             held_out_length: settings.held_out_length,
+            long_rows: settings.long_rows,
             warnings: general,
         };
         uncut.cut(sequence_length)
@@ -182,7 +185,7 @@ impl PreparedData {
             let known = set.statistics();
             SetSummary {
                 rows: known.rows,
-                left_out: known.empty_rows + known.untargeted_rows + known.dropped_rows,
+                left_out: known.empty_rows + known.untargeted_rows + known.dropped_rows + known.too_long_rows,
                 cut: known.cut_rows,
                 cut_tokens: known.cut_tokens,
                 tokens: known.tokens,
@@ -239,15 +242,20 @@ impl Uncut {
                 return Err(DataError::TooSmall { key, value, least });
             }
         }
+        let long_rows = self.long_rows;
         let cut = |table, notes: &SetNotes, set, sequence_length| {
-            let documents = DocumentSet::cut(table, sequence_length);
-            let rows = documents.statistics().rows;
+            let limit = LengthLimit {
+                tokens: sequence_length,
+                long_rows,
+            };
+            let documents = DocumentSet::cut(table, limit);
+            let known = documents.statistics();
             match documents.is_empty() {
                 true => Err(DataError::NothingLeft {
                     set,
-                    rows,
+                    rows: known.rows,
                     sequence_length,
-                    why: notes.reasons(),
+                    why: notes.reasons() + &too_long(known.too_long_rows),
                 }),
                 false => Ok(documents),
             }
@@ -270,6 +278,14 @@ impl Uncut {
             sequence_length,
             uncut: self,
         })
+    }
+}
+
+/// The rows that were left out for their length as a reason for having none; empty where there are none.
+fn too_long(rows: u64) -> String {
+    match rows {
+        0 => String::new(),
+        rows => format!("; {rows} left out: they are longer (`data.long_rows: drop`)"),
     }
 }
 
@@ -444,6 +460,12 @@ fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize, refused: 
         of,
         sequence_length,
     });
+    let too_long = (statistics.too_long_rows > 0).then(|| DataWarning::TooLong {
+        set: set.clone(),
+        rows: statistics.too_long_rows,
+        of,
+        sequence_length,
+    });
     let cut = (statistics.cut_rows > 0).then_some(DataWarning::Cut {
         set,
         rows: statistics.cut_rows,
@@ -451,5 +473,8 @@ fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize, refused: 
         tokens: statistics.cut_tokens,
         sequence_length,
     });
-    [empty, untargeted, dropped, cut].into_iter().flatten().collect()
+    [empty, untargeted, dropped, too_long, cut]
+        .into_iter()
+        .flatten()
+        .collect()
 }

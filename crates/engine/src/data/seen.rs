@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::DataWarning;
-use super::tokens::{NO_TARGET, RowKind, TokenRow};
+use super::length_limit::LengthLimit;
+use super::tokens::{NO_TARGET, TokenRow};
 
 /// What was seen.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -31,7 +32,7 @@ pub struct ShownRow {
     pub boundaries: Vec<usize>,
     /// Tokens behind these, which are too many to be shown.
     pub hidden: usize,
-    /// Tokens that are trained on: less than there are where the row is cut.
+    /// Tokens that are trained on: less than there are where the row is cut, none where it is left out for its length.
     pub kept: usize,
     /// Whether it is running text, which is split rather than cut.
     pub is_running: bool,
@@ -87,32 +88,27 @@ pub struct SetSummary {
 }
 
 impl SetSummary {
-    /// Counts a row; whether it is cut.
-    pub(super) fn add(&mut self, row: Option<&TokenRow>, sequence_length: usize) -> bool {
+    /// Counts a row; whether it is cut or split.
+    pub(super) fn add(&mut self, row: Option<&TokenRow>, limit: LengthLimit) -> bool {
         self.rows += 1;
-        let targets = row.map_or(0, |row| learnt(row, sequence_length));
+        let targets = row.map_or(0, |row| learnt(row, limit));
         let Some(row) = row.filter(|_| targets > 0) else {
             self.left_out += 1;
             return false;
         };
-        let is_longer = row.ids.len() > sequence_length;
-        let is_cut = is_longer && row.kind == RowKind::Whole;
-        let kept = if is_cut { sequence_length } else { row.ids.len() };
-        self.cut += u64::from(is_cut);
+        let kept = limit.kept(row.kind, row.ids.len());
+        self.cut += u64::from(kept < row.ids.len());
         self.cut_tokens += (row.ids.len() - kept) as u64;
         self.tokens += kept as u64;
         self.target_tokens += targets as u64;
         self.longest = self.longest.max(row.ids.len() as u64);
-        is_longer
+        row.ids.len() > limit.tokens
     }
 }
 
 /// Targets of a row that are trained on.
-pub(super) fn learnt(row: &TokenRow, sequence_length: usize) -> usize {
-    let kept = match row.kind {
-        RowKind::Running => row.labels.len(),
-        RowKind::Whole => row.labels.len().min(sequence_length),
-    };
+pub(super) fn learnt(row: &TokenRow, limit: LengthLimit) -> usize {
+    let kept = limit.kept(row.kind, row.labels.len());
     row.labels[..kept]
         .iter()
         .skip(1)

@@ -396,6 +396,7 @@ pub fn evaluation_batches(
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::length_limit::LengthLimit;
     use super::super::token_writer::{Set, TokenWriter};
     use super::super::tokens::{RowKind, TokenRow, Width};
     use super::*;
@@ -412,7 +413,7 @@ mod tests {
             };
             writer.push(Set::Train, Some(row)).unwrap();
         }
-        DocumentSet::cut(&writer.into_tables().unwrap().train, 16)
+        DocumentSet::cut(&writer.into_tables().unwrap().train, LengthLimit::cutting(16))
     }
 
     fn source(lengths: &[usize], micro_batch: usize, gradient_accumulation: usize, packing: bool) -> BatchSource {
@@ -486,7 +487,8 @@ mod tests {
                 };
                 writer.push(Set::Train, Some(row)).unwrap();
             }
-            DocumentSet::cut(&writer.into_tables().unwrap().train, batch.sequence_length)
+            let limit = LengthLimit::cutting(batch.sequence_length);
+            DocumentSet::cut(&writer.into_tables().unwrap().train, limit)
         };
         let cut = sets.iter().enumerate().map(of_set).collect();
         let weights = sets.iter().map(|(_, weight)| *weight).collect();

@@ -22,6 +22,13 @@ pub enum DataWarning {
         of: u64,
         sequence_length: usize,
     },
+    /// Rows that are left out as they are longer than the sequence length.
+    TooLong {
+        set: String,
+        rows: u64,
+        of: u64,
+        sequence_length: usize,
+    },
     /// Rows whose end was cut away.
     Cut {
         set: String,
@@ -68,7 +75,7 @@ impl DataWarning {
     pub(super) fn counts_rows(&self) -> bool {
         matches!(
             self,
-            Self::Empty { .. } | Self::Dropped { .. } | Self::Cut { .. } | Self::Refused { .. }
+            Self::Empty { .. } | Self::Dropped { .. } | Self::TooLong { .. } | Self::Cut { .. } | Self::Refused { .. }
         )
     }
 }
@@ -93,6 +100,16 @@ impl fmt::Display for DataWarning {
                 f,
                 "{rows} of {of} {set} rows are left out: their answers begin after {sequence_length} tokens; raise \
                  `sequence_length` to use them"
+            ),
+            Self::TooLong {
+                set,
+                rows,
+                of,
+                sequence_length,
+            } => write!(
+                f,
+                "{rows} of {of} {set} rows are left out: they are longer than {sequence_length} tokens \
+                 (`long_rows: drop`); raise `sequence_length` to use them"
             ),
             Self::Cut {
                 set,

@@ -75,6 +75,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         format,
         columns,
         loss_on,
+        long_rows,
         chat_template,
         max_rows,
         tokenizing_workers,
@@ -124,6 +125,8 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         cost_too("data.format", format),
         cost_too("data.columns", columns),
         cost_too("data.loss_on", loss_on),
+        // `cut` is what is meant where nothing is said: it is off.
+        cost_too("data.long_rows", &(!long_rows.is_cut()).then_some(long_rows)),
         cost_too("data.chat_template", chat_template),
         cost_too("data.max_rows", max_rows),
         nothing("data.tokenizing_workers", tokenizing_workers),
@@ -207,6 +210,7 @@ mod tests {
         recipe.data.max_rows = Some(1);
         recipe.data.tokenizing_workers = Some(2);
         recipe.data.held_out_length = Some(1);
+        recipe.data.long_rows = crate::recipe::LongRows::Drop;
         recipe.precision_schedule = crate::recipe::PrecisionSchedule::from_name("fp32_2").unwrap();
         recipe.batch.devices = 2;
         recipe.batch.sharding = crate::recipe::Sharding::Full;
