@@ -149,7 +149,12 @@ impl<'a> Draft<'a> {
         let unsaid: Vec<_> = fields.filter(|field| !self.said.contains(field)).collect();
         let title = self.title();
         for field in unsaid {
-            if let ("batch.sharding", Some(message)) = (field, sharding_elsewhere(self.format)) {
+            let elsewhere = match field {
+                "batch.sharding" => sharding_elsewhere(self.format),
+                "data.long_rows" => Some(LONG_ROWS_ELSEWHERE),
+                _ => None,
+            };
+            if let Some(message) = elsewhere {
                 self.warn(field, message);
                 continue;
             }
@@ -235,6 +240,10 @@ impl<'a> Draft<'a> {
         );
     }
 }
+
+/// What becomes of long rows in a tool that has no key for leaving them out.
+const LONG_ROWS_ELSEWHERE: &str =
+    "rows longer than the sequence length are cut there; take them out of the file, or train with `peft-tune train`";
 
 /// How weights are shared out in a tool whose file does not say it.
 fn sharding_elsewhere(format: ExportFormat) -> Option<&'static str> {

@@ -39,6 +39,7 @@ const HARMLESS: &[&str] = &[
     "eps",
     "shuffle",
     "split",
+    "excess_length",
     "type",
     "path",
     "strict",

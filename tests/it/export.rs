@@ -8,8 +8,9 @@ use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune::stacks::parse_recipe;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
-    AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, OptimizerKind,
-    OptimizerOffload, Precision, Recipe, ScheduleKind, Sharding, TargetModules, TargetPreset, TrainingLength,
+    AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LongRows,
+    OptimizerKind, OptimizerOffload, Precision, Recipe, ScheduleKind, Sharding, TargetModules, TargetPreset,
+    TrainingLength,
 };
 use peft_tune_core::study::{Metrics, TrialNumber};
 
@@ -369,6 +370,36 @@ fn trl_gets_a_chat_template_with_marks_where_the_models_own_has_none() {
         !template.exists() && !text.contains("chat_template_path") && is_warned,
         "{text}"
     );
+}
+
+#[test]
+fn long_rows_that_are_left_out_are_said_to_axolotl_and_told_of_other_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.data.long_rows = LongRows::Drop;
+    let export_to = |format: ExportFormat| {
+        let exported = export(&recipe, format, &folder.path().join(format.to_string())).unwrap();
+        let mut told = exported.warnings.iter();
+        let told = told.find(|warning| warning.field == "data.long_rows");
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        (text, told.map(ToString::to_string))
+    };
+    for (format, line) in [
+        (ExportFormat::Axolotl, "excess_length_strategy: drop\n"),
+        (ExportFormat::Recipe, "long_rows: drop\n"),
+    ] {
+        let (text, told) = export_to(format);
+        assert!(text.contains(line) && told.is_none(), "{format}: {text}");
+    }
+    for format in [
+        ExportFormat::Trl,
+        ExportFormat::LlamaFactory,
+        ExportFormat::Torchtune,
+        ExportFormat::Unsloth,
+    ] {
+        let (_, told) = export_to(format);
+        assert!(told.is_some_and(|told| told.contains("are cut there")), "{format}");
+    }
 }
 
 #[test]

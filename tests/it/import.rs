@@ -6,7 +6,7 @@ use peft_tune::export::{ExportFormat, Exported};
 use peft_tune::stacks::{Imported, import, parse_recipe};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{
-    AdapterInit, Checkpointing, DataFormat, HeldOut, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
+    AdapterInit, Checkpointing, DataFormat, HeldOut, LongRows, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
     TargetModules, TargetPreset, TrainingData, TrainingLength, TrainingSet,
 };
 
@@ -261,6 +261,7 @@ fn every_row_of_the_tables_comes_back() {
     change("data.tokenizing_workers", &|recipe| {
         recipe.data.tokenizing_workers = Some(3)
     });
+    change("data.long_rows", &|recipe| recipe.data.long_rows = LongRows::Drop);
     change("training.evaluate_every", &|recipe| {
         recipe.training.evaluate_every = Some(50)
     });
@@ -390,6 +391,39 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
     ] {
         let error = of(name, text).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_becomes_of_long_rows_is_read_of_axolotl_alone() {
+    for long_rows in [LongRows::Cut, LongRows::Drop] {
+        let mut recipe = lora();
+        recipe.data.long_rows = long_rows;
+        for format in TOOLS {
+            let (_, imported) = there_and_back(&recipe, format).unwrap();
+            let expected = match format {
+                ExportFormat::Axolotl => long_rows,
+                _ => LongRows::Cut,
+            };
+            assert_eq!(imported.recipe.data.long_rows, expected, "{format}");
+        }
+    }
+    let of = |line: &str| {
+        let text = format!("base_model: m\nadapter: lora\nlora_r: 8\n{line}");
+        let imported = parse_recipe(Path::new("a.yaml"), &text, ExportFormat::Axolotl.stack()).unwrap();
+        assert_eq!(imported.unread, [""; 0]);
+        let told = imported.notes.into_iter().filter(|note| note.contains("excess_length"));
+        (imported.recipe.data.long_rows, told.collect::<Vec<String>>().join("\n"))
+    };
+    assert_eq!(of(""), (LongRows::Drop, String::new()));
+    assert_eq!(of("excess_length_strategy: drop\n"), (LongRows::Drop, String::new()));
+    assert_eq!(of("excess_length_strategy: truncate\n"), (LongRows::Cut, String::new()));
+    for (line, part) in [
+        ("excess_length_strategy: raise\n", "here it is left out"),
+        ("excess_length_strategy: fold\n", "`drop` is taken"),
+    ] {
+        let (long_rows, told) = of(line);
+        assert!(long_rows == LongRows::Drop && told.contains(part), "{line}: {told}");
     }
 }
 

@@ -16,7 +16,7 @@ use crate::export::{ExportError, ExportFormat, TokenFiles};
 use peft_tune_core::predict::stack::takes_fsdp;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, Sharding, TargetModules, TargetPreset,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LongRows, LossOn, Recipe, Sharding, TargetModules, TargetPreset,
 };
 
 pub(super) const FORMAT: Format = Format {
@@ -239,7 +239,15 @@ fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
 }
 
 fn batch(draft: &mut Draft<'_>) {
-    draft.say_each(&["sequence_length", "packing"]);
+    draft.say("sequence_length");
+    // Where nothing is said it leaves long rows out.
+    draft.said(&["data.long_rows"]);
+    let long_rows = match draft.recipe().data.long_rows {
+        LongRows::Cut => "truncate",
+        LongRows::Drop => "drop",
+    };
+    draft.key("excess_length_strategy", long_rows);
+    draft.say("packing");
     draft.key("eval_sample_packing", false);
     draft.key("pad_to_sequence_len", false);
     draft.say_each(&["group_by_length", "micro_batch", "gradient_accumulation"]);

@@ -7,7 +7,7 @@ use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, ScheduleKind, TargetModules, TargetPreset,
+    Checkpointing, DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset,
 };
 
 const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -69,6 +69,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         true => LossOn::All,
         false => LossOn::Completions,
     };
+    long_rows(reader)?;
     let mut train = Vec::new();
     for set in keys.items("datasets", "datasets.") {
         let path = set.text("path")?.unwrap_or_default();
@@ -93,6 +94,25 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     reader.recipe.data.train = train.into();
     template(reader)
+}
+
+/// What becomes of rows that are longer than the sequence length: axolotl leaves them out where nothing else is said.
+fn long_rows(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    const KEY: &str = "excess_length_strategy";
+    let strategy = reader.keys.text(KEY)?;
+    reader.recipe.data.long_rows = match strategy.as_deref() {
+        Some("truncate") => LongRows::Cut,
+        _ => LongRows::Drop,
+    };
+    match strategy.as_deref() {
+        None | Some("drop" | "truncate") => {}
+        Some("raise") => reader.note(format!(
+            "`{KEY}: raise` is not carried over: axolotl stops at a row that is too long, and here it is left out \
+             (`data.long_rows`)"
+        )),
+        Some(other) => reader.unknown_word(KEY, other, "`drop`"),
+    }
+    Ok(())
 }
 
 /// What a row is, by the `type` of its data set.
