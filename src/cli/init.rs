@@ -4,6 +4,7 @@ mod around;
 mod ask;
 mod find;
 mod from;
+mod longer;
 mod needs;
 mod plan;
 mod text;
@@ -25,6 +26,7 @@ use crate::space::{Bytes, ReadOptions, Study, StudyFile};
 use crate::tune::{CostSurvey, Forecast};
 use ask::Asker;
 use find::Machine;
+use longer::LongerRows;
 use needs::Needs;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{DataFormat, HubDataSet};
@@ -100,7 +102,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let architecture = architecture(&answers.model)?;
     let rows = find::row_lengths(&first_file(&answers.data));
     let plan = Plan::new(architecture.as_ref(), rows, &answers).map_err(CliError::bad_input)?;
-    let text = text::study_file(&answers, &plan, &args.output);
+    let longer = LongerRows::count(&answers, plan.sequence_length);
+    let text = text::study_file(&answers, &plan, longer.as_ref(), &args.output);
     // Checked as a search will read it, before anything is written.
     let options = ReadOptions { check_files: true };
     let study = StudyFile::parse(&args.output, &text, options).map_err(|error| {

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use peft_tune::export::ExportFormat;
 use peft_tune::space::{ReadOptions, StudyFile};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{LongRows, Recipe};
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     crate::program()
@@ -221,6 +221,12 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
     for part in ["`warp_factor`", "other columns", "a tenth of the training rows"] {
         assert!(told.contains(part), "{part}: {told}");
     }
+    // axolotl leaves long rows out where its file says nothing of them.
+    let text = std::fs::read_to_string(folder.path().join("space.yaml")).unwrap();
+    assert!(
+        text.contains("long_rows: \"drop\"") && text.contains("# longer rows are left out"),
+        "{text}"
+    );
     for (text, part) in [
         ("adapter: lora\nmicro_batch_size: 1\n", "names no model"),
         ("base_model: ./none\nmicro_batch_size: 1\n", "no model at ./none"),
@@ -237,6 +243,52 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
         assert_eq!(code, Some(2), "{text}: {told}");
         assert!(told.contains(part), "{part}: {told}");
     }
+}
+
+#[test]
+fn rows_that_are_longer_are_left_out_where_they_are_few() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/base");
+    // Of 40 rows, so many have 400 words.
+    let init = |long: usize| {
+        let row = |answer: &str| format!("{{\"prompt\": \"q\", \"completion\": \"{answer}\"}}\n");
+        let rows = row("b").repeat(40 - long) + &row(&"a b ".repeat(200)).repeat(long);
+        std::fs::write(folder.path().join("train.jsonl"), rows).unwrap();
+        let arguments = [
+            "--yes",
+            "--force",
+            "--memory",
+            "2GiB",
+            "--model",
+            base,
+            "--data",
+            "train.jsonl",
+        ];
+        let output = run(folder.path(), &arguments);
+        assert!(output.status.success(), "{output:?}");
+        let path = folder.path().join("space.yaml");
+        let study = StudyFile::read_with(&path, ReadOptions { check_files: true }).unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        (study.base.unwrap().data.long_rows, text)
+    };
+    let (long_rows, text) = init(0);
+    assert_eq!(long_rows, LongRows::Cut);
+    assert!(
+        !text.contains("long_rows") && text.contains("# longer rows are cut"),
+        "{text}"
+    );
+    for (long, length) in [(2, 128), (4, 256)] {
+        let (long_rows, text) = init(long);
+        assert_eq!(long_rows, LongRows::Drop, "{text}");
+        let told = format!("# {long} of 40 rows are longer than {length} tokens and are left out");
+        assert!(
+            text.contains(&told) && text.contains("# longer rows are left out"),
+            "{text}"
+        );
+    }
+    let (long_rows, text) = init(10);
+    assert_eq!(long_rows, LongRows::Cut, "{text}");
+    assert!(text.contains("# 10 of 40 rows are longer and are cut"), "{text}");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use crate::report::bytes;
 use crate::stacks::Imported;
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{
-    AdapterSettings, Checkpointing, DataSettings, EpochSteps, HeldOut, ParamValue, Recipe, TargetModules, TargetPreset,
-    TrainingLength,
+    AdapterSettings, Checkpointing, DataSettings, EpochSteps, HeldOut, LongRows, ParamValue, Recipe, TargetModules,
+    TargetPreset, TrainingLength,
 };
 
 /// What the file is written from.
@@ -275,10 +275,14 @@ fn baseline(searched: &[Searched]) -> String {
 
 fn trial(around: &Around<'_>) -> String {
     let recipe = &around.imported.recipe;
+    let long_rows = match recipe.data.long_rows {
+        LongRows::Cut => "cut",
+        LongRows::Drop => "left out",
+    };
     let (trials, time) = if around.machine.is_gpu { (60, "8h") } else { (40, "2h") };
     format!(
         "trial:\n  \
-         sequence_length: {}     # longer rows are cut\n  \
+         sequence_length: {}     # longer rows are {long_rows}\n  \
          profile_steps: 5\n  \
          training_tokens: 100k\n  \
          evaluation: {{rows: 128, times: 2}}\n  \

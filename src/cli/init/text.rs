@@ -3,25 +3,26 @@
 use std::path::Path;
 
 use super::Answers;
+use super::longer::LongerRows;
 use super::plan::{GLOBAL_BATCH, Plan};
 use crate::report::bytes;
 use peft_tune_core::recipe::{DataFormat, Precision};
 
-/// The whole file.
-pub(super) fn study_file(answers: &Answers, plan: &Plan, output: &Path) -> String {
+/// The whole file; `longer` are the rows that the sequence length is too short for, where there are any.
+pub(super) fn study_file(answers: &Answers, plan: &Plan, longer: Option<&LongerRows>, output: &Path) -> String {
     let name = study_name(output, &answers.model, &answers.data);
     let limit = answers.memory_bytes;
     [
         heading(answers, plan),
         format!("study: {}\n\n", quoted(&name)),
         format!("model: {}\n", quoted(&near(&answers.model, output))),
-        data(answers, output),
+        data(answers, longer, output),
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {} MiB\"\n\n",
             limit >> 20
         ),
         space(plan),
-        trial(plan, limit, answers.machine.is_gpu),
+        trial(plan, longer, limit, answers.machine.is_gpu),
     ]
     .concat()
 }
@@ -65,7 +66,7 @@ fn heading(answers: &Answers, plan: &Plan) -> String {
     text
 }
 
-fn data(answers: &Answers, output: &Path) -> String {
+fn data(answers: &Answers, longer: Option<&LongerRows>, output: &Path) -> String {
     let name = match answers.format {
         DataFormat::Alpaca => "alpaca",
         DataFormat::Sharegpt => "sharegpt",
@@ -78,9 +79,22 @@ fn data(answers: &Answers, output: &Path) -> String {
     let train = quoted(&near(&answers.data.to_string_lossy(), output));
     format!(
         "data:\n  train: {train}\n  held_out: 0.1             # a tenth of the rows measures the loss; or a file of its own\n  \
-         format: {name}\n{}  loss_on: completions      # or all: train on the questions too\n\n",
-        columns(answers)
+         format: {name}\n{}  loss_on: completions      # or all: train on the questions too\n{}\n",
+        columns(answers),
+        long_rows(longer)
     )
+}
+
+/// Leaves out rows that would lose their end, where these are few.
+fn long_rows(longer: Option<&LongerRows>) -> String {
+    let few = longer.filter(|longer| longer.are_few());
+    few.map_or_else(String::new, |few| {
+        format!(
+            "  # {few} are longer than {} tokens and are left out: an answer that is cut teaches no end.\n  \
+             long_rows: drop\n",
+            few.sequence_length
+        )
+    })
 }
 
 /// The columns that have other names than the format's.
@@ -139,11 +153,16 @@ fn space(plan: &Plan) -> String {
     )
 }
 
-fn trial(plan: &Plan, limit: u64, is_gpu: bool) -> String {
+fn trial(plan: &Plan, longer: Option<&LongerRows>, limit: u64, is_gpu: bool) -> String {
+    let long_rows = match longer {
+        None => "longer rows are cut".to_owned(),
+        Some(few) if few.are_few() => "longer rows are left out".to_owned(),
+        Some(many) => format!("{many} are longer and are cut: raise it, or leave them out by `data.long_rows: drop`"),
+    };
     let (trials, time) = if is_gpu { (60, "8h") } else { (40, "2h") };
     format!(
         "trial:\n  \
-         sequence_length: {}     # longer rows are cut\n  \
+         sequence_length: {}     # {long_rows}\n  \
          profile_steps: 5\n  \
          training_tokens: {}\n  \
          evaluation: {{rows: 128, times: 2}}\n  \
