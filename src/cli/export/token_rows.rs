@@ -260,7 +260,7 @@ fn write_jsonl(path: &Path, force: bool, rows: impl Iterator<Item = TokenRow>) -
         // What another tool was given in this folder may be the same.
         let mut comparison = Comparison::with(path).map_err(failed)?;
         write_to(&mut comparison).map_err(failed)?;
-        return match comparison.is_same().map_err(failed)? {
+        return match comparison.found_the_same().map_err(failed)? {
             true => Ok(()),
             false => Err(in_the_way(path)),
         };
@@ -293,7 +293,7 @@ impl Comparison {
     }
 
     /// Whether the file ends where the writing ended, and nothing differed.
-    fn is_same(mut self) -> io::Result<bool> {
+    fn found_the_same(mut self) -> io::Result<bool> {
         Ok(!self.differs && self.file.read(&mut [0])? == 0)
     }
 }

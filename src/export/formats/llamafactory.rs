@@ -140,8 +140,10 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
     if let Some(rows) = data.max_rows {
         draft.key("max_samples", rows);
     }
-    if saved.is_none() {
-        warn_of_reading(draft, data);
+    match saved {
+        // Its rows are as long as they may be.
+        Some(_) => draft.said(&["data.long_rows"]),
+        None => warn_of_reading(draft, data),
     }
     let entries = train.iter().chain(&held_out);
     let entries: Map<String, Value> = entries
