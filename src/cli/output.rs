@@ -10,7 +10,6 @@ use indicatif::ProgressBar;
 
 use super::CliError;
 use super::lines::fitted;
-use crate::report::printable;
 
 /// The bar that the terminal shows, if any. The terminal is one, whoever writes to it: what is written while the bar is drawn would be
 /// drawn over.
@@ -88,19 +87,22 @@ pub(super) fn show_part(part: impl fmt::Display) {
     let _ = write!(stdout, "{part}").and_then(|()| stdout.flush());
 }
 
-/// The text without characters that steer a terminal: names and messages in it come from files and databases of others.
+/// The text without characters that steer a terminal: names and messages in it come from files and databases of others. They are
+/// written as JSON escapes them: JSON may hold some of them bare, and stays JSON.
 fn clean(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
-    match text.contains(steers) {
-        false => Cow::Borrowed(text),
-        true => text
-            .split_inclusive(['\n', '\t'])
-            .map(|part| match part.strip_suffix(['\n', '\t']) {
-                Some(line) => printable(line) + &part[line.len()..],
-                None => printable(part),
-            })
-            .collect(),
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
     }
+    let mut clean = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\r' => clean.push_str("\\r"),
+            c if steers(c) => clean.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => clean.push(c),
+        }
+    }
+    Cow::Owned(clean)
 }
 
 /// Turns the error of a pipe whose reader has gone into success.
@@ -128,6 +130,14 @@ mod tests {
     #[test]
     fn what_steers_a_terminal_is_written_out() {
         assert_eq!(clean("a\tb\nc"), "a\tb\nc");
-        assert_eq!(clean("a\u{1b}[2J\n\rb\n"), "a\\u{1b}[2J\n\\rb\n");
+        assert_eq!(clean("a\u{1b}[2J\n\rb\n"), "a\\u001b[2J\n\\rb\n");
+    }
+
+    #[test]
+    fn json_stays_json() {
+        let text = "a\u{85}b\u{7f}\u{1b}\r\n\"";
+        let written = serde_json::to_string_pretty(&[text]).unwrap();
+        let read: Vec<String> = serde_json::from_str(&clean(&written)).unwrap();
+        assert_eq!(read, [text]);
     }
 }
