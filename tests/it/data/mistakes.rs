@@ -29,6 +29,8 @@ fn messages_say_where_what_and_how() {
         }
     };
     let null = "{\"instruction\": \"x\", \"output\": \"y\"}\n{\"instruction\": null, \"output\": \"y\"}\n";
+    let long = format!("{{\"prompt\": \"{}\", \"completion\": \"y\"}}\n", "why ".repeat(100));
+    let bad = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"label\": false}\n";
     let messages = [
         message("a.jsonl", "{\"question\": \"x\", \"answer\": \"y\"}", none),
         message("a.csv", "question,output\nx,y\n", rename("instruction", "qestion")),
@@ -48,6 +50,8 @@ fn messages_say_where_what_and_how() {
         message("a.jsonl", "", none),
         message("a.jsonl", "{\"text\": \"x\"}\n", none),
         message("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", none),
+        message("a.jsonl", &long.repeat(2), none),
+        message("a.jsonl", &bad.repeat(2), none),
         message("a.txt", "x", |settings| settings.held_out = HeldOut::Fraction(1.5)),
         message("a.txt", "x", |settings| settings.train = Default::default()),
         message("a.txt", "x", |settings| settings.max_rows = Some(0)),
@@ -66,7 +70,9 @@ fn messages_say_where_what_and_how() {
     DATA/a.txt is plain text and cannot have format alpaca; set `data.format: text`, or give JSONL or CSV
     DATA/a.jsonl holds no rows; put data in it or leave it out
     1 row(s) cannot be split into training and held-out rows; add rows or give a file as `data.held_out`
-    none of the 1 training rows has a token to learn within 64 tokens; raise `sequence_length`, or check the format and `data.loss_on`
+    none of the 1 training rows has a token to learn; check the format and `data.loss_on`
+    none of the 1 training rows has a token to learn within 64 tokens: the answers of 1 begin behind them; raise `sequence_length`
+    none of the 1 training rows has a token to learn; 1 left out (DATA/a.jsonl line 2 first): their `label` says that the answer is not to be learnt
     `data.held_out` is 1.5; give a fraction between 0 and 1, or a file
     no training file; name one or more under `data.train`
     `data.max_rows` is 0; it must be at least 1

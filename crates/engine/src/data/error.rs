@@ -162,12 +162,14 @@ pub enum DataError {
     )]
     TooFewRows { rows: usize },
     #[error(
-        "none of the {rows} {set} rows has a token to learn within {sequence_length} tokens; raise \
-         `sequence_length`, or check the format and `data.loss_on`{why}"
+        "none of the {rows} {set} rows has a token to learn{}{why}",
+        nothing_left(*dropped, *sequence_length, why)
     )]
     NothingLeft {
         set: &'static str,
         rows: u64,
+        /// Rows whose targets all lie behind `sequence_length`.
+        dropped: u64,
         sequence_length: usize,
         /// Why rows were left out, where reasons are known; begins with `; `.
         why: String,
@@ -219,6 +221,19 @@ impl DataError {
                 source: Box::new(self),
             },
             None => self,
+        }
+    }
+}
+
+/// What to do where no row is left: a greater length helps only rows that are cut; where reasons follow, they say it.
+fn nothing_left(dropped: u64, sequence_length: usize, why: &str) -> String {
+    match (dropped, why) {
+        (0, "") => "; check the format and `data.loss_on`".to_owned(),
+        (0, _) => String::new(),
+        (rows, _) => {
+            format!(
+                " within {sequence_length} tokens: the answers of {rows} begin behind them; raise `sequence_length`"
+            )
         }
     }
 }

@@ -254,6 +254,7 @@ impl Uncut {
                 true => Err(DataError::NothingLeft {
                     set,
                     rows: known.rows,
+                    dropped: known.dropped_rows,
                     sequence_length,
                     why: notes.reasons() + &too_long(known.too_long_rows),
                 }),
