@@ -214,6 +214,10 @@ fn answers_are_told_whatever_a_template_does_to_them() {
         };
         let prepared = prepare(&settings, &tokenizer, 512).unwrap();
         assert_eq!(texts(prepared.train(), &tokenizer)[0].1, expected, "{name}");
+        let drops = ["thinking.jinja", "opens_reasoning.jinja"].contains(&name);
+        let warnings = prepared.warnings().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let is_told = |warning: &String| warning.contains("reasoning that the chat template does not write");
+        assert_eq!(warnings.iter().any(is_told), drops, "{name}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
 use super::notes::{RowNotes, Said, Stop};
+use super::rewritten::note_rewritten;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{DataError, RowLocation, Vocabulary};
 use crate::tokenizer::{ChatTemplate, Conversation, Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
@@ -220,6 +221,7 @@ fn encode_chat(
     let full = conversation
         .render(chat.messages.len(), GenerationPrompt::Omit)
         .map_err(tokenize_error)?;
+    note_rewritten(chat, &full.text, &mut said);
     let spans = match loss_on {
         LossOn::All => std::iter::once(0..full.text.len()).collect(),
         LossOn::Completions => match answer_spans(chat, &conversation, &full) {

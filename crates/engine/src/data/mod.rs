@@ -43,6 +43,7 @@ mod prepared;
 mod progress;
 mod question;
 mod readers;
+mod rewritten;
 mod room;
 mod row_location;
 mod seen;

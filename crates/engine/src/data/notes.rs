@@ -44,6 +44,10 @@ pub enum Said {
     AskedToLearn,
     /// The column `system` stands beside another text of the system.
     TwoSystems,
+    /// Arguments of calls came as JSON text, and the chat template writes them in quotes.
+    ArgumentsQuoted,
+    /// Reasoning of the row is not written by the chat template.
+    ReasoningDropped,
 }
 
 /// How many answers end in what.

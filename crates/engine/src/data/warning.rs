@@ -190,6 +190,13 @@ impl fmt::Display for Said {
             }
             Self::AskedToLearn => "have messages that ask to be learnt and are no answers: they are not",
             Self::TwoSystems => "have a `system` column beside a system message: the message counts",
+            Self::ArgumentsQuoted => {
+                "have calls whose `arguments` are JSON text, which the chat template writes in quotes and with backslashes: \
+                 write them as objects"
+            }
+            Self::ReasoningDropped => {
+                "have reasoning that the chat template does not write, such as that of earlier turns: it is not trained"
+            }
         })
     }
 }
