@@ -120,6 +120,31 @@ fn a_template_that_refuses_or_changes_its_mind_is_told_with_the_line() {
 }
 
 #[test]
+fn arguments_as_text_are_named_where_a_template_wants_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    let (template, path) = (folder.path().join("calls.jinja"), folder.path().join("a.jsonl"));
+    let text = "{% for m in messages %}{{ m.role }}:{{ m.content }}{% for call in m.tool_calls %}{{ call.function.name }}\
+                {% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}{% endfor %}\
+                <|im_end|>{% endfor %}";
+    std::fs::write(&template, text).unwrap();
+    let row =
+        r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [{"type": "function",
+        "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}]}"#
+            .replace('\n', " ");
+    std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
+    let settings = DataSettings {
+        train: vec![path].into(),
+        chat_template: Some(template),
+        ..settings("messages.jsonl")
+    };
+    let error = prepare(&settings, &tokenizer("tokenizer"), 64).unwrap_err().to_string();
+    assert!(
+        error.contains("line 1") && error.contains("`arguments` of this row's calls are JSON text"),
+        "{error}"
+    );
+}
+
+#[test]
 fn an_absent_file_is_named() {
     let error = prepare(&settings("absent.jsonl"), &tokenizer("tokenizer"), 64).unwrap_err();
     assert!(

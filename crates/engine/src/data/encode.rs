@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
 use super::notes::{RowNotes, Said, Stop};
-use super::rewritten::note_rewritten;
+use super::rewritten::{argument_texts, note_rewritten};
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{DataError, RowLocation, Vocabulary};
 use crate::tokenizer::{ChatTemplate, Conversation, Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
@@ -220,7 +220,19 @@ fn encode_chat(
         .map_err(tokenize_error)?;
     let full = conversation
         .render(chat.messages.len(), GenerationPrompt::Omit)
-        .map_err(tokenize_error)?;
+        .map_err(|source| {
+            let has_texts = chat
+                .messages
+                .iter()
+                .any(|message| argument_texts(message).next().is_some());
+            match has_texts {
+                true => DataError::ArgumentsAsText {
+                    location: location.clone(),
+                    source,
+                },
+                false => tokenize_error(source),
+            }
+        })?;
     note_rewritten(chat, &full.text, &mut said);
     let spans = match loss_on {
         LossOn::All => std::iter::once(0..full.text.len()).collect(),

@@ -151,6 +151,14 @@ pub enum DataError {
         location: RowLocation,
         source: TokenizerError,
     },
+    #[error(
+        "{location}: {source}; the `arguments` of this row's calls are JSON text: where the template wants objects, write \
+         them so"
+    )]
+    ArgumentsAsText {
+        location: RowLocation,
+        source: TokenizerError,
+    },
     #[error("{0}")]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
