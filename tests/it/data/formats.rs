@@ -222,6 +222,29 @@ fn answers_are_told_whatever_a_template_does_to_them() {
 }
 
 #[test]
+fn a_template_that_asks_for_the_day_is_told_one_and_a_warning_says_so() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let template = folder.path().join("dated.jinja");
+    let text = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
+                {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(&template, text).unwrap();
+    let settings = DataSettings {
+        chat_template: Some(template),
+        ..settings("messages.jsonl")
+    };
+    let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+    assert!(texts(prepared.train(), &tokenizer)[0].0.starts_with("26 Jul 2024"));
+    let warnings = prepared.warnings().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("told 2024-07-26 on any day")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
 fn only_weighted_answers_and_completions_are_targets() {
     let tokenizer = tokenizer("tokenizer");
     let folder = tempfile::tempdir().unwrap();

@@ -234,6 +234,9 @@ fn encode_chat(
             }
         })?;
     note_rewritten(chat, &full.text, &mut said);
+    if template.asks_for_day() {
+        said.push(Said::FixedDay);
+    }
     let spans = match loss_on {
         LossOn::All => std::iter::once(0..full.text.len()).collect(),
         LossOn::Completions => match answer_spans(chat, &conversation, &full) {

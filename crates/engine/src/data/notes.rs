@@ -48,6 +48,8 @@ pub enum Said {
     ArgumentsQuoted,
     /// Reasoning of the row is not written by the chat template.
     ReasoningDropped,
+    /// The chat template asks for the day and is told a fixed one.
+    FixedDay,
 }
 
 /// How many answers end in what.

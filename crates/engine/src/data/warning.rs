@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::notes::Said;
+use crate::tokenizer::told_day;
 
 /// Something odd about data that can be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -183,7 +184,7 @@ impl fmt::Display for DataWarning {
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let text = match self {
             Self::ToolsNotWritten => "have `tools` that the chat template does not write: the model does not see them",
             Self::CallsAsText => {
                 "have function calls that the chat template does not write: they are trained as the text they came as"
@@ -197,6 +198,14 @@ impl fmt::Display for Said {
             Self::ReasoningDropped => {
                 "have reasoning that the chat template does not write, such as that of earlier turns: it is not trained"
             }
-        })
+            Self::FixedDay => {
+                let day = told_day();
+                return write!(
+                    f,
+                    "have a chat template that asks for the day: it is told {day} on any day, so that tokens stay the same"
+                );
+            }
+        };
+        f.write_str(text)
     }
 }

@@ -26,6 +26,8 @@ pub struct ChatTemplate {
     /// Texts of the special tokens, by which turns are told apart.
     controls: Arc<Vec<String>>,
     writes: Arc<OnceLock<Writes>>,
+    /// Whether it asks for the day.
+    asks_for_day: bool,
     origin: Arc<str>,
 }
 
@@ -66,6 +68,7 @@ impl ChatTemplate {
     pub fn new(templates: &[(String, String)], special: &SpecialTokens, origin: &str) -> Result<Self, TokenizerError> {
         let mut environment = environment();
         let mut marked = Vec::new();
+        let asks_for_day = templates.iter().any(|(_, template)| template.contains("strftime_now("));
         for (name, template) in templates {
             // Jinja takes every line end for `\n`.
             let source = template.replace("\r\n", "\n").replace('\r', "\n");
@@ -98,8 +101,14 @@ impl ChatTemplate {
             marked: Arc::new(marked),
             controls: Arc::default(),
             writes: Arc::default(),
+            asks_for_day,
             origin: origin.into(),
         })
+    }
+
+    /// Whether it asks for the day, which is always the same one.
+    pub(crate) fn asks_for_day(&self) -> bool {
+        self.asks_for_day
     }
 
     /// Whether the tools of a chat are written.

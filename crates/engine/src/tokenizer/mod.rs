@@ -19,4 +19,5 @@ pub use error::TokenizerError;
 pub use marked_template::marked_template;
 pub(crate) use places::{Places, REASONING};
 pub use special_tokens::{SpecialToken, SpecialTokens};
+pub(crate) use strftime::told_day;
 pub use tokenizer::{Encoded, Specials, Tokenizer};

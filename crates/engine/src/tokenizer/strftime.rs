@@ -20,6 +20,11 @@ struct Day {
     day_of_year: u32,
 }
 
+/// The day that templates are told, as `2024-07-26`.
+pub(crate) fn told_day() -> String {
+    strftime_now("%F")
+}
+
 /// Formats the fixed day as Python's `datetime.strftime` does; the time of day is midnight. Unknown directives are
 /// left as they stand.
 pub(super) fn strftime_now(format: &str) -> String {
@@ -82,12 +87,13 @@ fn expand(directive: char, padded: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::strftime_now;
+    use super::{strftime_now, told_day};
 
     #[test]
     fn the_formats_that_templates_use() {
         assert_eq!(strftime_now("%d %b %Y"), "26 Jul 2024");
         assert_eq!(strftime_now("%Y-%m-%d"), "2024-07-26");
+        assert_eq!(told_day(), "2024-07-26");
         assert_eq!(strftime_now("%A, %B %-d, %Y"), "Friday, July 26, 2024");
         assert_eq!(strftime_now("%-m 100%% %Q %-Q %"), "7 100% %Q %-Q %");
     }
