@@ -293,6 +293,11 @@ in-peft *args:
 chat-masks *args:
     scripts/peers/chat_masks.py {{args}}
 
+# What is trained of data files, beside transformers and TRL: `just data-files BINARY [--template NAME] FILES OR FOLDERS`
+[group('peers')]
+data-files *args:
+    scripts/peers/data_files.py {{args}}
+
 # Merged and quantized models opened with transformers and bitsandbytes
 [group('peers')]
 in-bitsandbytes *args:
