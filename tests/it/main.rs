@@ -56,6 +56,8 @@ mod explain;
 mod export;
 /// Exported files, read by what stands in for the installed tools.
 mod export_check;
+/// Rows beside exported files.
+mod export_rows;
 /// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
 #[cfg(target_os = "linux")]
 mod faults;

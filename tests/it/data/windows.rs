@@ -102,7 +102,7 @@ fn the_loss_in_windows_is_that_of_each_target_with_its_context() {
     let folder = tempfile::tempdir().unwrap();
     let rows = folder.path().join("rows.jsonl");
     std::fs::write(&rows, ROWS).unwrap();
-    let model = test_file("golden/ref_qwen2/model");
+    let model = crate::golden::folder("ref_qwen2").join("model");
     let files = ModelFiles::resolve_weights(Path::new(&model).to_str().unwrap(), &mut ()).unwrap();
     let mut recipe = Recipe::new(
         model.to_str().unwrap(),
