@@ -31,7 +31,7 @@ doc:
 test *args:
     cargo test --locked {{args}}
 
-# The same with all random cases of the tests that take long: before a change of what they check
+# The same with all cases of the tests that take long, not a part of them: before a change of what they check
 [group('check')]
 test-all *args:
     PEFT_TUNE_ALL_CASES=1 cargo test --locked {{args}}

@@ -101,7 +101,10 @@ fn a_training_learns_as_much_with_activations_in_eight_bits() {
     let merged = run(folder, &["merge", "--adapter", "int8_none", "--output", "plain"]);
     assert!(!text(&merged).contains("activation"), "{}", text(&merged));
     // The profile tells its products by the width of both operands.
-    let profile = run(folder, &["profile", "nf4_int8_forward.yaml", "--json"]);
+    let profile = run(
+        folder,
+        &["profile", "nf4_int8_forward.yaml", "--budget", "1s", "--json"],
+    );
     let said = String::from_utf8(profile.stdout).unwrap();
     assert!(
         profile.status.success() && said.contains("w4a8"),

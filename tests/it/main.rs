@@ -19,12 +19,16 @@ fn program() -> std::process::Command {
     command
 }
 
-/// Random cases of a test that takes long: a part of them, or all with `PEFT_TUNE_ALL_CASES`, as `just test-all` sets it.
+/// Whether tests that take long run all of their cases: with `PEFT_TUNE_ALL_CASES`, as `just test-all` sets it.
+fn has_all_cases() -> bool {
+    std::env::var_os("PEFT_TUNE_ALL_CASES").is_some()
+}
+
+/// Cases of a test that takes long: a part of them, or all with `PEFT_TUNE_ALL_CASES`.
 fn cases_of(all: usize, usually: usize) -> usize {
-    if std::env::var_os("PEFT_TUNE_ALL_CASES").is_some() {
-        all
-    } else {
-        usually
+    match has_all_cases() {
+        true => all,
+        false => usually,
     }
 }
 

@@ -3,6 +3,8 @@
 #[path = "../../examples/predict/cases.rs"]
 mod cases;
 
+use std::collections::BTreeSet;
+
 use peft_tune_core::plan::ModelPlan;
 use peft_tune_core::recipe::{OptimizerKind, PrecisionSchedule, QuantizationAware, Recipe, Sharding, WeightSparsity};
 use peft_tune_engine::profile::ceilings;
@@ -47,7 +49,7 @@ fn predicted_peak_memory_is_within_two_percent_of_the_counted_one() {
 #[ignore = "counts every byte of its process; the test above runs it"]
 fn alone() {
     let mut far = Vec::new();
-    for case in cases::draw(64, 7, &[64, 128, 200]) {
+    for case in first_of_each_family(cases::draw(64, 7, &[64, 128, 200])) {
         let outcome = case.run(ceilings::host());
         assert_eq!(outcome.predicted_saved, outcome.counted_saved, "{}", case.describe());
         if outcome.error().abs() > tolerance(&case.recipe) {
@@ -60,7 +62,7 @@ fn alone() {
     let both = cases.iter().zip(schedules.iter().cycle());
     let cases: Vec<_> = both.filter_map(|(case, schedule)| scheduled(case, *schedule)).collect();
     assert!(cases.len() > 8);
-    for case in cases {
+    for case in every_second(cases) {
         let outcome = case.run(ceilings::host());
         if outcome.error().abs() > tolerance(&case.recipe) {
             far.push(format!("{}: {:+.2}%", case.describe(), 100.0 * outcome.error()));
@@ -75,7 +77,7 @@ fn alone() {
         .filter_map(|(case, ranks)| shared_out(case, *ranks))
         .collect();
     assert!(cases.len() > 8);
-    for case in cases {
+    for case in every_second(cases) {
         let outcome = case.run(ceilings::host());
         // What is missed with whole weights as well is none of this.
         let whole = || with_whole_weights(&case).run(ceilings::host()).error();
@@ -90,19 +92,18 @@ fn alone() {
     // Weights of which two of four values are left out, where the recipe has a place for that.
     let cases: Vec<_> = cases::draw(32, 13, &[64, 128, 200]).iter().filter_map(sparse).collect();
     assert!(cases.len() > 8);
-    for case in cases {
+    for case in every_second(cases) {
         let outcome = case.run(ceilings::host());
         assert_eq!(outcome.predicted_saved, outcome.counted_saved, "{}", case.describe());
         if outcome.error().abs() > tolerance(&case.recipe) {
             far.push(format!("{}: {:+.2}%", case.describe(), 100.0 * outcome.error()));
         }
     }
-    // Several trainings on one base.
+    // Several trainings on one base, where the recipe can be one of them.
     let mut groups = 0;
-    for case in cases::draw(24, 17, &[64, 128, 200]) {
-        let Some((counted, predicted)) = case.run_together(ceilings::host()) else {
-            continue;
-        };
+    let drawn = cases::draw(24, 17, &[64, 128, 200]).into_iter();
+    let together = drawn.filter_map(|case| case.run_together(ceilings::host()).map(|bytes| (case, bytes)));
+    for (case, (counted, predicted)) in together.take(crate::cases_of(usize::MAX, 9)) {
         groups += 1;
         let error = predicted.total() as f64 / counted as f64 - 1.0;
         if error.abs() > TOLERANCE {
@@ -111,6 +112,18 @@ fn alone() {
     }
     assert!(groups > 8, "{groups}");
     assert!(far.is_empty(), "{}", far.join("\n"));
+}
+
+/// The first case of each family, or all cases of a long test.
+fn first_of_each_family(cases: Vec<cases::Case>) -> Vec<cases::Case> {
+    let mut families = BTreeSet::new();
+    let is_first = |case: &cases::Case| families.insert(case.family) || crate::has_all_cases();
+    cases.into_iter().filter(is_first).collect()
+}
+
+/// Every second case, or all cases of a long test.
+fn every_second(cases: Vec<cases::Case>) -> Vec<cases::Case> {
+    cases.into_iter().step_by(crate::cases_of(1, 2)).collect()
 }
 
 fn with_whole_weights(case: &cases::Case) -> cases::Case {

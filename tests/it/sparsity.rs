@@ -610,7 +610,7 @@ fn what_has_no_place_beside_it_is_refused_before_anything_runs() {
     assert!(said.contains("recipe.yaml") && said.contains("magnitude_2_4"), "{said}");
     let profile = {
         std::fs::write(folder.join("recipe.yaml"), written("weight_sparsity: wanda_2_4")).unwrap();
-        run(folder, &["profile", "recipe.yaml", "--json"])
+        run(folder, &["profile", "recipe.yaml", "--budget", "1s", "--json"])
     };
     assert!(profile.status.success(), "{}", text(&profile));
     let shown: Value = serde_json::from_slice(&profile.stdout).unwrap();
