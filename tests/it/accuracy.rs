@@ -28,7 +28,7 @@ fn text(output: &Output) -> String {
 
 /// What a search says, and the folder with its database.
 fn searched(rest: &str) -> (String, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space(rest)).unwrap();
     let output = peft_tune(folder.path(), &["search", "space.yaml"]);
     assert!(output.status.success(), "{}", text(&output));
@@ -179,7 +179,7 @@ budget: {{trials: 1}}
 "
         )
     };
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space(&scored("peak_memory, f1"))).unwrap();
     let said = text(&peft_tune(folder.path(), &["search", "space.yaml"]));
     assert!(
@@ -193,7 +193,7 @@ budget: {{trials: 1}}
 
 #[test]
 fn data_without_prompts_is_refused_before_the_first_trial() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let rows = "{\"text\": \"The cat sleeps beside the lake and the dog walks.\"}\n".repeat(12);
     std::fs::write(folder.path().join("rows.jsonl"), rows).unwrap();
     let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart/base");

@@ -193,7 +193,7 @@ pub(crate) async fn search(database: &Path, trials: u64, milliseconds: u64) -> E
 
 #[tokio::test]
 async fn every_answer_is_guarded() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, HOSTILE, 20, 2).await;
     let served = served(&database, true).await;
@@ -240,7 +240,7 @@ async fn every_answer_is_guarded() {
 
 #[tokio::test]
 async fn foreign_hosts_pages_and_guessed_tokens_are_turned_away() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "guarded", 3, 2).await;
     let served = served(&database, true).await;
@@ -301,7 +301,7 @@ async fn foreign_hosts_pages_and_guessed_tokens_are_turned_away() {
 
 #[tokio::test]
 async fn a_study_in_the_place_of_a_deleted_one_has_nothing_of_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "first", 5, 4).await;
     let served = served(&database, false).await;
@@ -325,7 +325,7 @@ async fn a_study_in_the_place_of_a_deleted_one_has_nothing_of_it() {
 
 #[tokio::test]
 async fn a_dashboard_that_only_shows_takes_no_request() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "shown", 3, 2).await;
     let served = served(&database, false).await;
@@ -335,7 +335,7 @@ async fn a_dashboard_that_only_shows_takes_no_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     // The study must be there before a page can listen to it.
     let first = Store::open(&database).await.unwrap();
@@ -424,7 +424,7 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
 
 #[tokio::test]
 async fn a_study_that_does_not_run_is_shown_so() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "over", 5, 2).await;
     let served = served(&database, false).await;
@@ -447,7 +447,7 @@ const ASKED: usize = 1000;
 
 #[tokio::test]
 async fn a_slow_client_is_let_go_and_holds_nobody_up() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, HOSTILE, 20, 2).await;
     let limits = ConnectionLimits {

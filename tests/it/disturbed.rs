@@ -84,11 +84,11 @@ fn marked(history: &[Trial]) -> Vec<u64> {
 
 #[tokio::test]
 async fn a_disturbed_trial_is_measured_again_once_it_is_quiet_and_its_value_replaced() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     // The first profile phase is disturbed, and all others are quiet.
     let (profiled, history) = search(folder.path(), &[0.6, 0.0]).await;
     assert_eq!((profiled, marked(&history)), (4, vec![]));
-    let (undisturbed, expected) = search(tempfile::tempdir().unwrap().path(), &[0.0]).await;
+    let (undisturbed, expected) = search(crate::folders::for_database().path(), &[0.0]).await;
     assert_eq!(
         (undisturbed, &history),
         (3, &expected),
@@ -104,7 +104,7 @@ async fn a_disturbed_trial_is_measured_again_once_it_is_quiet_and_its_value_repl
 
 #[tokio::test]
 async fn where_it_is_never_quiet_repeats_are_few_and_the_rest_is_marked_until_the_search_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let (profiled, history) = search(folder.path(), &[0.6, 0.5, 0.6]).await;
     assert_eq!((profiled, history.len()), (3 + 4, 6));
     assert_eq!(marked(&history), (0..6).collect::<Vec<_>>());
@@ -137,7 +137,7 @@ fn rows(folder: &Path, sql: &str) -> Vec<Value> {
 }
 
 fn folder_with_study() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     let space = format!(
         "study: busy\nmodel: {assets}/base\ndata: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}\n\

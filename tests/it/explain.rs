@@ -38,7 +38,7 @@ fn stdout(folder: &Path, arguments: &[&str]) -> String {
 
 #[test]
 fn a_study_is_explained_in_words_and_in_json() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), SPACE).unwrap();
     std::fs::write(folder.path().join("trial.sh"), PROGRAM).unwrap();
     let closing = stdout(folder.path(), &["search", "space.yaml"]);
@@ -88,7 +88,7 @@ budget: {trials: 6}
 
 #[test]
 fn a_study_of_the_engine_answers_what_people_ask() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     let space = ENGINE.replace("ASSETS", &assets.display().to_string());
     std::fs::write(folder.path().join("space.yaml"), space).unwrap();

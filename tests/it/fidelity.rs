@@ -13,7 +13,7 @@ struct Study {
 
 impl Study {
     fn new(space: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::folders::for_database();
         std::fs::write(folder.path().join("space.yaml"), space).unwrap();
         Self { folder }
     }

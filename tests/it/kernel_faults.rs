@@ -135,7 +135,7 @@ struct Searched {
 
 impl Searched {
     async fn new(text: &str, evaluator: Faulty, rehearses: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let study = study(text);
         let mut record = record(&study);

@@ -69,6 +69,8 @@ mod faults;
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Folders for databases; no tests of its own.
+mod folders;
 /// Gradients that overflow in fp16.
 mod fp16_trials;
 /// Training every parameter of the base model, and writing the trained model.

@@ -17,7 +17,7 @@ pub(crate) fn errors_of(output: &Output) -> String {
 
 /// A folder with the quickstart's model and data, and a study file.
 pub(crate) fn folder_with(space: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     std::fs::create_dir(folder.path().join("base")).unwrap();
     for entry in std::fs::read_dir(quickstart.join("base")).unwrap() {

@@ -58,7 +58,7 @@ fn every_sampler_proposes_what_it_did() {
     // Variants go by predicted costs, which each machine has its own of.
     let mut found = Vec::new();
     for (sampler, proposed) in PROPOSED {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::folders::for_database();
         let head = format!(
             "sampler: {sampler}\nmodel: {assets}/base\ndata: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}"
         );

@@ -115,7 +115,7 @@ impl Evaluator for Reporting {
 
 #[tokio::test]
 async fn a_trial_whose_own_reports_beat_the_others_is_not_stopped_for_what_was_expected_of_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
     let open = store.begin_study(&record(&study)).await.unwrap();

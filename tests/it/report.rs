@@ -164,7 +164,7 @@ fn embedded(page: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_hostile_name_stays_text_in_the_page() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, HOSTILE, 40, 4).await;
     let page = document(&view_of(&database).await).unwrap();
@@ -193,7 +193,7 @@ async fn a_hostile_name_stays_text_in_the_page() {
 
 #[tokio::test]
 async fn a_thousand_trials_fit_into_a_page() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "large", 1_000, 60).await;
     let started = Instant::now();
@@ -208,7 +208,7 @@ async fn a_thousand_trials_fit_into_a_page() {
 
 #[tokio::test]
 async fn report_names_what_it_wrote_and_commands_that_use_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "small", 12, 3).await;
     let before = std::fs::read(&database).unwrap();
@@ -246,7 +246,7 @@ async fn report_names_what_it_wrote_and_commands_that_use_it() {
 
 #[tokio::test]
 async fn the_finding_comes_first_with_the_intervals_of_repeats() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "found", 40, 3).await;
     let best = view_of(&database).await.recommendation.unwrap().trial;
@@ -304,7 +304,7 @@ async fn the_finding_comes_first_with_the_intervals_of_repeats() {
 
 #[tokio::test]
 async fn bad_input_says_what_to_do_and_writes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "small", 3, 2).await;
     let stderr = |arguments: &[&str]| {
@@ -324,7 +324,7 @@ async fn bad_input_says_what_to_do_and_writes_nothing() {
 
 #[tokio::test]
 async fn the_front_is_drawn_in_the_terminal() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "small", 30, 2).await;
     let assert = command(&database, &["pareto", "--plot=throughput,loss"]).success();
@@ -338,7 +338,7 @@ async fn the_front_is_drawn_in_the_terminal() {
 
 #[tokio::test]
 async fn charts_are_as_they_were() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let database = folder.path().join("a.db");
     synthetic(&database, "golden", 24, 6).await;
     let mut input = input_of(&database).await;

@@ -42,7 +42,7 @@ fn searched(rest: &str, options: &[&str], fault: Option<&str>) -> tempfile::Temp
 }
 
 fn run(space: &str, options: &[&str], fault: Option<&str>) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space).unwrap();
     let arguments = [&["search", "space.yaml"], options].concat();
     let output = peft_tune(folder.path(), &arguments, fault);
@@ -52,7 +52,7 @@ fn run(space: &str, options: &[&str], fault: Option<&str>) -> tempfile::TempDir 
 
 /// What a search with these options says as it refuses.
 fn refused(space: &str, options: &[&str]) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space).unwrap();
     let arguments = [&["search", "space.yaml"], options].concat();
     let output = peft_tune(folder.path(), &arguments, None);
@@ -108,7 +108,7 @@ fn losses_are_those_of_trials_alone_and_costs_are_measured_alone() {
 
 #[test]
 fn a_dry_run_says_how_many_train_together() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space(RANKS)).unwrap();
     let output = peft_tune(
         folder.path(),

@@ -149,7 +149,7 @@ fn loss(recipe: &Recipe) -> f64 {
 
 /// Runs a study on so many places; returns what they did, and the stored trials.
 async fn run(text: &str, capacity: usize, dice: u64, lost: Option<(TrialNumber, usize)>) -> (Log, Vec<Trial>) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(text);
     let open = store.begin_study(&record(&study)).await.unwrap();

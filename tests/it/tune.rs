@@ -107,7 +107,7 @@ fn watched(seen: &Seen) -> impl FnMut(&TrialRequest) -> TrialState + 'static {
 
 #[tokio::test]
 async fn nothing_is_measured_or_trained_twice() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
     let open = store.begin_study(&record(&study)).await.unwrap();
@@ -132,7 +132,7 @@ async fn nothing_is_measured_or_trained_twice() {
 
 #[tokio::test]
 async fn what_other_kernels_cost_is_measured_again() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let mut study = study(
         &SPACE
@@ -199,13 +199,13 @@ async fn what_other_kernels_cost_is_measured_again() {
 #[tokio::test]
 async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
     let whole = {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let study = study(&SPACE.replace("grid", "tpe"));
         let open = store.begin_study(&record(&study)).await.unwrap();
         run(&study, &store, &open, &Interrupt::default(), measure).await.1
     };
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let mut history = Vec::new();
     for trials in [1, 2, 5, 12] {
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
@@ -221,7 +221,7 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
 
 #[tokio::test]
 async fn an_interrupted_confirmation_goes_on_where_it_was() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(&SPACE.replace("confirm: none", "confirm: {repeats: 2, trainings: 4, longer: 0}"));
     let open = store.begin_study(&record(&study)).await.unwrap();
@@ -254,7 +254,7 @@ async fn an_interrupted_confirmation_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn an_interrupt_finishes_the_trial_under_way() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
     let open = store.begin_study(&record(&study)).await.unwrap();
@@ -275,7 +275,7 @@ async fn an_interrupt_finishes_the_trial_under_way() {
 
 #[tokio::test]
 async fn what_ran_out_of_memory_fails_again_without_running() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
     let open = store.begin_study(&record(&study)).await.unwrap();

@@ -37,9 +37,14 @@ impl Bench {
         Self::of(SPACE)
     }
 
+    /// The same with trials that train at once: a profile phase of long trials would have to be waited for.
+    pub(super) fn of_trainings() -> Self {
+        Self::of(&(SPACE.replace("profile_steps: 1, ", "") + "objectives: [loss]\n"))
+    }
+
     /// A study on the quickstart's model and data.
     pub(super) fn of(space: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::folders::for_database();
         let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
         let head = format!(
             "study: faults\nmodel: {assets}/base\ndata: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}\n",

@@ -214,7 +214,7 @@ fn rows_of(text: &str, columns: usize) -> Vec<String> {
 #[test]
 fn ctrl_c_leaves_no_line_of_progress_behind() {
     for columns in [40, 80] {
-        let bench = Bench::new();
+        let bench = Bench::of_trainings();
         let (controller, end) = terminal(columns);
         let mut controller = File::from(controller);
         let mut child = started(&mut bench.search("60", &["--trials", "3"]), end);
@@ -292,7 +292,7 @@ pub(super) fn wait_for_words(stderr: &mut impl Read, part: &str) -> (String, Dur
 
 #[test]
 fn ctrl_c_is_answered_at_once_while_a_trial_trains() {
-    let bench = Bench::new();
+    let bench = Bench::of_trainings();
     let mut search = Bench::start(bench.search("60", &["--trials", "3"]));
     bench.wait_for(RUNNING);
     let mut stderr = search.stderr.take().unwrap();

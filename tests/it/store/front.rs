@@ -111,7 +111,7 @@ impl Case {
 
 #[test]
 fn the_view_is_the_front_by_definition() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

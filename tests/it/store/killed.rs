@@ -85,7 +85,7 @@ fn run_and_kill(path: &Path, after: Duration) -> Vec<u64> {
 
 #[test]
 fn no_stored_trial_is_lost_or_repeated_when_the_search_is_killed() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let path = folder.path().join("a.db");
     let mut stored = BTreeSet::new();
     for round in 0..6u64 {

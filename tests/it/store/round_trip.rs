@@ -109,7 +109,7 @@ fn params() -> impl Strategy<Value = Params> {
 
 #[test]
 fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -144,7 +144,7 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
 
 #[tokio::test]
 async fn numbers_that_are_not_finite_never_reach_the_database() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
     let number = TrialNumber(0);
@@ -195,7 +195,7 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
 
 #[tokio::test]
 async fn every_step_is_kept_whatever_their_number() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
     store
@@ -222,7 +222,7 @@ async fn every_step_is_kept_whatever_their_number() {
 
 #[tokio::test]
 async fn a_study_is_listed_with_all_that_was_recorded() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let path = folder.path().join("a.db");
     let store = Store::open(&path).await.unwrap();
     let mut record = study_record("first");
@@ -274,7 +274,7 @@ async fn a_study_is_listed_with_all_that_was_recorded() {
 
 #[tokio::test]
 async fn the_recipe_s_columns_are_those_of_the_recipe() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
     let mut full = recipe();
@@ -300,7 +300,7 @@ async fn the_recipe_s_columns_are_those_of_the_recipe() {
 
 #[tokio::test]
 async fn requests_wait_until_they_are_settled() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let study = store.begin_study(&study_record("asked")).await.unwrap();
     let wanted = Params::from([("rank".to_owned(), 8i64.into()), ("name".to_owned(), "é\"".into())]);
