@@ -204,8 +204,11 @@ sanitize() {
     "$tool" --target-processes all --tool "$kind" --print-limit 5 --error-exitcode 3 \
       "$PEFT_TUNE" gpu-check --device "$device" --parts parity > "$log" 2>&1 &
     pid=$!
-    while kill -0 "$pid" 2>/dev/null && ! grep -q 'gradients of step' "$log"; do sleep 1; done
-    pkill -TERM -P "$pid" 2>/dev/null && sleep 5
+    while kill -0 "$pid" 2>/dev/null && ! grep -q 'gradients of step' "$log"; do sleep 0.5; done
+    # The tool has five seconds to say what it found.
+    if pkill -TERM -P "$pid" 2>/dev/null; then
+      for _ in {1..10}; do kill -0 "$pid" 2>/dev/null && sleep 0.5; done
+    fi
     kill "$pid" 2>/dev/null
     wait "$pid" 2>/dev/null
     printf '%s: %s ops checked, %s faults\n' "$kind" "$(grep -cE '^ok|^FAIL' "$log")" "$(faults "$log")"

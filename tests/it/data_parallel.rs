@@ -203,13 +203,18 @@ fn a_step_at_the_end_of_an_epoch_that_has_no_rows_for_some_ranks_is_that_of_one_
     }
 }
 
-/// An evaluator whose processes all have `name` in their environment.
-fn evaluator(name: &str) -> WorkerPool {
-    let prefix = ["env", &format!("PEFT_TUNE_TEST={name}"), "PEFT_TUNE_RANK_PATIENCE_S=15"].map(str::to_owned);
+/// An evaluator whose processes all have `name` in their environment, and whose ranks wait so long for each other.
+fn evaluator_with(name: &str, patience: Duration) -> WorkerPool {
+    let patience = format!("PEFT_TUNE_RANK_PATIENCE_S={}", patience.as_secs());
+    let prefix = ["env", &format!("PEFT_TUNE_TEST={name}"), &patience].map(str::to_owned);
     let launcher = Launcher::with_prefix(prefix.to_vec(), env!("CARGO_BIN_EXE_peft-tune").into());
     let mut settings = PoolSettings::new(launcher, vec![Placement::whole_machine(Some(2))]);
     settings.silent_after = Duration::from_secs(600);
     WorkerPool::new(settings)
+}
+
+fn evaluator(name: &str) -> WorkerPool {
+    evaluator_with(name, Duration::from_secs(15))
 }
 
 fn plan(measured: u64, trained: u64) -> TrialPlan {
@@ -427,7 +432,8 @@ fn answers_are_those_of_one_device_however_many_share_them_out() {
 
 /// Runs a long trial on two ranks, does something to rank 1 in its midst, and returns the reason of its end.
 fn disturbed(name: &str, recipe: Recipe, disturb: fn(i32)) -> FailReason {
-    let mut evaluator = evaluator(name);
+    // One that hangs is waited for.
+    let mut evaluator = evaluator_with(name, Duration::from_secs(5));
     let mut done = false;
     let state = run(&mut evaluator, 0, (recipe.clone(), plan(0, 100_000)), |_, event| {
         if let (TrialEvent::Step { step, .. }, false) = (event, done)
@@ -471,7 +477,7 @@ fn a_rank_that_hangs_ends_the_others_and_is_named() {
         let FailReason::Crashed { message, .. } = reason else {
             panic!("{reason:?}")
         };
-        assert!(message.contains("rank 1 of 2 has not arrived within 15 s"), "{message}");
+        assert!(message.contains("rank 1 of 2 has not arrived within 5 s"), "{message}");
     }
 }
 
