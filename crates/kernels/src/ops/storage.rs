@@ -31,10 +31,10 @@ impl<'a, T: WithDType> Elements<'a, T> {
     pub(super) fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
         let (storage, layout) = tensor.storage_and_layout();
         let ((rows, columns), start) = (layout.shape().dims2()?, layout.start_offset());
-        let stride = match (contiguous(layout), layout.stride()) {
-            (Ok(_), _) => columns,
-            (Err(_), [stride, 1]) if *stride >= columns => *stride,
-            (Err(error), _) => return Err(error),
+        let stride = match layout.stride() {
+            _ if layout.is_contiguous() => columns,
+            [stride, 1] if *stride >= columns => *stride,
+            _ => return Err(not_contiguous()),
         };
         let end = if rows * columns == 0 {
             start
@@ -124,8 +124,13 @@ pub(super) fn in_place<O: InPlace>(tensor: &Tensor, op: &O) -> Result<()> {
 fn contiguous(layout: &Layout) -> Result<Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(start..end),
-        None => Err(Error::RequiresContiguous { op: "fused op" }.bt()),
+        None => Err(not_contiguous()),
     }
+}
+
+/// An error that holds the stack, which takes as long as a small op: only for what does fail.
+fn not_contiguous() -> Error {
+    Error::RequiresContiguous { op: "fused op" }.bt()
 }
 
 /// The values of a small tensor (a weight vector, statistics) in F32.
