@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Output;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
@@ -82,16 +83,37 @@ fn curves(folder: &Path) -> Vec<Value> {
     [rows(folder, steps), rows(folder, evaluations)].concat()
 }
 
+/// What trials of [`RANKS`] come to one at a time.
+struct Alone {
+    curves: Vec<Value>,
+    losses: Vec<(u64, f64)>,
+    accuracies: Vec<(u64, f64)>,
+    peaks: Vec<(u64, f64)>,
+    beside: Vec<(u64, f64)>,
+}
+
+/// One search for all tests that compare with it.
+static ALONE: LazyLock<Alone> = LazyLock::new(|| {
+    let folder = searched(RANKS, &[], None);
+    let folder = folder.path();
+    Alone {
+        curves: curves(folder),
+        losses: metric(folder, "loss"),
+        accuracies: metric(folder, "token_accuracy"),
+        peaks: metric(folder, "peak_memory"),
+        beside: metric(folder, "trainings_beside"),
+    }
+});
+
 #[test]
 fn losses_are_those_of_trials_alone_and_costs_are_measured_alone() {
-    let alone = searched(RANKS, &[], None);
     let together = searched(RANKS, &["--together", "3"], None);
-    let (alone, together) = (alone.path(), together.path());
-    assert_eq!(curves(alone), curves(together));
-    assert_eq!(metric(alone, "loss"), metric(together, "loss"));
-    assert_eq!(metric(alone, "token_accuracy"), metric(together, "token_accuracy"));
+    let (alone, together) = (&*ALONE, together.path());
+    assert_eq!(alone.curves, curves(together));
+    assert_eq!(alone.losses, metric(together, "loss"));
+    assert_eq!(alone.accuracies, metric(together, "token_accuracy"));
     // Three at a time: whoever ends leaves room for the fourth.
-    assert!(metric(alone, "trainings_beside").is_empty());
+    assert!(alone.beside.is_empty());
     let beside = metric(together, "trainings_beside");
     assert_eq!(
         beside.iter().map(|(_, count)| *count).fold(0.0, f64::max),
@@ -99,9 +121,9 @@ fn losses_are_those_of_trials_alone_and_costs_are_measured_alone() {
         "{beside:?}"
     );
     // What others hold meanwhile is none of a trial's memory.
-    let (one, all) = (metric(alone, "peak_memory"), metric(together, "peak_memory"));
-    assert_eq!(one.len(), all.len());
-    for ((trial, one), (_, all)) in one.iter().zip(&all) {
+    let all = metric(together, "peak_memory");
+    assert_eq!(alone.peaks.len(), all.len());
+    for ((trial, one), (_, all)) in alone.peaks.iter().zip(&all) {
         assert!((all / one - 1.0).abs() < 0.1, "trial {trial}: {one} {all}");
     }
 }
@@ -149,7 +171,7 @@ fn a_pruner_stops_one_and_the_others_go_on() {
         ));
         space.replace(
             "training_steps: 6, evaluation: {rows: 8, times: 2}",
-            "training_steps: 60, evaluation: {rows: 8, times: 12}",
+            "training_steps: 24, evaluation: {rows: 8, times: 6}",
         )
     };
     let median = "{kind: median, least_trials: 2, warm_up: 0}";
@@ -182,10 +204,9 @@ fn a_pruner_stops_one_and_the_others_go_on() {
 
 #[test]
 fn what_takes_all_of_them_along_gives_each_back_to_run_alone() {
-    let alone = searched(RANKS, &[], None);
     let fault = "crash:evaluate,trial=1,attempts=1";
     let folder = searched(RANKS, &["--together", "4"], Some(fault));
-    assert_eq!(metric(alone.path(), "loss"), metric(folder.path(), "loss"));
+    assert_eq!(ALONE.losses, metric(folder.path(), "loss"));
     let lost = rows(
         folder.path(),
         "select distinct trial from trial_lost_attempt order by trial",
@@ -202,12 +223,8 @@ fn what_takes_all_of_them_along_gives_each_back_to_run_alone() {
 
 #[test]
 fn one_that_diverges_leaves_the_others_as_they_were() {
-    let alone = searched(RANKS, &[], None);
     let folder = searched(RANKS, &["--together", "4"], Some("nan:train,trial=2"));
-    let expected: Vec<_> = metric(alone.path(), "loss")
-        .into_iter()
-        .filter(|(trial, _)| *trial != 2)
-        .collect();
+    let expected: Vec<_> = ALONE.losses.iter().filter(|(trial, _)| *trial != 2).copied().collect();
     assert_eq!(metric(folder.path(), "loss"), expected);
     let failed = rows(folder.path(), "select trial from trial_summary where state = 'failed'");
     assert_eq!(failed.len(), 1, "{failed:?}");
@@ -215,18 +232,14 @@ fn one_that_diverges_leaves_the_others_as_they_were() {
 
 #[test]
 fn a_group_takes_no_more_than_memory_is_predicted_to_hold() {
-    let alone = searched(RANKS, &[], None);
-    let highest = metric(alone.path(), "peak_memory")
-        .into_iter()
-        .map(|(_, bytes)| bytes)
-        .fold(0.0, f64::max);
+    let highest = ALONE.peaks.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max);
     // A trial alone has room there whatever its threads come to keep, two have not.
     let limited = space(RANKS).replace(
         "trial: {",
         &format!("trial: {{memory_limit: {}KiB, ", (highest * 1.15 / 1024.0) as u64),
     );
     let folder = run(&limited, &["--together", "4"], None);
-    assert_eq!(metric(folder.path(), "loss"), metric(alone.path(), "loss"));
+    assert_eq!(metric(folder.path(), "loss"), ALONE.losses);
     assert_eq!(metric(folder.path(), "trainings_beside"), []);
 }
 
