@@ -93,7 +93,7 @@ async fn a_database_that_is_locked_for_a_moment_is_waited_for_and_one_that_stays
         .await
         .unwrap();
     let held = other.begin_with("begin immediate").await.unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     held.rollback().await.unwrap();
     let before = bench.sound(&Finished::new());
     bench.wait_for(&format!(

@@ -9,7 +9,7 @@ mod suite;
 
 #[test]
 fn searches_and_workers_that_are_killed_lose_and_repeat_nothing() {
-    println!("{}", suite::kill(20, 20));
+    println!("{}", suite::kill(crate::cases_of(20, 10) as u64, 20));
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn a_device_that_is_not_there_costs_no_trial() {
         );
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!bench.path("study.db").exists());
-        Bench::succeed(bench.command(&["search", "space.yaml"]));
+        Bench::succeed(bench.search("0", &[]));
         assert_eq!(
             bench.count("select count(*) as n from trial where state = 'complete'"),
             5
@@ -94,8 +94,9 @@ fn a_model_that_no_training_can_begin_with_costs_no_trial() {
     refused(&bench, &["--accept-changed-inputs"], 1, "no trial was run");
     assert_eq!(trials(&bench), 0);
     std::fs::write(&config, right).unwrap();
-    Bench::succeed(bench.command(&["search", "space.yaml", "--accept-changed-inputs"]));
-    assert_eq!(bench.sound(&Finished::new()).len(), 5);
+    let arguments = ["search", "space.yaml", "--accept-changed-inputs", "--trials", "2"];
+    Bench::succeed(bench.command(&arguments));
+    assert_eq!(bench.sound(&Finished::new()).len(), 2);
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn modules_that_the_model_does_not_have_cost_no_trial_unless_they_are_a_choice()
         "precision: fp32",
         "precision: fp32, target_modules: [[nowhere], attention]",
     ));
-    Bench::succeed(bench.command(&["search", "space.yaml", "--trials", "12"]));
+    Bench::succeed(bench.command(&["search", "space.yaml", "--trials", "6"]));
     assert!(bench.count("select count(*) as n from trial where state = 'complete'") > 0);
 }
 

@@ -149,7 +149,8 @@ fn a_machine_without_threads_is_told_and_one_with_few_is_enough() {
 #[test]
 fn address_space_that_is_too_small_is_told_and_never_a_crash() {
     let bench = Bench::new();
-    for kib in [100_000, 200_000, 400_000, 600_000, 1_000_000] {
+    let sizes = [100_000, 200_000, 400_000, 600_000, 1_000_000];
+    for kib in sizes.into_iter().step_by(crate::cases_of(1, 2)) {
         for arguments in ["search space.yaml --as s", "plan space.yaml", "doctor", "studies"] {
             let program = bench.command(&[]).get_program().to_owned();
             let line = format!("ulimit -v {kib}; exec '{}' {arguments}", program.display());

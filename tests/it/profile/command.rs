@@ -65,7 +65,7 @@ fn a_profile_is_shown_traced_and_stored() {
         "profile",
         "recipe.yaml",
         "--budget",
-        "2s",
+        "1s",
         "--trace",
         "trace.json",
         "--tensorboard",
@@ -131,12 +131,12 @@ fn a_profile_is_compared_with_an_earlier_one_and_its_findings_are_run() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     recipe(directory, "gradient_checkpointing: full\n");
-    shown(&["profile", "recipe.yaml", "--budget", "1s"], directory);
+    shown(&["profile", "recipe.yaml", "--budget", "500ms"], directory);
     let arguments = [
         "profile",
         "recipe.yaml",
         "--budget",
-        "1s",
+        "500ms",
         "--verify",
         "--against",
         "1",

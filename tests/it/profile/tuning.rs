@@ -16,7 +16,7 @@ fn a_tuned_recipe_is_the_old_one_with_the_changes_that_were_kept() {
         "tune-step",
         "recipe.yaml",
         "--budget",
-        "1s",
+        "500ms",
         "--json",
         "--output",
         "tuned.yaml",
