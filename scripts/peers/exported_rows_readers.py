@@ -1,0 +1,163 @@
+"""Runs in the interpreter of a training tool: has the tool read its exported file, and writes down the rows that it trains on.
+
+    exported_rows_readers.py TOOL FOLDER [FOLDER ...]
+
+Each folder holds what `peft-tune export` wrote for TOOL. Beside it FOLDER.json gets the rows of training and evaluation as the
+tool's own data loaders hand them out ([ids, labels], without padding), or the tool's refusal. All that the tool does before the
+first step is its own; only `train` is taken away. For unsloth, which asks for a GPU, a stand-in loads the model.
+"""
+
+import json
+import os
+import pathlib
+import runpy
+import sys
+import traceback
+import types
+
+os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", DO_NOT_TRACK="1", AXOLOTL_DO_NOT_TRACK="1", TOKENIZERS_PARALLELISM="false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+class Ready(BaseException):
+    """The trainer as it stands before its first step."""
+
+
+def stop_before_training():
+    import transformers
+
+    def train(self, *_, **__):
+        raise Ready(self)
+
+    transformers.Trainer.train = train
+
+
+def trl(folder):
+    from trl.scripts import sft
+
+    arguments = sft.make_parser().parse_args_and_config(["--config", str(folder / "trl_sft.yaml")], fail_with_unknown_args=True)
+    sft.main(*arguments)
+
+
+def llamafactory(folder):
+    import yaml
+    from llamafactory.train.tuner import run_exp
+
+    run_exp(yaml.safe_load((folder / "llamafactory.yaml").read_text()))
+
+
+def axolotl(folder):
+    from axolotl.cli.config import load_cfg
+    from axolotl.common.datasets import load_datasets
+    from axolotl.train import setup_model_and_trainer
+
+    # Its kernels need a GPU, and it turns them on by itself.
+    config = load_cfg(str(folder / "axolotl.yaml"), lora_mlp_kernel=False, lora_qkv_kernel=False, lora_o_kernel=False)
+    raise Ready(setup_model_and_trainer(config, load_datasets(cfg=config))[0])
+
+
+def unsloth(folder):
+    stand_in_for_unsloth()
+    runpy.run_path(str(folder / "unsloth_train.py"), run_name="__main__")
+
+
+def stand_in_for_unsloth():
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    class FastLanguageModel:
+        @staticmethod
+        def from_pretrained(model_name, dtype=torch.float32, **_):
+            base = model_name
+            adapter = pathlib.Path(model_name) / "adapter_config.json"
+            if adapter.is_file():
+                base = json.loads(adapter.read_text())["base_model_name_or_path"]
+            model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+            if adapter.is_file():
+                model = PeftModel.from_pretrained(model, model_name, is_trainable=True)
+            return model, AutoTokenizer.from_pretrained(base)
+
+        @staticmethod
+        def get_peft_model(model, use_gradient_checkpointing=None, random_state=None, **words):
+            return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **words))
+
+    def train_on_responses_only(trainer, instruction_part, response_part):
+        """Learns what stands between the mark of an answer and the next mark of a question, found by their tokens."""
+        tokenizer = trainer.processing_class
+        opening, question = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (response_part, instruction_part))
+
+        def mask(row):
+            ids, learnt = row["input_ids"], False
+            labels = [-100] * len(ids)
+            for at in range(len(ids)):
+                if ids[at:at + len(question)] == question:
+                    learnt = False
+                if learnt:
+                    labels[at] = ids[at]
+                if ids[:at + 1][-len(opening):] == opening:
+                    learnt = True
+            return {"labels": labels}
+
+        trainer.train_dataset = trainer.train_dataset.map(mask)
+        trainer.eval_dataset = trainer.eval_dataset and trainer.eval_dataset.map(mask)
+        return trainer
+
+    module, templates = types.ModuleType("unsloth"), types.ModuleType("unsloth.chat_templates")
+    module.FastLanguageModel, templates.train_on_responses_only = FastLanguageModel, train_on_responses_only
+    sys.modules.update({"unsloth": module, "unsloth.chat_templates": templates})
+
+
+READERS = {reader.__name__: reader for reader in (trl, llamafactory, axolotl, unsloth)}
+
+
+def rows_of(loader):
+    rows = []
+    for batch in loader:
+        mask = batch.get("attention_mask")
+        for at, (ids, labels) in enumerate(zip(batch["input_ids"].tolist(), batch["labels"].tolist())):
+            # Where rows are padded, the mask says to what length.
+            length = len(ids) if mask is None else int((mask[at] != 0).sum())
+            rows.append([ids[:length], labels[:length]])
+    return rows
+
+
+def read(tool, folder):
+    try:
+        os.chdir(folder)
+        READERS[tool](folder)
+        return {"refused": "the tool ended before it trained"}
+    except Ready as ready:
+        trainer = ready.args[0]
+    except BaseException as error:
+        traceback.print_exc()
+        return {"refused": f"{type(error).__name__}: {error}"}
+    try:
+        held_out = trainer.eval_dataset is not None and str(trainer.args.eval_strategy).split(".")[-1].lower() != "no"
+        return {
+            "training": rows_of(trainer.get_train_dataloader()),
+            "held_out": rows_of(trainer.get_eval_dataloader()) if held_out else None,
+        }
+    except BaseException as error:
+        traceback.print_exc()
+        return {"refused": f"{type(error).__name__}: {error}"}
+
+
+def main():
+    tool, folders = sys.argv[1], [pathlib.Path(folder).resolve() for folder in sys.argv[2:]]
+    # Imports take longest. What one file changes in the tool must not reach the next: each is read by a child.
+    stop_before_training()
+    __import__({"unsloth": "trl"}.get(tool, tool))
+    for folder in folders:
+        child = os.fork()
+        if child == 0:
+            log = os.open(f"{folder}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            pathlib.Path(f"{folder}.json").write_text(json.dumps(read(tool, folder)), encoding="utf-8")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()
