@@ -64,7 +64,8 @@ def study_of(form, folder, length, python):
 def run(program, *words, folder):
     ran = subprocess.run([program, *map(str, words)], cwd=folder, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        raise RuntimeError((ran.stderr.strip().splitlines() or ["?"])[0])
+        lines = ran.stderr.strip().splitlines() or ["?"]
+        raise RuntimeError(next((line for line in lines if line.startswith("error")), lines[-1]))
     return ran
 
 
@@ -157,7 +158,8 @@ def first_difference(ours, theirs, texts):
 def verdict(form, warnings, ours, theirs, texts):
     """One row of the table: what came of training and held-out rows, and whether the export told it."""
     told = [warning for warning in warnings if re.match(r"`(data|batch\.sequence_length)", warning)]
-    of_training = [warning for warning in told if not warning.startswith("`data.held_out`")]
+    # A fraction takes its held-out rows from those that are trained on.
+    of_training = told if FORMS[form].held_out else [warning for warning in told if not warning.startswith("`data.held_out`")]
     line = {"form": form, "training": "", "held_out": "", "warnings": told}
     if "refused" in theirs:
         return {**line, "training": f"refused: {theirs['refused']}", "is_same": False, "is_told": bool(of_training)}

@@ -14,7 +14,7 @@ COLOURS = "red blue green yellow black white brown grey pink orange violet gold 
 #: Writes tools, calls and reasoning, which the quickstart's own template does not.
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system
-Tools: {{ tools | tojson }}<|im_end|>
+Tools:{% for tool in tools %} {{ tool.function.name }}{% endfor %}<|im_end|>
 {% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>
@@ -161,6 +161,7 @@ FORMS = {
     "alpaca-system": Form(lambda at: alpaca(at, system=SYSTEM)),
     "alpaca-columns": Form(renamed(alpaca, instruction="question", output="answer"), columns(instruction="question", output="answer")),
     "text": Form(lambda at: {"text": " ".join(pair(at))}),
+    "text-all": Form(lambda at: {"text": " ".join(pair(at))}, ALL),
     "tokenized": Form(token_ids),
     "tokenized-all": Form(lambda at: {"input_ids": token_ids(at)["input_ids"]}),
 }
