@@ -1,0 +1,116 @@
+"""Runs in the interpreter of a training tool: trains as its exported file says, from a saved adapter, and writes down each step.
+
+    ten_steps_readers.py TOOL FOLDER ADAPTER
+
+FOLDER holds what `peft-tune export` wrote; TOOL is one of exported_rows_readers.py, or `loop` for a plain loop over PEFT's model.
+Only two things are done to a tool: the weights of ADAPTER go into its model before the first step, since a study names no adapter to
+start from, and axolotl, which has no key for an order of rows in its exported file, is told `curriculum_sampling`. FOLDER.json gets
+the loss of each step in full precision, and its learning rate.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import traceback
+
+import exported_rows_readers as readers
+
+
+class Trained(BaseException):
+    """The steps of a training, which ends here."""
+
+
+def record_training(adapter):
+    import transformers
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    train, training_step = transformers.Trainer.train, transformers.Trainer.training_step
+    losses, steps = [], []
+
+    class Recorder(transformers.TrainerCallback):
+        def on_pre_optimizer_step(self, *_, optimizer=None, **__):
+            # A micro-batch gives its share of the step's mean.
+            steps.append({"loss": sum(losses), "learning_rate": optimizer.param_groups[0]["lr"]})
+            losses.clear()
+
+    def recorded_step(self, *words, **named):
+        loss = training_step(self, *words, **named)
+        losses.append(loss.item())
+        return loss
+
+    def from_adapter(self, *words, **named):
+        missed = set_peft_model_state_dict(self.model, load_file(adapter / "adapter_model.safetensors"))
+        assert not missed.unexpected_keys, missed.unexpected_keys
+        self.add_callback(Recorder())
+        train(self, *words, **named)
+        raise Trained(steps)
+
+    transformers.Trainer.train, transformers.Trainer.training_step = from_adapter, recorded_step
+
+
+def loop(folder, adapter):
+    """The settings of TRL's file, the rows of the engine, and nothing between them and PyTorch."""
+    import torch
+    import yaml
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, get_scheduler
+
+    words = yaml.safe_load((folder / "trl_sft.yaml").read_text())
+    rows = json.loads((folder / "rows.json").read_text())
+    model = AutoModelForCausalLM.from_pretrained(words["model_name_or_path"], dtype=torch.float32)
+    model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(
+        weights, lr=words["learning_rate"], betas=(words["adam_beta1"], words["adam_beta2"]), eps=float(words["adam_epsilon"]),
+        weight_decay=words["weight_decay"],
+    )
+    schedule = get_scheduler(words["lr_scheduler_type"], optimizer, int(words["warmup_steps"]), words["max_steps"])
+    batch = words["per_device_train_batch_size"] * words["gradient_accumulation_steps"]
+    epoch = [rows[at:at + batch] for at in range(0, len(rows), batch)]
+    steps = []
+    for step in range(words["max_steps"]):
+        documents = epoch[step % len(epoch)]
+        targets = sum(label != -100 for _, labels in documents for label in labels[1:])
+        total = 0.0
+        for ids, labels in documents:
+            logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+            loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels[1:]), reduction="sum") / targets
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(weights, words["max_grad_norm"])
+        steps.append({"loss": total, "learning_rate": optimizer.param_groups[0]["lr"]})
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    raise Trained(steps)
+
+
+def axolotl(folder):
+    from axolotl.cli.config import load_cfg
+    from axolotl.common.datasets import load_datasets
+    from axolotl.train import setup_model_and_trainer
+
+    off = {"lora_mlp_kernel": False, "lora_qkv_kernel": False, "lora_o_kernel": False}
+    config = load_cfg(str(folder / "axolotl.yaml"), curriculum_sampling=True, **off)
+    setup_model_and_trainer(config, load_datasets(cfg=config))[0].train()
+
+
+def main():
+    tool, folder, adapter = sys.argv[1], *(pathlib.Path(path).resolve() for path in sys.argv[2:])
+    os.chdir(folder)
+    try:
+        if tool == "loop":
+            loop(folder, adapter)
+        record_training(adapter)
+        (axolotl if tool == "axolotl" else readers.READERS[tool])(folder)
+    except Trained as trained:
+        pathlib.Path(f"{folder}.json").write_text(json.dumps(trained.args[0]), encoding="utf-8")
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
