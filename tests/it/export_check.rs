@@ -27,7 +27,16 @@ impl Check {
     fn export(&self, arguments: &[&str], environment: &[(&str, &Path)]) -> Output {
         let mut command = program();
         command
-            .args(["export", "--trial", "1", "--force", "--no-data", "--output", "out", "--check"])
+            .args([
+                "export",
+                "--trial",
+                "1",
+                "--force",
+                "--no-data",
+                "--output",
+                "out",
+                "--check",
+            ])
             .args(arguments)
             .current_dir(self.root())
             .env_remove("PEFT_TUNE_DB");

@@ -26,8 +26,8 @@ impl Study {
         std::fs::write(folder.path().join("aside.jsonl"), lines(&rows[..2])).unwrap();
         let space = format!(
             "study: own\nmodel: {}\ndata: {{train: rows.jsonl, {data}}}\nobjectives: [loss]\n\
-             space: {{rank: 2, learning_rate: 1e-3, micro_batch: 2, global_batch: 2, packing: false}}\n\
-             trial: {{sequence_length: 24, training_tokens: 100, evaluation: {{rows: 2}}}}\nconfirm: none\nbudget: {{trials: 1}}\n",
+             space: {{rank: 2, learning_rate: [1e-3, 2e-3], micro_batch: 2, global_batch: 2, packing: false}}\n\
+             trial: {{sequence_length: 64, training_tokens: 100, evaluation: {{rows: 2}}}}\nconfirm: none\nbudget: {{trials: 1}}\n",
             base.display()
         );
         std::fs::write(folder.path().join("space.yaml"), space).unwrap();
@@ -42,7 +42,10 @@ impl Study {
 
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = crate::program();
-        command.current_dir(self.root()).args(arguments).env_remove("PEFT_TUNE_DB");
+        command
+            .current_dir(self.root())
+            .args(arguments)
+            .env_remove("PEFT_TUNE_DB");
         command.output().unwrap()
     }
 
@@ -64,12 +67,12 @@ impl Study {
         std::fs::read_to_string(self.root().join(file)).unwrap()
     }
 
-    /// What the engine trains on, as `rows` shows it.
-    fn trained(&self, set: &[&str]) -> Vec<Row> {
-        let output = self.run(&[&["rows", "space.yaml", "--count", "100", "--json"], set].concat());
+    /// What the engine trains on or scores, as `rows` shows it: of `training`, of `held-out`, or of both where nothing tells them apart.
+    fn trained(&self, set: &str) -> Vec<Row> {
+        let output = self.run(&["rows", "space.yaml", "--count", "100", "--json"]);
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
         let rows = shown["rows"].as_array().unwrap().iter();
-        let used = rows.filter(|row| row["left_out"].is_null());
+        let used = rows.filter(|row| row["left_out"].is_null() && (row["set"].is_null() || row["set"] == set));
         used.map(|row| {
             let kept = row["kept"].as_u64().unwrap() as usize;
             let tokens = &row["tokens"].as_array().unwrap()[..kept];
@@ -81,7 +84,14 @@ impl Study {
     }
 
     fn jsonl(&self, file: &str) -> Vec<Row> {
-        let list = |row: &Value, key: &str| row[key].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+        let list = |row: &Value, key: &str| {
+            row[key]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_i64().unwrap())
+                .collect()
+        };
         let text = self.text(file);
         text.lines()
             .map(|line| {
@@ -97,9 +107,14 @@ impl Study {
     fn saved(&self, folder: &str, split: &str) -> Vec<Row> {
         let folder = self.root().join(folder);
         let json = |path: PathBuf| -> Value { serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap() };
-        assert_eq!(json(folder.join("dataset_dict.json")), json!({"splits": ["train", "validation"]}));
+        assert_eq!(
+            json(folder.join("dataset_dict.json")),
+            json!({"splits": ["train", "validation"]})
+        );
         let state = json(folder.join(split).join("state.json"));
-        let file = folder.join(split).join(state["_data_files"][0]["filename"].as_str().unwrap());
+        let file = folder
+            .join(split)
+            .join(state["_data_files"][0]["filename"].as_str().unwrap());
         let reader = StreamReader::try_new(std::fs::File::open(file).unwrap(), None).unwrap();
         let mut rows = Vec::new();
         for batch in reader {
@@ -107,7 +122,13 @@ impl Study {
             let column = |name: &str| batch.column_by_name(name).unwrap().as_list::<i32>().clone();
             let (ids, labels) = (column("input_ids"), column("labels"));
             for index in 0..batch.num_rows() {
-                let ids = ids.value(index).as_primitive::<Int32Type>().values().iter().map(|id| i64::from(*id)).collect();
+                let ids = ids
+                    .value(index)
+                    .as_primitive::<Int32Type>()
+                    .values()
+                    .iter()
+                    .map(|id| i64::from(*id))
+                    .collect();
                 let labels = labels.value(index).as_primitive::<Int64Type>().values().to_vec();
                 rows.push((ids, labels));
             }
@@ -144,10 +165,13 @@ fn plain(count: usize) -> Vec<Value> {
 #[test]
 fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
     let study = Study::searched(&sharegpt(8), "held_out: aside.jsonl");
-    let (train, held_out) = (study.trained(&[]), study.trained(&["--held-out"]));
+    let (train, held_out) = (study.trained("training"), study.trained("held-out"));
     for format in ["trl", "axolotl", "unsloth"] {
         let said = study.export(format, &[]);
-        assert!(said.contains("ShareGPT rows") && said.contains("8 to train on, 2 held out"), "{said}");
+        assert!(
+            said.contains("ShareGPT rows") && said.contains("8 to train on, 2 held out"),
+            "{said}"
+        );
         assert!(!said.contains("warning: `data.format`"), "{said}");
         assert_same(&study.jsonl(&format!("{format}/train.jsonl")), &train, format);
         assert_same(&study.jsonl(&format!("{format}/held_out.jsonl")), &held_out, format);
@@ -157,9 +181,17 @@ fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
         assert!(text.contains("/train.jsonl") && !text.contains("rows.jsonl"), "{text}");
     }
     study.export("llamafactory", &[]);
-    assert!(study.text("llamafactory/llamafactory.yaml").contains("tokenized_path: "));
+    assert!(
+        study
+            .text("llamafactory/llamafactory.yaml")
+            .contains("tokenized_path: ")
+    );
     assert_same(&study.saved("llamafactory/tokens", "train"), &train, "LLaMA-Factory");
-    assert_same(&study.saved("llamafactory/tokens", "validation"), &held_out, "LLaMA-Factory");
+    assert_same(
+        &study.saved("llamafactory/tokens", "validation"),
+        &held_out,
+        "LLaMA-Factory",
+    );
 }
 
 #[test]
@@ -174,7 +206,7 @@ fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
     let mut shared = plain(6);
     shared[3] = json!({"prompt": "4 app", "completion": "les"});
     let study = Study::searched(&shared, "held_out: aside.jsonl");
-    let ends = study.trained(&[]);
+    let ends = study.trained("training");
     let said = study.export("trl", &[]);
     assert_same(&study.jsonl("trl/train.jsonl"), &ends, &said);
 }
@@ -184,7 +216,10 @@ fn without_data_the_difference_is_told_and_nothing_is_written() {
     let study = Study::searched(&sharegpt(8), "held_out: aside.jsonl");
     for format in ["trl", "axolotl", "llamafactory", "unsloth"] {
         let said = study.export(format, &["--no-data"]);
-        assert!(said.contains("warning: `data.train`: ") && said.contains("ShareGPT rows"), "{said}");
+        assert!(
+            said.contains("warning: `data.train`: ") && said.contains("ShareGPT rows"),
+            "{said}"
+        );
         let names: Vec<_> = std::fs::read_dir(study.root().join(format)).unwrap().collect();
         assert!(names.iter().all(|entry| {
             let name = entry.as_ref().unwrap().file_name();
@@ -198,11 +233,21 @@ fn a_held_out_part_and_rows_left_out_for_their_length_are_those_of_the_trials() 
     let study = Study::searched(&sharegpt(12), "held_out: 0.25, long_rows: drop");
     study.export("axolotl", &[]);
     let text = study.text("axolotl/axolotl.yaml");
-    assert!(text.contains("test_datasets") && !text.contains("val_set_size"), "{text}");
-    let all: Vec<Row> = ["axolotl/train.jsonl", "axolotl/held_out.jsonl"].map(|file| study.jsonl(file)).concat();
-    assert!(all.iter().all(|(ids, _)| ids.len() <= 24), "{all:?}");
-    let whole = study.trained(&[]);
-    assert!(all.len() < 12 && whole.len() == all.len(), "{} of {}", all.len(), whole.len());
+    assert!(
+        text.contains("test_datasets") && !text.contains("val_set_size"),
+        "{text}"
+    );
+    let all: Vec<Row> = ["axolotl/train.jsonl", "axolotl/held_out.jsonl"]
+        .map(|file| study.jsonl(file))
+        .concat();
+    assert!(all.iter().all(|(ids, _)| ids.len() <= 64), "{all:?}");
+    let whole = study.trained("training");
+    assert!(
+        all.len() < 12 && whole.len() == all.len(),
+        "{} of {}",
+        all.len(),
+        whole.len()
+    );
 }
 
 #[test]
@@ -216,7 +261,10 @@ fn rows_that_moved_and_files_in_the_way_are_refused_with_what_to_do() {
     let output = study.run(&axolotl);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("train.jsonl is there already") && said.contains("--force"), "{said}");
+    assert!(
+        said.contains("train.jsonl is there already") && said.contains("--force"),
+        "{said}"
+    );
     assert_eq!(study.text("trl/train.jsonl"), "{}\n");
     assert!(!study.root().join("trl/axolotl.yaml").exists());
 
@@ -225,5 +273,14 @@ fn rows_that_moved_and_files_in_the_way_are_refused_with_what_to_do() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("rows.jsonl") && said.contains("--no-data"), "{said}");
-    study.succeeds(&["export", "--trial", "0", "--format", "trl", "--output", "again", "--no-data"]);
+    study.succeeds(&[
+        "export",
+        "--trial",
+        "0",
+        "--format",
+        "trl",
+        "--output",
+        "again",
+        "--no-data",
+    ]);
 }

@@ -206,7 +206,15 @@ fn a_study_is_exported_for_other_programs() {
 #[test]
 fn the_front_is_exported_into_a_folder_each() {
     let workspace = Workspace::new().with("peft-tune.db", &["first"]);
-    workspace.shown(&["export", "--format", "axolotl", "--front", "--output", "front"]);
+    workspace.shown(&[
+        "export",
+        "--format",
+        "axolotl",
+        "--front",
+        "--no-data",
+        "--output",
+        "front",
+    ]);
     for number in ["0", "1"] {
         let text = std::fs::read_to_string(workspace.at(&format!("front/trial-{number}/axolotl.yaml"))).unwrap();
         assert!(text.contains("lora_target_modules: [q_proj, v_proj]"), "{text}");
@@ -286,7 +294,14 @@ fn names_that_mean_something_elsewhere_stay_names() {
         "tensorboard",
         "mlflow",
     ] {
-        workspace.shown(&["export", "--format", format, "--output", &format!("out/{format}")]);
+        workspace.shown(&[
+            "export",
+            "--format",
+            format,
+            "--no-data",
+            "--output",
+            &format!("out/{format}"),
+        ]);
     }
     let script = std::fs::read_to_string(workspace.at("out/unsloth/unsloth_train.py")).unwrap();
     let comment = script.lines().find(|line| line.contains("<script>")).unwrap();

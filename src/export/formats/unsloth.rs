@@ -308,7 +308,12 @@ fn to_rows(draft: &mut Draft<'_>) -> Result<String, ExportError> {
             name("output")
         ),
         // Its trainer takes them as they are.
-        DataFormat::Tokenized => return Ok(String::new()),
+        DataFormat::Tokenized => {
+            return Ok("columns = [\"input_ids\", \"attention_mask\", \"labels\"]\n\
+                       train_dataset = train_dataset.select_columns(columns)\n\
+                       eval_dataset = eval_dataset.select_columns(columns)\n"
+                .to_owned());
+        }
     };
     if input.data_format() == DataFormat::Auto {
         draft.warn(

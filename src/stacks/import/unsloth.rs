@@ -69,6 +69,7 @@ fn rows(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let (keys, text) = (reader.keys, reader.text);
     let has = |column: &str| text.contains(&format!("row[\"{column}\"]"));
     let format = match () {
+        () if text.contains("select_columns(") && text.contains("\"input_ids\"") => DataFormat::Tokenized,
         () if has("messages") => DataFormat::Messages,
         () if has("conversations") => DataFormat::Sharegpt,
         () if has("prompt") && has("completion") => DataFormat::PromptCompletion,

@@ -10,7 +10,7 @@ use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
-use super::{data_file, prepare, settings, test_file, tokenizer};
+use super::{data_file, prepare, settings, tokenizer};
 
 const LENGTHS: [usize; 7] = [2, 3, 5, 16, 33, 64, 200];
 

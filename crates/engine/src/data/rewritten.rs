@@ -63,6 +63,7 @@ mod tests {
             targets: vec![true],
             call_texts: vec![None],
             said: Vec::new(),
+            is_plain: false,
         };
         note_rewritten(&chat, text, &mut said);
         said
