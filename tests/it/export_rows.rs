@@ -237,17 +237,14 @@ fn a_held_out_part_and_rows_left_out_for_their_length_are_those_of_the_trials() 
         text.contains("test_datasets") && !text.contains("val_set_size"),
         "{text}"
     );
-    let all: Vec<Row> = ["axolotl/train.jsonl", "axolotl/held_out.jsonl"]
-        .map(|file| study.jsonl(file))
-        .concat();
-    assert!(all.iter().all(|(ids, _)| ids.len() <= 64), "{all:?}");
-    let whole = study.trained("training");
-    assert!(
-        all.len() < 12 && whole.len() == all.len(),
-        "{} of {}",
-        all.len(),
-        whole.len()
+    let (train, held_out) = (
+        study.jsonl("axolotl/train.jsonl"),
+        study.jsonl("axolotl/held_out.jsonl"),
     );
+    assert!(train.iter().chain(&held_out).all(|(ids, _)| ids.len() <= 64));
+    assert!(train.len() + held_out.len() < 12);
+    assert_same(&train, &study.trained("training"), "training rows");
+    assert_same(&held_out, &study.trained("held-out"), "held-out rows");
 }
 
 #[test]

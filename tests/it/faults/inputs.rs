@@ -24,7 +24,7 @@ fn searched(change: impl FnOnce(&Bench)) -> (Option<i32>, String) {
     let bench = with_own_model(SPACE);
     change(&bench);
     let mut search = bench.search("0", &[]);
-    search.env("PEFT_TUNE_ROW_TIMEOUT_S", "2");
+    search.env("PEFT_TUNE_ROW_TIMEOUT_S", "3");
     let mut search = Bench::start(search);
     let began = Instant::now();
     while search.try_wait().unwrap().is_none() {
@@ -113,7 +113,7 @@ fn a_prompt_meets_a_hostile_tokenizer_in_a_process_of_its_own() {
     tokenizer["normalizer"] = json!({"type": "Sequence", "normalizers": vec![doubling; 40]});
     std::fs::write(&path, tokenizer.to_string()).unwrap();
     let mut generate = bench.command(&["generate", "--model", "./base", "--prompt", "e", "--max-tokens", "1"]);
-    let output = generate.env("PEFT_TUNE_ROW_TIMEOUT_S", "2").output().unwrap();
+    let output = generate.env("PEFT_TUNE_ROW_TIMEOUT_S", "3").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
     let said = messages(&output);
     assert!(
