@@ -298,6 +298,16 @@ chat-masks *args:
 data-files *args:
     scripts/peers/data_files.py {{args}}
 
+# The rows that a tool trains on from an exported file, beside the engine's: `just exported-rows BINARY --tool trl --python PYTHON`
+[group('peers')]
+exported-rows *args:
+    scripts/peers/exported_rows.py {{args}}
+
+# Ten steps from one adapter, here and in the tools: `just ten-steps BINARY --tools trl=PYTHON,loop=PYTHON`
+[group('peers')]
+ten-steps *args:
+    scripts/peers/ten_steps.py {{args}}
+
 # Merged and quantized models opened with transformers and bitsandbytes
 [group('peers')]
 in-bitsandbytes *args:

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Compares the rows that a tool trains on, from a file that `export` wrote, with those of the engine: all of them, token by token.
+"""Compares the rows that a tool trains on, from its exported file, with those of the engine: all of them, by token.
 
-    scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|unsloth [--python PY] [--forms a,b] [--length N]
-                                   [--no-data] [--json]
+    scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|unsloth [--python PY] [--forms a,b]
+                                   [--length N] [--no-data] [--keep FOLDER] [--json]
 
 Every form of data (exported_rows_forms.py) is searched for one step, exported and read by the tool itself
-(exported_rows_readers.py), which needs no GPU. Ids and labels of all rows are compared in any order, and so is their number; the
-held-out rows as well, where the tool evaluates. The first label of a row counts nowhere: nothing comes before it. --no-data
-exports the tool's file alone, which names the data that the study names.
+(exported_rows_readers.py), which needs no GPU. Ids and labels of all rows are compared in any order, and so is their
+number; the held-out rows as well, where the tool evaluates. The first label of a row counts nowhere: nothing comes
+before it. --no-data exports the tool's file alone, which names the data that the study names.
 
-Ends with status 1 where something differs and no warning of the export is about the data, 2 for a wrong command line.
+Checked with TRL 1.16.0, LLaMA-Factory 0.9.5 and axolotl 0.19.0 (.ci/tools.sh). A tool that is not installed is not
+compared. Ends with status 1 where something differs and no warning of the export is about the data, 2 for a wrong
+command line.
 """
 
 import argparse
@@ -22,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 
-from exported_rows_forms import FORMS, write_rows
+sys.dont_write_bytecode = True  # not beside the sources
+from exported_rows_forms import FORMS, write_rows  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BASE = HERE.parents[1] / "search_spaces" / "quickstart" / "base"
@@ -30,9 +33,18 @@ TOOLS = ("trl", "llamafactory", "axolotl", "unsloth")
 #: What has to be installed for a tool's file to be read.
 PACKAGES = {"unsloth": ("trl", "peft"), "trl": ("trl", "peft")}
 TRAINING_ROWS, HELD_OUT_ROWS = 24, 6
-FILES = {"trl": "trl_sft.yaml", "llamafactory": "llamafactory.yaml", "axolotl": "axolotl.yaml", "unsloth": "unsloth_train.py"}
+FILES = {
+    "trl": "trl_sft.yaml",
+    "llamafactory": "llamafactory.yaml",
+    "axolotl": "axolotl.yaml",
+    "unsloth": "unsloth_train.py",
+}
 
 Compared = collections.namedtuple("Compared", "is_same text")
+
+
+class ExportRefused(RuntimeError):
+    """The export says itself that the tool cannot have these rows."""
 
 
 def study_of(form, folder, length, python):
@@ -48,13 +60,22 @@ def study_of(form, folder, length, python):
         (folder / "template.jinja").write_text(form.template, encoding="utf-8")
         data["chat_template"] = "template.jinja"
     study = {
-        "study": "rows", "model": str(BASE), "data": data, "seed": 1,
+        "study": "rows",
+        "model": str(BASE),
+        "data": data,
+        "seed": 1,
         "space": {
-            "rank": 2, "learning_rate": {"low": 1e-3, "high": 5e-3, "scale": "log"}, "micro_batch": 2, "global_batch": 4,
-            "sequence_length": length, "precision": "fp32", "packing": False,
+            "rank": 2,
+            "learning_rate": {"low": 1e-3, "high": 5e-3, "scale": "log"},
+            "micro_batch": 2,
+            "global_batch": 4,
+            "sequence_length": length,
+            "precision": "fp32",
+            "packing": False,
         },
         "trial": {"profile_steps": 1, "training_steps": 1, "evaluation": {"rows": 2}},
-        "confirm": "none", "budget": {"trials": 1},
+        "confirm": "none",
+        "budget": {"trials": 1},
     }
     path = folder / "study.yaml"
     path.write_text(json.dumps(study), encoding="utf-8")
@@ -72,7 +93,10 @@ def run(program, *words, folder):
 def exported(program, tool, folder, more):
     """Exports a trial as a recipe and for the tool; the recipe, and what the export warned of."""
     run(program, "export", "--db", "rows.db", "--format", "recipe", "--output", "recipe", folder=folder)
-    ran = run(program, "export", "--db", "rows.db", "--format", tool, "--output", tool, *more, folder=folder)
+    try:
+        ran = run(program, "export", "--db", "rows.db", "--format", tool, "--output", tool, *more, folder=folder)
+    except RuntimeError as error:
+        raise ExportRefused(error) from error
     warnings = [line.removeprefix("warning: ") for line in ran.stderr.splitlines() if line.startswith("warning: ")]
     return folder / "recipe" / "recipe.yaml", warnings
 
@@ -93,17 +117,22 @@ def rows_of_engine(program, recipe, length):
     """The rows of an epoch and those held out, as the engine cuts them; and each token's text."""
     # A global batch of more rows than there are: one step is the epoch.
     whole = recipe.with_name("whole.yaml")
-    whole.write_text(re.sub(r"gradient_accumulation: \d+", "gradient_accumulation: 500", recipe.read_text()), encoding="utf-8")
-    epoch = json.loads(run(program, "rows", whole.name, "--step", 0, "--count", 100, "--json", folder=recipe.parent).stdout)
+    whole.write_text(
+        re.sub(r"gradient_accumulation: \d+", "gradient_accumulation: 500", recipe.read_text()), encoding="utf-8"
+    )
+
+    def shown_by(file, *words):
+        return json.loads(run(program, "rows", file.name, *words, "--count", 100, "--json", folder=file.parent).stdout)
+
+    epoch, shown = shown_by(whole, "--step", 0), shown_by(recipe, "--held-out")
     training = [document for row in epoch["rows"] for document in documents(row)]
-    shown = json.loads(run(program, "rows", recipe.name, "--held-out", "--count", 100, "--json", folder=recipe.parent).stdout)
     held_out = []
     for row in shown["rows"]:
         if row["left_out"]:
             continue
         tokens = row["tokens"]
         pieces = range(0, len(tokens), length) if row["is_running"] else [0]
-        held_out.extend(labelled(tokens[at:at + length]) for at in pieces)
+        held_out.extend(labelled(tokens[at : at + length]) for at in pieces)
     texts = {token["id"]: token["text"] for row in epoch["rows"] + shown["rows"] for token in row["tokens"]}
     return training, [row for row in held_out if has_targets(row)], texts
 
@@ -135,13 +164,15 @@ def compare(ours, theirs, texts):
 
 def first_difference(ours, theirs, texts):
     """Where the most alike of the rows that differ part, with the tokens around it and how many are learnt."""
+
     def common(one, other):
         return next((at for at, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
     def show(row, at):
         learnt = [label != -100 for label in row[1]]
         words = [texts.get(token, f"<{token}>") for token in row[0]]
-        return "".join(f"[{word}]" if learnt[place] else word for place, word in list(enumerate(words))[max(0, at - 3):at + 4])
+        around = list(zip(words, learnt))[max(0, at - 3) : at + 4]
+        return "".join(f"[{word}]" if is_learnt else word for word, is_learnt in around)
 
     row = ours[0]
     other = max(theirs, key=lambda one: (common(row[0], one[0]), common(row[1], one[1])))
@@ -150,7 +181,8 @@ def first_difference(ours, theirs, texts):
     at = common(row[1], other[1]) if same_ids else of_ids
     counts = [sum(label != -100 for label in one[1]) for one in (row, other)]
     return (
-        f"{'targets' if same_ids else 'tokens'} differ from token {at}: {show(row, at)!r} of {len(row[0])} tokens, {counts[0]} learnt; "
+        f"{'targets' if same_ids else 'tokens'} differ from token {at}: {show(row, at)!r} of {len(row[0])} tokens, "
+        f"{counts[0]} learnt; "
         f"there {show(other, at)!r} of {len(other[0])}, {counts[1]} learnt"
     )
 
@@ -159,7 +191,8 @@ def verdict(form, warnings, ours, theirs, texts):
     """One row of the table: what came of training and held-out rows, and whether the export told it."""
     told = [warning for warning in warnings if re.match(r"`(data|batch\.sequence_length)", warning)]
     # A fraction takes its held-out rows from those that are trained on.
-    of_training = told if FORMS[form].held_out else [warning for warning in told if not warning.startswith("`data.held_out`")]
+    is_held_out = not FORMS[form].held_out
+    of_training = [warning for warning in told if not (is_held_out and warning.startswith("`data.held_out`"))]
     line = {"form": form, "training": "", "held_out": "", "warnings": told}
     if "refused" in theirs:
         return {**line, "training": f"refused: {theirs['refused']}", "is_same": False, "is_told": bool(of_training)}
@@ -178,7 +211,7 @@ def verdict(form, warnings, ours, theirs, texts):
 def is_installed(tool, python):
     names = PACKAGES.get(tool, (tool,))
     look = f"import importlib.util as u, sys; sys.exit(any(u.find_spec(name) is None for name in {names!r}))"
-    return subprocess.run([python, "-c", look], capture_output=True, check=False).returncode == 0
+    return subprocess.run([python, "-I", "-c", look], capture_output=True, check=False).returncode == 0
 
 
 def compared(options, scratch):
@@ -194,8 +227,8 @@ def compared(options, scratch):
             recipe, warnings = exported(options.program, options.tool, folder, ["--no-data"] if options.no_data else [])
             ready[name] = warnings, rows_of_engine(options.program, recipe, options.length)
         except RuntimeError as error:
-            is_refusal = "export" in str(error) or "refused" in str(error) or "reads no" in str(error)
-            yield {"form": name, "training": f"not exported: {error}", "held_out": "", "warnings": [], "is_same": False, "is_told": is_refusal}
+            text, is_told = f"not exported: {error}", isinstance(error, ExportRefused)
+            yield {"form": name, "training": text, "held_out": "", "warnings": [], "is_same": False, "is_told": is_told}
     folders = [scratch / name / options.tool for name in ready]
     environment = {**os.environ, "HF_HOME": str(scratch / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [options.python, HERE / "exported_rows_readers.py", options.tool, *folders]

@@ -1,7 +1,7 @@
 """Every form that a file of rows can have, filled with sums and colours: what `exported_rows.py` exports and compares.
 
-A form is rows and what the study says of them. Among the rows of each are some that end within the sequence length, some whose
-answer does not, and one whose question alone does not. No chance and no network are involved.
+A form is rows and what the study says of them. Among the rows of each are some that end within the sequence length,
+some whose answer does not, and one whose question alone does not. No chance and no network are involved.
 """
 
 import csv
@@ -44,7 +44,7 @@ def colours(count, start):
 
 
 def pair(at):
-    """A question and its answer; the fourth of five is long, and of twenty one has a question longer than usual lengths."""
+    """A question and its answer: one of five answers is long, one of twenty questions longer than usual lengths."""
     if at % 20 == 7:
         return f"Say the last of {colours(60, at)}.", COLOURS[at % len(COLOURS)]
     if at % 5 == 3:
@@ -84,7 +84,8 @@ def chat(at, **more):
 
 def calling(at):
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": at}}}
-    return [user(f"Add {at}."), assistant("", tool_calls=[call]), {"role": "tool", "content": str(at + 1)}, assistant(f"It is {at + 1}.")]
+    result = {"role": "tool", "content": str(at + 1)}
+    return [user(f"Add {at}."), assistant("", tool_calls=[call]), result, assistant(f"It is {at + 1}.")]
 
 
 def masked(at):
@@ -130,10 +131,19 @@ def columns(**names):
     return {"columns": names}
 
 
-ALL = {"loss_on": "all"}
-one_turn = lambda at: {"messages": [user(pair(at)[0]), assistant(pair(at)[1])]}  # noqa: E731
-sharegpt = lambda at: {"conversations": [one for question, answer in turns(at) for one in (human(question), gpt(answer))]}  # noqa: E731
+def one_turn(at):
+    question, answer = pair(at)
+    return {"messages": [user(question), assistant(answer)]}
 
+
+def sharegpt(at):
+    return {"conversations": [one for question, answer in turns(at) for one in (human(question), gpt(answer))]}
+
+
+ALL = {"loss_on": "all"}
+
+OF_PLAIN = {"prompt": "question", "completion": "answer"}
+OF_ALPACA = {"instruction": "question", "output": "answer"}
 FORMS = {
     "messages": Form(one_turn),
     "messages-turns": Form(lambda at: {"messages": chat(at)}),
@@ -152,14 +162,14 @@ FORMS = {
     "sharegpt-system": Form(lambda at: {"system": SYSTEM, **sharegpt(at)}),
     "plain": Form(plain),
     "plain-all": Form(plain, ALL),
-    "plain-columns": Form(renamed(plain, prompt="question", completion="answer"), columns(prompt="question", completion="answer")),
+    "plain-columns": Form(renamed(plain, **OF_PLAIN), columns(**OF_PLAIN)),
     "plain-csv": Form(plain, extension="csv"),
     "plain-messages": Form(lambda at: {"prompt": [user(pair(at)[0])], "completion": [assistant(pair(at)[1])]}),
     "alpaca": Form(alpaca),
     "alpaca-input": Form(lambda at: alpaca(at, input=colours(at % 4, at))),
     "alpaca-history": Form(lambda at: alpaca(at, history=[list(pair(at + 40))])),
     "alpaca-system": Form(lambda at: alpaca(at, system=SYSTEM)),
-    "alpaca-columns": Form(renamed(alpaca, instruction="question", output="answer"), columns(instruction="question", output="answer")),
+    "alpaca-columns": Form(renamed(alpaca, **OF_ALPACA), columns(**OF_ALPACA)),
     "text": Form(lambda at: {"text": " ".join(pair(at))}),
     "text-all": Form(lambda at: {"text": " ".join(pair(at))}, ALL),
     "tokenized": Form(token_ids),
@@ -178,6 +188,7 @@ def write_rows(path, rows, python):
     lines = path.with_suffix(".jsonl")
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     if path.suffix == ".parquet":
-        convert = "import sys, pyarrow.json as j, pyarrow.parquet as p; p.write_table(j.read_json(sys.argv[1]), sys.argv[2])"
+        convert = "import sys, pyarrow.json as j, pyarrow.parquet as p\n"
+        convert += "p.write_table(j.read_json(sys.argv[1]), sys.argv[2])"
         subprocess.run([python, "-c", convert, lines, path], check=True)
         lines.unlink()

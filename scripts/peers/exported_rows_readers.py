@@ -1,12 +1,14 @@
-"""Runs in the interpreter of a training tool: has the tool read its exported file, and writes down the rows that it trains on.
+"""Runs in the interpreter of a training tool: has it read its exported file, and writes down the rows it trains on.
 
     exported_rows_readers.py TOOL FOLDER [FOLDER ...]
 
-Each folder holds what `peft-tune export` wrote for TOOL. Beside it FOLDER.json gets the rows of training and evaluation as the
-tool's own data loaders hand them out ([ids, labels], without padding), or the tool's refusal. All that the tool does before the
-first step is its own; only `train` is taken away. For unsloth, which asks for a GPU, a stand-in loads the model.
+Each folder holds what `peft-tune export` wrote for TOOL. Beside it FOLDER.json gets the rows of training and evaluation
+as the tool's own data loaders hand them out ([ids, labels], without padding), or the tool's refusal. All that the tool
+does before the first step is its own; only `train` is taken away. For unsloth, which asks for a GPU, a stand-in loads
+the model.
 """
 
+import importlib
 import json
 import os
 import pathlib
@@ -15,7 +17,8 @@ import sys
 import traceback
 import types
 
-os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", DO_NOT_TRACK="1", AXOLOTL_DO_NOT_TRACK="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(DO_NOT_TRACK="1", AXOLOTL_DO_NOT_TRACK="1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -35,8 +38,8 @@ def stop_before_training():
 def trl(folder):
     from trl.scripts import sft
 
-    arguments = sft.make_parser().parse_args_and_config(["--config", str(folder / "trl_sft.yaml")], fail_with_unknown_args=True)
-    sft.main(*arguments)
+    words = ["--config", str(folder / "trl_sft.yaml")]
+    sft.main(*sft.make_parser().parse_args_and_config(words, fail_with_unknown_args=True))
 
 
 def llamafactory(folder):
@@ -85,17 +88,18 @@ def stand_in_for_unsloth():
     def train_on_responses_only(trainer, instruction_part, response_part):
         """Learns what stands between the mark of an answer and the next mark of a question, found by their tokens."""
         tokenizer = trainer.processing_class
-        opening, question = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (response_part, instruction_part))
+        parts = (response_part, instruction_part)
+        opening, question = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts)
 
         def mask(row):
             ids, learnt = row["input_ids"], False
             labels = [-100] * len(ids)
             for at in range(len(ids)):
-                if ids[at:at + len(question)] == question:
+                if ids[at : at + len(question)] == question:
                     learnt = False
                 if learnt:
                     labels[at] = ids[at]
-                if ids[:at + 1][-len(opening):] == opening:
+                if ids[: at + 1][-len(opening) :] == opening:
                     learnt = True
             return {"labels": labels}
 
@@ -108,6 +112,13 @@ def stand_in_for_unsloth():
     sys.modules.update({"unsloth": module, "unsloth.chat_templates": templates})
 
 
+#: What takes long to import.
+IMPORTS = {
+    "trl": ("trl.trainer.sft_trainer", "trl.scripts.sft"),
+    "llamafactory": ("llamafactory.train.tuner",),
+    "axolotl": ("axolotl.cli.config", "axolotl.common.datasets", "axolotl.train"),
+    "unsloth": ("trl.trainer.sft_trainer", "peft"),
+}
 READERS = {reader.__name__: reader for reader in (trl, llamafactory, axolotl, unsloth)}
 
 
@@ -147,7 +158,8 @@ def main():
     tool, folders = sys.argv[1], [pathlib.Path(folder).resolve() for folder in sys.argv[2:]]
     # Imports take longest. What one file changes in the tool must not reach the next: each is read by a child.
     stop_before_training()
-    __import__({"unsloth": "trl"}.get(tool, tool))
+    for module in IMPORTS[tool]:
+        importlib.import_module(module)
     for folder in folders:
         child = os.fork()
         if child == 0:

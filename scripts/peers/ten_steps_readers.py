@@ -1,11 +1,11 @@
-"""Runs in the interpreter of a training tool: trains as its exported file says, from a saved adapter, and writes down each step.
+"""Runs in the interpreter of a training tool: trains as its exported file says, and writes down each step.
 
     ten_steps_readers.py TOOL FOLDER ADAPTER
 
-FOLDER holds what `peft-tune export` wrote; TOOL is one of exported_rows_readers.py, or `loop` for a plain loop over PEFT's model.
-Only two things are done to a tool: the weights of ADAPTER go into its model before the first step, since a study names no adapter to
-start from, and axolotl, which has no key for an order of rows in its exported file, is told `curriculum_sampling`. FOLDER.json gets
-the loss of each step in full precision, and its learning rate.
+FOLDER holds what `peft-tune export` wrote; TOOL is one of exported_rows_readers.py, or `loop` for a plain loop over
+PEFT's model. Only two things are done to a tool: the weights of ADAPTER go into its model before the first step, since
+a study names no adapter to start from, and axolotl, whose exported file has no key for the order of rows, is told
+`curriculum_sampling`. FOLDER.json gets the loss of each step in full precision, and its learning rate.
 """
 
 import json
@@ -43,6 +43,11 @@ def record_training(adapter):
     def from_adapter(self, *words, **named):
         missed = set_peft_model_state_dict(self.model, load_file(adapter / "adapter_model.safetensors"))
         assert not missed.unexpected_keys, missed.unexpected_keys
+        # A tool that loads other weights than its file says is seen by them in FOLDER.log.
+        print(
+            "weights:",
+            sorted({f"{weight.dtype}, trained: {weight.requires_grad}" for weight in self.model.parameters()}),
+        )
         self.add_callback(Recorder())
         train(self, *words, **named)
         raise Trained(steps)
@@ -63,12 +68,15 @@ def loop(folder, adapter):
     model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(
-        weights, lr=words["learning_rate"], betas=(words["adam_beta1"], words["adam_beta2"]), eps=float(words["adam_epsilon"]),
+        weights,
+        lr=words["learning_rate"],
+        betas=(words["adam_beta1"], words["adam_beta2"]),
+        eps=float(words["adam_epsilon"]),
         weight_decay=words["weight_decay"],
     )
     schedule = get_scheduler(words["lr_scheduler_type"], optimizer, int(words["warmup_steps"]), words["max_steps"])
     batch = words["per_device_train_batch_size"] * words["gradient_accumulation_steps"]
-    epoch = [rows[at:at + batch] for at in range(0, len(rows), batch)]
+    epoch = [rows[at : at + batch] for at in range(0, len(rows), batch)]
     steps = []
     for step in range(words["max_steps"]):
         documents = epoch[step % len(epoch)]

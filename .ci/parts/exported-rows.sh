@@ -1,0 +1,23 @@
+# The rows that TRL, LLaMA-Factory, axolotl and unsloth's script train on, from exported files, beside the engine's: every form of
+# data, token by token. Then ten steps from one adapter in each. One tool after the other, for they have 8 GB each.
+set -euo pipefail
+command -v python3 > /dev/null || exit 3
+# shellcheck source=.ci/torch.sh
+. .ci/torch.sh
+# shellcheck source=.ci/tools.sh
+. .ci/tools.sh
+export OMP_NUM_THREADS=1
+cargo build --quiet --locked --bin peft-tune
+binary=${CARGO_TARGET_DIR:-target}/debug/peft-tune
+python=$(command -v python)
+scripts/peers/exported_rows.py "$binary" --tool trl --python "$python"
+scripts/peers/exported_rows.py "$binary" --tool unsloth --python "$python"
+scripts/peers/ten_steps.py "$binary" --tools "loop=$python,trl=$python,unsloth=$python" --form messages-turns
+left_out=0
+for name in llamafactory axolotl; do
+  tool "$name" || { left_out=1 && continue; }
+  scripts/peers/exported_rows.py "$binary" --tool "$name" --python "$tool_python"
+  scripts/peers/ten_steps.py "$binary" --tools "$name=$tool_python" --form messages-turns
+  drop "$name"
+done
+[ "$left_out" = 0 ] || exit 3
