@@ -15,6 +15,8 @@ pub(super) struct Reading {
     pub passes_over_columns: bool,
     /// Whether it cuts what is too long where the trials did.
     pub cuts: bool,
+    /// Whether it mixes sets of tokens by weights.
+    pub mixes_tokens: bool,
     pub tokens: TokenFiles,
 }
 
@@ -36,6 +38,11 @@ impl ExportFormat {
     /// How tokens are written for this tool; `None` where its file says nothing of data, or the tool reads no tokens.
     pub fn token_files(self) -> Option<TokenFiles> {
         self.row().reading.map(|reading| reading.tokens)
+    }
+
+    /// Whether its file has weights for sets of tokens that are mixed.
+    pub fn mixes_tokens(self) -> bool {
+        self.row().reading.is_some_and(|reading| reading.mixes_tokens)
     }
 
     /// Why the tool would train something else if it read the files of `input` by itself; `None` where it reads them as the trials did.

@@ -13,6 +13,7 @@ use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, Recipe, Training
 use peft_tune_core::whole_file::{WholeFile, make_folder};
 use peft_tune_engine::data::{DocumentSet, DocumentView, PreparedData};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
+use peft_tune_kernels::ops::loss_head::IGNORE;
 
 /// The rows to train on, unless sets are mixed, which have a number each.
 const TRAIN: &str = "train.jsonl";
@@ -61,10 +62,10 @@ pub(super) struct RowsForTool {
 
 impl RowsForTool {
     /// Writes the rows for `format` into `folder`, where the tool would train something else than the trials if it read the files of
-    /// `input` by itself; `--no-data` has only told so.
+    /// `input` by itself; with `--no-data` that is only told.
     ///
     /// # Errors
-    /// Bad input: what [`TrainedTokens::of`] cannot read, a file that is in the way, a folder that cannot be written to.
+    /// Bad input: rows that cannot be read any more without `--no-data`, a file that is in the way, a folder that cannot be written to.
     pub(super) fn of(
         input: &ExportInput<'_>,
         format: ExportFormat,
@@ -77,23 +78,32 @@ impl RowsForTool {
         };
         let rows = match TrainedTokens::of(input.recipe, facts) {
             Ok(rows) => rows,
-            Err(error) if args.no_data => {
-                let lines = vec![format!("warning: {error}")];
+            Err(why) => {
+                let untold = format!("whether the tool reads the rows as the trials did cannot be told: {why}");
+                if !args.no_data {
+                    return Err(CliError::bad(format!(
+                        "{untold}; put that right, or leave the rows as they are with --no-data"
+                    )));
+                }
+                let lines = vec![format!("warning: `data.train`: {untold}")];
                 return Ok(Self { written: None, lines });
             }
-            Err(error) => return Err(error),
         };
         let Some(why) = rows.misread(format, input, facts) else {
             return Ok(Self::default());
         };
         let is_mixed = !input.recipe.data.train.sets().is_empty();
-        if args.no_data || is_mixed && token_files == TokenFiles::SavedDataset {
+        if args.no_data || is_mixed && !format.mixes_tokens() {
             let lines = vec![format!("warning: `data.train`: {why}")];
             return Ok(Self { written: None, lines });
         }
         let written = rows.write(input.recipe, token_files, folder, args.force)?;
+        let mut lines = vec![format!("{why}; {}", written.line)];
+        if token_files == TokenFiles::SavedDataset {
+            lines.extend(rows.counted_first_tokens(format));
+        }
         Ok(Self {
-            lines: vec![format!("{why}; {}", written.line)],
+            lines,
             written: Some(written),
         })
     }
@@ -103,28 +113,18 @@ impl TrainedTokens {
     /// Makes the rows of `recipe` ready, from the cache where a search has left them there.
     ///
     /// # Errors
-    /// Bad input: the model or a file of data is not there, or cannot be read any more.
-    fn of(recipe: &Recipe, facts: &KnownFacts) -> Result<Self, CliError> {
-        let refused = |why: String| {
-            CliError::bad(format!(
-                "whether the tool reads the rows as the trials did cannot be told: {why}; put that right, or leave the rows as they are \
-                 with --no-data"
-            ))
-        };
+    /// Why they cannot be had: the model or a file of data is not there, or cannot be read any more.
+    fn of(recipe: &Recipe, facts: &KnownFacts) -> Result<Self, String> {
         let Some(folder) = &facts.model_folder else {
-            return Err(refused(format!(
-                "the files of `{}` are not on this machine",
-                recipe.model
-            )));
+            return Err(format!("the files of `{}` are not on this machine", recipe.model));
         };
         let files = HubSettings::from_env()
             .map_err(|error| error.to_string())
             .and_then(|settings| {
                 ModelFiles::resolve_with(&folder.to_string_lossy(), &settings).map_err(|error| error.to_string())
-            })
-            .map_err(refused)?;
+            })?;
         let prepared = PreparedData::of_recipe(recipe, &files);
-        prepared.map(Self).map_err(|error| refused(error.to_string()))
+        prepared.map(Self).map_err(|error| error.to_string())
     }
 
     /// Why the tool has to be given the rows as tokens; `None` where it reads their files as the trials did.
@@ -145,6 +145,23 @@ impl TrainedTokens {
             Self::of(&recipe, facts).ok()
         };
         again().is_some_and(|again| again.0.fingerprint() == self.0.fingerprint())
+    }
+
+    /// What is told of first tokens that are labels, where everything of a row is learnt: no token predicts them, but transformers 5.6,
+    /// on which LLaMA-Factory 0.9.5 runs, counts them in the number that it divides losses by.
+    fn counted_first_tokens(&self, format: ExportFormat) -> Option<String> {
+        let train = self.0.train();
+        let documents = (0..train.len()).map(|index| train.document(index));
+        let counted = documents.filter(|document| document.labels().next().is_some_and(|label| label != IGNORE));
+        let (counted, targets) = (counted.count() as u64, train.statistics().target_tokens);
+        (counted > 0).then(|| {
+            format!(
+                "warning: `data.loss_on`: {} divides losses by {counted} first tokens of rows too, which nothing predicts: with {targets} \
+                 targets its losses and gradients are {:.1}% smaller",
+                format.title(),
+                100.0 * counted as f64 / (counted + targets) as f64,
+            )
+        })
     }
 
     /// Writes the rows of `recipe` into `folder`. A file that is there is replaced only with `force`, unless it holds the same.

@@ -353,6 +353,9 @@ struct Export {
     max_memory: Option<String>,
     /// The device that the tool will run on, such as `A100 40GB`.
     device: Option<String>,
+    /// Leaves the rows as they are, also where the tool reads them otherwise than the trials did.
+    #[serde(default)]
+    no_data: bool,
 }
 
 impl ToolCall for Export {
@@ -366,6 +369,7 @@ impl ToolCall for Export {
             .option_of("--output", Some(output));
         words.option("--study", self.study).option("--trial", self.trial);
         words.flag("--front", self.front).option("--prefer", self.prefer);
+        words.flag("--no-data", self.no_data);
         words
             .option("--max-memory", self.max_memory)
             .option("--device", self.device);

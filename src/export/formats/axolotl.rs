@@ -31,6 +31,7 @@ pub(super) const FORMAT: Format = Format {
         renames_columns: true,
         passes_over_columns: true,
         cuts: false,
+        mixes_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     render: |input, _| {

@@ -16,7 +16,7 @@ use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe, TargetModules,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Precision, Recipe, TargetModules,
     TargetPreset,
 };
 
@@ -34,6 +34,7 @@ pub(super) const FORMAT: Format = Format {
         renames_columns: true,
         passes_over_columns: true,
         cuts: false,
+        mixes_tokens: false,
         tokens: TokenFiles::SavedDataset,
     }),
     render,
@@ -84,10 +85,27 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.key("trust_remote_code", false);
     let words = draft.precision_words();
     draft.keys(words);
+    let stored = draft.input.known.model_folder.and_then(stored_in);
+    if let Some(stored) = stored.filter(|stored| recipe.precision == Precision::Fp32 && stored != "float32") {
+        draft.warn(
+            "precision",
+            format!(
+                "LLaMA-Factory computes in what the base is stored in, {stored}; store it in float32, or train in bf16"
+            ),
+        );
+    }
     draft.key("flash_attn", if recipe.batch.packing { "fa2" } else { "sdpa" });
     if recipe.batch.packing {
         draft.warn("batch.packing", "needs the flash-attn package");
     }
+}
+
+/// What the weights of a model are stored in, by its `config.json`.
+fn stored_in(folder: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(folder.join("config.json")).ok()?;
+    let config: Value = serde_json::from_str(&text).ok()?;
+    let stored = config.get("dtype").or_else(|| config.get("torch_dtype"))?;
+    Some(stored.as_str()?.to_owned())
 }
 
 fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {

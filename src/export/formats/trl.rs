@@ -33,6 +33,7 @@ pub(super) const FORMAT: Format = Format {
         renames_columns: false,
         passes_over_columns: false,
         cuts: true,
+        mixes_tokens: true,
         tokens: TokenFiles::Jsonl,
     }),
     render: |input, directory| {

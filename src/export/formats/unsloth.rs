@@ -32,6 +32,7 @@ pub(super) const FORMAT: Format = Format {
         renames_columns: true,
         passes_over_columns: true,
         cuts: true,
+        mixes_tokens: true,
         tokens: TokenFiles::Jsonl,
     }),
     render,
