@@ -12,7 +12,7 @@
 #[path = "../../tests/it/faults/bench.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod bench;
-/// As the tests have them, but on the disk: there a kill also meets commits that wait.
+/// Folders as the tests have them, but on the disk: there a kill also meets commits that wait.
 mod folders {
     /// A folder that is removed in the end.
     pub(crate) fn for_database() -> tempfile::TempDir {

@@ -54,6 +54,8 @@ pub fn write(
 }
 
 impl ExportFormat {
+    /// Refuses a directory in which the tool's file is already, before anything is written beside it.
+    ///
     /// # Errors
     /// Where the file that the tool is started with is in `directory` and `force` is not given.
     pub fn may_be_written(self, directory: &Path, force: bool) -> Result<(), ExportError> {

@@ -1,4 +1,4 @@
-//! Rows of tokens as `datasets.DatasetDict.save_to_disk` keeps them (datasets 5): a folder for each split with an Arrow stream, what its
+//! Rows of tokens as `datasets.DatasetDict.save_to_disk` keeps them (datasets 4): a folder for each split with an Arrow stream, what its
 //! columns are, and where its rows stand.
 
 use std::io;
@@ -12,7 +12,8 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use serde_json::{Value, json};
 
 use super::CliError;
-use super::token_rows::{TokenRow, in_the_way};
+use super::token_rows::TokenRow;
+use crate::export::ExportError;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::whole_file::{WholeFile, make_folder, write_whole};
 
@@ -38,7 +39,9 @@ pub(super) fn write(
     validation: impl Iterator<Item = TokenRow>,
 ) -> Result<Vec<PathBuf>, CliError> {
     if !force && folder.symlink_metadata().is_ok() {
-        return Err(in_the_way(folder));
+        return Err(CliError::bad_input(ExportError::Exists {
+            path: folder.to_owned(),
+        }));
     }
     let written = || {
         let (of_train, of_validation) = (&fingerprint[..8], &fingerprint[8..16]);
@@ -67,8 +70,8 @@ fn split(
     let folder = folder.join(name);
     make_folder(&folder)?;
     let path = folder.join(ROWS);
-    let file = WholeFile::create(&path, force)?;
-    write_rows(io::BufWriter::new(file.handle()?), rows).map_err(io::Error::other)?;
+    let mut file = WholeFile::create(&path, force)?;
+    write_rows(&mut file, rows).map_err(io::Error::other)?;
     file.finish()?;
     let feature = |kind: &str| json!({"feature": {"dtype": kind, "_type": "Value"}, "_type": "Sequence"});
     let features = COLUMNS.map(|(name, _, kind)| (name.to_owned(), feature(kind)));

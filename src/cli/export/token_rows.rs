@@ -1,13 +1,13 @@
 //! The rows that were trained on, written as token ids and labels for a tool that would read their files otherwise.
 
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::known::KnownFacts;
 use super::{Args, CliError, saved_dataset};
-use crate::export::{ExportFormat, ExportInput, TokenFiles};
+use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
 use crate::report::bytes;
 use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
@@ -279,20 +279,12 @@ fn write_jsonl(path: &Path, force: bool, rows: impl Iterator<Item = TokenRow>) -
         write_to(&mut comparison).map_err(failed)?;
         return match comparison.found_the_same().map_err(failed)? {
             true => Ok(()),
-            false => Err(in_the_way(path)),
+            false => Err(CliError::bad_input(ExportError::Exists { path: path.to_owned() })),
         };
     }
-    let file = WholeFile::create(path, force).map_err(failed)?;
-    write_to(&mut BufWriter::new(file.handle().map_err(failed)?)).map_err(failed)?;
+    let mut file = WholeFile::create(path, force).map_err(failed)?;
+    write_to(&mut file).map_err(failed)?;
     file.finish().map_err(failed)
-}
-
-/// What is told where a file is there that would be replaced.
-pub(super) fn in_the_way(path: &Path) -> CliError {
-    CliError::bad(format!(
-        "{} is there already; choose another --output, or overwrite it with --force",
-        path.display()
-    ))
 }
 
 /// Takes what would be written, and looks whether a file holds just that.

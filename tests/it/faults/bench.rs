@@ -37,7 +37,7 @@ impl Bench {
         Self::of(SPACE)
     }
 
-    /// The same with trials that train at once: a profile phase of long trials would have to be waited for.
+    /// A bench of trials that train at once: a profile phase of long trials would have to be waited for.
     pub(super) fn of_trainings() -> Self {
         Self::of(&(SPACE.replace("profile_steps: 1, ", "") + "objectives: [loss]\n"))
     }

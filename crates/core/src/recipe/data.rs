@@ -120,10 +120,10 @@ pub enum LossOn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LongRows {
-    /// Its end is cut away.
+    /// The end of the row is cut away.
     #[default]
     Cut,
-    /// It is left out whole.
+    /// The row is left out whole.
     Drop,
 }
 

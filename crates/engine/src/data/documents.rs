@@ -61,6 +61,11 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// Rows of which nothing is trained on, for whatever reason.
+    pub fn left_out_rows(&self) -> u64 {
+        self.empty_rows + self.untargeted_rows + self.dropped_rows + self.too_long_rows
+    }
+
     /// Of both sets together.
     fn with(self, other: &Self) -> Self {
         let Self {

@@ -27,7 +27,7 @@ impl PreparedData {
         let mut all = RowOddities::default();
         for set in [self.train(), self.held_out()] {
             let known = set.statistics();
-            let left_out = known.empty_rows + known.untargeted_rows + known.dropped_rows + known.too_long_rows;
+            let left_out = known.left_out_rows();
             all.left_out += left_out;
             all.cut += known.cut_rows;
             all.split += known.documents.saturating_sub(known.rows - left_out);

@@ -185,7 +185,7 @@ impl PreparedData {
             let known = set.statistics();
             SetSummary {
                 rows: known.rows,
-                left_out: known.empty_rows + known.untargeted_rows + known.dropped_rows + known.too_long_rows,
+                left_out: known.left_out_rows(),
                 cut: known.cut_rows,
                 cut_tokens: known.cut_tokens,
                 tokens: known.tokens,

@@ -33,7 +33,7 @@ const RELEASE_AFTER: usize = 1 << 17;
 /// What becomes of a row that is longer than the sequence length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowKind {
-    /// Its end is cut away, or it is left out.
+    /// A row whose end is cut away, or that is left out.
     Whole,
     /// It is split: running text.
     Running,
