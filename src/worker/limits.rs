@@ -116,9 +116,9 @@ impl Cgroup {
         }
     }
 
-    /// Processes of the group that the kernel has ended for lack of memory.
-    fn oom_kills(&self) -> u64 {
-        oom_kills_in(&std::fs::read_to_string(self.folder.join(self.version.events)).unwrap_or_default())
+    /// Processes of the group that the kernel has ended for lack of memory; `None` where it does not say.
+    fn oom_kills(&self) -> Option<u64> {
+        oom_kills_in(&std::fs::read_to_string(self.folder.join(self.version.events)).ok()?)
     }
 
     /// Removes groups of workers that are gone, whose search was killed with them.
@@ -134,27 +134,30 @@ impl Cgroup {
     }
 }
 
-/// Removes the control group of a worker that is gone, and says whether the kernel ended it for lack of memory.
-pub(super) fn bury(process: u32) -> bool {
-    let Some(group) = cgroup_parent().map(|parent| parent.of_worker(process)) else {
-        return false;
-    };
-    let killed = group.oom_kills() > 0;
+/// Removes the control group of a worker that is gone, and says whether the kernel ended it for lack of memory; `None` where it
+/// had no group of its own.
+pub(super) fn bury(process: u32) -> Option<bool> {
+    let group = cgroup_parent()?.of_worker(process);
+    let killed = group.oom_kills().map(|kills| kills > 0);
     let _ = std::fs::remove_dir(group.folder);
     killed
 }
 
-/// Processes that the kernel of this machine has ended for lack of memory since it started; `None` where it does not
-/// say.
+/// Processes that the kernel has ended for lack of memory: in this process's control group, else on the whole machine. `None` where
+/// neither is said.
 pub(super) fn oom_kills() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/vmstat").ok()?;
-    Some(oom_kills_in(&text))
+    let in_group = || {
+        let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let (version, path) = memory_group(&own)?;
+        let folder = Path::new(version.root).join(path.trim_start_matches('/'));
+        Cgroup { folder, version }.oom_kills()
+    };
+    in_group().or_else(|| oom_kills_in(&std::fs::read_to_string("/proc/vmstat").ok()?))
 }
 
-fn oom_kills_in(text: &str) -> u64 {
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix("oom_kill "));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+fn oom_kills_in(text: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    value.trim().parse().ok()
 }
 
 /// Makes a control group and moves this process into it.
@@ -273,10 +276,10 @@ mod tests {
 
     #[test]
     fn the_kernel_s_count_of_killed_processes_is_read() {
-        assert_eq!(oom_kills_in("low 0\nhigh 3\nmax 7\noom 2\noom_kill 2\n"), 2);
-        assert_eq!(oom_kills_in("nr_free_pages 1\noom_kill 5\n"), 5);
-        assert_eq!(oom_kills_in("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
-        assert_eq!(oom_kills_in(""), 0);
+        assert_eq!(oom_kills_in("low 0\nhigh 3\nmax 7\noom 2\noom_kill 2\n"), Some(2));
+        assert_eq!(oom_kills_in("nr_free_pages 1\noom_kill 5\n"), Some(5));
+        assert_eq!(oom_kills_in("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), Some(3));
+        assert_eq!(oom_kills_in(""), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ struct Worker {
     started: Instant,
     /// When it last said something.
     heard: Instant,
-    /// The kernel's count of killed processes when it started.
+    /// The kernel's count of killed processes when it started, and when its last trial began.
     oom_kills: Option<u64>,
 }
 
@@ -220,6 +220,10 @@ impl WorkerSlot {
             *next_serial += 1;
             self.start_worker(settings, lines, *next_serial)?;
         }
+        let is_idle = self.trials.iter().all(|trial| !trial.sent);
+        if let Some(worker) = self.worker.as_mut().filter(|_| is_idle) {
+            worker.oom_kills = limits::oom_kills();
+        }
         let now = Instant::now();
         let mut requests = Vec::new();
         for trial in self.trials.iter_mut().filter(|trial| !trial.sent) {
@@ -310,8 +314,9 @@ impl WorkerSlot {
     pub(super) fn died(&mut self, tail: &str) -> Option<Loss> {
         let mut worker = self.worker.take()?;
         let status = worker.child.wait();
-        let limited = limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
-        let kernel_killed = limited || limits::oom_kills() > worker.oom_kills;
+        let in_own_group = limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+        // A group of its own counts its kills alone; a larger one's may be another's, of which only those of this trial's time matter.
+        let kernel_killed = in_own_group.unwrap_or_else(|| limits::oom_kills() > worker.oom_kills);
         let phase = self.trials.iter().find(|trial| trial.sent)?.phase;
         let death = Death {
             status,
