@@ -7,10 +7,10 @@ use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
 use super::{Forecast, MemoryLimit};
-use crate::space::Study;
+use crate::space::{Study, recipe_for};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Uncertain};
 use peft_tune_core::recipe::TrainingLength;
-use peft_tune_core::study::Params;
+use peft_tune_core::study::{MeasurePlan, Params};
 use peft_tune_search::{Settings, pareto};
 
 /// Largest space whose settings are all looked at; a larger one is drawn from.
@@ -221,18 +221,31 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
     }
 }
 
-/// Seconds of a trial: the profile phase with the worst-case step and half of the warm-up that it may take, then training;
-/// evaluation is taken as a tenth of it, and the same training in F32 as long again. Answers are not predicted.
+/// Share of a step's micro-batches that a profile phase has.
+fn measured_share(study: &Study, one: &Expected) -> f64 {
+    let recipe = recipe_for(study, &one.params);
+    recipe.map_or(1.0, |recipe| {
+        MeasurePlan::micro_batches(&recipe) as f64 / recipe.batch.micro_batches() as f64
+    })
+}
+
+/// Seconds of a trial: the step on the longest rows, the profile phase with half of the warm-up that it may take where it is no part
+/// of the training, then the training; evaluation is taken as a tenth of it, and the same training in F32 as long again. Answers are
+/// not predicted.
 fn trial_s(study: &Study, one: &Expected) -> f64 {
     let step_s = one.prediction.tokens / one.tokens_per_s.value;
-    let profile = study.plan.measure.as_ref().map_or(0.0, |measure| {
-        (1.0 + measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0) * step_s
-    });
-    let train = study.plan.train.as_ref().map_or(0.0, |train| match train.length {
-        TrainingLength::Steps(steps) => steps as f64 * step_s,
-        TrainingLength::Tokens(tokens) => tokens as f64 / one.tokens_per_s.value,
+    let train_steps = study.plan.train.as_ref().map_or(0.0, |train| match train.length {
+        TrainingLength::Steps(steps) => steps as f64,
+        TrainingLength::Tokens(tokens) => tokens as f64 / one.prediction.tokens,
         // The number of rows is not known here.
         TrainingLength::Epochs(_) => 0.0,
+    });
+    let profile_steps = study.plan.measure.as_ref().map_or(0.0, |measure| {
+        let train = study.plan.train.as_ref();
+        match train.and_then(|train| measure.within(train, train_steps as u64)) {
+            Some(_) => 1.0,
+            None => 1.0 + measured_share(study, one) * (measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0),
+        }
     });
     let plan = study.plan.train.as_ref();
     let trainings = if plan.is_some_and(|plan| plan.accuracy.fp32_training) {
@@ -240,5 +253,5 @@ fn trial_s(study: &Study, one: &Expected) -> f64 {
     } else {
         1.0
     };
-    profile + 1.1 * trainings * train
+    (profile_steps + 1.1 * trainings * train_steps) * step_s
 }

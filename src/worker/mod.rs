@@ -28,6 +28,7 @@ mod training_ranks;
 mod trial;
 mod trial_accuracy;
 mod trial_group;
+mod trial_profile;
 mod turns;
 mod worker_slot;
 

@@ -8,33 +8,19 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::fault::Fault;
 use super::session::{Fp32Key, Loaded, invalid};
-use super::surroundings::Surroundings;
+use super::trial_profile::mix_throughput;
 use super::{TrialEvent, TrialRequest};
-use peft_tune_core::architecture::Architecture;
-use peft_tune_core::objective::{
-    JOULES_PER_TOKEN, LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY,
-};
-use peft_tune_core::predict::{self, Host, Machine, Predictor, RowLengths, Setting};
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY};
 use peft_tune_core::recipe::{Precision, Recipe};
-use peft_tune_core::study::{
-    FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
-};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialPlan};
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
-use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
 use peft_tune_engine::{Evaluation, OverflowWatch, StepEvent, TrainError, Trainer};
 use peft_tune_kernels::device;
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
 const DIVERGED_NATS: f64 = 10.0;
-
-/// Throughput of the steps that a schedule of the precision has in F32, and of all others.
-const FP32_THROUGHPUT: &str = "throughput_fp32_steps";
-const OWN_THROUGHPUT: &str = "throughput_own_steps";
-
-/// A step that takes over so many times the median's time for a token is slow.
-const SLOW: f64 = 1.5;
 
 /// Why a trial did not complete.
 pub(super) enum Interruption {
@@ -89,24 +75,29 @@ impl TrialRun<'_> {
     ) -> Result<Option<Training>, Interruption> {
         metrics.insert("load_s", self.loaded.seconds);
         self.check_schedule(plan)?;
-        if let Some(measure) = &plan.measure {
+        let (measure, train) = (plan.measure.as_ref(), plan.train.as_ref());
+        let mut training = None;
+        if let Some(measure) = measure {
             self.wait(self.control.wait_for_turn(self.request.number));
             emit(TrialEvent::Phase {
                 number: self.request.number,
                 phase: Phase::Profile,
             });
-            self.measure(measure, emit, metrics)?;
+            training = self.profile(measure, train, emit, metrics)?;
             emit(TrialEvent::Measured {
                 number: self.request.number,
                 metrics: metrics.clone(),
             });
         }
-        if let Some(train) = &plan.train {
+        if let Some(train) = train {
             emit(TrialEvent::Phase {
                 number: self.request.number,
                 phase: Phase::Train,
             });
-            let training = self.begin_training(train, emit, metrics)?;
+            let training = match training {
+                Some(training) => training,
+                None => self.begin_training(train, emit, metrics)?,
+            };
             if self.joins {
                 return Ok(Some(training));
             }
@@ -145,147 +136,8 @@ impl TrialRun<'_> {
         interruption
     }
 
-    fn measure(
-        &self,
-        plan: &MeasurePlan,
-        emit: &mut dyn FnMut(TrialEvent),
-        metrics: &mut Metrics,
-    ) -> Result<(), Interruption> {
-        let (memory, beside) = (&self.loaded.memory, self.loaded.beside_bytes);
-        memory.reset_peak();
-        // A step that the end of an epoch cuts short says nothing of the others.
-        let source = Arc::new(self.source(self.recipe)?.of_full_steps());
-        let phases = 2 - u64::from(self.recipe.precision_schedule.is_none());
-        let mut run = self.start(self.recipe, &source, phases * (plan.max_warmup_steps + plan.steps))?;
-        // The steps in F32 of a schedule first: the others are what the metrics of times are about.
-        let fp32 = match self.recipe.precision_schedule.is_none() {
-            true => None,
-            false => Some(self.fp32_throughput(&mut run, &source, plan, emit)?),
-        };
-        let warmup_steps = self.warm_up(&mut run, &source, plan, emit)?;
-        let mut surroundings = Surroundings::watch(self);
-        let mut events = Vec::new();
-        while (events.len() as u64) < plan.steps {
-            events.push(self.step(&mut run, Phase::Profile, emit)?);
-            surroundings.step_ended();
-        }
-        let seen = surroundings.finish(metrics);
-        let mut lost = [seen.lost];
-        metrics.insert("warmup_steps", warmup_steps as f64);
-        let mut bytes = [
-            memory.peak_bytes().saturating_sub(beside) as f64,
-            memory.peak_reserved_bytes().unwrap_or(0) as f64,
-        ];
-        self.highest(&mut bytes, Phase::Profile)?;
-        self.highest(&mut lost, Phase::Profile)?;
-        metrics.insert(PEAK_MEMORY, bytes[0]);
-        metrics.insert("base_memory_bytes", self.loaded.base.frozen_bytes() as f64);
-        if memory.peak_reserved_bytes().is_some() {
-            metrics.insert("reserved_memory_bytes", bytes[1]);
-        }
-        keep_times(&events, metrics);
-        if let (Some(fp32), Some(own)) = (fp32, metrics.value(THROUGHPUT)) {
-            metrics.insert(FP32_THROUGHPUT, fp32);
-            metrics.insert(OWN_THROUGHPUT, own);
-            let steps = source.steps(self.recipe.training.length) as f64;
-            mix_throughput(self.recipe.precision_schedule.fp32_share(steps), metrics);
-        }
-        self.keep_energy(seen.joules, &events, metrics)?;
-        if let Some(mfu) = self.mfu(&source, metrics.value(THROUGHPUT)) {
-            metrics.insert(MFU, mfu);
-        }
-        // All devices wait for the one that was disturbed most.
-        mark_disturbed(metrics, lost[0]);
-        Ok(())
-    }
-
-    /// The throughput of steps in F32, measured as that of all others.
-    fn fp32_throughput(
-        &self,
-        run: &mut Run,
-        source: &BatchSource,
-        plan: &MeasurePlan,
-        emit: &mut dyn FnMut(TrialEvent),
-    ) -> Result<f64, Interruption> {
-        run.trainer.hold_precision(Some(true));
-        self.warm_up(run, source, plan, emit)?;
-        let mut steps = Vec::new();
-        while (steps.len() as u64) < plan.steps {
-            let event = self.step(run, Phase::Profile, emit)?;
-            steps.push((event.seconds.total, event.tokens));
-        }
-        run.trainer.hold_precision(Some(false));
-        Ok(Throughput::from_steps(&steps).map_or(0.0, |throughput| throughput.tokens_per_s))
-    }
-
-    /// Takes steps until they take even times, and returns how many; first one on the longest rows: a few steps may miss them, and they
-    /// decide whether the training fits.
-    fn warm_up(
-        &self,
-        run: &mut Run,
-        source: &BatchSource,
-        plan: &MeasurePlan,
-        emit: &mut dyn FnMut(TrialEvent),
-    ) -> Result<u64, Interruption> {
-        let worst = vec![source.longest_micro_batch(); self.recipe.batch.devices];
-        run.trainer
-            .step(&worst)
-            .map_err(|error| failure(error, Phase::Profile))?;
-        let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
-        let mut steps = 0;
-        while !warmup.is_over() {
-            let event = self.step(run, Phase::Profile, emit)?;
-            warmup.push(event.seconds.total, event.tokens);
-            steps += 1;
-        }
-        Ok(steps)
-    }
-
-    /// The energy of a token, of all devices together, where each of them tells it.
-    fn keep_energy(
-        &self,
-        joules: Option<f64>,
-        events: &[StepEvent],
-        metrics: &mut Metrics,
-    ) -> Result<(), Interruption> {
-        let mut sums = [joules.unwrap_or(0.0), f64::from(u8::from(joules.is_some()))];
-        if self.collective.ranks() > 1 {
-            let summed = self.collective.sum_numbers(&mut sums);
-            summed.map_err(|error| failure(error.into(), Phase::Profile))?;
-        }
-        let tokens: u64 = events.iter().map(|event| event.tokens).sum();
-        if sums[1] == self.collective.ranks() as f64 && tokens > 0 {
-            metrics.insert(JOULES_PER_TOKEN, sums[0] / tokens as f64);
-        }
-        Ok(())
-    }
-
-    /// Model FLOPs a second over the peak that the GPU's maker publishes; `None` of other devices.
-    fn mfu(&self, source: &BatchSource, throughput: Option<f64>) -> Option<f64> {
-        let base = &self.loaded.base;
-        let sheet = predict::device_of_driver(&device::facts(base.device())?.name)?;
-        let per_token = self.model_flops_per_token(source)?;
-        let devices = self.recipe.batch.devices as f64;
-        Some(throughput? * per_token / (devices * sheet.peak_flops(self.recipe.precision)))
-    }
-
-    /// FLOPs that the training of a token needs, nothing computed twice.
-    fn model_flops_per_token(&self, source: &BatchSource) -> Option<f64> {
-        let architecture = Architecture::from_config(&self.loaded.folder.join("config.json")).ok()?;
-        let workload = RowLengths::new(source.row_documents()).workload(self.recipe.batch.micro_batch);
-        let setting = Setting {
-            recipe: self.recipe,
-            workload: &workload,
-        };
-        let flops = Predictor::new(architecture, Machine::Unmeasured(Host::GPU))
-            .flops(&setting)
-            .ok()?;
-        let tokens = workload.mean.tokens() * self.recipe.batch.micro_batches() as f64;
-        (tokens > 0.0).then(|| flops.model / tokens)
-    }
-
     /// A fresh adapter before its first step.
-    fn begin_training(
+    pub(super) fn begin_training(
         &self,
         plan: &TrainPlan,
         emit: &mut dyn FnMut(TrialEvent),
@@ -306,6 +158,7 @@ impl TrialRun<'_> {
         self.measure_start(&mut run, &held_out, metrics)?;
         Ok(Training {
             run,
+            source: Arc::clone(&source),
             held_out,
             steps,
             evaluations: plan.evaluations.max(1),
@@ -421,7 +274,12 @@ impl TrialRun<'_> {
     }
 
     /// One step, told to the coordinator; fails where the loss explodes or the time is up.
-    fn step(&self, run: &mut Run, phase: Phase, emit: &mut dyn FnMut(TrialEvent)) -> Result<StepEvent, Interruption> {
+    pub(super) fn step(
+        &self,
+        run: &mut Run,
+        phase: Phase,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<StepEvent, Interruption> {
         self.wait(self.control.wait_while_held(self.request.number));
         let (batch, data) = run.next_batch(phase)?;
         let mut event = run.trainer.step(&batch).map_err(|error| failure(error, phase))?;
@@ -484,7 +342,7 @@ impl TrialRun<'_> {
     }
 
     /// The highest of each number on any device.
-    fn highest(&self, numbers: &mut [f64], phase: Phase) -> Result<(), Interruption> {
+    pub(super) fn highest(&self, numbers: &mut [f64], phase: Phase) -> Result<(), Interruption> {
         let shared = self.collective.highest(numbers);
         shared.map_err(|error| failure(error.into(), phase))
     }
@@ -507,7 +365,7 @@ impl TrialRun<'_> {
     }
 
     /// A fresh adapter, and the data of the next `steps` steps.
-    fn start(&self, recipe: &Recipe, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
+    pub(super) fn start(&self, recipe: &Recipe, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
         let base = self.loaded.base.open().map_err(|error| failure(error, Phase::Load))?;
         let trainer = Trainer::new(base, recipe, steps)
             .and_then(|trainer| trainer.with_collective(self.collective.clone()))
@@ -516,6 +374,7 @@ impl TrialRun<'_> {
         Ok(Run {
             trainer,
             batches,
+            most_micro_batches: usize::MAX,
             overflows: OverflowWatch::new(recipe.precision),
             first_loss: None,
             last_loss: None,
@@ -533,6 +392,7 @@ struct Seen {
 /// A training phase under way.
 pub(super) struct Training {
     pub(super) run: Run,
+    pub(super) source: Arc<BatchSource>,
     pub(super) held_out: Vec<MicroBatch>,
     steps: u64,
     /// Of how many evaluations it has.
@@ -570,6 +430,8 @@ impl Training {
 pub(super) struct Run {
     pub(super) trainer: Trainer,
     batches: Prefetch,
+    /// So many micro-batches of each step alone are trained on.
+    pub(super) most_micro_batches: usize,
     overflows: OverflowWatch,
     first_loss: Option<f64>,
     last_loss: Option<f64>,
@@ -579,10 +441,11 @@ impl Run {
     /// The micro-batches of the next step, with the seconds that they were waited for.
     pub(super) fn next_batch(&mut self, phase: Phase) -> Result<(Vec<MicroBatch>, f64), Interruption> {
         let waiting = Instant::now();
-        let Some(batch) = self.batches.next() else {
+        let Some(mut batch) = self.batches.next() else {
             let message = "the data ended before the training".to_owned();
             return Err(Interruption::Failed(FailReason::Crashed { phase, message }));
         };
+        batch.truncate(self.most_micro_batches);
         Ok((batch, waiting.elapsed().as_secs_f64()))
     }
 
@@ -597,44 +460,6 @@ impl Run {
         }
         self.last_loss = Some(event.loss);
         Ok(())
-    }
-}
-
-/// Reads one part of a step's time.
-type Seconds = fn(&StepEvent) -> f64;
-
-fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
-    let steps: Vec<_> = events.iter().map(|event| (event.seconds.total, event.tokens)).collect();
-    if let Some(throughput) = Throughput::from_steps(&steps) {
-        metrics.insert(THROUGHPUT, throughput.tokens_per_s);
-        metrics.insert("throughput_spread", throughput.spread);
-        metrics.insert(THROUGHPUT_INTERVAL, throughput.interval);
-        let is_slow = |(seconds, tokens): &&(f64, u64)| *seconds * throughput.tokens_per_s > SLOW * *tokens as f64;
-        let slow = steps.iter().filter(is_slow).count();
-        metrics.insert("slow_steps", slow as f64 / steps.len() as f64);
-    }
-    metrics.insert("measured_steps", events.len() as f64);
-    let times: [(&str, Seconds); 5] = [
-        ("step_s", |event| event.seconds.total),
-        ("data_s", |event| event.seconds.data),
-        ("forward_s", |event| event.seconds.forward),
-        ("backward_s", |event| event.seconds.backward),
-        ("optimizer_s", |event| event.seconds.optimizer),
-    ];
-    for (name, seconds) in times {
-        if let Some(value) = median(events.iter().map(seconds)) {
-            metrics.insert(name, value);
-        }
-    }
-}
-
-/// The throughput of a training that spends `share` of its steps in F32.
-fn mix_throughput(share: f64, metrics: &mut Metrics) {
-    if let (Some(fp32), Some(own)) = (metrics.value(FP32_THROUGHPUT), metrics.value(OWN_THROUGHPUT))
-        && fp32 > 0.0
-        && own > 0.0
-    {
-        metrics.insert(THROUGHPUT, 1.0 / (share / fp32 + (1.0 - share) / own));
     }
 }
 

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::recipe::{Recipe, TrainingData};
 use crate::score::ScorePlan;
 
 /// The phases of one trial. Without a training phase a trial tells throughput and memory but no loss.
@@ -21,6 +22,32 @@ pub struct MeasurePlan {
     pub steps: u64,
     /// Steps after which the warm-up is taken as over even if step times still fall.
     pub max_warmup_steps: u64,
+}
+
+/// Steps of a warm-up that a profile phase within a training has at the least.
+const LEAST_WARMUP: u64 = 2;
+
+impl MeasurePlan {
+    /// The plan of a profile phase that is the first steps of a training of `steps` steps, all before its first evaluation; `None`
+    /// where it has no room for them.
+    pub fn within(&self, train: &TrainPlan, steps: u64) -> Option<Self> {
+        let before_evaluation = (steps / train.evaluations.max(1)).saturating_sub(1);
+        let room = before_evaluation.checked_sub(self.steps)?;
+        (room >= LEAST_WARMUP).then(|| Self {
+            steps: self.steps,
+            max_warmup_steps: self.max_warmup_steps.min(room),
+        })
+    }
+
+    /// Micro-batches that a measured step of this recipe has where the training is not measured itself: two of those whose gradients
+    /// are added up say what all of them take. All of them where they may differ, or where much of a step is not theirs.
+    pub fn micro_batches(recipe: &Recipe) -> usize {
+        let batch = &recipe.batch;
+        let all = batch.micro_batches();
+        let are_alike = matches!(recipe.data.train, TrainingData::Files(_)) && !batch.group_by_length;
+        let is_theirs = recipe.adapter.is_some() && recipe.precision_schedule.is_none() && batch.devices == 1;
+        if are_alike && is_theirs { all.min(2) } else { all }
+    }
 }
 
 /// The training phase.
@@ -60,4 +87,36 @@ pub struct AccuracyPlan {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::TrainingLength;
+
+    #[test]
+    fn a_profile_phase_is_part_of_a_training_that_has_room_before_its_first_evaluation() {
+        let measure = MeasurePlan {
+            steps: 5,
+            max_warmup_steps: 10,
+        };
+        let within = |steps, evaluations| {
+            let train = TrainPlan {
+                length: TrainingLength::Steps(steps),
+                evaluations,
+                evaluation_rows: None,
+                accuracy: AccuracyPlan::default(),
+                seed_offset: 0,
+            };
+            measure.within(&train, steps).map(|plan| plan.max_warmup_steps)
+        };
+        assert_eq!(
+            (within(30, 1), within(30, 2), within(12, 1)),
+            (Some(10), Some(9), Some(6))
+        );
+        assert_eq!(
+            (within(8, 1), within(7, 1), within(16, 2), within(0, 0)),
+            (Some(2), None, Some(2), None)
+        );
+    }
 }
