@@ -2,14 +2,21 @@
 
 mod around;
 mod ask;
+mod chat;
+mod chosen;
+mod columns;
 mod find;
+mod fit;
 mod from;
 mod longer;
 mod needs;
 mod plan;
+mod rate_range;
+mod row_tokens;
 mod text;
+mod token_lengths;
+mod trial_size;
 
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -25,14 +32,15 @@ use crate::shell::shell_word;
 use crate::space::{Bytes, ReadOptions, Study, StudyFile};
 use crate::tune::{CostSurvey, Forecast};
 use ask::Asker;
+use chosen::Chosen;
+use columns::{Renames, format_of, parse_columns};
 use find::Machine;
-use longer::LongerRows;
 use needs::Needs;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{DataFormat, HubDataSet};
-use peft_tune_engine::data::recognise;
 use peft_tune_engine::hub::{cached_data_files, data_files};
 use plan::Plan;
+use row_tokens::RowTokens;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out
 ///
@@ -68,28 +76,14 @@ pub(super) struct Args {
     force: bool,
 }
 
-/// A format's names of columns, and the data's own.
-type Renames = BTreeMap<String, String>;
-
-/// Names that columns of questions and answers often have, for `prompt` and `completion`.
-const USUAL_COLUMNS: [(&str, &str); 9] = [
-    ("question", "answer"),
-    ("question", "response"),
-    ("prompt", "response"),
-    ("prompt", "answer"),
-    ("query", "response"),
-    ("query", "answer"),
-    ("instruction", "response"),
-    ("input", "output"),
-    ("problem", "solution"),
-];
-
 /// What the file is written from.
 struct Answers {
     model: String,
     data: PathBuf,
     format: DataFormat,
     columns: Renames,
+    /// The columns of prompts and completions, where these are trained as chats instead.
+    as_plain: Option<Renames>,
     memory_bytes: u64,
     machine: Machine,
 }
@@ -98,11 +92,11 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if let Some(from) = &args.from {
         return from::run(&args, from);
     }
-    let answers = answers(&args)?;
+    let mut answers = answers(&args)?;
     let architecture = architecture(&answers.model)?;
-    let rows = find::row_lengths(&first_file(&answers.data));
-    let plan = Plan::new(architecture.as_ref(), rows, &answers).map_err(CliError::bad_input)?;
-    let longer = LongerRows::count(&answers, plan.sequence_length);
+    let rows = row_tokens(&mut answers);
+    let plan = Plan::new(architecture.as_ref(), &rows, &answers).map_err(CliError::bad_input)?;
+    let longer = rows.longer(plan.sequence_length);
     let text = text::study_file(&answers, &plan, longer.as_ref(), &args.output);
     // Checked as a search will read it, before anything is written.
     let options = ReadOptions { check_files: true };
@@ -119,13 +113,55 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         tell(format_args!("{}", survey(&study, architecture, &answers.machine)));
     }
     write(&args, &text)?;
-    if let Some(row) = first_row(&args.output) {
-        tell(format_args!(
-            "the first row as it is trained, with what is learnt in brackets:\n{}",
-            row.trim_end()
-        ));
+    show_first_row(&args.output, &answers);
+    let chosen = Chosen {
+        plan: &plan,
+        rows: &rows,
+        longer: longer.as_ref(),
+    };
+    tell(chosen.table());
+    if let Some(note) = plan.size.slow_note(answers.machine.is_gpu) {
+        tell(format_args!("warning: {note}"));
     }
     Ok(())
+}
+
+/// How long the rows are, and whether they are trained as chats, which is told.
+fn row_tokens(answers: &mut Answers) -> RowTokens {
+    let counted = chat::count(answers);
+    if answers.as_plain.is_some() {
+        tell(format_args!(
+            "prompts and completions are trained as chats, by the model's chat template: `format: alpaca` in the file, \
+             which says how to train them as plain text"
+        ));
+    }
+    if answers.format == DataFormat::PromptCompletion && chat::is_unknown(&answers.model) {
+        tell(format_args!(
+            "the model's tokenizer is not here: rows are trained as plain prompt and completion; where it has a chat \
+             template, run `init` again once it is on this machine"
+        ));
+    }
+    match counted {
+        Some(lengths) => RowTokens::Counted(lengths),
+        None => RowTokens::guessed(find::row_lengths(&first_file(&answers.data))),
+    }
+}
+
+/// Shows the first row as it is trained, where the model's tokenizer is here, and says where it is no chat though it could
+/// be one.
+fn show_first_row(output: &Path, answers: &Answers) {
+    let Some(row) = first_row(output) else { return };
+    tell(format_args!(
+        "the first row as it is trained, with what is learnt in brackets:\n{}",
+        row.text.trim_end()
+    ));
+    let is_plain = answers.format == DataFormat::PromptCompletion && !row.is_chat;
+    if is_plain && chat::has_template(&answers.model) {
+        tell(format_args!(
+            "rows are trained as plain prompt and completion, although the model has a chat template: to train chats, write \
+             the rows as `messages` (docs/data.md)"
+        ));
+    }
 }
 
 /// Writes the file, and says what to do with it.
@@ -170,7 +206,8 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
         }
     };
     let (format, columns) = format_of(&data, args.columns.as_ref())?;
-    for (name, column) in &columns {
+    // Who named them knows.
+    for (name, column) in columns.iter().filter(|_| args.columns.is_none()) {
         tell(format_args!(
             "the column `{column}` is taken as `{name}`; --columns says otherwise"
         ));
@@ -187,6 +224,7 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
         data,
         format,
         columns,
+        as_plain: None,
         memory_bytes,
         machine,
     })
@@ -215,46 +253,6 @@ pub(super) fn about_rows(path: &Path) -> Option<u64> {
 fn first_file(data: &Path) -> PathBuf {
     let files = cached_data_files(data).unwrap_or_default();
     files.into_iter().next().unwrap_or_else(|| data.to_owned())
-}
-
-/// What the rows of a file are, with the columns that have other names than the format's.
-fn format_of(data: &Path, given: Option<&Renames>) -> Result<(DataFormat, Renames), CliError> {
-    check_data(data)?;
-    let data = &*first_file(data);
-    let as_named = given.cloned().unwrap_or_default();
-    let error = match recognise(data, &as_named) {
-        Ok(Some(format)) => return Ok((format, as_named)),
-        Ok(None) => return Err(CliError::bad(format!("{} has no rows", data.display()))),
-        Err(error) => error,
-    };
-    let usual = USUAL_COLUMNS
-        .into_iter()
-        .filter(|_| given.is_none())
-        .find_map(|(prompt, completion)| {
-            let columns = [("prompt", prompt), ("completion", completion)].into_iter();
-            let columns: Renames = columns
-                .filter(|(name, column)| name != column)
-                .map(|(name, column)| (name.to_owned(), column.to_owned()))
-                .collect();
-            let format = recognise(data, &columns).ok().flatten()?;
-            Some((format, columns))
-        });
-    usual.ok_or_else(|| {
-        CliError::bad_input(anyhow::Error::new(error).context(
-            "the data's columns have no names that are known: say which is what, such as \
-             `--data FILE --columns prompt=question,completion=answer`",
-        ))
-    })
-}
-
-fn parse_columns(text: &str) -> Result<Renames, String> {
-    let pair = |part: &str| match part.split_once('=') {
-        Some((name, column)) if !name.trim().is_empty() && !column.trim().is_empty() => {
-            Ok((name.trim().to_owned(), column.trim().to_owned()))
-        }
-        _ => Err(format!("`{part}` is no NAME=COLUMN, such as prompt=question")),
-    };
-    text.split(',').map(pair).collect()
 }
 
 fn check_data(path: &Path) -> Result<(), CliError> {

@@ -134,8 +134,16 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     }
 }
 
-/// The first row of a study as it is trained, in lines; `None` where the model or its data are not on this machine, or say nothing.
-pub(super) fn first_row(file: &Path) -> Option<String> {
+/// The first row of a study as it is trained.
+pub(super) struct FirstRow {
+    /// In lines, for people.
+    pub text: String,
+    /// Whether it goes through the chat template.
+    pub is_chat: bool,
+}
+
+/// The first row of a study; `None` where the model or its data are not on this machine, or say nothing.
+pub(super) fn first_row(file: &Path) -> Option<FirstRow> {
     let recipe = recipe_of(file).ok()?;
     let files = files_of(&recipe.model)?;
     let asked = LookAt {
@@ -146,7 +154,10 @@ pub(super) fn first_row(file: &Path) -> Option<String> {
     on_disk(&recipe.data).ok()?;
     let mut seen = rows_seen(&recipe, &files, asked, Reading::unseen()).ok()?;
     let row = seen.rows.pop()?;
-    Some(row_text(&row, RowsStyle::default()))
+    Some(FirstRow {
+        text: row_text(&row, RowsStyle::default()),
+        is_chat: seen.summary.chat_template.is_some(),
+    })
 }
 
 /// The recipe of a file, or the one that the trials of a study complete.

@@ -21,7 +21,7 @@ const PARQUET: u64 = 4;
 /// Rows of a sample where a row's size is not known beforehand.
 const SOME_ROWS: u64 = 20_000;
 /// Longer than any row that is trained on.
-const UNCUT: usize = 1 << 22;
+pub(super) const UNCUT: usize = 1 << 22;
 
 /// The rows of a study, as far as they could be looked at.
 pub(super) struct StudyRows {

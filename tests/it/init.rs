@@ -5,7 +5,7 @@ use std::process::Output;
 
 use peft_tune::export::ExportFormat;
 use peft_tune::space::{ReadOptions, StudyFile};
-use peft_tune_core::recipe::{LongRows, Recipe};
+use peft_tune_core::recipe::{DataFormat, LongRows, Recipe};
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     crate::program()
@@ -48,6 +48,24 @@ fn what_is_found_becomes_a_study_file_that_a_search_reads() {
         text.contains("format: prompt_completion") && text.contains("sequence_length: 128"),
         "{text}"
     );
+    // A small model has the usual size of trials on any machine, and higher learning rates than large ones.
+    for part in [
+        "global_batch: 16 ",
+        "training_tokens: 100000 ",
+        "evaluation: {rows: 128, times: 2}",
+        "learning_rate: {low: 1e-4, high: 8e-3, scale: log}",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    for part in [
+        "each trial, as the file says it:",
+        "by the bytes of the rows",
+        "1e-4 to 8e-3",
+        "run `init` again",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
     let again = run(folder.path(), &["--yes", "--memory", "2GiB"]);
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
@@ -245,50 +263,97 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
     }
 }
 
+/// The model that comes with the program: it has a tokenizer, a chat template and 512 positions.
+const OWN_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/base");
+
 #[test]
 fn rows_that_are_longer_are_left_out_where_they_are_few() {
     let folder = tempfile::tempdir().unwrap();
-    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/base");
-    // Of 40 rows, so many have 400 words.
-    let init = |long: usize| {
+    // So many rows, of which some have so many words.
+    let init = |rows: usize, long: usize, words: usize| {
         let row = |answer: &str| format!("{{\"prompt\": \"q\", \"completion\": \"{answer}\"}}\n");
-        let rows = row("b").repeat(40 - long) + &row(&"a b ".repeat(200)).repeat(long);
+        let rows = row("b").repeat(rows - long) + &row(&"a b ".repeat(words / 2)).repeat(long);
         std::fs::write(folder.path().join("train.jsonl"), rows).unwrap();
-        let arguments = [
-            "--yes",
-            "--force",
-            "--memory",
-            "2GiB",
-            "--model",
-            base,
-            "--data",
-            "train.jsonl",
-        ];
-        let output = run(folder.path(), &arguments);
+        let arguments = ["--yes", "--force", "--memory", "2GiB", "--model", OWN_MODEL];
+        let output = run(folder.path(), &[&arguments[..], &["--data", "train.jsonl"]].concat());
         assert!(output.status.success(), "{output:?}");
         let path = folder.path().join("space.yaml");
         let study = StudyFile::read_with(&path, ReadOptions { check_files: true }).unwrap();
+        let base = study.base.unwrap();
         let text = std::fs::read_to_string(path).unwrap();
-        (study.base.unwrap().data.long_rows, text)
+        (base.data.long_rows, base.batch.sequence_length, text)
     };
-    let (long_rows, text) = init(0);
-    assert_eq!(long_rows, LongRows::Cut);
+    let (long_rows, length, text) = init(40, 0, 0);
+    assert_eq!((long_rows, length), (LongRows::Cut, 128));
     assert!(
         !text.contains("long_rows") && text.contains("# longer rows are cut"),
         "{text}"
     );
-    for (long, length) in [(2, 128), (4, 256)] {
-        let (long_rows, text) = init(long);
-        assert_eq!(long_rows, LongRows::Drop, "{text}");
-        let told = format!("# {long} of 40 rows are longer than {length} tokens and are left out");
+    // More than one in a hundred: the length is theirs.
+    let (long_rows, length, text) = init(40, 2, 200);
+    assert!(length > 128 && length.is_multiple_of(64), "{length}");
+    assert_eq!(long_rows, LongRows::Cut, "{text}");
+    // One in 201, or more than the model has positions for.
+    for (rows, long, length) in [(201, 1, 128), (40, 2, 512), (40, 4, 512)] {
+        let (long_rows, found, text) = init(rows, long, 1200);
+        assert_eq!((long_rows, found), (LongRows::Drop, length), "{text}");
+        let told = format!("# {long} of {rows} rows are longer than {length} tokens and are left out");
         assert!(
             text.contains(&told) && text.contains("# longer rows are left out"),
             "{text}"
         );
     }
-    let (long_rows, text) = init(10);
-    assert_eq!(long_rows, LongRows::Cut, "{text}");
+    let (long_rows, length, text) = init(40, 10, 1200);
+    assert_eq!((long_rows, length), (LongRows::Cut, 512), "{text}");
     assert!(text.contains("# 10 of 40 rows are longer and are cut"), "{text}");
+}
+
+#[test]
+fn questions_and_answers_become_chats_where_the_model_has_a_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let init = |row: &str, more: &[&str]| {
+        std::fs::write(folder.path().join("train.jsonl"), format!("{row}\n").repeat(20)).unwrap();
+        let arguments = ["--yes", "--force", "--model", OWN_MODEL, "--data", "train.jsonl"];
+        let output = run(folder.path(), &[&arguments[..], more].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{told}");
+        let path = folder.path().join("space.yaml");
+        let study = StudyFile::read_with(&path, ReadOptions { check_files: true }).unwrap();
+        (study.base.unwrap().data, told)
+    };
+    let question = "{\"question\": \"Why?\", \"answer\": \"So.\"}";
+    let (data, told) = init(question, &[]);
+    assert_eq!(data.format, DataFormat::Alpaca, "{told}");
+    assert_eq!(
+        (&*data.columns["instruction"], &*data.columns["output"]),
+        ("question", "answer")
+    );
+    assert!(
+        told.contains("trained as chats") && told.contains("<|im_start|>") && told.contains("--columns says"),
+        "{told}"
+    );
+    let text = std::fs::read_to_string(folder.path().join("space.yaml")).unwrap();
+    assert!(
+        text.contains("# format: prompt_completion, and columns: {completion: \"answer\", prompt: \"question\"}"),
+        "{text}"
+    );
+    // Who named the columns is not told of the option.
+    let (data, told) = init(question, &["--columns", "prompt=question,completion=answer"]);
+    assert_eq!(data.format, DataFormat::Alpaca, "{told}");
+    assert!(
+        told.contains("trained as chats") && !told.contains("--columns says"),
+        "{told}"
+    );
+    // Messages are chats already; a column that chats do not read keeps the rows as they are.
+    let messages = "{\"prompt\": [{\"role\": \"user\", \"content\": \"Why?\"}], \
+                    \"completion\": [{\"role\": \"assistant\", \"content\": \"So.\"}]}";
+    let labelled = "{\"prompt\": \"Why?\", \"completion\": \"So.\", \"label\": true}";
+    for (row, is_told) in [(messages, false), (labelled, true)] {
+        let (data, told) = init(row, &[]);
+        assert_eq!(data.format, DataFormat::PromptCompletion, "{told}");
+        assert!(!told.contains("trained as chats"), "{told}");
+        assert_eq!(told.contains("as plain prompt and completion"), is_told, "{told}");
+    }
 }
 
 #[test]

@@ -119,10 +119,11 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// How long the rows of a file are, in bytes of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RowLengths {
     /// Length that nineteen of twenty rows keep to.
     pub long_bytes: usize,
+    pub mean_bytes: f64,
     /// Rows in the file, about.
     pub rows: u64,
 }
@@ -150,8 +151,26 @@ pub(super) fn row_lengths(path: &Path) -> Option<RowLengths> {
     let mean = text.len() as f64 / lengths.len() as f64;
     Some(RowLengths {
         long_bytes: lengths[(lengths.len() - 1) * 19 / 20],
+        mean_bytes: mean,
         rows: (total as f64 / mean).round() as u64,
     })
+}
+
+/// Whether the first rows of a file are written in the signs of a chat template already.
+pub(super) fn begins_with_chat_marks(path: &Path) -> bool {
+    const LOOKED_AT: u64 = 64 << 10;
+    const MARKS: [&str; 6] = [
+        "<|im_start|>",
+        "<|start_header_id|>",
+        "<start_of_turn>",
+        "<|user|>",
+        "[INST]",
+        "### Response:",
+    ];
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    read.is_ok() && MARKS.iter().any(|mark| text.contains(mark))
 }
 
 #[cfg(test)]
@@ -180,5 +199,6 @@ mod tests {
         assert_eq!(found.len(), 2);
         let lengths = row_lengths(&folder.path().join("train.csv")).unwrap();
         assert_eq!((lengths.long_bytes, lengths.rows), (13, 1));
+        assert_eq!(lengths.mean_bytes, 14.0);
     }
 }

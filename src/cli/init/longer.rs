@@ -2,12 +2,8 @@
 
 use std::fmt;
 
-use super::Answers;
-use crate::cli::prepare::prepared;
-use crate::cli::reading::Reading;
-use crate::cli::study_rows::{files_of, quick};
-use peft_tune_core::recipe::{DataSettings, Recipe, TrainingData};
-use peft_tune_engine::data::on_disk;
+use super::token_lengths::TokenLengths;
+use crate::report::grouped;
 
 /// Rows that are longer than a sequence length, among those that were looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,26 +16,12 @@ pub(super) struct LongerRows {
 }
 
 impl LongerRows {
-    /// Counts them, tokenised. `None` where none is longer, and where the model's tokenizer is not here or the rows
-    /// cannot be read. Running text is split, and none of it is longer.
-    pub(super) fn count(answers: &Answers, sequence_length: usize) -> Option<Self> {
-        let data = DataSettings {
-            train: TrainingData::from(&answers.data),
-            format: answers.format,
-            columns: answers.columns.clone(),
-            ..DataSettings::default()
-        };
-        let mut recipe = Recipe::new(answers.model.as_str(), data);
-        recipe.batch.sequence_length = sequence_length;
-        let files = files_of(&recipe.model)?;
-        let here = on_disk(&recipe.data).ok()?;
-        let (recipe, sample) = quick(&recipe, &here);
-        let data = prepared(&recipe, &files, Reading::shown()).ok()?;
-        let sets = [data.train().statistics(), data.held_out().statistics()];
+    /// Counts them. `None` where none is longer.
+    pub(super) fn of(lengths: &TokenLengths, sequence_length: usize) -> Option<Self> {
         let found = Self {
-            longer: sets.iter().map(|set| set.cut_rows + set.dropped_rows).sum(),
-            rows: sets.iter().map(|set| set.rows).sum(),
-            is_sample: sample.is_some(),
+            longer: lengths.longer_than(sequence_length),
+            rows: lengths.rows,
+            is_sample: lengths.is_sample,
             sequence_length,
         };
         (found.longer > 0).then_some(found)
@@ -55,11 +37,19 @@ impl LongerRows {
 /// `12 of 80 rows`.
 impl fmt::Display for LongerRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { longer, rows, .. } = self;
+        let (longer, rows) = (whole(self.longer), whole(self.rows));
         match self.is_sample {
             true => write!(f, "{longer} of the first {rows} rows"),
             false => write!(f, "{longer} of {rows} rows"),
         }
+    }
+}
+
+/// A whole number as people read it, with thousands set apart.
+pub(super) fn whole(number: u64) -> String {
+    match number {
+        small if small < 100 => small.to_string(),
+        large => grouped(large as f64),
     }
 }
 
@@ -69,14 +59,18 @@ mod tests {
 
     #[test]
     fn a_tenth_of_the_rows_are_few() {
-        let of = |longer, is_sample| LongerRows {
-            longer,
-            rows: 80,
-            is_sample,
-            sequence_length: 256,
+        let of = |longer: usize, is_sample| {
+            let lengths = TokenLengths {
+                is_sample,
+                ..TokenLengths::new([vec![300; longer], vec![20; 80 - longer]].concat())
+            };
+            LongerRows::of(&lengths, 256)
         };
-        assert!(of(1, false).are_few() && of(8, false).are_few() && !of(9, false).are_few());
-        assert_eq!(of(8, false).to_string(), "8 of 80 rows");
-        assert_eq!(of(8, true).to_string(), "8 of the first 80 rows");
+        assert_eq!(of(0, false), None);
+        let few = |longer| of(longer, false).unwrap().are_few();
+        assert!(few(1) && few(8) && !few(9));
+        assert_eq!(of(8, false).unwrap().to_string(), "8 of 80 rows");
+        assert_eq!(of(8, true).unwrap().to_string(), "8 of the first 80 rows");
+        assert_eq!((whole(99), whole(7473)), ("99".into(), "7,473".into()));
     }
 }

@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use super::Answers;
+use super::chat::column;
+use super::columns::Renames;
 use super::longer::LongerRows;
-use super::plan::{GLOBAL_BATCH, Plan};
+use super::plan::Plan;
+use super::trial_size::{PROFILE_STEPS, TrialSize};
 use crate::report::bytes;
 use peft_tune_core::recipe::{DataFormat, Precision};
 
@@ -44,10 +47,9 @@ pub(super) fn study_name(output: &Path, model: &str, data: &Path) -> String {
 }
 
 fn heading(answers: &Answers, plan: &Plan) -> String {
-    let parameters = plan.parameters.map_or(String::new(), |count| match count as f64 / 1e6 {
-        millions if millions < 100.0 => format!(" ({millions:.1} million parameters)"),
-        millions => format!(" ({:.2} billion parameters)", millions / 1e3),
-    });
+    let parameters = plan
+        .parameters
+        .map_or(String::new(), |count| format!(" ({})", parameters_text(count)));
     let mut text = format!(
         "# LoRA settings for {}{parameters} on {} with {}.\n# Written by `peft-tune init`; change what you know better, then: peft-tune search FILE\n",
         one_line(&answers.model),
@@ -66,6 +68,14 @@ fn heading(answers: &Answers, plan: &Plan) -> String {
     text
 }
 
+/// `134.5 million parameters`.
+pub(super) fn parameters_text(count: u64) -> String {
+    match count as f64 / 1e6 {
+        millions if millions < 999.95 => format!("{millions:.1} million parameters"),
+        millions => format!("{:.2} billion parameters", millions / 1e3),
+    }
+}
+
 fn data(answers: &Answers, longer: Option<&LongerRows>, output: &Path) -> String {
     let name = match answers.format {
         DataFormat::Alpaca => "alpaca",
@@ -79,9 +89,24 @@ fn data(answers: &Answers, longer: Option<&LongerRows>, output: &Path) -> String
     let train = quoted(&near(&answers.data.to_string_lossy(), output));
     format!(
         "data:\n  train: {train}\n  held_out: 0.1             # a tenth of the rows measures the loss; or a file of its own\n  \
-         format: {name}\n{}  loss_on: completions      # or all: train on the questions too\n{}\n",
-        columns(answers),
+         format: {name}\n{}{}  loss_on: completions      # or all: train on the questions too\n{}\n",
+        as_plain(answers),
+        columns(&answers.columns).map_or_else(String::new, |columns| format!("  columns: {columns}\n")),
         long_rows(longer)
+    )
+}
+
+/// How rows that are trained as chats would be trained as plain text.
+fn as_plain(answers: &Answers) -> String {
+    let Some(plain) = &answers.as_plain else {
+        return String::new();
+    };
+    let names = ["prompt", "completion"];
+    let all: Renames = names.map(|name| (name.to_owned(), column(plain, name))).into();
+    let columns = columns(&all).unwrap_or_default();
+    format!(
+        "  # That is a chat of two messages, by the model's chat template. As plain text, without it:\n  \
+         # format: prompt_completion, and columns: {columns}\n"
     )
 }
 
@@ -97,16 +122,13 @@ fn long_rows(longer: Option<&LongerRows>) -> String {
     })
 }
 
-/// The columns that have other names than the format's.
-fn columns(answers: &Answers) -> String {
-    let columns = answers.columns.iter();
-    let columns: Vec<String> = columns
-        .map(|(name, column)| format!("{name}: {}", quoted(column)))
-        .collect();
-    match columns.is_empty() {
-        true => String::new(),
-        false => format!("  columns: {{{}}}\n", columns.join(", ")),
-    }
+/// Columns as YAML; `None` where none has another name than the format's.
+fn columns(columns: &Renames) -> Option<String> {
+    let pairs = columns
+        .iter()
+        .map(|(name, column)| format!("{name}: {}", quoted(column)));
+    let pairs: Vec<String> = pairs.collect();
+    (!pairs.is_empty()).then(|| format!("{{{}}}", pairs.join(", ")))
 }
 
 fn space(plan: &Plan) -> String {
@@ -129,6 +151,8 @@ fn space(plan: &Plan) -> String {
     } else {
         "[adamw, adamw_8bit]"
     };
+    let size = &plan.size;
+    let rates = &plan.learning_rates;
     format!(
         "space:\n  \
          # What the adapter can learn.\n  \
@@ -137,20 +161,42 @@ fn space(plan: &Plan) -> String {
          target_modules: [attention, all-linear]\n  \
          dropout: 0.0\n  \
          # How it learns.\n  \
-         learning_rate: {{low: 5e-5, high: 2e-3, scale: log}}\n  \
+         # The range widens by itself when the best rate lies at its edge; `fixed: true` in the braces keeps it.\n  \
+         learning_rate: {{low: {:e}, high: {:e}, scale: log}}\n  \
          schedule: cosine\n  \
          warmup: 0.03              # a share of all steps\n  \
          optimizer: {optimizers}\n  \
-         global_batch: {GLOBAL_BATCH}          # rows of a step, held fixed: the next lines then change only speed and memory\n  \
+         global_batch: {}          # rows of a step{}, held fixed: micro_batch then changes only speed and memory\n  \
          # What it costs.\n  \
          micro_batch: {:?}\n  \
-         packing: [false, true]\n  \
+         packing: {}\n  \
          gradient_checkpointing: {checkpointing}\n  \
          precision: [{}]\n\n",
         plan.ranks,
+        rates.low,
+        rates.high,
+        size.global_batch,
+        smaller_batch(size),
         plan.micro_batches,
+        packing(plan),
         precisions.join(", ")
     )
+}
+
+/// That a larger global batch is usual, where it takes too long here.
+fn smaller_batch(size: &TrialSize) -> &'static str {
+    match size.usual_seconds() {
+        Some(_) => " (16 where time allows)",
+        None => "",
+    }
+}
+
+/// Filled rows are tried where a trial has steps enough of them.
+fn packing(plan: &Plan) -> String {
+    match plan.too_few_packed_steps() {
+        None => "[false, true]".to_owned(),
+        Some(steps) => format!("false            # filled rows would leave a trial {steps} steps"),
+    }
 }
 
 fn trial(plan: &Plan, longer: Option<&LongerRows>, limit: u64, is_gpu: bool) -> String {
@@ -160,21 +206,26 @@ fn trial(plan: &Plan, longer: Option<&LongerRows>, limit: u64, is_gpu: bool) -> 
         Some(many) => format!("{many} are longer and are cut: raise it, or leave them out by `data.long_rows: drop`"),
     };
     let (trials, time) = if is_gpu { (60, "8h") } else { (40, "2h") };
+    let size = &plan.size;
     format!(
         "trial:\n  \
          sequence_length: {}     # {long_rows}\n  \
-         profile_steps: 5\n  \
-         training_tokens: {}\n  \
-         evaluation: {{rows: 128, times: 2}}\n  \
+         profile_steps: {PROFILE_STEPS}\n  \
+         training_tokens: {}     # {}\n  \
+         evaluation: {{rows: {}, times: {}}}\n  \
          memory_limit: {} MiB\n  \
-         timeout: 30m\n\
+         timeout: {}m\n\
          training: {{length: {{epochs: 1}}}}   # of the recipe that `export` writes\n\n\
          budget: {{trials: {trials}, time: {time}}}   # whichever comes first; a search can be resumed with more\n\
          seed: 0\n\
          sampler: auto\n",
         plan.sequence_length,
-        plan.training_tokens,
-        limit >> 20
+        size.training_tokens,
+        size.steps_text(),
+        size.evaluation_rows,
+        size.evaluation_times,
+        limit >> 20,
+        size.timeout_min()
     )
 }
 
