@@ -300,7 +300,10 @@ fn a_trial_on_two_processes_measures_both_and_trains_as_one() {
             steps += 1;
         }
     }));
-    assert_eq!(steps, STEPS, "told once each, the measured ones are the first of the training");
+    assert_eq!(
+        steps, STEPS,
+        "told once each, the measured ones are the first of the training"
+    );
     assert_eq!(recipe(1).loss_key(), recipe(2).loss_key());
     assert_ne!(recipe(1).cost_key(), recipe(2).cost_key());
     let loss = |metrics: &Metrics| metrics.value(LOSS).unwrap();
