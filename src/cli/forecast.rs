@@ -107,6 +107,7 @@ pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Ar
                 stored(store, rayon::current_num_threads()).await.ok()??.ceilings,
             )),
             device_bytes: None,
+            disturbed: 0.0,
         },
     };
     let target = of_target(&file, &files.config);
@@ -125,6 +126,8 @@ pub(super) struct Here {
     machine: Machine,
     /// Memory that trials may take: a GPU's, or this machine's.
     device_bytes: Option<u64>,
+    /// Share of the speed that other programs may have taken while it was measured.
+    pub disturbed: f64,
 }
 
 impl Here {
@@ -137,11 +140,15 @@ impl Here {
     ) -> Result<Self, CliError> {
         match device::first_gpu().filter(|_| device != Some("cpu")) {
             Some(gpu) => Ok(Self::gpu(&gpu)),
-            None => Ok(Self {
-                name: "this machine".to_owned(),
-                machine: Machine::Measured(Box::new(stored_or_measured(store, threads, precisions).await?)),
-                device_bytes: usable_memory_bytes(),
-            }),
+            None => {
+                let found = stored_or_measured(store, threads, precisions).await?;
+                Ok(Self {
+                    name: "this machine".to_owned(),
+                    machine: Machine::Measured(Box::new(found.ceilings)),
+                    device_bytes: usable_memory_bytes(),
+                    disturbed: found.disturbed,
+                })
+            }
         }
     }
 
@@ -157,6 +164,16 @@ impl Here {
             name: format!("{} ({speed})", gpu.name),
             machine: sheet.map_or(Machine::Unmeasured(Host::gpu(gpu.memory_bytes)), Machine::DataSheet),
             device_bytes: Some(gpu.memory_bytes),
+            disturbed: 0.0,
+        }
+    }
+
+    /// The same device, of whose speed nothing is taken for known.
+    pub(super) fn without_speed(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            machine: Machine::Unmeasured(self.machine.host()),
+            ..*self
         }
     }
 
@@ -184,7 +201,7 @@ impl Here {
 /// Ceilings that could not be measured.
 pub(super) async fn host_sheet(store: &Store) -> Result<&'static DataSheet, CliError> {
     let ceilings = stored_or_measured(Some(store), None, &[Precision::Fp32, Precision::Bf16]).await?;
-    let sheet = ceilings.as_sheet(usable_memory_bytes().unwrap_or(u64::MAX));
+    let sheet = ceilings.ceilings.as_sheet(usable_memory_bytes().unwrap_or(u64::MAX));
     // Design note: a device refers to a table that lives as long as the program, and a program has one host.
     Ok(Box::leak(Box::new(sheet)))
 }

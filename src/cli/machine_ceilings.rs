@@ -46,21 +46,21 @@ pub(super) async fn stored_or_measured(
     store: Option<&Store>,
     threads: Option<usize>,
     precisions: &[Precision],
-) -> Result<Ceilings, CliError> {
+) -> Result<MeasuredCeilings, CliError> {
     let threads = threads.unwrap_or_else(rayon::current_num_threads);
     let stored = match store {
         Some(store) => stored(store, threads).await?,
         None => None,
     };
     if let Some(known) = stored.as_ref().filter(|known| known.serves(precisions)) {
-        return Ok(known.ceilings.clone());
+        return Ok(known.clone());
     }
     tell(format_args!("measuring this machine once, a few seconds"));
     let found = measured(stored, threads, precisions)?;
     if let Some(store) = store {
         keep(store, threads, &found).await?;
     }
-    Ok(found.ceilings)
+    Ok(found)
 }
 
 /// What the database has of this machine; something that this version cannot read counts as nothing.
@@ -223,7 +223,7 @@ mod tests {
             keep(&store, 1, &found).await.unwrap();
             assert_eq!(stored(&store, 1).await.unwrap().unwrap(), found);
             let used = stored_or_measured(Some(&store), Some(1), &ONE).await.unwrap();
-            assert_eq!(used.memory_bytes_per_s == 7.0, kept);
+            assert_eq!(used.ceilings.memory_bytes_per_s == 7.0, kept);
         }
         let now = stored(&store, 1).await.unwrap().unwrap();
         assert!(now.disturbed == 0.0 && now.ceilings.memory_bytes_per_s > 7.0);

@@ -10,7 +10,7 @@ use super::learning_rate;
 use super::output::{tell, terminal_width, write_result};
 use super::plan_stack;
 use super::plan_stack::StackArgs;
-use super::plan_text::{StudyPlan, to_json, to_text};
+use super::plan_text::{About, StudyPlan, to_json, to_text};
 use super::shares;
 use super::study_rows::{StudyRows, study_of};
 use crate::report::{Lengths, summary_line};
@@ -68,8 +68,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let sheet = sheet.map_err(CliError::bad_input)?;
     let looked_at = rows_of(&study, has_data)?;
     let (rows, lengths) = looked_at.unwrap_or_default();
-    let (forecast, machine) = forecast_of(&args, &study, sheet, rows)?;
+    let (forecast, machine, doubtful) = forecast_of(&args, &study, sheet, rows)?;
     let survey = CostSurvey::new(&study, &forecast);
+    let about = doubtful.map(|(forecast, disturbed)| About {
+        tokens_per_s: CostSurvey::quick(&study, &forecast).fastest(),
+        disturbed,
+    });
     if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
         let message = format!("no setting of {} can be predicted: {reason}", file.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
@@ -78,6 +82,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         study: &study,
         survey: &survey,
         machine: &machine,
+        about: about.as_ref(),
         sheet,
         lengths: lengths.as_ref(),
         is_host: forecast.is_on_host(),
@@ -89,20 +94,24 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-/// The forecast, and the name of the machine that it is for.
+/// A forecast by a speed that was measured beside other programs, and the share that they may have taken.
+type Doubtful = (Forecast, f64);
+
+/// The forecast, and the name of the machine that it is for. Where this machine's speed was measured beside other programs, it is a
+/// forecast without speeds, with the doubtful one.
 fn forecast_of(
     args: &Args,
     study: &Study,
     sheet: Option<&'static DataSheet>,
     rows: forecast::Rows,
-) -> Result<(Forecast, String), CliError> {
+) -> Result<(Forecast, String, Option<Doubtful>), CliError> {
     let base = base_of(study)?;
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
     if let Some(sheet) = sheet {
         let machine = Machine::DataSheet(sheet);
         let forecast = Forecast::new(study, Predictor::new(architecture, machine), rows);
-        return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned()));
+        return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
     }
     let precisions = forecast::precisions(study, base);
     let here = block_on(async {
@@ -114,7 +123,12 @@ fn forecast_of(
         here
     })?;
     let name = here.name.clone();
-    Ok((here.forecast(study, architecture, rows), name))
+    if here.disturbed == 0.0 {
+        return Ok((here.forecast(study, architecture, rows), name, None));
+    }
+    let known = here.without_speed().forecast(study, architecture.clone(), rows.clone());
+    let disturbed = here.disturbed;
+    Ok((known, name, Some((here.forecast(study, architecture, rows), disturbed))))
 }
 
 /// The recipe that trials complete.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::forecast::offloads;
@@ -11,16 +12,42 @@ use crate::space::Study;
 use crate::tune::{CostSurvey, Expected};
 use peft_tune_core::predict::{DataSheet, Imbalance};
 
+/// A speed that was measured beside other programs: nothing is put in order by it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct About {
+    /// Of the fastest setting that fits.
+    pub tokens_per_s: Option<f64>,
+    /// Share that other programs may have taken.
+    pub disturbed: f64,
+}
+
 /// All that a plan says.
 pub(super) struct StudyPlan<'a> {
     pub study: &'a Study,
     pub survey: &'a CostSurvey,
     pub machine: &'a str,
+    /// Where the machine's speed is not known for that reason.
+    pub about: Option<&'a About>,
     pub sheet: Option<&'a DataSheet>,
     /// Of the rows to train on, where they could be looked at.
     pub lengths: Option<&'a Lengths>,
     /// Whether the device's memory is the host's.
     pub is_host: bool,
+}
+
+impl About {
+    fn text(&self) -> String {
+        let about = self.tokens_per_s.map_or_else(String::new, |speed| {
+            format!(
+                ", about {} tokens/s for the fastest setting",
+                metric_value("throughput", speed)
+            )
+        });
+        format!(
+            "unknown{about}: other programs took up to {:.0}% of it while it was measured; plan again when they are done",
+            100.0 * self.disturbed
+        )
+    }
 }
 
 /// The plan for people: facts, the data's lengths, the predicted front, the `top` fastest settings.
@@ -29,6 +56,7 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         study,
         survey,
         machine,
+        about,
         lengths,
         is_host,
         ..
@@ -53,6 +81,9 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         line("model", base.model.clone());
     }
     line("machine", (*machine).to_owned());
+    if let Some(about) = about {
+        line("speed", about.text());
+    }
     line(
         "settings",
         format!(
@@ -98,7 +129,14 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
     let fitting = survey.settings.iter().filter(|one| one.fits);
     let best: Vec<&Expected> = fitting.take(top).collect();
-    for (title, settings) in [("predicted front", front), ("fastest settings that fit", best)] {
+    let knows_speed = survey.fastest().is_some();
+    let title = if knows_speed {
+        "fastest settings that fit"
+    } else {
+        "settings that fit, least memory first"
+    };
+    let front = if knows_speed { front } else { Vec::new() };
+    for (title, settings) in [("predicted front", front), (title, best)] {
         if !settings.is_empty() {
             let _ = write!(text, "\n{title}\n{}\n", table(&settings).to_text(width));
         }
@@ -160,6 +198,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         study,
         survey,
         machine,
+        about,
         sheet,
         lengths,
         is_host: _,
@@ -187,6 +226,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         "study": study.name,
         "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "machine": machine,
+        "speed_about": about,
         "data_sheet": sheet,
         "size": survey.size,
         "looked_at": survey.looked_at,
@@ -204,4 +244,22 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         "front": front,
         "settings": best,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_speed_that_was_measured_beside_other_programs_is_called_unknown() {
+        let about = About {
+            tokens_per_s: Some(187.4),
+            disturbed: 0.63,
+        };
+        assert_eq!(
+            about.text(),
+            "unknown, about 187 tokens/s for the fastest setting: other programs took up to 63% of it while it was measured; \
+             plan again when they are done"
+        );
+    }
 }

@@ -49,6 +49,7 @@ impl MachineCeilings {
         let ceilings = with_store(database, async |store| {
             machine_ceilings::stored_or_measured(store, None, &precisions).await
         })?;
+        let ceilings = ceilings.ceilings;
         let predictor = Predictor::new(
             Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
             Machine::Measured(Box::new(ceilings.clone())),

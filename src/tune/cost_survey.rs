@@ -85,6 +85,12 @@ impl CostSurvey {
         Self::of_some(study, forecast, (QUICK, QUICK))
     }
 
+    /// Tokens a second of the fastest setting that fits; `None` where the device's speed is not known.
+    pub fn fastest(&self) -> Option<f64> {
+        let fitting = self.settings.iter().find(|one| one.fits)?;
+        Some(fitting.tokens_per_s.value).filter(|speed| *speed > 0.0)
+    }
+
     /// Looks at all settings where they are at most so many, else at so many that are drawn.
     fn of_some(study: &Study, forecast: &Forecast, (most, drawn_settings): (u64, u64)) -> Self {
         let size = study.space.cardinality();
@@ -137,8 +143,12 @@ impl CostSurvey {
             }
         }
         self.imbalance = fastest.and_then(|(_, params)| forecast.imbalance(&params));
-        self.settings
-            .sort_by(|a, b| b.tokens_per_s.value.total_cmp(&a.tokens_per_s.value));
+        // Where no speed is known, the frugal ones come first.
+        let by_memory = |a: &Expected, b: &Expected| a.peak_bytes.value.total_cmp(&b.peak_bytes.value);
+        self.settings.sort_by(|a, b| {
+            let by_speed = b.tokens_per_s.value.total_cmp(&a.tokens_per_s.value);
+            by_speed.then_with(|| by_memory(a, b))
+        });
         let fitting: Vec<usize> = (0..self.settings.len())
             .filter(|index| self.settings[*index].fits)
             .collect();
