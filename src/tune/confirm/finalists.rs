@@ -45,6 +45,27 @@ impl Finalists<'_> {
         chosen(self.problem, &with_confirmed(self.history, self.confirmations))
     }
 
+    /// Whether a throughput that is as far off as its interval allows would change the choice.
+    fn depends_on_throughput(&self) -> bool {
+        let history = with_confirmed(self.history, self.confirmations);
+        let of_throughput = Finalists {
+            loss_noise: None,
+            ..*self
+        };
+        self.recommended()
+            .is_none_or(|recommended| !of_throughput.rivals(&history, recommended).is_empty())
+    }
+
+    /// Whether a trial's own profile phase says its throughput within `interval`, and nothing else slowed it down.
+    fn is_known_within(&self, number: TrialNumber, interval: f64) -> bool {
+        let trial = self.history.iter().find(|trial| trial.number == number);
+        let metrics = trial.and_then(|trial| trial.state.metrics());
+        metrics.is_some_and(|metrics| {
+            let own = metrics.value(&interval_of(THROUGHPUT));
+            disturbed(metrics).is_none() && own.is_some_and(|own| own <= interval)
+        })
+    }
+
     fn rivals(&self, history: &[Trial], recommended: TrialNumber) -> Vec<TrialNumber> {
         let complete = history.iter().filter(|trial| trial.number != recommended);
         let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
@@ -124,8 +145,9 @@ fn least_loss(problem: &Problem, history: &[Trial]) -> Option<TrialNumber> {
     Some(least.trial.number)
 }
 
-/// The trial to profile next, or to run again as a command; `None` when all that may be confirmed are. A trial that others'
-/// repeats made the recommended one is confirmed however many were: the plan's limit is for its rivals.
+/// The trial to profile next, or to run again as a command; `None` when all that may be confirmed are, or what is known well enough
+/// already could change no choice. A trial that others' repeats made the recommended one is confirmed however many were: the
+/// plan's limit is for its rivals.
 pub(super) fn next_trial(finalists: &Finalists<'_>, plan: &ConfirmPlan) -> Option<TrialNumber> {
     let confirmations = finalists.confirmations;
     let begun = confirmations
@@ -135,11 +157,15 @@ pub(super) fn next_trial(finalists: &Finalists<'_>, plan: &ConfirmPlan) -> Optio
     let numbers = finalists.numbers();
     let recommended = numbers.first().copied();
     let is_seeds = finalists.loss_noise.is_some();
+    let decides = finalists.depends_on_throughput();
     let open = |number: &TrialNumber| {
         let known = confirmations.get(number);
         let may_begin = begun < plan.trials || Some(*number) == recommended;
         let may = may_begin || known.is_some_and(|known| costs(known).next().is_some());
-        may && !known.is_some_and(|known| is_settled(known, plan, is_seeds)) && !finalists.given_up.contains(number)
+        let is_known = !decides && finalists.is_known_within(*number, plan.interval);
+        may && !is_known
+            && !known.is_some_and(|known| is_settled(known, plan, is_seeds))
+            && !finalists.given_up.contains(number)
     };
     numbers.into_iter().find(open)
 }
@@ -218,6 +244,24 @@ mod tests {
         assert_eq!(next(&history, &known, &PLAN), Some(TrialNumber(1)));
         let known: Confirmations = [confirmed(0, [90.0, 90.0]), confirmed(1, [100.0, 100.0])].into();
         assert_eq!(next(&history, &known, &PLAN), None);
+    }
+
+    #[test]
+    fn a_throughput_that_is_known_well_enough_is_repeated_only_where_it_could_change_the_choice() {
+        let interval = &*interval_of(THROUGHPUT);
+        let next_of = |own: f64, rival: f64| {
+            let history = [
+                trial(0, &[(THROUGHPUT, 100.0), (interval, own)]),
+                trial(1, &[(THROUGHPUT, rival), (interval, 0.003)]),
+            ];
+            next(&history, &[].into(), &PLAN)
+        };
+        assert_eq!(next_of(0.003, 90.0), None);
+        assert_eq!(next_of(0.003, 99.9), Some(TrialNumber(0)));
+        assert_eq!(next_of(0.05, 50.0), Some(TrialNumber(0)), "not known to 2%");
+        let mut slowed = trial(0, &[(THROUGHPUT, 100.0), (interval, 0.003)]);
+        peft_tune_core::study::mark_disturbed(slowed.state.metrics_mut().unwrap(), 0.3);
+        assert_eq!(next(&[slowed], &[].into(), &PLAN), Some(TrialNumber(0)));
     }
 
     #[test]
