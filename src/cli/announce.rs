@@ -60,20 +60,21 @@ pub(super) fn plan_text(
     text
 }
 
-/// `up to 80 trials within 2 min, then repeats of the best`.
+/// `up to 80 trials, then repeats of the best to be sure of them, all within 2 min`.
 fn budget_text(study: &Study) -> String {
     let budget = &study.budget;
     let trials = budget.trials.map(|trials| format!("up to {trials} trials"));
     let time = budget.time_s.map(about_duration);
-    let text = match (trials, time) {
-        (Some(trials), Some(time)) => format!("{trials} within {time}"),
-        (Some(trials), None) => trials,
-        (None, Some(time)) => format!("trials for {time}"),
-        (None, None) => "trials until nothing is left to try".to_owned(),
-    };
-    match study.confirm {
-        Some(_) => format!("{text}, then repeats of the best to be sure of them"),
-        None => text,
+    let repeats = study
+        .confirm
+        .map_or("", |_| ", then repeats of the best to be sure of them");
+    match (trials, time) {
+        (Some(trials), Some(time)) if repeats.is_empty() => format!("{trials} within {time}"),
+        (Some(trials), Some(time)) => format!("{trials}{repeats}, all within {time}"),
+        (Some(trials), None) => format!("{trials}{repeats}"),
+        (None, Some(time)) if repeats.is_empty() => format!("trials for {time}"),
+        (None, Some(time)) => format!("trials and repeats of the best for {time}"),
+        (None, None) => format!("trials until nothing is left to try{repeats}"),
     }
 }
 
@@ -93,9 +94,9 @@ pub(super) fn standing_text(progress: &Progress) -> Option<String> {
         1 => ", and a variant, which the budget does not count".to_owned(),
         variants => format!(", and {variants} variants, which the budget does not count"),
     };
-    let spent = match progress.share() {
-        Some(share) if share >= 1.0 => "; the budget is spent, and `--trials N` or `--time TIME` give it more",
-        _ => "",
+    let spent = match progress.is_spent() {
+        true => "; the budget is spent, and `--trials N` or `--time TIME` give it more",
+        false => "",
     };
     Some(format!("it goes on: {done}{variants}{spent}"))
 }
@@ -126,12 +127,14 @@ pub(super) fn prediction_text(study: &Study, forecast: &Forecast) -> Option<Stri
         ));
     }
     if let (Some(trial), Some(search)) = (survey.trial_s, survey.search_s) {
-        let behind = match study.confirm {
-            Some(_) => ", then the repeats",
-            None => "",
+        let is_limited = study.budget.time_s.is_some_and(|limit| search >= limit);
+        let what = match study.confirm {
+            Some(_) if is_limited => "trials and repeats",
+            Some(_) => "all trials, then the repeats",
+            None => "all trials",
         };
         lines.push(format!(
-            "  takes    about {} a trial, {} for all trials{behind}",
+            "  takes    about {} a trial, {} for {what}",
             about_duration(trial),
             about_duration(search)
         ));

@@ -88,7 +88,7 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
             found = Found {
                 trials: store.trials(known.id).await?,
                 variants: store.variants(known.id).await?.len() as u64,
-                spent_s: store.spent_s(known.id).await?,
+                spent_s: store.spent(known.id).await?.total_s(),
                 process: store.live_runner(known.id).map(|runner| runner.process),
             };
         }
@@ -243,7 +243,7 @@ fn to_text(
     let trials = study.budget.trials.map(|trials| format!("{trials} trials in all"));
     let time = study.budget.time_s.map(|time| {
         format!(
-            "{} of trials, of which {} are spent",
+            "{} in all, of which {} are spent",
             duration(time),
             duration(found.spent_s)
         )

@@ -9,7 +9,7 @@ use super::held_out_error;
 use super::output::{tell, terminal_width, write_result};
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::Study;
-use crate::store::{Confirmations, KernelsOfTrials, Variants};
+use crate::store::{Confirmations, KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 use peft_tune_search::{Preference, Prior, Problem, importance, most_telling, pareto_front, recommend};
@@ -27,8 +27,8 @@ pub(super) struct Found {
     pub predicted: Vec<(TrialNumber, String, f64)>,
     pub baseline: Option<TrialNumber>,
     pub kernels: KernelsOfTrials,
-    /// Seconds that the trials took.
-    pub spent_s: f64,
+    /// What its runs took.
+    pub spent: SpentTime,
     /// Rows of the held-out set.
     pub held_out_rows: Option<u64>,
 }
@@ -97,13 +97,14 @@ impl Found {
             trials: history,
             front: &front,
             recommendation: recommendation.as_ref(),
-            wall_s: self.spent_s,
+            wall_s: self.spent.total_s(),
         })
         .with_confirmed(self.confirmed)
         .with_variants(history, self.variants)
         .with_predicted(self.predicted)
         .with_kernels(self.kernels)
         .with_target(study.target)
+        .with_spent(self.spent)
         .with_baseline(self.baseline, history)
         .with_whole_front(database.command(&["pareto"], Some(&study.name)))
         .showing(

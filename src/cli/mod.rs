@@ -81,6 +81,7 @@ mod search_kernels;
 mod shares;
 mod show;
 mod show_rows;
+mod spent_text;
 mod standing;
 mod status;
 mod stop;

@@ -130,6 +130,7 @@ impl Standing {
 
     pub(super) fn begins(&mut self, trial: &Trial, progress: &Progress) {
         self.knows(progress);
+        self.confirming = None;
         let name = self.named(trial.number);
         self.under_way
             .insert(trial.number, UnderWay::new(name, describe(&trial.params)));
@@ -335,6 +336,7 @@ fn describe(params: &Params) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::SpentTime;
     use peft_tune_core::study::TrialState;
 
     fn standing() -> Standing {
@@ -347,7 +349,10 @@ mod tests {
         let progress = Progress {
             finished: 7,
             budget_trials: Some(40),
-            spent_s: 42.0,
+            spent: SpentTime {
+                trials_s: 42.0,
+                ..SpentTime::default()
+            },
             workers: 1,
             best: [("loss".to_owned(), 2.1)].into(),
             ..Progress::default()
@@ -404,7 +409,7 @@ mod tests {
         };
         let progress = Progress {
             trials_are_over: true,
-            confirm_s: 130.0,
+            end_s: 130.0,
             ..standing.progress.clone()
         };
         standing.confirms(&one, &progress);

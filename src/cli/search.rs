@@ -23,14 +23,17 @@ use super::progress::SearchProgress;
 use super::reading::{QUICK_BYTES, reading_text};
 use super::resume::resume_command;
 use super::search_kernels::{kernels_of, warn_of_other_kernels};
+use super::spent_text::{lack_text, spent_text};
 use super::study_record::{inputs_of, record_of};
 use super::target;
 use super::track::{TrackArgs, Tracking};
 use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
-use crate::store::{OpenStudy, Store};
-use crate::tune::{Ending, Forecast, Interrupt, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study};
+use crate::store::{OpenStudy, SpentTime, Store};
+use crate::tune::{
+    Ending, Forecast, Interrupt, LackOfTime, TargetForecast, Tuner, TunerParts, baseline, reopen_failed_study,
+};
 use peft_tune_core::study::Params;
 use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::{Kernels, device};
@@ -54,7 +57,7 @@ pub(super) struct Args {
     /// recommendation is then confirmed by at most as many repeats as there are complete trials.
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
-    /// Time that all trials of the study may take, such as `30m`, instead of the file's `budget: time`.
+    /// Time that the study may take in all, confirmation included, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
     /// Most time that the search waits at its end for other programs to leave the processors alone, to measure again what they
@@ -155,9 +158,14 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         .map_err(CliError::failed)?;
     let searched = run_study(args, study, &mut progress, &signals.interrupt).await;
     progress.finish();
-    let Searched { ending, found } = searched?;
+    let Searched { ending, found, lack } = searched?;
     if let Ending::Stopped { reason } = &ending {
         tell(format_args!("stopped before the budget was spent: {reason}"));
+    }
+    if !args.json {
+        let lack = lack.as_ref().map(lack_text);
+        lack.into_iter().for_each(tell);
+        spent_text(&found.spent, study.budget.time_s).into_iter().for_each(tell);
     }
     found.warn_of_few_rows(study);
     let explain = args.database.command(&["explain"], Some(&study.name));
@@ -181,6 +189,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
 struct Searched {
     ending: Ending,
     found: Found,
+    /// What there was no time for.
+    lack: Option<LackOfTime>,
 }
 
 /// Prepares a study, runs its trials, and reads what they found.
@@ -227,7 +237,7 @@ async fn run_study(
         let _ = store.flush_steps().await;
         tokio::task::block_in_place(|| tracking.finish());
     }
-    let (ending, spent_s) = ran?;
+    let Ran { ending, spent, lack } = ran?;
     let (history, confirmed) = store.confirmed_trials(id).await?;
     let found = Found {
         problem: study.problem(),
@@ -238,12 +248,12 @@ async fn run_study(
         baseline: store.baseline(id).await?,
         kernels: store.trial_kernels(id).await?,
         history,
-        spent_s,
+        spent,
         held_out_rows,
     };
     drop(opened);
     store.close().await?;
-    Ok(Searched { ending, found })
+    Ok(Searched { ending, found, lack })
 }
 
 /// What a search needs before it opens its study.
@@ -334,13 +344,20 @@ async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Prefl
     })
 }
 
-/// Runs the trials; how the search ended, and the seconds that its trials took.
+/// What the trials of a search came to.
+struct Ran {
+    ending: Ending,
+    spent: SpentTime,
+    lack: Option<LackOfTime>,
+}
+
+/// Runs the trials and confirms the recommendation.
 async fn tune(
     args: &Args,
     opened: &Opened,
     parts: TunerParts<'_>,
     (forecast, target): (Option<Arc<Forecast>>, Option<Arc<TargetForecast>>),
-) -> Result<(Ending, f64), CliError> {
+) -> Result<Ran, CliError> {
     let (study, store, id) = (parts.study, parts.store, parts.id);
     tracing::info!(
         study = study.name,
@@ -386,7 +403,11 @@ async fn tune(
         tuner = tuner.with_target(target);
     }
     let ending = tuner.run().await?;
-    Ok((ending, tuner.progress().spent_s))
+    Ok(Ran {
+        ending,
+        spent: tuner.spent(),
+        lack: tuner.lack_of_time(),
+    })
 }
 
 /// Says once what each trial on a GPU would lack.

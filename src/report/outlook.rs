@@ -29,7 +29,7 @@ pub struct Outlook {
     /// Finished trials that the budget counts: all but variants.
     pub trials: u64,
     pub budget_trials: Option<u64>,
-    /// Seconds of all trials, those under way included.
+    /// Seconds of all that ran: trials, those under way included, and what is run behind them.
     pub spent_s: f64,
     pub budget_s: Option<f64>,
     /// Share of the budget that is spent, in [0, 1]: the larger of trials and time.

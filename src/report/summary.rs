@@ -14,7 +14,7 @@ use super::table::printable;
 use super::target::{target_note, target_text};
 use crate::shell::command_line;
 use crate::space::Target;
-use crate::store::KernelsOfTrials;
+use crate::store::{KernelsOfTrials, SpentTime};
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber};
 
@@ -61,6 +61,9 @@ pub struct Summary {
     /// In which kernels the trials of the front ran, where that is known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kernels: KernelsOfTrials,
+    /// Seconds by what they went to, where a search tells them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spent: Option<SpentTime>,
     /// The stack that the study is for, where it is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -110,6 +113,7 @@ impl Summary {
             against_baseline: None,
             predicted: BTreeMap::new(),
             kernels: BTreeMap::new(),
+            spent: None,
             target: None,
             shown: None,
             beside_front,
@@ -148,6 +152,13 @@ impl Summary {
     pub fn with_kernels(mut self, mut kernels: KernelsOfTrials) -> Self {
         kernels.retain(|trial, _| self.front.iter().any(|row| row.trial == *trial));
         self.kernels = kernels;
+        self
+    }
+
+    /// The summary with what the study's runs took.
+    #[must_use]
+    pub fn with_spent(mut self, spent: SpentTime) -> Self {
+        self.spent = Some(spent);
         self
     }
 

@@ -18,15 +18,6 @@ struct TrialRow {
 }
 
 impl Store {
-    /// Wall-clock seconds of all finished trials of a study.
-    pub async fn spent_s(&self, study: StudyId) -> Result<f64, StoreError> {
-        sqlx::query_scalar("select total(wall_s) from trial where study_id = ? and state not in ('waiting', 'running')")
-            .bind(study.0)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(|error| self.error(error))
-    }
-
     /// What one trial measured; nothing where it has not finished.
     pub async fn metrics(&self, study: StudyId, number: TrialNumber) -> Result<Metrics, StoreError> {
         let trial = self.trial_id(study, number).await?;

@@ -39,7 +39,7 @@ impl SearchStage {
 pub struct SearchBudget {
     /// Trials of the study, variants not counted.
     pub trials: Option<u64>,
-    /// Seconds of all trials together.
+    /// Seconds of all that runs: of trials, of repeats, and of what confirms the recommendation.
     pub seconds: Option<f64>,
     /// Trials that run side by side.
     pub workers: u64,
@@ -53,7 +53,7 @@ pub struct Spending {
     pub stage: SearchStage,
     /// Wall-clock seconds of the finished trials that the budget counts, in order.
     pub counted_s: Vec<f64>,
-    /// Seconds of all finished trials, variants included.
+    /// Seconds of all finished trials, variants included, and of the runs behind them.
     pub finished_s: f64,
     /// Seconds of each trial under way so far.
     pub under_way_s: Vec<f64>,
@@ -120,6 +120,7 @@ impl Store {
             return Ok(None);
         };
         let variants = self.variants(study).await?;
+        let spent = self.spent(study).await?;
         let mut spending = Spending {
             budget: SearchBudget {
                 trials: state.budget_trials.map(to_u64),
@@ -131,7 +132,7 @@ impl Store {
                 .find(|stage| stage.name() == state.stage)
                 .unwrap_or(SearchStage::Ended),
             counted_s: Vec::new(),
-            finished_s: 0.0,
+            finished_s: spent.total_s(),
             under_way_s: Vec::new(),
         };
         for row in self.trial_costs(study).await? {
@@ -139,7 +140,6 @@ impl Store {
                 "waiting" => {}
                 "running" => spending.under_way_s.push(row.since_start_s),
                 _ => {
-                    spending.finished_s += row.wall_s;
                     if !variants.contains_key(&row.number) {
                         spending.counted_s.push(row.wall_s);
                     }

@@ -8,10 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::aside::Aside;
+use super::budget::SHARE_FOR_REPEATS;
 use super::decide::whole_task;
 use super::known::Measurement;
 use super::outlier::{SAME, suspicion};
 use super::{TuneError, Tuner};
+use crate::store::REPEAT_WALL_S;
 use crate::worker::Task;
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{
@@ -26,8 +29,6 @@ const MOST_REPEATS: usize = 3;
 /// `next_disturbed`.
 const SHARE_OF_TRIALS: f64 = 0.25;
 const FEWEST_REPEATS: usize = 4;
-/// Share of a budget of time that repeats may take.
-const SHARE_OF_TIME: f64 = 0.1;
 /// Longest pause behind a repeat that was disturbed too, in seconds.
 const LONGEST_PAUSE_S: f64 = 5.0;
 /// Most seconds of a search that are spent waiting for other programs to leave the processors alone, where nothing else is said.
@@ -50,6 +51,8 @@ pub(super) struct Again {
     spent_s: f64,
     /// Seconds spent waiting for a quiet moment.
     waited_s: f64,
+    /// Seconds of these and of pauses that are stored with the next repeat.
+    untold_s: f64,
     /// Most of these; [`LONGEST_WAIT_S`] where nothing is said.
     most_waited_s: Option<f64>,
     /// Whether the last measurement was quiet.
@@ -152,7 +155,9 @@ impl Tuner<'_> {
             self.measure_again(number).await?;
             if !self.again.is_calm {
                 let pause = begun.elapsed().as_secs_f64().min(LONGEST_PAUSE_S);
+                let pause = pause.min(self.left_s().max(0.0));
                 tokio::time::sleep(std::time::Duration::from_secs_f64(pause)).await;
+                self.count_wait(pause);
             }
         }
         Ok(())
@@ -161,7 +166,7 @@ impl Tuner<'_> {
     /// Waits until other programs leave the host's processors alone, as long as seconds for that are left: they come in bursts,
     /// and repeats in a row would all fall into one.
     async fn wait_for_calm(&mut self) {
-        let longest_s = self.longest_wait_s();
+        let longest_s = self.longest_wait_s().min(self.again.waited_s + self.left_s());
         let mut others = OtherLoad::start(Box::new(HostCounters::default()));
         let (begun, mut calm) = (std::time::Instant::now(), 0);
         while calm < CALM_LOOKS && !self.parts.interrupt.is_requested() {
@@ -172,12 +177,20 @@ impl Tuner<'_> {
             let is_calm = others.cores().is_none_or(|cores| cores < CALM_CORES);
             calm = if is_calm { calm + 1 } else { 0 };
         }
-        self.again.waited_s += begun.elapsed().as_secs_f64();
+        let waited_s = begun.elapsed().as_secs_f64();
+        self.again.waited_s += waited_s;
+        self.count_wait(waited_s);
+    }
+
+    /// Counts seconds in which nothing ran: the next repeat tells them.
+    fn count_wait(&mut self, seconds: f64) {
+        self.again.untold_s += seconds;
+        self.clock.spent.measuring_again_s += seconds;
     }
 
     fn longest_wait_s(&self) -> f64 {
         let budget_s = self.parts.study.budget.time_s;
-        let usual = || budget_s.map_or(LONGEST_WAIT_S, |budget| LONGEST_WAIT_S.min(SHARE_OF_TIME * budget));
+        let usual = || budget_s.map_or(LONGEST_WAIT_S, |budget| LONGEST_WAIT_S.min(SHARE_FOR_REPEATS * budget));
         self.again.most_waited_s.unwrap_or_else(usual)
     }
 
@@ -220,9 +233,10 @@ impl Tuner<'_> {
         });
         let most = ((SHARE_OF_TRIALS * own.count() as f64) as usize).max(FEWEST_REPEATS);
         let budget_s = self.parts.study.budget.time_s;
-        let time_left = budget_s.is_none_or(|budget| again.spent_s < SHARE_OF_TIME * budget);
+        let time_left = budget_s.is_none_or(|budget| again.spent_s < SHARE_FOR_REPEATS * budget);
         let is_spent = again.done.values().sum::<usize>() >= most;
-        if !time_left || (is_spent && !waits) {
+        let has_time = time_left && self.left_s() > self.clock.repeat_s().unwrap_or(0.0);
+        if !has_time || (is_spent && !waits) {
             return None;
         }
         let may = |number: &&TrialNumber| {
@@ -256,18 +270,22 @@ impl Tuner<'_> {
         let done = self.again.done.entry(number).or_default();
         *done += 1;
         let repeat = *done as u64;
-        let found = self.profile_again(number, repeat).await?;
-        let Some(mut found) = found.filter(|_| self.is_of_this_form(number)) else {
+        let ran = self.profile_again(number, repeat).await?;
+        let Some(found) = ran.metrics.filter(|_| self.is_of_this_form(number)) else {
             // A trial that fails when it is repeated, or whose kernels do, keeps what was measured.
             self.again.open.remove(&number);
             return Ok(());
         };
-        found = Measurement::Cost.of(&found);
+        let mut found = Measurement::Cost.of(&found);
         self.again.is_calm = disturbed(&found).is_none();
         let old = self.stored_cost(number).await?;
         let (store, id) = (self.parts.store, self.parts.id);
+        found.insert(REPEAT_WALL_S, ran.wall_s + std::mem::take(&mut self.again.untold_s));
         store.record_measurement(id, number, &old, &found).await?;
-        let measured = store.measurements(id).await?.remove(&number).unwrap_or_default();
+        let mut measured = store.measurements(id).await?.remove(&number).unwrap_or_default();
+        // What a repeat took is nothing that the trial measured.
+        let of_trial = |one: &mut Metrics| one.retain(|name| name != REPEAT_WALL_S);
+        measured.iter_mut().for_each(of_trial);
         let counting = self.counting(number, &measured);
         if disturbed(&counting).is_none() {
             self.again.open.remove(&number);
@@ -294,12 +312,12 @@ impl Tuner<'_> {
         chosen
     }
 
-    /// Runs a trial's profile phase once more; `None` where that did not complete.
-    async fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<Option<Metrics>, TuneError> {
+    /// Runs a trial's profile phase once more.
+    async fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<Aside, TuneError> {
         let study = self.parts.study;
         let Some(Ok(Task::Recipe { recipe, plan })) = self.trial(number).map(|trial| whole_task(study, &trial.params))
         else {
-            return Ok(None);
+            return Ok(Aside::default());
         };
         let plan = TrialPlan {
             measure: plan.measure,
@@ -309,7 +327,16 @@ impl Tuner<'_> {
         let task = Task::Recipe { recipe, plan };
         let ran = self.run_aside(number, 1 + repeat, task).await?;
         self.again.spent_s += ran.wall_s;
-        Ok(ran.metrics)
+        self.clock.measured_again(ran.wall_s);
+        Ok(ran)
+    }
+
+    /// Seconds that repeats of what is disturbed are expected to take at the search's end, where the moments are quiet.
+    pub(super) fn expected_again_s(&self) -> f64 {
+        let open = self.again.open.iter();
+        let open = open.filter(|number| self.again.done.get(*number).is_none_or(|done| *done < MOST_REPEATS));
+        let each_s = self.clock.repeat_s().or_else(|| self.measuring_s()).unwrap_or(0.0);
+        open.count() as f64 * (each_s + CALM_LOOKS as f64 * LOOK_S)
     }
 
     pub(super) async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {

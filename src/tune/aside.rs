@@ -42,7 +42,6 @@ impl Tuner<'_> {
                 break;
             };
             wall_s += ran.wall_s;
-            self.spent_s += ran.wall_s;
             let state = match ran.state {
                 Ok(state) => state,
                 Err(reason) => {

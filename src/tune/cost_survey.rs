@@ -169,7 +169,7 @@ impl CostSurvey {
             .settings
             .iter()
             .filter(|one| one.fits && one.tokens_per_s.value > 0.0)
-            .map(|one| trial_s(study, one))
+            .map(|one| trial_s(study, &one.params, one.prediction.tokens, one.tokens_per_s.value))
             .collect();
         if fitting.is_empty() {
             return;
@@ -232,8 +232,8 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
 }
 
 /// Share of a step's micro-batches that a profile phase has.
-fn measured_share(study: &Study, one: &Expected) -> f64 {
-    let recipe = recipe_for(study, &one.params);
+fn measured_share(study: &Study, params: &Params) -> f64 {
+    let recipe = recipe_for(study, params);
     recipe.map_or(1.0, |recipe| {
         MeasurePlan::micro_batches(&recipe) as f64 / recipe.batch.micro_batches() as f64
     })
@@ -242,11 +242,10 @@ fn measured_share(study: &Study, one: &Expected) -> f64 {
 /// Seconds of a trial: the step on the longest rows, the profile phase with half of the warm-up that it may take where it is no part
 /// of the training, then the training; evaluation is taken as a tenth of it, and the same training in F32 as long again. Answers are
 /// not predicted.
-fn trial_s(study: &Study, one: &Expected) -> f64 {
-    let step_s = one.prediction.tokens / one.tokens_per_s.value;
+pub(super) fn trial_s(study: &Study, params: &Params, step_tokens: f64, tokens_per_s: f64) -> f64 {
     let train_steps = study.plan.train.as_ref().map_or(0.0, |train| match train.length {
         TrainingLength::Steps(steps) => steps as f64,
-        TrainingLength::Tokens(tokens) => tokens as f64 / one.prediction.tokens,
+        TrainingLength::Tokens(tokens) => tokens as f64 / step_tokens,
         // The number of rows is not known here.
         TrainingLength::Epochs(_) => 0.0,
     });
@@ -254,7 +253,10 @@ fn trial_s(study: &Study, one: &Expected) -> f64 {
         let train = study.plan.train.as_ref();
         match train.and_then(|train| measure.within(train, train_steps as u64)) {
             Some(_) => 1.0,
-            None => 1.0 + measured_share(study, one) * (measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0),
+            None => {
+                let steps = measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0;
+                1.0 + measured_share(study, params) * steps
+            }
         }
     });
     let plan = study.plan.train.as_ref();
@@ -263,5 +265,5 @@ fn trial_s(study: &Study, one: &Expected) -> f64 {
     } else {
         1.0
     };
-    (profile_steps + 1.1 * trainings * train_steps) * step_s
+    (profile_steps + 1.1 * trainings * train_steps) * step_tokens / tokens_per_s
 }

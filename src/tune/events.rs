@@ -158,7 +158,8 @@ impl Tuner<'_> {
         );
         let (store, id) = (self.parts.store, self.parts.id);
         store.finish_trial(id, number, &state, wall_s).await?;
-        self.spent_s += wall_s;
+        let is_whole = running.inherited.is_empty() && matches!(state, TrialState::Complete { .. });
+        self.note_trial_time(number, wall_s, is_whole);
         if !running.curve.is_empty() {
             let mut curve = std::mem::take(&mut running.curve);
             if matches!(state, TrialState::Complete { .. }) {

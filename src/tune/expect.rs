@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cost_survey::trial_s;
 use super::propose::Proposed;
 use super::{Forecast, TuneError, Tuner};
 use crate::store::PredictionRecord;
@@ -14,8 +15,6 @@ use peft_tune_search::next_variant;
 const VARIANTS: u64 = 2;
 /// Variants that may be measured however few trainings there are.
 const FEWEST_VARIANTS: u64 = 8;
-/// Share of a budget of time that is left to trainings.
-const SHARE_FOR_TRAININGS: f64 = 0.92;
 
 /// A forecast with what trials have taught about it.
 pub(super) struct Expectations {
@@ -70,9 +69,7 @@ impl Tuner<'_> {
         let Expectations { forecast, .. } = self.expecting.as_ref()?;
         let begun = self.variants.len() as u64;
         let trained = self.history.len() as u64 - begun.min(self.history.len() as u64);
-        let progress = self.progress();
-        let out_of_time = progress.budget_s.is_some_and(|budget| progress.spent_s >= budget);
-        if out_of_time || begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) {
+        if begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) || !self.has_time_for_variant() {
             return None;
         }
         let params = next_variant(&self.problem, &self.history, forecast.as_ref())?;
@@ -84,12 +81,14 @@ impl Tuner<'_> {
         self.expecting.as_ref()?.throughput(params)
     }
 
-    /// The share of a budget of time that trainings may take: what is left is for their variants.
-    pub(super) fn share_for_trainings(&self) -> f64 {
-        match self.expecting {
-            Some(_) => SHARE_FOR_TRAININGS,
-            None => 1.0,
-        }
+    /// Seconds that a trial of a setting is predicted to take with all of its phases, loading not counted; `None` where nothing
+    /// is.
+    pub(super) fn predicted_trial_s(&self, params: &Params) -> Option<f64> {
+        let Expectations { forecast, correction } = self.expecting.as_ref()?;
+        let prediction = forecast.predict(params).ok()?;
+        let tokens_per_s = correction.tokens_per_s(&prediction).value;
+        let seconds = trial_s(self.parts.study, params, prediction.tokens, tokens_per_s);
+        (seconds.is_finite() && seconds > 0.0).then_some(seconds)
     }
 
     /// Stores what is expected of a trial; returns why it is not worth a try, where it is not.

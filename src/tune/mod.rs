@@ -3,6 +3,7 @@
 mod again;
 mod aside;
 mod baseline;
+mod budget;
 mod claim;
 mod confirm;
 mod cost_survey;
@@ -18,6 +19,7 @@ mod interrupt;
 mod judge;
 mod kept_metrics;
 mod kernel_fault;
+mod kernel_form;
 mod known;
 mod observer;
 mod outlier;
@@ -32,7 +34,7 @@ mod target;
 mod tuner;
 
 pub use baseline::{baseline, usual_learning_rate};
-pub use confirm::Repeat;
+pub use confirm::{LackOfTime, Repeat};
 pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;
 pub use error::TuneError;

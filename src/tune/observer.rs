@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{KernelFault, Repeat};
-use crate::store::SearchBudget;
+use crate::store::{SearchBudget, SpentTime};
 use crate::worker::TrialEvent;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
@@ -18,8 +18,8 @@ pub struct Progress {
     pub variants: u64,
     /// Trials the budget allows, where it limits them.
     pub budget_trials: Option<u64>,
-    /// Seconds of trials so far, earlier runs included.
-    pub spent_s: f64,
+    /// Seconds of all runs so far, those under way and earlier searches included.
+    pub spent: SpentTime,
     /// Seconds the budget allows, where it limits them.
     pub budget_s: Option<f64>,
     /// Best value of each objective among complete trials that keep the constraints.
@@ -28,8 +28,8 @@ pub struct Progress {
     pub workers: usize,
     /// Whether no further trial comes: the recommendation is being confirmed.
     pub trials_are_over: bool,
-    /// Seconds that the runs which confirm the recommendation are expected to take from here.
-    pub confirm_s: f64,
+    /// Seconds that the runs behind the trials, which confirm the recommendation, are expected to take from here.
+    pub end_s: f64,
 }
 
 impl Progress {
@@ -66,32 +66,36 @@ impl Progress {
         self.finished.saturating_sub(self.variants)
     }
 
-    /// Share of the budget that is spent, in [0, 1]: the larger of trials and time; `None` without a budget.
-    pub fn share(&self) -> Option<f64> {
-        let trials = self
-            .budget_trials
-            .map(|budget| self.counted() as f64 / budget.max(1) as f64);
-        let time = self.budget_s.map(|budget| self.spent_s / budget.max(1e-9));
-        [trials, time]
-            .into_iter()
-            .flatten()
-            .reduce(f64::max)
-            .map(|share| share.min(1.0))
+    /// Seconds until the search ends, if the trials to come cost what the finished ones did and all workers are busy; what follows
+    /// the trials runs one after another. Time that the budget limits is never more than what is left of it.
+    pub fn left_s(&self) -> Option<f64> {
+        let of_budget = self.budget_s.map(|budget| (budget - self.spent.total_s()).max(0.0));
+        if self.trials_are_over {
+            return Some(of_budget.map_or(self.end_s, |left| left.min(self.end_s)));
+        }
+        let workers = self.workers.max(1) as f64;
+        let by_trials = self.budget_trials.filter(|_| self.counted() > 0).map(|budget| {
+            let rest = budget.saturating_sub(self.counted()) as f64;
+            rest * self.trial_s() / workers + self.end_s
+        });
+        let by_time = of_budget.map(|left| {
+            let end = self.end_s.min(left);
+            (left - end) / workers + end
+        });
+        [by_trials, by_time].into_iter().flatten().reduce(f64::min)
     }
 
-    /// Seconds until the search ends, if the trials to come cost what the finished ones did and all workers are busy: what is left of
-    /// the budget, and the confirmation behind it.
-    pub fn left_s(&self) -> Option<f64> {
-        if self.trials_are_over {
-            return Some(self.confirm_s);
-        }
-        let by_trials = self
-            .budget_trials
-            .filter(|_| self.counted() > 0)
-            .map(|budget| budget.saturating_sub(self.counted()) as f64 * self.spent_s / self.counted() as f64);
-        let by_time = self.budget_s.map(|budget| (budget - self.spent_s).max(0.0));
-        let least = [by_trials, by_time].into_iter().flatten().reduce(f64::min);
-        least.map(|seconds| seconds / self.workers.max(1) as f64 + self.confirm_s)
+    /// Whether the budget leaves no room for another trial as long as the finished ones.
+    pub fn is_spent(&self) -> bool {
+        let of_trials = self.budget_trials.is_some_and(|budget| self.counted() >= budget);
+        let of_time = self
+            .budget_s
+            .is_some_and(|budget| budget - self.spent.total_s() < self.end_s + self.trial_s());
+        of_trials || of_time
+    }
+
+    fn trial_s(&self) -> f64 {
+        self.spent.trials_s / self.counted().max(1) as f64
     }
 }
 
@@ -141,19 +145,48 @@ mod tests {
         let mut progress = Progress {
             finished: 10,
             budget_trials: Some(40),
-            spent_s: 20.0,
+            spent: SpentTime {
+                trials_s: 20.0,
+                ..Default::default()
+            },
             budget_s: Some(50.0),
             ..Default::default()
         };
         assert_eq!(progress.left_s(), Some(30.0));
-        assert_eq!(progress.share(), Some(0.4));
         progress.budget_s = None;
-        assert_eq!((progress.left_s(), progress.share()), (Some(60.0), Some(0.25)));
-        // The confirmation comes on top, whatever the budget.
-        progress.confirm_s = 12.0;
+        assert_eq!(progress.left_s(), Some(60.0));
+        // The confirmation comes on top of trials that are counted.
+        progress.end_s = 12.0;
         assert_eq!(progress.left_s(), Some(72.0));
         progress.trials_are_over = true;
         assert_eq!(progress.left_s(), Some(12.0));
+    }
+
+    #[test]
+    fn a_budget_of_time_has_the_confirmation_in_it() {
+        let mut progress = Progress {
+            finished: 10,
+            spent: SpentTime {
+                trials_s: 20.0,
+                measuring_again_s: 2.0,
+                confirming_s: 3.0,
+                ..Default::default()
+            },
+            budget_s: Some(50.0),
+            end_s: 15.0,
+            ..Default::default()
+        };
+        assert_eq!(progress.left_s(), Some(25.0));
+        // Workers share what trials take, and not what follows.
+        progress.workers = 2;
+        assert_eq!(progress.left_s(), Some(20.0));
+        assert!(!progress.is_spent());
+        progress.end_s = 24.0;
+        assert!(progress.is_spent());
+        progress.trials_are_over = true;
+        assert_eq!(progress.left_s(), Some(24.0));
+        progress.end_s = 40.0;
+        assert_eq!(progress.left_s(), Some(25.0));
     }
 
     #[test]

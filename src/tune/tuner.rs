@@ -8,18 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::again::Again;
+use super::budget::Clock;
 use super::claim::Deferred;
+use super::confirm::RunsMade;
 use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::fail_alike::FailAlike;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_fault::Safer;
+use super::kernel_form::forms_of;
 use super::known::{Decision, Inherited, Measurement, Taken};
 use super::propose::{Proposed, propose, relatives};
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
 use super::running::Running;
-use super::{Ending, Inputs, Interrupt, Progress, TargetForecast, TuneError, TuneObserver};
+use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Confirmations, SearchStage, Store, StudyId};
 use crate::worker::{Evaluator, Task, TrialRequest};
@@ -29,8 +32,9 @@ use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_histo
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
-/// Settings that a search may train behind its budget, for longer trainings.
-const TRIED_FOR_LONGER: u64 = 5;
+/// How often trials may begin in one search: behind a confirmation that left them time they go on.
+const MOST_ROUNDS: usize = 3;
+
 /// What a [`Tuner`] works with.
 pub struct TunerParts<'a> {
     pub study: &'a Study,
@@ -79,10 +83,14 @@ pub struct Tuner<'a> {
     pub(super) inherits_cost: BTreeSet<TrialNumber>,
     /// What something else disturbed.
     pub(super) again: Again,
-    /// Wall time of finished trials, in seconds.
-    pub(super) spent_s: f64,
-    /// Seconds of a trial in the mean, once they are over.
-    pub(super) trial_s: Option<f64>,
+    /// What its runs took.
+    pub(super) clock: Clock,
+    /// What runs confirmed so far.
+    pub(super) runs_made: RunsMade,
+    /// Whether this search has confirmed a recommendation, as far as there was time.
+    pub(super) is_confirmed: bool,
+    /// What longer trainings there was no time for.
+    pub(super) lack_of_time: Option<LackOfTime>,
     ending: Option<Ending>,
     pub(super) retry_policy: RetryPolicy,
     /// The last trials, as far as they failed alike.
@@ -96,14 +104,15 @@ pub struct Tuner<'a> {
     /// Rows and tokens of one pass through the data, where they are known.
     pub(super) trained: Option<(u64, u64)>,
     /// Settings that were trained behind the budget, to be trained longer.
-    tried_for_longer: u64,
+    pub(super) tried_for_longer: u64,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
     pub(super) kernels: Kernels,
     /// Trials whose kernels failed and that are repeated in a safer form.
     pub(super) safer: BTreeMap<TrialNumber, Safer>,
     /// The form that trials would run in, had it not failed.
     pub(super) instead_of: Option<Kernels>,
-    forms: BTreeMap<TrialNumber, Kernels>,
+    /// The form that each trial was measured in.
+    pub(super) forms: BTreeMap<TrialNumber, Kernels>,
 }
 
 impl<'a> Tuner<'a> {
@@ -131,6 +140,12 @@ impl<'a> Tuner<'a> {
             .map(|(number, _, _)| *number)
             .collect();
         let again = Again::of(&history, &parts.store.measurements(parts.id).await?, &inherits_cost);
+        let seconds = parts.store.trial_seconds(parts.id).await?;
+        let trainings = seconds.iter().filter(|(number, _)| !variants.contains(number));
+        let clock = Clock::new(
+            parts.store.spent(parts.id).await?,
+            trainings.map(|(_, seconds)| *seconds),
+        );
         let mut standing = Progress::default();
         let confirmed = parts.store.confirmations(parts.id).await?;
         standing.count(&problem, &with_confirmed(&history, &confirmed));
@@ -157,8 +172,10 @@ impl<'a> Tuner<'a> {
             curves,
             longest,
             expectations: parts.store.expectations(parts.id).await?,
-            spent_s: parts.store.spent_s(parts.id).await?,
-            trial_s: None,
+            clock,
+            runs_made: RunsMade::of(&parts.store.repeats(parts.id).await?),
+            is_confirmed: false,
+            lack_of_time: None,
             pruner,
             kept,
             requests: Requests::begin(parts.store, parts.id).await?,
@@ -184,38 +201,6 @@ impl<'a> Tuner<'a> {
         })
     }
 
-    /// Runs trials in this form of the ops: what earlier ones measured in another form is measured again.
-    #[must_use]
-    pub fn with_kernels(mut self, kernels: Kernels) -> Self {
-        self.kernels = kernels;
-        self.memory.set_kernels(kernels);
-        self
-    }
-
-    /// The form that trials run in takes the place of this one, in which a kernel failed earlier.
-    #[must_use]
-    pub fn instead_of(mut self, failed: Option<Kernels>) -> Self {
-        self.instead_of = failed;
-        self
-    }
-
-    /// Whether a trial was measured in the form of the ops that trials run in now.
-    pub(super) fn is_of_this_form(&self, number: TrialNumber) -> bool {
-        self.forms.get(&number).copied().unwrap_or_default() == self.kernels
-    }
-
-    /// Stores the form of the ops that a trial is measured in.
-    pub(super) async fn record_form(&mut self, number: TrialNumber, kernels: Kernels) -> Result<(), TuneError> {
-        let (store, id) = (self.parts.store, self.parts.id);
-        if self.parts.study.backend == Backend::Native {
-            let safer = self.safer.get(&number).map(|safer| safer.instead_of);
-            let instead_of = safer.or(self.instead_of).map(Kernels::name);
-            store.record_kernels(id, number, (kernels.name(), instead_of)).await?;
-            self.forms.insert(number, kernels);
-        }
-        Ok(())
-    }
-
     /// Waits at the end for so many seconds at most for moments in which other programs leave the processors alone; some, where nothing is
     /// said.
     #[must_use]
@@ -239,7 +224,8 @@ impl<'a> Tuner<'a> {
     }
 
     /// Runs trials until the budget is spent, nothing is left to try, further trials would bring next to nothing, or
-    /// a stop is requested; then confirms the recommendation, if the study asks for that.
+    /// a stop is requested; then confirms the recommendation, if the study asks for that. Where that took less time than
+    /// trials left for it, they go on.
     ///
     /// # Errors
     /// The database cannot be written, no worker can be kept alive, or a file that trials read was changed. The trials
@@ -247,6 +233,26 @@ impl<'a> Tuner<'a> {
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
         let budget = self.progress().budget();
         self.parts.store.record_search_begin(self.parts.id, budget).await?;
+        let mut ending = self.run_round().await?;
+        for _ in 1..MOST_ROUNDS {
+            let finished = self.standing.finished;
+            if !self.goes_on_after(&ending) {
+                break;
+            }
+            ending = self.run_round().await?;
+            if self.standing.finished == finished {
+                break;
+            }
+        }
+        self.now_at(SearchStage::Ended).await?;
+        let record = ending.record(self.standing.finished);
+        tracing::info!(kind = record.kind, trials = record.trials, "the search ended");
+        Ok(ending)
+    }
+
+    /// Runs trials and confirms the recommendation.
+    async fn run_round(&mut self) -> Result<Ending, TuneError> {
+        self.now_at(SearchStage::Trials).await?;
         let ending = match self.run_trials().await {
             Ok(ending) => ending,
             Err(error) => {
@@ -257,17 +263,14 @@ impl<'a> Tuner<'a> {
                 return Err(error);
             }
         };
-        let finished = self.progress().finished;
-        let record = ending.record(finished);
+        let record = ending.record(self.standing.finished);
         self.parts.store.record_ending(self.parts.id, &record).await?;
-        tracing::info!(kind = record.kind, trials = finished, "the search ended");
         if ending != Ending::Interrupted {
             self.now_at(SearchStage::MeasuringAgain).await?;
             self.measure_again_at_end().await?;
             self.now_at(SearchStage::Confirming).await?;
             self.confirm().await?;
         }
-        self.now_at(SearchStage::Ended).await?;
         Ok(ending)
     }
 
@@ -277,7 +280,7 @@ impl<'a> Tuner<'a> {
     }
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {
-        let mut is_rehearsed = !self.rehearses;
+        let mut is_rehearsed = !self.rehearses || self.is_confirmed;
         loop {
             self.look_at_requests().await?;
             if self.parts.interrupt.is_immediate() {
@@ -344,15 +347,15 @@ impl<'a> Tuner<'a> {
         let budget = &self.parts.study.budget;
         let under_way = self.running.values();
         let under_way_s: f64 = under_way.map(|running| running.started.elapsed().as_secs_f64()).sum();
+        let mut spent = self.clock.spent;
         // Trials that share a worker share its time.
-        let workers = self.parts.evaluator.workers();
-        let sharing = self.running.len().div_ceil(workers.max(1)).max(1);
+        spent.trials_s += under_way_s / self.sharing() as f64;
         Progress {
             budget_trials: budget.trials,
-            spent_s: self.spent_s + under_way_s / sharing as f64,
+            spent,
             budget_s: budget.time_s,
-            workers,
-            confirm_s: self.expected_confirmation().seconds,
+            workers: self.parts.evaluator.workers(),
+            end_s: self.expected_end_s(self.trainings_at_end()),
             ..self.standing.clone()
         }
     }
@@ -363,7 +366,9 @@ impl<'a> Tuner<'a> {
             self.ending = Some(Ending::Interrupted);
             return None;
         }
-        if let Some(trial) = self.next_unfinished() {
+        if !self.is_out_of_time()
+            && let Some(trial) = self.next_unfinished()
+        {
             return Some((trial, None));
         }
         self.ending = self.budget_ending();
@@ -403,23 +408,16 @@ impl<'a> Tuner<'a> {
                     break;
                 };
                 if let Some(proposed) = self.defer(proposed) {
-                    return Some(proposed);
+                    if self.has_time_for(&proposed.params) {
+                        return Some(proposed);
+                    }
+                    self.ending = Some(Ending::TimeSpent);
+                    break;
                 }
                 self.ending = self.budget_ending();
             }
         }
         None
-    }
-
-    /// The setting that a finalist has in a faster precision or at half its learning rate, once nothing else is left to do; a few at
-    /// most.
-    fn next_for_longer(&mut self) -> Option<Proposed> {
-        if self.tried_for_longer >= TRIED_FOR_LONGER {
-            return None;
-        }
-        let params = self.for_longer()?;
-        self.tried_for_longer += 1;
-        Some(Proposed { params, score: None })
     }
 
     fn ask(&mut self) -> Option<Proposed> {
@@ -440,20 +438,6 @@ impl<'a> Tuner<'a> {
             params: proposed.params.clone(),
             state: TrialState::Waiting,
         }
-    }
-
-    fn budget_ending(&self) -> Option<Ending> {
-        let progress = self.progress();
-        let trained = self.running.keys().filter(|number| !self.variants.contains(number));
-        let begun = trained.count() + self.unfinished.len() + self.defer.len();
-        let begun = progress.counted() + begun as u64;
-        if progress.budget_trials.is_some_and(|budget| begun >= budget) {
-            return Some(Ending::TrialsDone);
-        }
-        progress
-            .budget_s
-            .is_some_and(|budget| progress.spent_s >= budget * self.share_for_trainings())
-            .then_some(Ending::TimeSpent)
     }
 
     fn rule_ending(&self) -> Option<Ending> {
@@ -652,11 +636,4 @@ impl<'a> Tuner<'a> {
         }
         Ok(())
     }
-}
-
-/// The form of the ops of the stored trials of which it is known.
-async fn forms_of(store: &Store, id: StudyId) -> Result<BTreeMap<TrialNumber, Kernels>, TuneError> {
-    let stored = store.kernels(id).await?;
-    let form = |(number, name): (TrialNumber, String)| Some((number, Kernels::from_name(&name)?));
-    Ok(stored.into_iter().filter_map(form).collect())
 }

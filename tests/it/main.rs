@@ -41,6 +41,8 @@ mod adopt;
 /// Every way to look at a study says the same of it.
 mod agreement;
 mod baseline;
+/// What a search does with a budget of time.
+mod budget;
 mod changed_inputs;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;

@@ -1,5 +1,7 @@
-//! How many runs a confirmation is expected to take, and how long: for people who wait. Runs end early where values are known well
-//! enough, so this is no promise.
+//! How many runs a confirmation is expected to take, and how long: for people who wait, for trials that leave time for it, and
+//! for runs that have to fit into what is left. Runs end early where values are known well enough, so this is no promise.
+
+use std::collections::BTreeMap;
 
 use super::longer::Lengths;
 use super::{Confirming, Repeat, Repeated, Tuner, is_cost, is_training};
@@ -7,7 +9,14 @@ use crate::space::Backend;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::TrialNumber;
+use peft_tune_core::study::{Metrics, TrialNumber};
+
+/// Repeats of a cost that give it an interval: time is kept for them before all others.
+const FEWEST_COSTS: u64 = 2;
+/// Settings that are expected to be tried for the sake of longer trainings: the finalists' at half their rates.
+const TRIED_FIRST: f64 = 2.0;
+/// Seconds of a training with its evaluations, as a multiple of those of its steps.
+const WITH_EVALUATIONS: f64 = 1.1;
 
 /// What is expected of a confirmation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,46 +25,96 @@ pub(in crate::tune) struct Expected {
     pub(in crate::tune) seconds: f64,
 }
 
-/// Runs of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Runs {
-    longer: u64,
+/// Runs of each kind that were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::tune) struct RunsMade {
+    /// Tokens of each longer training.
+    pub(super) longer: Vec<u64>,
     seeds: u64,
     costs: u64,
 }
 
-impl Runs {
-    fn of(repeated: &Repeated) -> Self {
-        let mut runs = Self::default();
-        for run in repeated.runs.values().flatten() {
-            runs.longer += u64::from(run.value(LONGER_TOKENS).is_some());
-            runs.seeds += u64::from(is_training(run));
-            runs.costs += u64::from(is_cost(run));
+impl RunsMade {
+    /// Counts the runs of all trials.
+    pub(in crate::tune) fn of(runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
+        let mut made = Self::default();
+        for run in runs.values().flatten() {
+            made.longer.extend(run.value(LONGER_TOKENS).map(|tokens| tokens as u64));
+            made.seeds += u64::from(is_training(run));
+            made.costs += u64::from(is_cost(run));
         }
-        runs
+        made
     }
 }
 
-/// Seconds of a trial, and of the profile phase that repeats its cost.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    trial_s: f64,
-    cost_s: f64,
+/// What a confirmation has before it.
+struct Ahead<'a> {
+    made: &'a RunsMade,
+    /// The kind of the next run; `None` before the first.
+    next: Option<Repeat>,
+    /// Of longer trainings, where there are to be any.
+    lengths: Option<Lengths>,
+    /// That the study will have made.
+    trainings: u64,
+    /// Seconds that there are for it.
+    left_s: f64,
+}
+
+impl Expected {
+    /// Adds as many of so many runs as fit into so many seconds.
+    fn add(&mut self, runs: u64, seconds: f64, left_s: f64) {
+        let fitting = match seconds > 0.0 {
+            true => ((left_s - self.seconds).max(0.0) / seconds) as u64,
+            false => runs,
+        };
+        let runs = runs.min(fitting);
+        self.runs += runs;
+        self.seconds += runs as f64 * seconds;
+    }
 }
 
 impl Tuner<'_> {
-    /// What the confirmation is expected to take when the trials are over.
-    pub(in crate::tune) fn expected_confirmation(&self) -> Expected {
+    /// What the confirmation is expected to take in a study of so many trainings, and what is tried before it for its sake.
+    pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> Expected {
         let Some(plan) = self.parts.study.confirm.filter(|_| !self.standing.trials_are_over) else {
             return Expected::default();
         };
-        self.expected(&plan, Runs::default(), None)
+        if self.is_confirmed {
+            // Of what a few more trials may put in the recommended one's place.
+            let mut expected = Expected::default();
+            expected.add(FEWEST_COSTS, self.cost_s(&plan), f64::INFINITY);
+            return expected;
+        }
+        let lengths = self.lengths_at_end(&plan, trainings);
+        let mut expected = self.expected(
+            &plan,
+            &Ahead {
+                made: &self.runs_made,
+                next: None,
+                lengths,
+                trainings,
+                left_s: f64::INFINITY,
+            },
+        );
+        if lengths.is_some() && self.runs_made.longer.is_empty() {
+            expected.seconds += TRIED_FIRST * self.trial_s();
+        }
+        expected
     }
 
     /// Says which run comes next.
     pub(super) fn tell_of_confirmation(&mut self, number: TrialNumber, repeat: Repeat, repeated: &Repeated) {
         let plan = self.parts.study.confirm.unwrap_or_default();
-        let expected = self.expected(&plan, Runs::of(repeated), Some(repeat));
+        let expected = self.expected(
+            &plan,
+            &Ahead {
+                made: &self.runs_made,
+                next: Some(repeat),
+                lengths: repeated.lengths,
+                trainings: self.standing.counted(),
+                left_s: self.left_s().max(0.0),
+            },
+        );
         let done: usize = repeated.runs.values().map(Vec::len).sum();
         let one = Confirming {
             number,
@@ -64,45 +123,61 @@ impl Tuner<'_> {
             of: done as u64 + expected.runs.max(1),
         };
         let mut progress = self.progress();
-        progress.confirm_s = expected.seconds;
+        progress.end_s = expected.seconds;
         self.parts.observer.confirming(&one, &progress);
     }
 
-    /// What is left after `done` from a run of kind `next` on. Longer trainings come first, those with other seeds then, and costs last.
-    fn expected(&self, plan: &ConfirmPlan, done: Runs, next: Option<Repeat>) -> Expected {
-        let pace = self.pace(plan);
-        let trainings = self.trainings_at_end();
+    /// What is left. Longer trainings come first, those with other seeds then, and costs last.
+    fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> Expected {
         let study = self.parts.study;
         let is_native = study.backend == Backend::Native;
         let trains = is_native && study.plan.train.is_some() && self.problem_needs(LOSS);
         let mut expected = Expected::default();
-        let mut add = |runs: u64, seconds: f64| {
-            expected.runs += runs;
-            expected.seconds += runs as f64 * seconds;
-        };
-        let is_before = |kind: u8| match next {
+        let is_before = |kind: u8| match ahead.next {
             Some(Repeat::Longer { .. }) | None => true,
             Some(Repeat::Loss { .. }) => kind > 0,
             Some(Repeat::Cost) => kind > 1,
         };
-        if trains && is_before(0) {
-            for times in self
-                .lengths_at_end(plan, trainings)
-                .iter()
-                .flat_map(|one| one.left_after(done.longer))
-            {
-                add(1, times * pace.trial_s);
+        if let Some(lengths) = ahead.lengths.filter(|_| trains && is_before(0)) {
+            for tokens in lengths.left(&ahead.made.longer) {
+                expected.add(1, self.longer_s(tokens, &lengths), ahead.left_s);
             }
         }
         if trains && is_before(1) {
-            let most = plan.trainings(trainings).min(plan.trials * plan.repeats);
-            add(most.saturating_sub(done.seeds), pace.trial_s);
+            let most = plan.trainings(ahead.trainings).min(plan.trials * plan.repeats);
+            expected.add(most.saturating_sub(ahead.made.seeds), self.trial_s(), ahead.left_s);
         }
         if !is_native || self.problem_needs(THROUGHPUT) {
-            let most = plan.in_all.limit(trainings).min(plan.repeats);
-            add(most.saturating_sub(done.costs), pace.cost_s);
+            let most = plan.in_all.limit(ahead.trainings).min(plan.repeats);
+            expected.add(most.saturating_sub(ahead.made.costs), self.cost_s(plan), ahead.left_s);
         }
         expected
+    }
+
+    /// Whether a run that confirms a trial may begin: it has to fit into what is left beside the first repeats of a cost.
+    pub(super) fn has_time_for_run(&self, run: (TrialNumber, Repeat), repeated: &Repeated, plan: &ConfirmPlan) -> bool {
+        let (number, repeat) = run;
+        let costs_s = self.first_costs_s(plan);
+        self.has_time_behind(match repeat {
+            Repeat::Cost => self.cost_s(plan),
+            Repeat::Loss { .. } => self.trial_s() + costs_s,
+            Repeat::Longer { tokens } => {
+                let own = self
+                    .trial(number)
+                    .and_then(|trial| trial.state.metrics()?.value(THROUGHPUT));
+                let by_speed = own.filter(|own| *own > 0.0).map(|own| training_s(tokens, own));
+                let by_trials = || repeated.lengths.map(|lengths| self.longer_s(tokens, &lengths));
+                by_speed.or_else(by_trials).unwrap_or(0.0) + costs_s
+            }
+        })
+    }
+
+    /// Seconds that are kept for the first repeats of a cost.
+    pub(super) fn first_costs_s(&self, plan: &ConfirmPlan) -> f64 {
+        if self.parts.study.backend == Backend::Native && !self.problem_needs(THROUGHPUT) {
+            return 0.0;
+        }
+        FEWEST_COSTS.saturating_sub(self.runs_made.costs) as f64 * self.cost_s(plan)
     }
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
@@ -111,30 +186,45 @@ impl Tuner<'_> {
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
-    fn trainings_at_end(&self) -> u64 {
+    pub(in crate::tune) fn trainings_at_end(&self) -> u64 {
         let (budget, done) = (&self.parts.study.budget, self.standing.counted());
         if self.standing.trials_are_over {
             return done;
         }
-        let by_time = budget.time_s.filter(|_| done > 0).map(|seconds| {
-            let left = (seconds - self.spent_s).max(0.0);
-            done + (left * done as f64 / self.spent_s.max(1e-9)) as u64
+        let by_time = budget.time_s.and(self.clock.trial_s()).map(|trial_s| {
+            let left_s = self.left_for_trials_s().max(0.0);
+            done.saturating_add((left_s / trial_s) as u64)
         });
         let all = [budget.trials, by_time].into_iter().flatten();
         all.min().unwrap_or(done)
     }
 
-    fn pace(&self, plan: &ConfirmPlan) -> Pace {
-        let counted = self.standing.counted().max(1) as f64;
-        let trial_s = self.trial_s.unwrap_or(self.spent_s / counted);
-        Pace {
-            trial_s,
-            cost_s: self.cost_s(plan).unwrap_or(trial_s),
-        }
+    /// Seconds of a trial; 0 before anything is known.
+    fn trial_s(&self) -> f64 {
+        self.clock.trial_s().unwrap_or(0.0)
     }
 
-    /// Seconds of a profile phase that repeats a cost, at the best throughput so far.
-    fn cost_s(&self, plan: &ConfirmPlan) -> Option<f64> {
+    /// Seconds of a repeat of a cost: as earlier ones took, or else as steps at the best throughput so far do.
+    fn cost_s(&self, plan: &ConfirmPlan) -> f64 {
+        let known = self.clock.cost_s().or_else(|| self.profile_s(plan.steps));
+        known.unwrap_or_else(|| self.trial_s())
+    }
+
+    /// Seconds of a longer training. A trial's time has more in it than training, and may have been cut short: the larger of what
+    /// both it and the best throughput so far say.
+    pub(super) fn longer_s(&self, tokens: u64, lengths: &Lengths) -> f64 {
+        let by_trials = lengths.times(tokens) * self.trial_s();
+        let best = self.standing.best.get(THROUGHPUT).filter(|best| **best > 0.0);
+        best.map_or(by_trials, |best| training_s(tokens, *best).max(by_trials))
+    }
+
+    /// Seconds of a trial's profile phase; `None` where it has none, or nothing is known of it.
+    pub(in crate::tune) fn measuring_s(&self) -> Option<f64> {
+        self.profile_s(self.parts.study.plan.measure.as_ref()?.steps)
+    }
+
+    /// Seconds of a profile phase of so many steps, at the best throughput so far.
+    fn profile_s(&self, steps: u64) -> Option<f64> {
         let throughput = *self.standing.best.get(THROUGHPUT)?;
         let (rows, tokens) = self.trained?;
         let base: &Recipe = self.parts.study.base.as_ref()?;
@@ -150,6 +240,29 @@ impl Tuner<'_> {
             .map_or(0, |measure| measure.max_warmup_steps);
         let step_rows = EpochSteps::new(rows, batch).rows_per_full_step();
         let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
-        Some((plan.steps + warmup + 1) as f64 * step_tokens / throughput)
+        Some((steps + warmup + 1) as f64 * step_tokens / throughput)
+    }
+}
+
+fn training_s(tokens: u64, throughput: f64) -> f64 {
+    WITH_EVALUATIONS * tokens as f64 / throughput
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_expected_as_far_as_they_fit() {
+        let mut expected = Expected::default();
+        expected.add(3, 2.0, 7.0);
+        assert_eq!((expected.runs, expected.seconds), (3, 6.0));
+        expected.add(4, 2.0, 9.0);
+        assert_eq!((expected.runs, expected.seconds), (4, 8.0));
+        expected.add(5, 0.0, 8.0);
+        expected.add(5, 1.0, f64::INFINITY);
+        assert_eq!((expected.runs, expected.seconds), (14, 13.0));
+        expected.add(1, 1.0, 0.0);
+        assert_eq!(expected.runs, 14);
     }
 }

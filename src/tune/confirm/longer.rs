@@ -34,6 +34,9 @@ const FASTER: f64 = 0.05;
 /// Trainings beside those planned that may be made longest, so that what is recommended in the end is one of them.
 const BEHIND: u64 = 2;
 
+/// Shares of the tokens of longer trainings that are tried in turn where the time is short.
+const SHARES: [f64; 7] = [1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1];
+
 /// How long the trainings of a study are, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::tune) struct Lengths {
@@ -43,6 +46,12 @@ pub(in crate::tune) struct Lengths {
     full: u64,
     /// That longer trainings may take together.
     allowance: u64,
+    /// Of the last trainings.
+    longest: u64,
+    /// How many trainings are that long.
+    at_longest: u64,
+    /// Of trainings before them; `None` where there are tokens for all of them to be long, or too few for any but the last.
+    between: Option<u64>,
 }
 
 impl Lengths {
@@ -72,43 +81,78 @@ impl Lengths {
         let full = tokens_of(one.training.length, one, trained);
         // What is tried behind the budget for the sake of longer trainings does not make them longer yet.
         let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings);
-        let allowance = plan.longer_tokens(of_search, short);
-        let lengths = Self { short, full, allowance };
-        (lengths.longest() as f64 >= LONGER * short as f64 && short > 0).then_some(lengths)
+        let lengths = Self::planned(short, full, plan.longer_tokens(of_search, short));
+        lengths.are_longer().then_some(lengths)
     }
 
-    /// Tokens of the longer trainings that are left after so many of them, each as a multiple of a trial's.
-    pub(in crate::tune) fn left_after(&self, done: u64) -> Vec<f64> {
-        let between = self.between().map(|tokens| (FIRST, tokens));
-        let all = between.into_iter().chain([(self.at_longest(), self.longest())]);
-        let each = all.flat_map(|(count, tokens)| (0..count).map(move |_| tokens as f64));
-        each.skip(done as usize)
-            .map(|tokens| tokens / self.short as f64)
-            .collect()
-    }
-
-    fn are_enough_for(&self, trainings: u64) -> bool {
-        self.allowance as f64 >= NEARLY * (trainings * self.full) as f64
-    }
-
-    /// Of the last trainings.
-    fn longest(&self) -> u64 {
-        match self.are_enough_for(THEN) {
-            true => self.full,
-            false => self.allowance / THEN,
+    /// The lengths of trainings that may take so many tokens together.
+    fn planned(short: u64, full: u64, allowance: u64) -> Self {
+        let are_enough_for = |trainings: u64| allowance as f64 >= NEARLY * trainings as f64 * full as f64;
+        let longest = if are_enough_for(THEN) { full } else { allowance / THEN };
+        let at_longest = if are_enough_for(FIRST) { FIRST } else { THEN };
+        let each = allowance.saturating_sub(THEN.saturating_mul(longest)) / FIRST;
+        let between = (at_longest == THEN && each as f64 >= LONGER * short as f64).then_some(each);
+        Self {
+            short,
+            full,
+            allowance,
+            longest,
+            at_longest,
+            between,
         }
     }
 
-    /// How many trainings are that long.
-    fn at_longest(&self) -> u64 {
-        if self.are_enough_for(FIRST) { FIRST } else { THEN }
+    fn are_longer(&self) -> bool {
+        self.longest as f64 >= LONGER * self.short as f64 && self.short > 0
     }
 
-    /// Of trainings before them; `None` where there are tokens for all of them to be long, or too few for any but the last.
-    fn between(&self) -> Option<u64> {
-        let left = self.allowance.saturating_sub(THEN * self.longest());
-        let each = left / FIRST;
-        (self.at_longest() == THEN && each as f64 >= LONGER * self.short as f64).then_some(each)
+    /// The lengths as far as so many seconds last beside the trainings that were made, of which these are the tokens. What has
+    /// begun goes on at its lengths where the time allows no longer ones. `seconds` are those of a training of so many tokens.
+    pub(in crate::tune) fn fitting(self, made: &[u64], seconds: &dyn Fn(u64) -> f64, left_s: f64) -> Option<Self> {
+        if left_s.is_infinite() {
+            return Some(self);
+        }
+        let tokens = self.allowance.min(FIRST.saturating_mul(self.full));
+        let shorter = SHARES.map(|share| Self::planned(self.short, self.full, (share * tokens as f64) as u64));
+        let fits = |one: &Self| one.left(made).into_iter().map(seconds).sum::<f64>() <= left_s.max(0.0);
+        let fitting = shorter.into_iter().find(|one| one.are_longer() && fits(one));
+        match self.begun(made) {
+            Some(begun) if fitting.is_none_or(|fitting| fitting.longest < begun.longest) => Some(begun),
+            _ => fitting,
+        }
+    }
+
+    /// The lengths of the trainings that were made.
+    fn begun(&self, made: &[u64]) -> Option<Self> {
+        let longest = *made.iter().max()?;
+        let at_longest = made.iter().filter(|tokens| **tokens == longest).count() as u64;
+        Some(Self {
+            longest,
+            at_longest: at_longest.max(THEN),
+            between: made.iter().filter(|tokens| **tokens < longest).max().copied(),
+            ..*self
+        })
+    }
+
+    /// Tokens of the longer trainings that are left where these were made.
+    pub(in crate::tune) fn left(&self, made: &[u64]) -> Vec<u64> {
+        let between = self.between.map(|tokens| (FIRST, tokens));
+        let all = between.into_iter().chain([(self.at_longest, self.longest)]);
+        all.flat_map(|(count, tokens)| {
+            let done = made.iter().filter(|one| **one == tokens).count() as u64;
+            (done..count).map(move |_| tokens)
+        })
+        .collect()
+    }
+
+    /// So many tokens as a multiple of a trial's.
+    pub(in crate::tune) fn times(&self, tokens: u64) -> f64 {
+        tokens as f64 / self.short.max(1) as f64
+    }
+
+    /// Tokens of the last trainings.
+    pub(in crate::tune) fn longest(&self) -> u64 {
+        self.longest
     }
 }
 
@@ -206,9 +250,9 @@ impl<'a> LongerRuns<'a> {
     /// The settings that are the same as a finalist's at half its learning rate, as far as the space has them and no trial does.
     pub(in crate::tune) fn lower_rate(&self, recommended: TrialNumber) -> Option<Params> {
         let leaders = self.leaders(recommended).into_iter();
-        let at_once = match self.lengths.between() {
+        let at_once = match self.lengths.between {
             Some(_) => FIRST,
-            None => self.lengths.at_longest(),
+            None => self.lengths.at_longest,
         };
         leaders
             .take(at_once as usize / 2)
@@ -237,9 +281,9 @@ impl<'a> LongerRuns<'a> {
             let gave_up = training.trials.iter().any(|number| given_up.contains(number));
             !training.longer.contains_key(&tokens) && !gave_up
         };
-        let longest = self.lengths.longest();
-        let candidates = match self.lengths.between() {
-            None => self.candidates(recommended, longest, self.lengths.at_longest()),
+        let longest = self.lengths.longest;
+        let candidates = match self.lengths.between {
+            None => self.candidates(recommended, longest, self.lengths.at_longest),
             Some(between) => {
                 let mut candidates = self.candidates(recommended, between, FIRST);
                 if candidates.len() < 2 {
@@ -259,7 +303,7 @@ impl<'a> LongerRuns<'a> {
             return None;
         }
         let made = self.trainings.iter().filter(|one| one.longer.contains_key(&longest));
-        let may_follow = (made.count() as u64) < self.lengths.at_longest() + BEHIND;
+        let may_follow = (made.count() as u64) < self.lengths.at_longest + BEHIND;
         let last = self.of_trial(recommended).filter(|_| may_follow);
         let training = candidates
             .into_iter()
@@ -408,12 +452,8 @@ mod tests {
     #[test]
     fn tokens_go_into_length_first_and_into_breadth_where_there_are_more() {
         let of = |allowance: u64| {
-            let lengths = Lengths {
-                short: 30,
-                full: 300,
-                allowance,
-            };
-            (lengths.longest(), lengths.at_longest(), lengths.between())
+            let lengths = Lengths::planned(30, 300, allowance);
+            (lengths.longest, lengths.at_longest, lengths.between)
         };
         // A pair as long as it can be, all the way where that is nearly so.
         assert_eq!(of(100), (50, 2, None));
@@ -423,5 +463,25 @@ mod tests {
         // Four of a length between, then a pair; and four all the way.
         assert_eq!(of(800), (300, 2, Some(50)));
         assert_eq!(of(1000), (300, 4, None));
+    }
+
+    #[test]
+    fn trainings_are_as_long_as_the_time_lasts_and_those_that_began_go_on() {
+        let planned = Lengths::planned(30, 300, 1000);
+        // A token takes a second.
+        let fitting = |made: &[u64], left_s: f64| {
+            let found = planned.fitting(made, &|tokens| tokens as f64, left_s);
+            found.map(|lengths| (lengths.longest, lengths.left(made).len()))
+        };
+        assert_eq!(fitting(&[], f64::INFINITY), Some((300, 4)));
+        assert_eq!(fitting(&[], 1200.0), Some((300, 4)));
+        assert_eq!(fitting(&[], 600.0), Some((300, 2)));
+        assert_eq!(fitting(&[], 360.0), Some((175, 2)));
+        assert_eq!((fitting(&[], 90.0), fitting(&[], -1.0)), (None, None));
+        // What was made at shorter lengths counts, unless there is time to make all of it anew.
+        assert_eq!(fitting(&[175], 10.0), Some((175, 1)));
+        assert_eq!(fitting(&[175, 175], -1.0), Some((175, 0)));
+        assert_eq!(fitting(&[175, 175], 1200.0), Some((300, 4)));
+        assert_eq!(fitting(&[300, 300, 300, 300], 0.0), Some((300, 0)));
     }
 }

@@ -7,6 +7,7 @@
 
 mod expected;
 mod finalists;
+mod lack_of_time;
 mod longer;
 mod seeds;
 
@@ -18,8 +19,11 @@ use super::known::Measurement;
 use super::reported::needed;
 use super::{Confirming, TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
+use crate::store::REPEAT_WALL_S;
 use crate::worker::Task;
+pub(super) use expected::RunsMade;
 use finalists::{Finalists, next_trial};
+pub use lack_of_time::LackOfTime;
 use longer::{Lengths, LongerRuns};
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
@@ -57,6 +61,8 @@ struct Repeated {
     confirmations: Confirmations,
     /// Trials that failed when they were repeated: they keep what was measured.
     given_up: Vec<TrialNumber>,
+    /// Of longer trainings, as far as there is time for any.
+    lengths: Option<Lengths>,
 }
 
 impl Tuner<'_> {
@@ -65,14 +71,17 @@ impl Tuner<'_> {
         let Some(plan) = self.parts.study.confirm else {
             return Ok(());
         };
-        self.trial_s = Some(self.spent_s / self.standing.counted().max(1) as f64);
         self.standing.trials_are_over = true;
         let store = self.parts.store;
         let mut repeated = Repeated {
             runs: store.repeats(self.parts.id).await?,
             confirmations: store.confirmations(self.parts.id).await?,
             given_up: Vec::new(),
+            lengths: None,
         };
+        let planned = self.planned_lengths(&plan);
+        let left_s = self.left_s() - self.first_costs_s(&plan);
+        repeated.lengths = planned.and_then(|planned| self.fitting_lengths(planned, &self.runs_made.longer, left_s));
         while !self.parts.interrupt.is_requested() {
             let Some((number, repeat)) = self.next_repeat(&repeated, &plan) else {
                 break;
@@ -80,6 +89,7 @@ impl Tuner<'_> {
             let count = repeated.runs.get(&number).map_or(0, Vec::len) as u64 + 1;
             self.tell_of_confirmation(number, repeat, &repeated);
             let ran = self.repeat(number, count, repeat, &plan).await?;
+            self.note_run(repeat, &ran);
             match ran.metrics {
                 None => repeated.given_up.push(number),
                 Some(metrics) if repeat == Repeat::Cost && !self.is_of_this_form(number) => {
@@ -95,21 +105,44 @@ impl Tuner<'_> {
                     self.keep(number, repeat, &mut repeated).await?;
                 }
             }
+            self.runs_made = RunsMade::of(&repeated.runs);
+        }
+        if !self.parts.interrupt.is_requested() {
+            self.is_confirmed = true;
+            self.lack_of_time = self.lacking_time(planned, &repeated);
         }
         Ok(())
     }
 
-    /// Loss before cost: it decides whose cost is worth knowing.
+    /// Counts what a run took.
+    fn note_run(&mut self, repeat: Repeat, ran: &Aside) {
+        let spent = &mut self.clock.spent;
+        spent.confirming_s += ran.wall_s;
+        let is_one = u64::from(ran.metrics.is_some());
+        match repeat {
+            Repeat::Longer { .. } => spent.longer_trainings += is_one,
+            Repeat::Loss { .. } => spent.repeats += is_one,
+            Repeat::Cost => {
+                spent.repeats += is_one;
+                self.clock.cost_repeated(ran.wall_s);
+            }
+        }
+    }
+
+    /// Loss before cost: it decides whose cost is worth knowing. What there is no time for is passed over.
     fn next_repeat(&self, repeated: &Repeated, plan: &ConfirmPlan) -> Option<(TrialNumber, Repeat)> {
+        let has_time = |one: &(TrialNumber, Repeat)| self.has_time_for_run(*one, repeated, plan);
         let finalists = self.finalists(repeated);
-        if let Some((number, tokens)) = self.next_longer(&finalists, repeated, plan) {
-            return Some((number, Repeat::Longer { tokens }));
+        let longer = self.next_longer(&finalists, repeated);
+        let longer = longer.map(|(number, tokens)| (number, Repeat::Longer { tokens }));
+        if let Some(one) = longer.filter(has_time) {
+            return Some(one);
         }
         let runs = self.seed_runs(repeated);
-        if let Some(runs) = &runs
-            && let Some((number, seed_offset)) = runs.next(&finalists, plan)
-        {
-            return Some((number, Repeat::Loss { seed_offset }));
+        let again = runs.as_ref().and_then(|runs| runs.next(&finalists, plan));
+        let again = again.map(|(number, seed_offset)| (number, Repeat::Loss { seed_offset }));
+        if let Some(one) = again.filter(has_time) {
+            return Some(one);
         }
         if runs.is_some() && !self.problem_needs(THROUGHPUT) {
             return None;
@@ -128,7 +161,7 @@ impl Tuner<'_> {
             loss_noise: runs.as_ref().map(SeedRuns::noise),
             ..finalists
         };
-        Some((next_trial(&finalists, plan)?, Repeat::Cost))
+        Some((next_trial(&finalists, plan)?, Repeat::Cost)).filter(has_time)
     }
 
     fn problem_needs(&self, metric: &str) -> bool {
@@ -142,41 +175,49 @@ impl Tuner<'_> {
         (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, &self.history, &repeated.runs))
     }
 
-    /// The setting to train behind all others before the finalists are trained longer: a finalist's in a faster precision, or at half
-    /// its learning rate.
-    pub(super) fn for_longer(&self) -> Option<Params> {
+    /// The setting to train behind all others before the finalists are trained longer, which has to fit into so many seconds: a
+    /// finalist's in a faster precision, or at half its learning rate.
+    pub(super) fn for_longer(&self, left_s: f64) -> Option<Params> {
         let plan = self.parts.study.confirm?;
-        let none = Repeated::default();
+        let planned = self.planned_lengths(&plan)?;
+        let left_s = left_s - self.first_costs_s(&plan);
+        let none = Repeated {
+            lengths: self.fitting_lengths(planned, &self.runs_made.longer, left_s),
+            ..Repeated::default()
+        };
         let finalists = self.finalists(&none);
         let recommended = finalists.recommended()?;
-        let longer = self.longer(&finalists, &none, &plan)?;
+        let longer = self.longer(&finalists, &none)?;
         let is_tried = |params: &Params| self.history.iter().any(|trial| trial.params == *params);
         let expected = |params: &Params| self.expected_throughput(params);
         let faster = longer.faster_precision(recommended, &is_tried, &expected);
         faster.or_else(|| longer.lower_rate(recommended).filter(|params| !is_tried(params)))
     }
 
-    fn next_longer(
-        &self,
-        finalists: &Finalists<'_>,
-        repeated: &Repeated,
-        plan: &ConfirmPlan,
-    ) -> Option<(TrialNumber, u64)> {
-        let longer = self.longer(finalists, repeated, plan)?;
+    fn next_longer(&self, finalists: &Finalists<'_>, repeated: &Repeated) -> Option<(TrialNumber, u64)> {
+        let longer = self.longer(finalists, repeated)?;
         longer.next(finalists.recommended()?, finalists.given_up)
     }
 
     fn longer_said(&self, repeated: &Repeated) -> Confirmations {
-        let plan = self.parts.study.confirm.unwrap_or_default();
-        let longer = self.longer(&self.finalists(repeated), repeated, &plan);
+        let longer = self.longer(&self.finalists(repeated), repeated);
         longer.map(|longer| longer.confirmed()).unwrap_or_default()
     }
 
-    fn longer(&self, finalists: &Finalists<'_>, repeated: &Repeated, plan: &ConfirmPlan) -> Option<LongerRuns<'_>> {
+    fn longer(&self, finalists: &Finalists<'_>, repeated: &Repeated) -> Option<LongerRuns<'_>> {
+        let lengths = repeated.lengths?;
+        Some(LongerRuns::new(self.parts.study, lengths, finalists, &repeated.runs))
+    }
+
+    /// The lengths of longer trainings, were there time enough; `None` where there are none to be made.
+    fn planned_lengths(&self, plan: &ConfirmPlan) -> Option<Lengths> {
         let study = self.parts.study;
         let trains = study.backend == Backend::Native && self.problem_needs(LOSS);
-        let lengths = Lengths::of(study, plan, &self.history, self.trained.filter(|_| trains)?)?;
-        Some(LongerRuns::new(study, lengths, finalists, &repeated.runs))
+        Lengths::of(study, plan, &self.history, self.trained.filter(|_| trains)?)
+    }
+
+    fn fitting_lengths(&self, planned: Lengths, made: &[u64], left_s: f64) -> Option<Lengths> {
+        planned.fitting(made, &|tokens| self.longer_s(tokens, &planned), left_s)
     }
 
     fn finalists<'a>(&'a self, repeated: &'a Repeated) -> Finalists<'a> {
@@ -229,7 +270,7 @@ impl Tuner<'_> {
         };
         let ran = self.run_aside(number, 1, task).await?;
         Ok(Aside {
-            metrics: ran.metrics.map(|metrics| repeat.told(metrics)),
+            metrics: ran.metrics.map(|metrics| timed(repeat.told(metrics), ran.wall_s)),
             ..ran
         })
     }
@@ -264,6 +305,12 @@ impl Repeat {
         }
         metrics
     }
+}
+
+/// What a run measured, with the seconds that it took.
+fn timed(mut metrics: Metrics, wall_s: f64) -> Metrics {
+    metrics.insert(REPEAT_WALL_S, wall_s);
+    metrics
 }
 
 /// The complete trials of a study by what decides their loss: those of one group train the same.

@@ -1,0 +1,87 @@
+//! What a study has spent: seconds of its trials, of what was measured again, and of what confirms the recommendation.
+
+use serde::Serialize;
+
+use super::row::to_u64;
+use super::{Store, StoreError, StudyId};
+use peft_tune_core::objective::LONGER_TOKENS;
+use peft_tune_core::study::TrialNumber;
+
+/// Name of the metric of a repeat that says how many seconds it took, the wait for a quiet moment before it included.
+pub const REPEAT_WALL_S: &str = "repeat_wall_s";
+
+/// Seconds that the runs of a study took, by what they were for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SpentTime {
+    /// Seconds of all trials, variants included.
+    pub trials_s: f64,
+    /// Seconds of repeats of what was disturbed, and of the waits before them.
+    pub measuring_again_s: f64,
+    /// Seconds of the runs that confirm the recommendation.
+    pub confirming_s: f64,
+    /// Of these runs, how many repeated a trial as it was.
+    pub repeats: u64,
+    /// Of these runs, how many trained longer than the trial.
+    pub longer_trainings: u64,
+}
+
+impl SpentTime {
+    /// Seconds of everything.
+    pub fn total_s(&self) -> f64 {
+        self.trials_s + self.measuring_again_s + self.confirming_s
+    }
+}
+
+impl Store {
+    /// What the finished trials of a study took, and the runs behind them. Repeats of older databases do not say what they took.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn spent(&self, study: StudyId) -> Result<SpentTime, StoreError> {
+        let (trials_s, measuring_again_s, confirming_s, runs, longer): (f64, f64, f64, i64, i64) = sqlx::query_as(
+            "select
+                (select total(wall_s) from trial where study_id = ?1 and state not in ('waiting', 'running')),
+                (select total(value) from measurement join trial on trial.id = measurement.trial_id
+                 where trial.study_id = ?1 and measurement.name = ?2),
+                (select total(value) from confirmation_run join trial on trial.id = confirmation_run.trial_id
+                 where trial.study_id = ?1 and confirmation_run.name = ?2),
+                (select count(*) from confirmation_run join trial on trial.id = confirmation_run.trial_id
+                 where trial.study_id = ?1 and confirmation_run.name = ?2),
+                (select count(*) from confirmation_run join trial on trial.id = confirmation_run.trial_id
+                 where trial.study_id = ?1 and confirmation_run.name = ?3)",
+        )
+        .bind(study.0)
+        .bind(REPEAT_WALL_S)
+        .bind(LONGER_TOKENS)
+        .fetch_one(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let longer_trainings = to_u64(longer);
+        Ok(SpentTime {
+            trials_s,
+            measuring_again_s,
+            confirming_s,
+            repeats: to_u64(runs).saturating_sub(longer_trainings),
+            longer_trainings,
+        })
+    }
+
+    /// Wall-clock seconds of each finished trial of a study that took time.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn trial_seconds(&self, study: StudyId) -> Result<Vec<(TrialNumber, f64)>, StoreError> {
+        let rows: Vec<(i64, f64)> = sqlx::query_as(
+            "select number, wall_s from trial
+             where study_id = ? and state not in ('waiting', 'running') and wall_s > 0.0 order by number",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let seconds = rows.into_iter();
+        Ok(seconds
+            .map(|(number, wall_s)| (TrialNumber(to_u64(number)), wall_s))
+            .collect())
+    }
+}

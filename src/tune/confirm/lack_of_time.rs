@@ -1,0 +1,32 @@
+//! What of the longer trainings a budget of time does not allow.
+
+use super::longer::{Lengths, LongerRuns};
+use super::{Repeated, Tuner};
+
+/// That longer trainings of the finalists are missing or shorter than planned, as there was no time for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LackOfTime {
+    /// Tokens of the longest that were made; `None` where there was no time for any.
+    pub longest: Option<u64>,
+    /// Tokens that they would have had, were there time enough.
+    pub planned: u64,
+}
+
+impl Tuner<'_> {
+    /// What there was no time for; `None` where all longer trainings that could say something were made as long as planned.
+    pub(super) fn lacking_time(&self, planned: Option<Lengths>, repeated: &Repeated) -> Option<LackOfTime> {
+        let planned = planned.filter(|_| self.parts.study.budget.time_s.is_some())?;
+        let finalists = self.finalists(repeated);
+        let wanted = LongerRuns::new(self.parts.study, planned, &finalists, &repeated.runs);
+        wanted.next(finalists.recommended()?, finalists.given_up)?;
+        Some(LackOfTime {
+            longest: self.runs_made.longer.iter().max().copied(),
+            planned: planned.longest(),
+        })
+    }
+
+    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
+    pub fn lack_of_time(&self) -> Option<LackOfTime> {
+        self.lack_of_time
+    }
+}
