@@ -77,7 +77,7 @@ pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, St
 pub use request::{RequestId, RequestOutcome, StoredRequest};
 pub use run::TrialRun;
 pub use search_state::{SearchBudget, SearchStage, Spending};
-pub use spent::{REPEAT_WALL_S, SpentTime};
+pub use spent::SpentTime;
 pub use study::{OpenStudy, StudyId};
 pub use timeline::{Runner, TrialTimes};
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};

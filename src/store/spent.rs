@@ -4,11 +4,8 @@ use serde::Serialize;
 
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
-use peft_tune_core::objective::LONGER_TOKENS;
+use peft_tune_core::objective::{LONGER_TOKENS, REPEAT_WALL_S};
 use peft_tune_core::study::TrialNumber;
-
-/// Name of the metric of a repeat that says how many seconds it took, the wait for a quiet moment before it included.
-pub const REPEAT_WALL_S: &str = "repeat_wall_s";
 
 /// Seconds that the runs of a study took, by what they were for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

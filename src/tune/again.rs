@@ -14,9 +14,8 @@ use super::decide::whole_task;
 use super::known::Measurement;
 use super::outlier::{SAME, suspicion};
 use super::{TuneError, Tuner};
-use crate::store::REPEAT_WALL_S;
 use crate::worker::Task;
-use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::objective::{REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::study::{
     DISTURBED, Metrics, Trial, TrialNumber, TrialPlan, disturbed, in_peace, mark_disturbed, neighbours,
 };

@@ -232,7 +232,7 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
 }
 
 /// Share of a step's micro-batches that a profile phase has.
-fn measured_share(study: &Study, params: &Params) -> f64 {
+pub(super) fn measured_share(study: &Study, params: &Params) -> f64 {
     let recipe = recipe_for(study, params);
     recipe.map_or(1.0, |recipe| {
         MeasurePlan::micro_batches(&recipe) as f64 / recipe.batch.micro_batches() as f64

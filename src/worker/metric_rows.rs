@@ -3,8 +3,8 @@
 use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS,
     LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY,
-    TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
-    TOP1_AGREEMENT_PERCENT,
+    REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
+    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 
@@ -50,7 +50,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 66] = [
+const ROWS: [MetricRow; 67] = [
     row(
         Cost,
         THROUGHPUT,
@@ -294,6 +294,12 @@ const ROWS: [MetricRow; 66] = [
         "The loss after a training longer than the study's others.",
     ),
     row(Repeat, LONGER_TOKENS, "", "Tokens of that training."),
+    row(
+        Repeat,
+        REPEAT_WALL_S,
+        "s",
+        "Wall time of the repeat, with the wait for a quiet moment before it.",
+    ),
     row(
         Target,
         TARGET_THROUGHPUT,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::longer::Lengths;
 use super::{Confirming, Repeat, Repeated, Tuner, is_cost, is_training};
 use crate::space::Backend;
+use crate::tune::cost_survey::measured_share;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::ConfirmPlan;
@@ -240,7 +241,9 @@ impl Tuner<'_> {
             .map_or(0, |measure| measure.max_warmup_steps);
         let step_rows = EpochSteps::new(rows, batch).rows_per_full_step();
         let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
-        Some((steps + warmup + 1) as f64 * step_tokens / throughput)
+        // The step on the longest rows is a whole one.
+        let whole_steps = 1.0 + measured_share(self.parts.study, params) * (steps + warmup) as f64;
+        Some(whole_steps * step_tokens / throughput)
     }
 }
 

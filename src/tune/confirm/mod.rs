@@ -19,13 +19,12 @@ use super::known::Measurement;
 use super::reported::needed;
 use super::{Confirming, TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
-use crate::store::REPEAT_WALL_S;
 use crate::worker::Task;
 pub(super) use expected::RunsMade;
 use finalists::{Finalists, next_trial};
 pub use lack_of_time::LackOfTime;
 use longer::{Lengths, LongerRuns};
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
