@@ -248,6 +248,11 @@ beside-noise *args:
 tables *args:
     scripts/measure/tables.py {{binary}} benches/race/tables {{args}}
 
+# Trainings of a pretrained model on real chats at several lengths: a day in all, in as many parts as one likes
+[group('measure')]
+real-table model train held_out *args:
+    scripts/measure/real_table.py {{binary}} {{model}} {{train}} {{held_out}} benches/race/lengths/smollm2-gsm8k.csv {{args}}
+
 # Whether short trainings choose what is best at full length, on the models of `tables`: hours
 [group('measure')]
 length *args:

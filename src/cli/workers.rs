@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::CliError;
 use super::forecast::values;
 use super::model::KernelArgs;
-use crate::space::{Backend, Seconds, Study};
+use crate::space::{Backend, QuantityError, Seconds, Study};
 use crate::tune::Forecast;
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, TrainTogether,
@@ -38,13 +38,22 @@ pub(super) struct WorkerArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub attempts: u64,
     /// Time without a step, an evaluation or a phase after which a trial counts as stuck and its process is replaced.
-    #[arg(long, value_name = "TIME", default_value = "30m")]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = patience)]
     pub stuck_after: Seconds,
     /// Time without a heartbeat after which a worker counts as dead.
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
     pub silent_after: Seconds,
     #[command(flatten)]
     pub kernels: KernelArgs,
+}
+
+/// A time to wait for a sign of life: no process gives one in less than a second.
+fn patience(text: &str) -> Result<Seconds, String> {
+    let time: Seconds = text.parse().map_err(|error: QuantityError| error.to_string())?;
+    match time.0 >= 1.0 {
+        true => Ok(time),
+        false => Err("every worker would count as dead at once: use at least 1s".to_owned()),
+    }
 }
 
 /// How profile phases go together.

@@ -144,6 +144,17 @@ fn a_worker_that_hangs_or_falls_silent_is_replaced() {
 }
 
 #[test]
+fn a_wait_in_which_nothing_can_answer_is_refused() {
+    for flag in ["--silent-after", "--stuck-after"] {
+        let bench = Bench::new();
+        let output = bench.search("0.02", &[flag, "0"]).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(flag) && said.contains("use at least 1s"), "{said}");
+    }
+}
+
+#[test]
 fn words_that_are_no_messages_and_a_silent_end_are_borne() {
     for fault in ["garble:train", "exit:train,trial=0,attempts=2"] {
         let bench = Bench::new();
