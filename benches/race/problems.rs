@@ -139,6 +139,7 @@ pub(crate) fn parameter(name: &str, distribution: Distribution) -> Parameter {
         distribution,
         condition: None,
         affects: None,
+        widest: None,
     }
 }
 

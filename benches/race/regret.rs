@@ -149,6 +149,7 @@ fn parameter(name: &str, rows: &[Row]) -> Parameter {
         distribution: Distribution::Categorical { choices },
         condition: None,
         affects: Some(affects.iter().map(|metric| (*metric).to_owned()).collect()),
+        widest: None,
     }
 }
 

@@ -65,7 +65,7 @@ mod tests {
     async fn a_stored_study_has_the_problem_that_is_searched() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-        let native = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8]}\n";
+        let native = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8], learning_rate: {low: 1e-4, high: 2e-3, scale: log}}\n";
         let command = "backend: {command: [run]}\nobjectives: [loss, throughput]\nspace: {x: [1, 2]}\n";
         for (name, text) in [("native", native), ("command", command)] {
             let path = folder.path().join(format!("{name}.yaml"));

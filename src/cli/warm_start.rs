@@ -162,6 +162,7 @@ mod tests {
             },
             condition: None,
             affects: None,
+            widest: None,
         };
         let space = SearchSpace {
             parameters: vec![parameter("rank"), parameter("micro_batch")],

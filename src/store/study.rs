@@ -68,6 +68,7 @@ impl Store {
         let lock = self.lock_study(id, &record.name)?;
         let mut transaction = self.begin().await?;
         let to_repeat = self.hand_back_running_trials(&mut transaction, id).await?;
+        self.note_definition(&mut transaction, id, &definition).await?;
         self.note_machine_and_sampler(&mut transaction, id, record, resumed)
             .await?;
         self.commit(transaction).await?;
@@ -89,19 +90,20 @@ impl Store {
             .whole_definition()
             .map_err(|source| StoreError::Unwritable { what: "study", source })?;
         let mut transaction = self.begin().await?;
+        let hash = json_hash(&identity_of(&definition));
         let found = self.definition_of(&mut transaction, &record.name).await?;
-        let Some(old) = found.filter(|old| old.hash != json_hash(&definition)) else {
+        let Some(old) = found.filter(|old| old.hash != hash) else {
             return Ok(false);
         };
         let Ok(text) = serde_json::from_str::<serde_json::Value>(&old.text) else {
             return Ok(false);
         };
-        if without_places(text) != without_places(definition.clone()) {
+        if without_places(identity_of(&text)) != without_places(identity_of(&definition)) {
             return Ok(false);
         }
         sqlx::query("update study set definition = ?, definition_hash = ? where id = ? and definition_hash = ?")
             .bind(definition.to_string())
-            .bind(json_hash(&definition))
+            .bind(hash)
             .bind(old.id)
             .bind(old.hash)
             .execute(&mut *transaction)
@@ -173,10 +175,11 @@ impl Store {
         old: &StoredDefinition,
         new: &serde_json::Value,
     ) -> Result<(), StoreError> {
-        if old.hash == json_hash(new) {
+        let new = identity_of(new);
+        if old.hash == json_hash(&new) {
             return Ok(());
         }
-        let old = serde_json::from_str(&old.text).map_err(|source| StoreError::Unreadable {
+        let old: serde_json::Value = serde_json::from_str(&old.text).map_err(|source| StoreError::Unreadable {
             path: self.path.clone(),
             what: format!("the definition of study `{name}`"),
             source,
@@ -184,7 +187,7 @@ impl Store {
         Err(StoreError::StudyChanged {
             study: name.to_owned(),
             path: self.path.clone(),
-            differences: json_differences(&old, new, 5).join(", "),
+            differences: json_differences(&identity_of(&old), &new, 5).join(", "),
         })
     }
 
@@ -211,7 +214,7 @@ impl Store {
         .bind(record.space_path.to_string_lossy())
         .bind(&record.space_text)
         .bind(definition.to_string())
-        .bind(json_hash(definition))
+        .bind(json_hash(&identity_of(definition)))
         .bind(record.seed.cast_signed())
         .bind(&record.sampler)
         .bind(model)
@@ -290,6 +293,22 @@ impl Store {
             }),
             Err(source) => Err(StoreError::Io { path, source }),
         }
+    }
+
+    /// Takes over what is no part of a study's identity and may be another than when it began.
+    async fn note_definition(
+        &self,
+        connection: &mut SqliteConnection,
+        id: StudyId,
+        definition: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        sqlx::query("update study set definition = ?1 where id = ?2 and definition <> ?1")
+            .bind(definition.to_string())
+            .bind(id.0)
+            .execute(connection)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
     }
 
     async fn note_machine_and_sampler(
@@ -394,6 +413,17 @@ impl Store {
         }
         Ok(id)
     }
+}
+
+/// What of a definition decides whether a study is the same: all but how far its ranges may be widened, which changes no trial.
+fn identity_of(definition: &serde_json::Value) -> serde_json::Value {
+    let mut identity = definition.clone();
+    let parameters = identity.pointer_mut("/settings/space/parameters");
+    let parameters = parameters.and_then(serde_json::Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten().filter_map(|one| one.as_object_mut()) {
+        parameter.remove("widest");
+    }
+    identity
 }
 
 /// Where a definition says that files lie.

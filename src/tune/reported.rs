@@ -146,6 +146,7 @@ mod tests {
             },
             condition: None,
             affects: affects.map(|metrics| metrics.iter().map(|metric| (*metric).to_owned()).collect()),
+            widest: None,
         };
         let early = |metric: &str| Objective {
             known_after: Some(2),

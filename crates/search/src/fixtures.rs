@@ -11,6 +11,7 @@ pub(crate) fn parameter(name: &str, distribution: Distribution) -> Parameter {
         distribution,
         condition: None,
         affects: None,
+        widest: None,
     }
 }
 

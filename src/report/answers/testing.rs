@@ -27,6 +27,7 @@ pub(super) fn study(params: &[(i64, f64)], values: impl Fn(&ParamValue, &ParamVa
         distribution,
         condition: None,
         affects: None,
+        widest: None,
     };
     let space = SearchSpace {
         parameters: vec![

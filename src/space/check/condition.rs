@@ -6,7 +6,7 @@ use crate::space::SpaceError;
 use crate::space::error::nearest;
 use crate::space::file::{DetailedParameter, FileValue};
 use peft_tune_core::recipe::settings::SettingRow;
-use peft_tune_core::space::{Condition, Distribution};
+use peft_tune_core::space::{Bounds, Condition, Distribution};
 use peft_tune_core::study::ParamValue;
 
 /// Choices beyond this many are not all listed in a message.
@@ -20,6 +20,8 @@ pub(super) struct Draft {
     /// The parameter it depends on, and the values asked for with whether they stood in a list.
     pub when: Option<When>,
     pub affects: Option<Vec<String>>,
+    /// The bounds that a search may widen its range to by itself.
+    pub widest: Option<Bounds>,
 }
 
 /// A condition as written.

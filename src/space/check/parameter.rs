@@ -60,6 +60,7 @@ impl Context<'_> {
                     Some(row) => row.effects.affected_metrics(holds_global_batch),
                     None => draft.affects.clone(),
                 },
+                widest: draft.widest,
             });
         }
         if parameters.space.parameters.is_empty() {
@@ -116,12 +117,14 @@ impl Context<'_> {
             values,
             when: None,
             affects: None,
+            widest: None,
         };
         match entry {
             ParameterEntry::Fixed(value) => Ok(draft(Values::Fixed(reader.value(&keys, value)?))),
             ParameterEntry::Choices(choices) => Ok(draft(reader.choices(&keys, choices)?)),
             ParameterEntry::Detailed(details) => {
                 let mut draft = draft(reader.detailed(details)?);
+                draft.widest = reader.widest(details, &draft.values)?;
                 draft.when = self.when(name, details)?;
                 draft.affects = self.affects(name, details, native)?;
                 Ok(draft)

@@ -4,8 +4,8 @@ use super::Context;
 use crate::space::SpaceError;
 use crate::space::file::{DetailedParameter, FileValue, Number};
 use crate::space::yaml::Span;
-use peft_tune_core::recipe::settings::{Legal, SettingRow};
-use peft_tune_core::space::{Distribution, Scale};
+use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow};
+use peft_tune_core::space::{Bounds, Distribution, Scale};
 use peft_tune_core::study::ParamValue;
 
 /// Largest magnitude of a whole number: doubles hold every one below it.
@@ -82,7 +82,7 @@ impl ValueReader<'_> {
     /// A range, choices or a value: exactly one of them.
     pub(super) fn detailed(&self, details: &DetailedParameter) -> Result<Values, SpaceError> {
         let key = |last| ["space", self.name, last];
-        let range = ["low", "high", "step", "scale"]
+        let range = ["low", "high", "step", "scale", "fixed"]
             .into_iter()
             .find(|last| self.context.document.has(&key(last)));
         let forms = [
@@ -149,6 +149,41 @@ impl ValueReader<'_> {
             });
         }
         self.distribution(details, low, high, scale)
+    }
+
+    /// How far a search may widen a parameter by itself: a range that is not `fixed`, of a setting that widens. Of a command nobody
+    /// knows what its parameter may be, so it says so itself.
+    ///
+    /// # Errors
+    /// `fixed: false` of what cannot be widened.
+    pub(super) fn widest(&self, details: &DetailedParameter, values: &Values) -> Result<Option<Bounds>, SpaceError> {
+        let may_widen = match self.row {
+            Some(row) => details.fixed != Some(true) && row.widest.is_some(),
+            None => details.fixed == Some(false),
+        };
+        let range = match values {
+            Values::Sampled(distribution) => distribution.bounds().filter(|_| may_widen),
+            Values::Fixed(_) => None,
+        };
+        let allowed = self.row.and_then(|row| row.widest);
+        let widest = range.and_then(|(bounds, scale)| bounds.widest(scale, allowed));
+        if widest.is_none() && details.fixed == Some(false) {
+            return Err(SpaceError::Rejected {
+                at: self.at(&["space", self.name, "fixed"]),
+                message: match allowed {
+                    Some(FloatRange { low, high, .. }) => format!(
+                        "`{}` widens as a range without `step` that lies in {}, and no other; remove `fixed`",
+                        self.name,
+                        Bounds { low, high }
+                    ),
+                    None if self.row.is_some() => format!("a range of `{}` never widens; remove `fixed`", self.name),
+                    None => {
+                        "only a range of numbers that are not whole, without `step`, widens; remove `fixed`".to_owned()
+                    }
+                },
+            });
+        }
+        Ok(widest)
     }
 
     /// Refuses `2k` where a setting counts no tokens, rows or steps.

@@ -36,6 +36,9 @@ pub struct DetailedParameter {
     pub scale: Option<Scale>,
     /// Distance of neighbouring values, counted from `low`; default 1 for whole numbers, none for others.
     pub step: Option<Number>,
+    /// `true` keeps the range as it is. Else a search widens it by itself where the best trials sit on its edge, for settings that
+    /// change the loss alone; a command's parameter only with `false`.
+    pub fixed: Option<bool>,
     /// The values to choose from.
     pub choices: Option<Vec<FileValue>>,
     /// The one value, for a parameter that exists only under its condition.

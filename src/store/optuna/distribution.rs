@@ -130,6 +130,7 @@ mod tests {
                 distribution,
                 condition: None,
                 affects: None,
+                widest: None,
             }],
         };
         let inside_only = OptunaParameter::new("p", Some(&space), &[&inside]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use peft_tune::space::file::StudyFile;
-use peft_tune::space::{Backend, ReadOptions, RecipeError, params_of, recipe_for};
+use peft_tune::space::{Backend, ReadOptions, RecipeError, Study, params_of, recipe_for};
 use peft_tune_core::objective::{Bound, Direction};
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{Checkpointing, HeldOut, OptimizerKind, TargetModules, TrainingLength};
@@ -369,6 +369,40 @@ fn the_file_in_the_documentation_is_sound() {
         let options = ReadOptions { check_files: false };
         StudyFile::parse(Path::new("docs.yaml"), block, options).unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+#[test]
+fn ranges_widen_where_that_changes_the_loss_alone_unless_they_are_fixed() {
+    let native = read(
+        "model: ./base
+data: {train: train.jsonl}
+space:
+  learning_rate: {low: 1e-4, high: 2e-3, scale: log}
+  weight_decay: {low: 0, high: 0.2, fixed: true}
+  warmup: {low: 10, high: 100}
+  rank: {low: 4, high: 64, fixed: true}
+  dropout: {low: 0, high: 0.1}
+",
+    )
+    .unwrap();
+    let command = read(
+        "backend: {command: [run]}
+objectives: [loss]
+space: {x: {low: 0.5, high: 1.5, fixed: false}, y: {low: 0.5, high: 1.5}}
+",
+    )
+    .unwrap();
+    let widest = |study: &Study, name: &str| {
+        let mut parameters = study.space.parameters.iter();
+        let found = parameters.find(|one| one.name == name).unwrap();
+        found.widest.map(|widest| widest.to_string())
+    };
+    assert_eq!(widest(&native, "learning_rate").unwrap(), "1.5625e-6..0.128");
+    for name in ["weight_decay", "warmup", "rank", "dropout"] {
+        assert_eq!(widest(&native, name), None, "{name}");
+    }
+    assert_eq!(widest(&command, "x").unwrap(), "0..2.25");
+    assert_eq!(widest(&command, "y"), None);
 }
 
 #[test]

@@ -142,6 +142,10 @@ fn keys_that_exclude_each_other_are_named() {
     insta::assert_snapshot!(space("  global_batch: [16, 6]\n  micro_batch: [4, 8]"), @"space.yaml:5:18: key `space.global_batch[0]`: a global batch of 6 is not a multiple of any micro-batch (4, 8); choose a global batch that is a multiple of the micro-batch");
     insta::assert_snapshot!(space("  global_batch: [16, 32]\n  micro_batch: [4, 5]"), @"space.yaml:6:20: key `space.micro_batch[1]`: a micro-batch of 5 divides no global batch of this file; remove it");
     insta::assert_snapshot!(message(read("backend: {command: [a]}\nspace:\n  x: {low: 0, high: 1, affects: [loss]}\ntrial: {profile_steps: 3}")), @"space.yaml:4:9: `trial.profile_steps` and `backend.command` exclude each other: a command takes its settings from its own arguments and from `space`; keep one");
+    insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, scale: log, fixed: maybe}"), @"space.yaml:5:61: key `space.learning_rate.fixed`: found `maybe`; write true or false");
+    insta::assert_snapshot!(space("  rank: {low: 4, high: 8, fixed: false}"), @"space.yaml:5:34: key `space.rank.fixed`: a range of `rank` never widens; remove `fixed`");
+    insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, step: 1e-5, fixed: false}"), @"space.yaml:5:61: key `space.learning_rate.fixed`: `learning_rate` widens as a range without `step` that lies in 1e-8..1, and no other; remove `fixed`");
+    insta::assert_snapshot!(space("  rank: {choices: [4, 8], fixed: true}"), @"space.yaml:5:10: `space.rank.choices` and `fixed` exclude each other: a parameter is a range, a list of choices or one value; keep one");
     insta::assert_snapshot!(space("  rank: {low: 1, high: 4, affects: [loss]}"), @"space.yaml:5:27: key `space.rank.affects`: the native backend knows what each parameter affects; remove it");
 }
 

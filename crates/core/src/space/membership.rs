@@ -126,6 +126,7 @@ mod tests {
             distribution,
             condition,
             affects: None,
+            widest: None,
         };
         let rate = Distribution::Float {
             low: 1e-4,

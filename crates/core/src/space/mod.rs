@@ -4,8 +4,10 @@ mod distribution;
 mod fidelity;
 mod membership;
 mod search_space;
+mod widening;
 
 pub use distribution::{Distribution, Scale};
 pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 pub use membership::{SettingError, as_sampled};
 pub use search_space::{Condition, Parameter, SearchSpace};
+pub use widening::{Bounds, RangeEnd, Widening};

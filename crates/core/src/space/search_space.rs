@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Distribution;
+use super::{Bounds, Distribution};
 use crate::study::{ParamValue, Params};
 
 /// What may be sampled. A condition names a parameter that stands before its own, so one pass decides which are active.
@@ -22,6 +22,10 @@ pub struct Parameter {
     /// Metrics that the parameter can change; every metric where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affects: Option<Vec<String>>,
+    /// The bounds that a search may widen the range to by itself; none where it stays as it is. It says nothing of what a trial
+    /// means: two spaces that differ in it alone are one study's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub widest: Option<Bounds>,
 }
 
 /// Holds where another parameter has one of some values.
@@ -143,6 +147,7 @@ mod tests {
             distribution,
             condition: None,
             affects: None,
+            widest: None,
         }
     }
 

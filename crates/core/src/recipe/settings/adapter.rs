@@ -53,6 +53,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter",
         about: "Whether an adapter trains (lora), or every parameter of the model (full), to which the adapter's parameters mean nothing.",
         legal: Legal::Choice(&["lora", "full"]),
+        widest: None,
         elsewhere: &[
             name("finetuning_type", &[LlamaFactory]),
             name("tuner_type", &[]),
@@ -80,6 +81,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "precision",
         about: "How the frozen base weights are stored and multiplied.",
         legal: Legal::Choice(&Precision::NAMES),
+        widest: None,
         elsewhere: &[
             name("dtype", &[Trl, Torchtune, Unsloth]),
             name("torch_dtype", &[]),
@@ -105,6 +107,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "activation_quantization",
         about: "Which products of quantized base weights take their activations in 8 bits, with a scale for each token.",
         legal: Legal::Choice(&ActivationQuantization::NAMES),
+        widest: None,
         elsewhere: &[
             name("activations", &[]),
             name("activation_dtype", &[]),
@@ -126,6 +129,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "weight_sparsity",
         about: "Which two of each four values of the frozen linear weights stay (2:4), by size or by size times activations.",
         legal: Legal::Choice(&WeightSparsity::NAMES),
+        widest: None,
         elsewhere: &[name("sparsity", &[]), name("pruning", &[]), name("wanda", &[])],
         unit: None,
         derived_from: None,
@@ -142,6 +146,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "quantization_aware",
         about: "Which form the merged weights are rounded to in each pass, so that the model can be merged and quantized so (`merge --quantize`).",
         legal: Legal::Choice(&QuantizationAware::NAMES),
+        widest: None,
         elsewhere: &[name("qat", &[]), name("quantizer", &[]), name("qat_scheme", &[])],
         unit: None,
         derived_from: None,
@@ -158,6 +163,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "precision_schedule",
         about: "Which steps compute in fp32 instead: none, the first N (fp32_N), or as gradients say every N steps (adaptive_N).",
         legal: Legal::PrecisionSchedule,
+        widest: None,
         elsewhere: &[name("dynamic_precision", &[]), name("mixed_precision_schedule", &[])],
         unit: None,
         derived_from: None,
@@ -174,6 +180,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.rank",
         about: "Rank r of the adapters.",
         legal: Legal::Int { least: 1, most: 4096 },
+        widest: None,
         elsewhere: &[
             name("r", &[Peft, Unsloth]),
             name("lora_r", &[Trl, Axolotl]),
@@ -195,6 +202,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.alpha",
         about: "Numerator of the scaling alpha / r.",
         legal: Legal::Float(FloatRange::POSITIVE),
+        widest: Some(FloatRange::between(0.01, 4096.0)),
         elsewhere: &[name(
             "lora_alpha",
             &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
@@ -210,6 +218,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.alpha",
         about: "Sets alpha to this many times the rank.",
         legal: Legal::Float(FloatRange::POSITIVE),
+        widest: Some(FloatRange::between(0.01, 64.0)),
         elsewhere: &[
             name("scaling", &[]),
             name("lora_scaling", &[]),
@@ -231,6 +240,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.dropout",
         about: "Probability that an element of an adapter's input is dropped.",
         legal: Legal::Float(FloatRange::BELOW_ONE),
+        widest: None,
         elsewhere: &[name(
             "lora_dropout",
             &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
@@ -250,6 +260,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.target_modules",
         about: "Linear layers that get an adapter.",
         legal: Legal::Targets,
+        widest: None,
         elsewhere: &[
             name("target_modules", &[Peft, Unsloth]),
             name("lora_target_modules", &[Trl, Axolotl]),
@@ -282,6 +293,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.rslora",
         about: "Scales by alpha / sqrt(r) instead of alpha / r (arXiv:2312.03732).",
         legal: Legal::Bool,
+        widest: None,
         elsewhere: &[
             name("use_rslora", &[Peft, Trl, LlamaFactory, Unsloth]),
             name("peft_use_rslora", &[Axolotl]),
@@ -297,6 +309,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.dora",
         about: "Trains magnitude and direction of the weights apart (arXiv:2402.09353).",
         legal: Legal::Bool,
+        widest: None,
         elsewhere: &[
             name("use_dora", &[Peft, Trl, LlamaFactory, Torchtune, Unsloth]),
             name("peft_use_dora", &[Axolotl]),
@@ -316,6 +329,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.init",
         about: "How the adapters start.",
         legal: Legal::Choice(&AdapterInit::NAMES),
+        widest: None,
         elsewhere: &[
             name("init_lora_weights", &[Peft, Unsloth]),
             name("peft_init_lora_weights", &[Axolotl]),
@@ -337,6 +351,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.bias",
         about: "Which biases of the base model train too.",
         legal: Legal::Choice(&["none", "lora_only", "all"]),
+        widest: None,
         elsewhere: &[name("bias", &[Peft, Unsloth]), name("lora_bias_type", &[])],
         unit: None,
         derived_from: None,
@@ -353,6 +368,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "adapter.lora_bias",
         about: "Adds a trainable bias to lora_b.",
         legal: Legal::Bool,
+        widest: None,
         elsewhere: &[name("lora_bias", &[Peft]), name("use_bias", &[])],
         unit: None,
         derived_from: None,

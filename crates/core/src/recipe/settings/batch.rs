@@ -16,6 +16,7 @@ pub(super) const ROWS: &[SettingRow] = &[
             least: 2,
             most: 4_194_304,
         },
+        widest: None,
         elsewhere: &[
             name("max_length", &[Trl, Unsloth]),
             name("max_seq_length", &[]),
@@ -40,6 +41,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.packing",
         about: "Fills rows with several documents, each attending to itself only.",
         legal: Legal::Bool,
+        widest: None,
         elsewhere: &[
             name("packing", &[Trl, LlamaFactory, Unsloth]),
             name("sample_packing", &[Axolotl]),
@@ -57,6 +59,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.group_by_length",
         about: "Puts rows of similar length into the same step. Saves padding in stacks that pad; this engine never does.",
         legal: Legal::Bool,
+        widest: None,
         elsewhere: &[
             name("group_by_length", &[Axolotl]),
             name("train_sampling_strategy", &[Trl, Unsloth]),
@@ -78,6 +81,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.micro_batch",
         about: "Rows that go through the model at once.",
         legal: Legal::Int { least: 1, most: 65_536 },
+        widest: None,
         elsewhere: &[
             name("per_device_train_batch_size", &[Trl, LlamaFactory, Unsloth]),
             name("micro_batch_size", &[Axolotl]),
@@ -100,6 +104,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.devices",
         about: "Devices of one node that share each step (data parallel).",
         legal: Legal::Int { least: 1, most: 64 },
+        widest: None,
         elsewhere: &[
             name("num_devices", &[]),
             name("n_gpus", &[]),
@@ -125,6 +130,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.sharding",
         about: "What each of several devices holds of the frozen weights: all, or a part, gathered layer by layer.",
         legal: Legal::Choice(&Sharding::NAMES),
+        widest: None,
         elsewhere: &[
             name("fsdp", &[]),
             name("sharding_strategy", &[]),
@@ -146,6 +152,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.gradient_accumulation",
         about: "Micro-batches of each device whose gradients are added up before a step.",
         legal: Legal::Int { least: 1, most: 65_536 },
+        widest: None,
         elsewhere: &[
             name(
                 "gradient_accumulation_steps",
@@ -173,6 +180,7 @@ pub(super) const ROWS: &[SettingRow] = &[
             least: 1,
             most: 16_777_216,
         },
+        widest: None,
         elsewhere: &[
             name("global_batch_size", &[]),
             name("effective_batch_size", &[]),
@@ -206,6 +214,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "batch.prefetch_depth",
         about: "Steps whose rows are prepared ahead, on a thread of their own; 0 prepares each within its step.",
         legal: Legal::Int { least: 0, most: 1_024 },
+        widest: None,
         elsewhere: &[
             name("dataloader_prefetch_factor", &[Trl, Axolotl, LlamaFactory, Unsloth]),
             name("prefetch_factor", &[]),
@@ -225,6 +234,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "gradient_checkpointing",
         about: "Which activations are computed again in the backward pass instead of kept.",
         legal: Legal::Checkpointing,
+        widest: None,
         elsewhere: &[
             name("gradient_checkpointing", &[Trl, Axolotl]),
             name("use_gradient_checkpointing", &[Unsloth]),

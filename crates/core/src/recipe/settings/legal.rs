@@ -56,6 +56,16 @@ impl FloatRange {
         high_included: false,
     };
 
+    /// From `low` to `high`, both included.
+    pub const fn between(low: f64, high: f64) -> Self {
+        Self {
+            low,
+            low_included: true,
+            high,
+            high_included: true,
+        }
+    }
+
     /// Whether `value` lies within.
     pub fn allows(&self, value: f64) -> bool {
         let above = value > self.low || self.low_included && value == self.low;

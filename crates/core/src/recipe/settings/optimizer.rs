@@ -46,6 +46,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.kind",
         about: "The update rule.",
         legal: Legal::Choice(&OptimizerKind::NAMES),
+        widest: None,
         elsewhere: &[
             name("optim", &[Trl, LlamaFactory, Unsloth]),
             name("optimizer", &[Axolotl, Torchtune]),
@@ -66,6 +67,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.offload",
         about: "Where the optimizer's states lie and updates are computed: on the device, or in host memory on host threads.",
         legal: Legal::Choice(&OptimizerOffload::NAMES),
+        widest: None,
         elsewhere: &[
             name("offload_optimizer", &[]),
             name("offload_optimizer_device", &[]),
@@ -87,6 +89,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.learning_rate",
         about: "Peak learning rate.",
         legal: Legal::Float(FloatRange::POSITIVE),
+        widest: Some(FloatRange::between(1e-8, 1.0)),
         elsewhere: &[
             name("learning_rate", &[Trl, Axolotl, LlamaFactory, Unsloth]),
             name("lr", &[Torchtune]),
@@ -105,6 +108,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "schedule.kind",
         about: "Course of the learning rate after the warm-up.",
         legal: Legal::Choice(&ScheduleKind::NAMES),
+        widest: None,
         elsewhere: &[
             name("lr_scheduler_type", &[Trl, LlamaFactory, Unsloth]),
             name("lr_scheduler", &[Axolotl, Torchtune]),
@@ -122,6 +126,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "schedule.warmup",
         about: "Linear warm-up: a number of steps (1 or more), or a fraction of all steps (below 1).",
         legal: Legal::Float(FloatRange::NOT_NEGATIVE),
+        widest: Some(FloatRange::between(0.0, 0.5)),
         elsewhere: &[
             name("warmup_steps", &[Trl, Axolotl, LlamaFactory, Unsloth]),
             name("num_warmup_steps", &[Torchtune]),
@@ -138,6 +143,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "schedule.decay",
         about: "Steps at the end over which `wsd` falls: a number (1 or more), or a fraction of all steps (below 1).",
         legal: Legal::Float(FloatRange::NOT_NEGATIVE),
+        widest: None,
         elsewhere: &[name("num_decay_steps", &[]), name("decay_steps", &[])],
         unit: Some("steps, or a fraction of them"),
         derived_from: None,
@@ -150,6 +156,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "schedule.decay_type",
         about: "How `wsd` falls.",
         legal: Legal::Choice(&DecayType::NAMES),
+        widest: None,
         elsewhere: &[name("decay_type", &[])],
         unit: None,
         derived_from: None,
@@ -162,6 +169,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "schedule.min_lr_rate",
         about: "Lowest learning rate over the peak, of `cosine_with_min_lr` and `wsd`.",
         legal: Legal::Float(FloatRange::BELOW_ONE),
+        widest: None,
         elsewhere: &[
             name("min_lr_ratio", &[]),
             name("cosine_min_lr_ratio", &[]),
@@ -178,6 +186,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.weight_decay",
         about: "Decoupled weight decay (added to the gradient for SGD).",
         legal: Legal::Float(FloatRange::NOT_NEGATIVE),
+        widest: Some(FloatRange::between(0.0, 1.0)),
         elsewhere: &[
             name("weight_decay", &[Trl, Axolotl, LlamaFactory, Torchtune, Unsloth]),
             name("wd", &[]),
@@ -194,6 +203,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.momentum",
         about: "Momentum of SGD and Muon.",
         legal: Legal::Float(FloatRange::BELOW_ONE),
+        widest: None,
         elsewhere: &[name("momentum", &[Torchtune]), name("sgd_momentum", &[])],
         unit: None,
         derived_from: None,
@@ -210,6 +220,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.nesterov",
         about: "Nesterov's form of SGD's momentum.",
         legal: Legal::Bool,
+        widest: None,
         elsewhere: &[name("nesterov", &[Torchtune]), name("use_nesterov", &[])],
         unit: None,
         derived_from: None,
@@ -222,6 +233,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.beta1",
         about: "Decay of the first moment (AdamW, Lion).",
         legal: Legal::Float(FloatRange::BELOW_ONE),
+        widest: None,
         elsewhere: &[name("adam_beta1", &[Trl, Axolotl, LlamaFactory, Unsloth])],
         unit: None,
         derived_from: None,
@@ -234,6 +246,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.beta2",
         about: "Decay of the second moment; `none` takes the optimizer's own default.",
         legal: Legal::FloatOrNone(FloatRange::BELOW_ONE),
+        widest: None,
         elsewhere: &[name("adam_beta2", &[Trl, Axolotl, LlamaFactory, Unsloth])],
         unit: None,
         derived_from: None,
@@ -246,6 +259,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.epsilon",
         about: "Term that keeps the update's denominator from zero.",
         legal: Legal::Float(FloatRange::POSITIVE),
+        widest: None,
         elsewhere: &[
             name("adam_epsilon", &[Trl, Axolotl, LlamaFactory, Unsloth]),
             name("eps", &[Torchtune]),
@@ -261,6 +275,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.max_grad_norm",
         about: "Global gradient norm above which gradients are scaled down; `none` never clips.",
         legal: Legal::FloatOrNone(FloatRange::POSITIVE),
+        widest: None,
         elsewhere: &[
             name("max_grad_norm", &[Trl, Axolotl, LlamaFactory, Unsloth]),
             name("clip_grad_norm", &[Torchtune]),
@@ -283,6 +298,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         field: "optimizer.loraplus_ratio",
         about: "Learning rate of lora_b over that of lora_a (LoRA+, arXiv:2402.12354); `none` for the same.",
         legal: Legal::FloatOrNone(FloatRange::POSITIVE),
+        widest: Some(FloatRange::between(0.01, 256.0)),
         elsewhere: &[
             name("loraplus_lr_ratio", &[Axolotl, LlamaFactory]),
             name("loraplus", &[]),

@@ -1,6 +1,6 @@
 //! One searchable setting, and all of them.
 
-use super::{Alias, Effects, Legal, Outcome, Tool, adapter, batch, optimizer};
+use super::{Alias, Effects, FloatRange, Legal, Outcome, Tool, adapter, batch, optimizer};
 use crate::recipe::{ParamValue, Recipe};
 
 /// One setting that can be searched.
@@ -11,6 +11,9 @@ pub struct SettingRow {
     /// One sentence for documentation and schema.
     pub about: &'static str,
     pub legal: Legal,
+    /// How far a search may widen a range of it by itself: where more of it changes the loss alone, and no meaning. `None` where
+    /// ranges stay as they are. One that lies outside (a `warmup` in steps) stays too.
+    pub widest: Option<FloatRange>,
     pub elsewhere: &'static [Alias],
     /// What a number counts; `None` where it counts nothing.
     pub unit: Option<&'static str>,
@@ -90,7 +93,6 @@ mod tests {
 
     use super::*;
     use crate::recipe::DataSettings;
-    use crate::recipe::settings::FloatRange;
 
     fn recipe() -> Recipe {
         Recipe::new("model", DataSettings::default())
@@ -238,6 +240,20 @@ mod tests {
             };
             let names: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(names, all(definition), "{name}");
+        }
+    }
+
+    #[test]
+    fn ranges_widen_within_what_is_legal_where_they_change_the_loss_alone() {
+        for row in settings() {
+            let Some(widest) = row.widest else { continue };
+            for bound in [widest.low, widest.high] {
+                assert!(row.legal.allows(&ParamValue::Float(bound)), "{} {bound}", row.name);
+            }
+            assert!(row.effects.on(Outcome::Loss).changes(), "{}", row.name);
+            for outcome in Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::Loss) {
+                assert!(!row.effects.on(*outcome).changes(), "{}", row.name);
+            }
         }
     }
 
