@@ -26,6 +26,7 @@ mod seeded;
 mod sobol;
 mod stopping;
 mod variants;
+mod widen;
 
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
@@ -43,3 +44,4 @@ pub use samplers::{
 };
 pub use stopping::{hypervolume_history, stop_reason};
 pub use variants::{next_variant, varied};
+pub use widen::next_widening;

@@ -29,6 +29,12 @@ pub trait Sampler: Send {
         false
     }
 
+    /// Whether proposals follow the best trials, so that a range is widened where those sit on its edge. A design of the whole
+    /// range, such as a grid, stays what it is.
+    fn follows_best(&self) -> bool {
+        false
+    }
+
     /// Metrics of the history that are read beside those of objectives and constraints.
     fn reads(&self) -> Vec<&str> {
         Vec::new()

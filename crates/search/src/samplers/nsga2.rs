@@ -44,6 +44,10 @@ impl Sampler for Nsga2 {
         "nsga2"
     }
 
+    fn follows_best(&self) -> bool {
+        true
+    }
+
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         if history.len() < POPULATION {
             return initial_design(&problem.space, self.seed, history);

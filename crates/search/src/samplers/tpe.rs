@@ -50,6 +50,10 @@ impl Sampler for Tpe {
         "tpe"
     }
 
+    fn follows_best(&self) -> bool {
+        true
+    }
+
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         if history.len() < INITIAL {
             return initial_design(&problem.space, self.seed, history);

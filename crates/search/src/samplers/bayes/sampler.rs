@@ -118,6 +118,10 @@ impl Sampler for Bayes {
         self.cost.as_deref().into_iter().collect()
     }
 
+    fn follows_best(&self) -> bool {
+        true
+    }
+
     fn weighs_gains(&self) -> bool {
         true
     }
