@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::forecast;
 use crate::report::answers::{Answers, AnswersInput};
 use crate::store::{Confirmations, Store, StoreError, StudyOverview, Variants};
-use peft_tune_core::space::SearchSpace;
+use peft_tune_core::space::{SearchSpace, Widening};
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Bayes, Insight, Preference, Prior, Problem, Proposal, recommend};
 
@@ -24,6 +24,7 @@ pub(super) struct Asked {
     wall_s: BTreeMap<TrialNumber, f64>,
     prior: Option<Arc<dyn Prior>>,
     seed: u64,
+    widened: Vec<Widening>,
 }
 
 /// What is said of it.
@@ -49,6 +50,7 @@ impl Asked {
             wall_s: times.filter_map(|one| Some((one.number, one.wall_s?))).collect(),
             prior: prior.map(|prior| prior as Arc<dyn Prior>),
             seed: study.seed,
+            widened: store.widenings(study.id).await?,
         })
     }
 
@@ -75,6 +77,7 @@ impl Asked {
             wall_s: &self.wall_s,
             insight: &insight,
             next: &next,
+            widened: &self.widened,
         });
         Answered { insight, next, answers }
     }

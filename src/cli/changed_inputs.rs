@@ -13,6 +13,7 @@ use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
 use crate::worker::Placement;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::Recipe;
+use peft_tune_core::space::Widening;
 use peft_tune_core::study::{StudyRequest, TrialState};
 use peft_tune_engine::data::{content_digest, on_disk};
 use peft_tune_engine::hub::ModelFiles;
@@ -138,8 +139,13 @@ pub(super) enum Content {
     Unknown,
     /// It was made on the same, wherever that lies.
     Same,
-    /// It was made on other content and has another name now: its settings, to be measured anew.
-    Changed(Vec<StudyRequest>),
+    /// It was made on other content and has another name now.
+    Changed {
+        /// Its settings, to be measured anew.
+        settings: Vec<StudyRequest>,
+        /// The ranges that it widened, in which they lie.
+        widened: Vec<Widening>,
+    },
 }
 
 /// Looks whether the study in the database was made on what its files hold now. With `accept`, one that was not makes room.
@@ -181,6 +187,7 @@ pub(super) async fn check(
         .into_iter()
         .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
     let settings = settings.map(|trial| StudyRequest::Enqueue(trial.params)).collect();
+    let widened = store.widenings(known.id).await?;
     let free = |name: &String| all.iter().all(|one| one.name != *name);
     let names = (1..).map(|number| format!("{} before change {number}", study.name));
     if let Some(name) = names.into_iter().find(free) {
@@ -189,7 +196,7 @@ pub(super) async fn check(
             "{changes} changed: what was measured before is study `{name}` now"
         ));
     }
-    Ok(Content::Changed(settings))
+    Ok(Content::Changed { settings, widened })
 }
 
 /// The inputs that differ, each with its role and path.

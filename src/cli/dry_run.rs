@@ -17,6 +17,7 @@ use crate::store::Store;
 use crate::tune::baseline;
 use crate::worker::{Placement, usable_cpus};
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::space::Widening;
 use peft_tune_core::study::{AccuracyPlan, Params, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::device::first_gpu;
 use peft_tune_search::Sampler;
@@ -32,6 +33,8 @@ struct Found {
     variants: u64,
     spent_s: f64,
     process: Option<u32>,
+    /// Ranges that were widened.
+    widenings: Vec<Widening>,
 }
 
 /// Prints the trials that would come next, and where they would run. Nothing is written, measured or loaded.
@@ -90,6 +93,7 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
                 variants: store.variants(known.id).await?.len() as u64,
                 spent_s: store.spent(known.id).await?.total_s(),
                 process: store.live_runner(known.id).map(|runner| runner.process),
+                widenings: store.widenings(known.id).await?,
             };
         }
         store.close().await?;
@@ -99,7 +103,8 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
 
 /// The trials that were started and not finished, and what the sampler proposes after them if nothing that runs ends.
 fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Vec<u64>, Vec<Params>) {
-    let problem = study.problem();
+    let mut problem = study.problem();
+    problem.space.widen(&found.widenings);
     let mut history = found.trials.clone();
     let unfinished = history.iter().filter(|trial| !trial.state.is_finished());
     let repeated: Vec<u64> = unfinished.map(|trial| trial.number.0).collect();

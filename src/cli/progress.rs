@@ -18,6 +18,7 @@ use crate::report::duration;
 use crate::space::Study;
 use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
 use crate::worker::TrialEvent;
+use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 
@@ -226,6 +227,10 @@ impl TuneObserver for SearchProgress {
             fault.message,
             kernels = kernels.flag()
         ));
+    }
+
+    fn range_widened(&mut self, widening: &Widening) {
+        tell(format_args!("{widening}; `fixed: true` keeps it"));
     }
 
     fn trial_ended(&mut self, trial: &Trial, progress: &Progress) {

@@ -237,10 +237,15 @@ async fn run_study(
         let _ = store.flush_steps().await;
         tokio::task::block_in_place(|| tracking.finish());
     }
-    let Ran { ending, spent, lack } = ran?;
+    let Ran {
+        ending,
+        spent,
+        lack,
+        problem,
+    } = ran?;
     let (history, confirmed) = store.confirmed_trials(id).await?;
     let found = Found {
-        problem: study.problem(),
+        problem,
         prior,
         confirmed,
         predicted: store.all_predictions(id).await?,
@@ -334,6 +339,11 @@ async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Prefl
     }
     let open = store.begin_study(&record).await?;
     store.record_inputs(open.id, &inputs).await?;
+    if let Content::Changed { widened, .. } = &content {
+        for widening in widened {
+            store.record_widening(open.id, widening).await?;
+        }
+    }
     let (kernels, instead_of) = kernels_of(args.workers.kernels.form(), store, open.id).await?;
     Ok(Opened {
         open,
@@ -349,6 +359,8 @@ struct Ran {
     ending: Ending,
     spent: SpentTime,
     lack: Option<LackOfTime>,
+    /// What was searched, with the ranges that were widened.
+    problem: Problem,
 }
 
 /// Runs the trials and confirms the recommendation.
@@ -381,7 +393,7 @@ async fn tune(
         tell(text);
     }
     // The baseline is the first trial anyway.
-    if let Content::Changed(settings) = &opened.content {
+    if let Content::Changed { settings, .. } = &opened.content {
         let others = settings.iter();
         for setting in others.filter(|setting| setting.params() != opened.baseline.as_ref()) {
             store.add_request(id, setting).await?;
@@ -407,6 +419,7 @@ async fn tune(
         ending,
         spent: tuner.spent(),
         lack: tuner.lack_of_time(),
+        problem: tuner.problem().clone(),
     })
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Standing {
     pub ending: Option<EndingRecord>,
     /// Attempts that were lost with their process.
     pub lost_attempts: u64,
+    /// Ranges that its searches widened by themselves, each with the reason.
+    pub widened: Vec<String>,
 }
 
 /// A trial under way.
@@ -59,6 +61,7 @@ impl Standing {
             .filter(|times| times.ended_at.is_none() && runner.is_some());
         let paused = runner.is_some() && store.is_paused(study.id).await?;
         let spending = store.spending(study.id).await?;
+        let widened = store.widenings(study.id).await?;
         let finished = |state: &str| !["waiting", "running"].contains(&state);
         Ok(Self {
             study: study.name.clone(),
@@ -88,6 +91,7 @@ impl Standing {
                 None => store.ending_of_last_search(study.id).await?,
             },
             lost_attempts: store.count_lost_attempts(study.id).await?,
+            widened: widened.iter().map(ToString::to_string).collect(),
         })
     }
 
@@ -127,6 +131,9 @@ impl Standing {
         }
         if self.lost_attempts > 0 {
             text += &format!("  {} attempts were lost with their process\n", self.lost_attempts);
+        }
+        for widened in &self.widened {
+            text += &format!("  {widened}\n");
         }
         for one in &self.under_way {
             let attempt = match one.attempt {

@@ -59,6 +59,8 @@ pub(super) async fn earlier_trials(
         }
         WarmStart::Named(names) => names.iter().map(|name| (name.clone(), None)).collect(),
     };
+    let mut space = study.space.clone();
+    space.widen(&store.widenings(id).await?);
     let mut earlier = Vec::new();
     for (name, most) in sources.into_iter().filter(|(name, _)| *name != study.name) {
         let found = match store.study(Some(&name)).await {
@@ -84,7 +86,7 @@ pub(super) async fn earlier_trials(
         let known = trials
             .into_iter()
             .filter(is_of_this_form)
-            .filter_map(|trial| in_space(&study.space, &fixed, trial))
+            .filter_map(|trial| in_space(&space, &fixed, trial))
             .map(|trial| match found.target == study.target {
                 true => trial,
                 false => without_target(trial),

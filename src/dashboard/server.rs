@@ -175,10 +175,12 @@ impl Shared {
         Ok(latest)
     }
 
-    /// The space that a study samples.
+    /// The space that a study samples, with the ranges that were widened.
     pub(super) async fn space(&self, study: StudyId) -> Result<SearchSpace, DashboardError> {
         let mut settings = self.store.study_settings(study).await?;
-        Ok(serde_json::from_value(settings["space"].take())?)
+        let mut space: SearchSpace = serde_json::from_value(settings["space"].take())?;
+        space.widen(&self.store.widenings(study).await?);
+        Ok(space)
     }
 
     /// A number that changes when anybody wrote to the database.

@@ -48,6 +48,7 @@ mod timeline;
 mod trackio;
 mod trial;
 mod warm_start;
+mod widening;
 
 pub use confirmation::Confirmations;
 pub use delete::Vacuumed;

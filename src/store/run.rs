@@ -105,10 +105,15 @@ impl Store {
         Ok(runs)
     }
 
-    /// What the study's file let be sampled; `None` where the definition is of another form.
+    /// What is sampled: what the study's file says, with the ranges that were widened since. `None` where the definition is of
+    /// another form.
     pub async fn search_space(&self, study: StudyId) -> Result<Option<SearchSpace>, StoreError> {
         let mut settings = self.study_settings(study).await?;
-        Ok(serde_json::from_value(settings["space"].take()).ok())
+        let Ok(mut space) = serde_json::from_value::<SearchSpace>(settings["space"].take()) else {
+            return Ok(None);
+        };
+        space.widen(&self.widenings(study).await?);
+        Ok(Some(space))
     }
 
     async fn all_evaluations(&self, study: StudyId) -> Result<HashMap<i64, Vec<EvaluationRecord>>, StoreError> {

@@ -32,6 +32,7 @@ mod retry_policy;
 mod running;
 mod target;
 mod tuner;
+mod widen;
 
 pub use baseline::{baseline, usual_learning_rate};
 pub use confirm::{LackOfTime, Repeat};

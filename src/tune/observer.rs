@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{KernelFault, Repeat};
 use crate::store::{SearchBudget, SpentTime};
 use crate::worker::TrialEvent;
+use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, evaluated};
@@ -128,6 +129,9 @@ pub trait TuneObserver {
 
     /// A kernel failed, and all further trials compute in another form.
     fn kernels_changed(&mut self, _fault: &KernelFault, _kernels: Kernels) {}
+
+    /// A range is searched wider from now on.
+    fn range_widened(&mut self, _widening: &Widening) {}
 
     /// A trial ended and is stored.
     fn trial_ended(&mut self, _trial: &Trial, _progress: &Progress) {}

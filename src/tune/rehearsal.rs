@@ -52,7 +52,7 @@ impl Tuner<'_> {
 
     /// Settings that are known to work or likely to, the likeliest first.
     fn rehearsed_settings(&self) -> Vec<Params> {
-        let space = &self.parts.study.space;
+        let space = &self.problem.space;
         let corner = |unit: f64| space.params_at(&vec![unit; space.dimensions()]);
         let complete = self.history.iter().rev();
         let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));

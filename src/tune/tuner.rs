@@ -22,6 +22,7 @@ use super::propose::{Proposed, propose, relatives};
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
 use super::running::Running;
+use super::widen::widened;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Confirmations, SearchStage, Store, StudyId};
@@ -49,7 +50,10 @@ pub struct TunerParts<'a> {
 /// Runs one study.
 pub struct Tuner<'a> {
     pub(super) parts: TunerParts<'a>,
+    /// With the ranges as wide as they are by now, where the study has those of its file.
     pub(super) problem: Problem,
+    /// Finished trials when it was asked last whether a range is to be widened.
+    pub(super) looked_at_edges: Option<u64>,
     /// What of finished trials stays in memory.
     pub(super) kept: KeptMetrics,
     /// All trials by number, running ones included; of finished ones what is [`KeptMetrics`].
@@ -119,7 +123,7 @@ impl<'a> Tuner<'a> {
     /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let mut history = parts.store.trials(parts.id).await?;
-        let problem = parts.study.problem();
+        let problem = widened(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.study(Some(&parts.study.name)).await?;
         let mut memory = Memory::new(parts.study);
         let forms = forms_of(parts.store, parts.id).await?;
@@ -195,6 +199,7 @@ impl<'a> Tuner<'a> {
             instead_of: None,
             forms,
             memory,
+            looked_at_edges: None,
             problem,
             history,
             parts,
@@ -294,6 +299,7 @@ impl<'a> Tuner<'a> {
                 && !self.is_paused()
                 && !self.fail_alike.is_suspicious()
             {
+                self.widen_ranges().await?;
                 let Some((trial, proposed)) = self.next_trial() else {
                     break;
                 };
@@ -321,7 +327,7 @@ impl<'a> Tuner<'a> {
     }
 
     async fn look_at_requests(&mut self) -> Result<(), TuneError> {
-        let (store, space) = (self.parts.store, &self.parts.study.space);
+        let (store, space) = (self.parts.store, &self.problem.space);
         self.requests
             .look(store, self.parts.id, space, &self.parts.interrupt)
             .await?;

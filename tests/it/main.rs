@@ -152,6 +152,8 @@ mod tune;
 mod tutorial;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
+/// Ranges that widen by themselves.
+mod widen;
 
 /// Which setting can change what, on the real engine through a worker.
 mod keys;

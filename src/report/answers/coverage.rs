@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::input::AnswersInput;
 use crate::report::param_value;
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::space::{Distribution, Parameter};
+use peft_tune_core::space::{Distribution, Parameter, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
 use peft_tune_search::evaluated;
 
@@ -26,6 +26,9 @@ pub struct Coverage {
     pub cells: Vec<CoverageCell>,
     /// Where the best was found at an end of the range.
     pub edge: Option<Edge>,
+    /// How a search widened the range by itself, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub widened: Vec<Widening>,
 }
 
 /// A value, or a part of a range.
@@ -58,11 +61,18 @@ pub(super) fn coverage(input: &AnswersInput<'_>) -> Vec<Coverage> {
     let best = best_trial(input);
     let parameters = input.problem.space.parameters.iter();
     let searched = parameters.filter(|parameter| parameter.distribution.cardinality() != Some(1));
+    let widened = |name: &str| -> Vec<Widening> {
+        let of_parameter = input.widened.iter().filter(|widening| widening.parameter == name);
+        of_parameter.cloned().collect()
+    };
     searched
-        .map(|parameter| match decides_loss(parameter) {
-            true => of_parameter(parameter, &trained, best),
-            // A variant measures all that such a parameter changes.
-            false => of_parameter(parameter, &all, best),
+        .map(|parameter| Coverage {
+            widened: widened(&parameter.name),
+            ..match decides_loss(parameter) {
+                true => of_parameter(parameter, &trained, best),
+                // A variant measures all that such a parameter changes.
+                false => of_parameter(parameter, &all, best),
+            }
         })
         .collect()
 }
@@ -104,6 +114,7 @@ fn of_parameter(parameter: &Parameter, trained: &[&Trial], best: Option<&Trial>)
         edge: best
             .zip(best_value)
             .and_then(|(trial, value)| edge(parameter, value, trial)),
+        widened: Vec::new(),
     }
 }
 
@@ -171,6 +182,7 @@ fn is_same(a: &ParamValue, b: &ParamValue) -> bool {
 mod tests {
     use super::super::testing::{Case, number, study};
     use super::*;
+    use peft_tune_core::space::Bounds;
 
     #[test]
     fn what_hardly_ran_and_a_best_at_the_edge_are_told() {
@@ -198,6 +210,16 @@ mod tests {
         case.problem.space.parameters[0].affects = Some(vec!["throughput".to_owned()]);
         let all = case.with(|input| super::coverage(&input));
         assert_eq!((all[0].cells[1].trainings, &all[0].edge), (2, &None));
+        case.widened = vec![Widening {
+            parameter: "rate".to_owned(),
+            from: Bounds { low: 0.2, high: 0.6 },
+            to: Bounds { low: 0.1, high: 0.6 },
+            best: TrialNumber(2),
+            trainings: 6,
+        }];
+        let widened = case.with(|input| super::coverage(&input));
+        assert!(widened[0].widened.is_empty());
+        assert_eq!(widened[1].widened, case.widened);
         let rate = &coverage[1];
         assert_eq!(
             rate.cells.iter().map(|cell| cell.trainings).collect::<Vec<_>>(),

@@ -10,6 +10,7 @@ use super::more_time::MoreTime;
 use super::neighbours::{Neighbour, neighbours};
 use super::{certainty, coverage, more_time, worth};
 use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
+use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
 use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
 
@@ -35,6 +36,8 @@ pub struct AnswersInput<'a> {
     pub insight: &'a Insight,
     /// What the model would try next, the best first.
     pub next: &'a [Proposal],
+    /// Ranges that searches widened by themselves.
+    pub widened: &'a [Widening],
 }
 
 /// The answers.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::AnswersInput;
 use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
-use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace};
+use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
 use peft_tune_search::{Insight, Problem, Proposal};
 
@@ -17,6 +17,7 @@ pub(super) struct Case {
     /// Seconds of every trial.
     pub(super) each_s: f64,
     pub(super) next: Vec<Proposal>,
+    pub(super) widened: Vec<Widening>,
 }
 
 /// A study whose trials have these params and measured what `values` says: throughput and loss. The last but one of the
@@ -70,6 +71,7 @@ pub(super) fn study(params: &[(i64, f64)], values: impl Fn(&ParamValue, &ParamVa
         recommended: TrialNumber(0),
         each_s: 10.0,
         next: Vec::new(),
+        widened: Vec::new(),
     }
 }
 
@@ -86,6 +88,7 @@ impl Case {
             wall_s: &wall_s,
             insight: &Insight::new(&self.problem, &self.trials, None),
             next: &self.next,
+            widened: &self.widened,
         })
     }
 }

@@ -244,7 +244,17 @@ fn coverage_lines(coverage: &[Coverage]) -> Vec<String> {
     if lines.is_empty() && !coverage.is_empty() {
         lines.push("every value, and every fifth of a range, had at least two trainings".to_owned());
     }
+    lines.extend(coverage.iter().filter_map(widened_line));
     lines
+}
+
+/// `learning_rate: the search widened its range to 1e-4..0.008, from 1e-4..0.002`
+fn widened_line(one: &Coverage) -> Option<String> {
+    let (first, last) = (one.widened.first()?, one.widened.last()?);
+    Some(format!(
+        "{}: the search widened its range to {}, from {}",
+        one.parameter, last.to, first.from
+    ))
 }
 
 fn loss_lines(one: &LossCertainty) -> Vec<String> {

@@ -13,7 +13,7 @@ use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Precision, Recipe, RecipeKey, TrainingLength};
-use peft_tune_core::space::ConfirmPlan;
+use peft_tune_core::space::{ConfirmPlan, SearchSpace};
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
 use peft_tune_search::{NEAR_BEST_LOSS, varied};
 
@@ -206,6 +206,8 @@ impl Training {
 /// The trainings of a study, the one with the least loss first.
 pub(in crate::tune) struct LongerRuns<'a> {
     study: &'a Study,
+    /// With the ranges as wide as they are by now.
+    space: &'a SearchSpace,
     lengths: Lengths,
     trainings: Vec<Training>,
 }
@@ -214,7 +216,7 @@ impl<'a> LongerRuns<'a> {
     pub(in crate::tune) fn new(
         study: &'a Study,
         lengths: Lengths,
-        finalists: &Finalists<'_>,
+        finalists: &Finalists<'a>,
         runs: &BTreeMap<TrialNumber, Vec<Metrics>>,
     ) -> Self {
         let counted = with_confirmed(finalists.history, finalists.confirmations);
@@ -223,6 +225,7 @@ impl<'a> LongerRuns<'a> {
         trainings.sort_by(|a, b| a.loss.total_cmp(&b.loss));
         Self {
             study,
+            space: &finalists.problem.space,
             lengths,
             trainings,
         }
@@ -238,7 +241,7 @@ impl<'a> LongerRuns<'a> {
     ) -> Option<Params> {
         self.leaders_as_found(recommended).into_iter().find_map(|leader| {
             let own = expected(&leader.params)?;
-            let others = varied(&self.study.space, &leader.params, &|one| one.name == PRECISION);
+            let others = varied(self.space, &leader.params, &|one| one.name == PRECISION);
             let speeds = others
                 .into_iter()
                 .filter_map(|params| Some((expected(&params)?, params)));
@@ -259,8 +262,8 @@ impl<'a> LongerRuns<'a> {
             .filter(|leader| self.at_half(leader).is_none())
             .find_map(|leader| {
                 let rate = leader.params.get(LEARNING_RATE)?.as_f64()?;
-                let parameters = &self.study.space.parameters;
-                let parameter = parameters.iter().find(|parameter| parameter.name == LEARNING_RATE)?;
+                let mut parameters = self.space.parameters.iter();
+                let parameter = parameters.find(|parameter| parameter.name == LEARNING_RATE)?;
                 let half = parameter.distribution.nearest(&ParamValue::Float(rate / 2.0))?;
                 if !ABOUT_HALF.contains(&(half.as_f64()? / rate)) {
                     return None;

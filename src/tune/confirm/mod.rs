@@ -203,7 +203,7 @@ impl Tuner<'_> {
         longer.map(|longer| longer.confirmed()).unwrap_or_default()
     }
 
-    fn longer(&self, finalists: &Finalists<'_>, repeated: &Repeated) -> Option<LongerRuns<'_>> {
+    fn longer<'a>(&'a self, finalists: &Finalists<'a>, repeated: &Repeated) -> Option<LongerRuns<'a>> {
         let lengths = repeated.lengths?;
         Some(LongerRuns::new(self.parts.study, lengths, finalists, &repeated.runs))
     }

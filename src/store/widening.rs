@@ -1,0 +1,85 @@
+//! Ranges that searches widened: facts beside the study's definition, which has the ranges of its file.
+
+use super::row::{to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+use peft_tune_core::space::{Bounds, Widening};
+use peft_tune_core::study::TrialNumber;
+
+#[derive(sqlx::FromRow)]
+struct WideningRow {
+    parameter: String,
+    low_before: f64,
+    high_before: f64,
+    low: f64,
+    high: f64,
+    #[sqlx(try_from = "i64")]
+    best_trial: TrialNumber,
+    trainings: i64,
+}
+
+impl Store {
+    /// Notes that a range is searched wider from now on.
+    ///
+    /// # Errors
+    /// Where the database cannot be written.
+    pub async fn record_widening(&self, study: StudyId, widening: &Widening) -> Result<(), StoreError> {
+        let Widening {
+            parameter,
+            from,
+            to,
+            best,
+            trainings,
+        } = widening;
+        sqlx::query(
+            "insert into range_widening
+                 (study_id, position, parameter, low_before, high_before, low, high, best_trial, trainings)
+             values (?1, (select count(*) from range_widening where study_id = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )
+        .bind(study.0)
+        .bind(parameter)
+        .bind(from.low)
+        .bind(from.high)
+        .bind(to.low)
+        .bind(to.high)
+        .bind(to_i64(best.0)?)
+        .bind(to_i64(*trainings)?)
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    /// The ranges of a study that were widened, in order.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn widenings(&self, study: StudyId) -> Result<Vec<Widening>, StoreError> {
+        let rows: Vec<WideningRow> = sqlx::query_as(
+            "select parameter, low_before, high_before, low, high, best_trial, trainings from range_widening
+             where study_id = ? order by position",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows.into_iter().map(WideningRow::into_widening).collect())
+    }
+}
+
+impl WideningRow {
+    fn into_widening(self) -> Widening {
+        Widening {
+            parameter: self.parameter,
+            from: Bounds {
+                low: self.low_before,
+                high: self.high_before,
+            },
+            to: Bounds {
+                low: self.low,
+                high: self.high,
+            },
+            best: self.best_trial,
+            trainings: to_u64(self.trainings),
+        }
+    }
+}
