@@ -47,8 +47,8 @@ pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use sparsity::load_base;
 pub use training::{
-    Control, Evaluation, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision, SavedBytes, StepEvent,
-    StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
+    Control, EvaluatedRows, Evaluation, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision, RowLoss, RowWatch,
+    SavedBytes, StepEvent, StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
 };
 
 #[cfg(test)]

@@ -79,6 +79,14 @@ impl MicroBatch {
         self.targets.iter().filter(|target| **target != IGNORE).count()
     }
 
+    /// Positions of each document that count in the loss.
+    pub fn target_tokens_of_rows(&self) -> impl Iterator<Item = usize> {
+        self.offsets.windows(2).map(|pair| {
+            let targets = &self.targets[pair[0] as usize..pair[1] as usize];
+            targets.iter().filter(|target| **target != IGNORE).count()
+        })
+    }
+
     /// Length of the longest document.
     pub fn longest(&self) -> usize {
         self.offsets
@@ -108,5 +116,6 @@ mod tests {
         assert_eq!(batch.positions, [0, 1, 2, 0, 1]);
         assert_eq!(batch.offsets, [0, 3, 5]);
         assert_eq!((batch.tokens(), batch.target_tokens(), batch.longest()), (5, 3, 3));
+        assert_eq!(batch.target_tokens_of_rows().collect::<Vec<_>>(), [2, 1]);
     }
 }

@@ -27,6 +27,16 @@ impl Share {
         }
     }
 
+    /// Shares of which it is one.
+    pub(super) fn count(self) -> usize {
+        self.of
+    }
+
+    /// Whether the micro-batch of this number is one of its.
+    pub(super) fn has(self, index: usize) -> bool {
+        index % self.of == self.number
+    }
+
     /// How many micro-batches fewer of so many it has than the one that has most.
     pub(super) fn idle(self, micro_batches: usize) -> usize {
         let has = micro_batches.saturating_sub(self.number).div_ceil(self.of);
@@ -41,7 +51,7 @@ impl Share {
             tokens += batch.tokens() as u64;
             (index, (first_token, batch))
         });
-        with_place.filter_map(move |(index, batch)| (index % self.of == self.number).then_some(batch))
+        with_place.filter_map(move |(index, batch)| self.has(index).then_some(batch))
     }
 }
 

@@ -9,16 +9,19 @@
 use std::sync::Arc;
 
 use super::passes::Lap;
-use super::spread::Spread;
+use super::row_watch::{EvaluatedRows, RowWatch};
+use super::shares::Share;
 use super::stopwatch::Stopwatch;
+use super::tally::{Tally, order};
 use super::trained_set::TrainedSet;
 use super::trainer::{BegunStep, UNMEASURED_STEPS};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{AdapterPass, Decoder, Keep, RopeTables, RowPart, Stream};
+use crate::parallel::Alone;
 use crate::span;
 use crate::span::StepPhase;
-use crate::{Evaluation, StepEvent, StepSeconds, TrainError, Trainer};
+use crate::{Control, Evaluation, StepEvent, StepSeconds, TrainError, Trainer};
 use peft_tune_core::recipe::Checkpointing;
 use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -58,6 +61,51 @@ impl Round {
         let rows = first..self.batch.tokens();
         self.parts.push(RowPart { rows, pass });
         self.scales.push(scale);
+    }
+}
+
+/// The held-out rows of one training.
+struct HeldOut<'a> {
+    batches: &'a [MicroBatch],
+    /// Micro-batches by round.
+    order: Vec<usize>,
+    tally: Tally,
+}
+
+impl<'a> HeldOut<'a> {
+    fn new(batches: &'a [MicroBatch], watch: Option<&dyn RowWatch>) -> Self {
+        let is_spread = watch.is_some_and(|watch| watch.next_look().is_some());
+        Self {
+            order: order(batches.len(), is_spread),
+            tally: Tally::new(batches, watch.is_some()),
+            batches,
+        }
+    }
+
+    fn batch(&self, round: usize) -> Option<&'a MicroBatch> {
+        self.order.get(round).map(|index| &self.batches[*index])
+    }
+
+    /// Takes in what a round found; it may have been the last.
+    fn take(&mut self, round: usize, sums: &Sums, watch: &mut Option<&mut dyn RowWatch>) -> Result<(), TrainError> {
+        let index = self.order[round];
+        self.tally.take(index, sums)?;
+        self.tally.pass(index..index + 1);
+        if let Some(watch) = watch
+            && self.tally.is_looked_at(&**watch)
+            && self.tally.shown_to(&mut **watch) == Control::Stop
+        {
+            self.order.truncate(round + 1);
+        }
+        Ok(())
+    }
+
+    fn end(self, trainer: &Trainer, seconds: f64) -> EvaluatedRows {
+        let (correct, spread) = self.tally.sums(&Share::here(&Alone, 1));
+        EvaluatedRows {
+            evaluation: trainer.evaluated(&spread, correct, self.tally.target_tokens(), seconds),
+            rows: self.tally.row_losses(),
+        }
     }
 }
 
@@ -188,34 +236,50 @@ impl Together {
         trainers: &[&Trainer],
         held_out: &[Option<&[MicroBatch]>],
     ) -> Result<Vec<Option<Result<Evaluation, TrainError>>>, TrainError> {
+        let mut nobody: Vec<Option<&mut dyn RowWatch>> = trainers.iter().map(|_| None).collect();
+        let found = self.evaluate_rows(trainers, held_out, &mut nobody)?;
+        let evaluation = |one: Result<EvaluatedRows, TrainError>| one.map(|one| one.evaluation);
+        Ok(found.into_iter().map(|one| one.map(evaluation)).collect())
+    }
+
+    /// As [`Together::evaluate`], with the loss of each row of those trainings that have one of `watches`, which may end its evaluation
+    /// before all rows are evaluated.
+    ///
+    /// # Errors
+    /// As for [`Together::step`].
+    pub fn evaluate_rows(
+        &mut self,
+        trainers: &[&Trainer],
+        held_out: &[Option<&[MicroBatch]>],
+        watches: &mut [Option<&mut dyn RowWatch>],
+    ) -> Result<Vec<Option<Result<EvaluatedRows, TrainError>>>, TrainError> {
         let clock = Stopwatch::<Lap>::start(self.base.device())?;
         let _span = span::phase(StepPhase::Evaluation);
         let targets = trainers.iter().zip(held_out);
-        let targets: Vec<Option<Result<u64, TrainError>>> = targets
-            .map(|(trainer, batches)| batches.map(|batches| trainer.check(batches)))
+        let mut due: Vec<Option<Result<HeldOut<'_>, TrainError>>> = targets
+            .zip(watches.iter())
+            .map(|((trainer, batches), watch)| {
+                let batches = (*batches)?;
+                Some(trainer.check(batches).map(|_| HeldOut::new(batches, watch.as_deref())))
+            })
             .collect();
-        let of = |index: usize, round: usize| {
-            let is_right = matches!(targets[index], Some(Ok(_)));
-            held_out[index].filter(|_| is_right)?.get(round)
-        };
-        let mut found: Vec<(f64, Spread)> = trainers.iter().map(|_| (0.0, Spread::default())).collect();
         for round in 0..most(held_out.iter().map(|batches| batches.unwrap_or_default())) {
             let mut all = Round::new();
-            (0..trainers.len()).for_each(|index| all.push(of(index, round), AdapterPass::default(), None));
-            for (index, sums) in self.losses(all)?.into_iter().enumerate() {
-                if let (Some(sums), Some(batch)) = (sums, of(index, round)) {
-                    let (loss, hits) = sums.read()?;
-                    found[index].0 += hits as f64;
-                    found[index].1.add(loss, batch.target_tokens());
+            for one in &due {
+                let held = one.as_ref().and_then(|one| one.as_ref().ok());
+                let batch = held.and_then(|held| held.batch(round));
+                all.push(batch, AdapterPass::default(), None);
+            }
+            for ((one, sums), watch) in due.iter_mut().zip(self.losses(all)?).zip(watches.iter_mut()) {
+                if let (Some(Ok(held)), Some(sums)) = (one, sums) {
+                    held.take(round, &sums, watch)?;
                 }
             }
         }
         let seconds = clock.finish()?.total_s;
-        let all = trainers.iter().zip(targets).zip(found);
+        let all = trainers.iter().zip(due);
         Ok(all
-            .map(|((trainer, targets), (correct, spread))| {
-                Some(targets?.map(|targets| trainer.evaluated(&spread, correct, targets, seconds)))
-            })
+            .map(|(trainer, held)| Some(held?.map(|held| held.end(trainer, seconds))))
             .collect())
     }
 

@@ -1,5 +1,6 @@
 //! The trainer: micro-batches in, optimizer steps out.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -9,9 +10,11 @@ use super::checks;
 use super::loss_scale::LossScale;
 use super::passes::{Lap, PassInput, PassModel, Passes};
 use super::precision_switch::{PrecisionSwitch, StepFacts};
+use super::row_watch::{EvaluatedRows, RowWatch};
 use super::shares::{Share, add_before};
 use super::spread::Spread;
 use super::stopwatch::Stopwatch;
+use super::tally::{Tally, order};
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
 use crate::base::{BaseModel, RankShare};
@@ -22,7 +25,7 @@ use crate::optimizer::{Norm, Optimizer, OptimizerError};
 use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
-use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use crate::{Control, Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use peft_tune_core::plan::{AdapterPlan, update_parts};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::gpu::TimedProducts;
@@ -326,21 +329,57 @@ impl Trainer {
     /// # Errors
     /// As for [`Trainer::step`].
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
-        let targets = self.check(micro_batches)?;
+        Ok(self.evaluate_with(micro_batches, None)?.evaluation)
+    }
+
+    /// As [`Trainer::evaluate`], with the loss of each row. `watch` may end it before all rows are evaluated, on all ranks alike.
+    ///
+    /// # Errors
+    /// As for [`Trainer::step`].
+    pub fn evaluate_rows(
+        &mut self,
+        micro_batches: &[MicroBatch],
+        watch: &mut dyn RowWatch,
+    ) -> Result<EvaluatedRows, TrainError> {
+        self.evaluate_with(micro_batches, Some(watch))
+    }
+
+    fn evaluate_with(
+        &mut self,
+        micro_batches: &[MicroBatch],
+        mut watch: Option<&mut dyn RowWatch>,
+    ) -> Result<EvaluatedRows, TrainError> {
+        self.check(micro_batches)?;
         let clock = Stopwatch::<Lap>::start(self.base.device())?;
         let _span = span::phase(StepPhase::Evaluation);
-        let (mut correct, mut spread) = ([0.0], Spread::default());
-        for share in self.shares() {
-            let (hits, of_share) = self.evaluate_share(share.of(micro_batches))?;
-            correct[0] += hits as f64;
-            spread.add_up(&of_share);
-            for _ in 0..self.idle_passes(share, micro_batches.len()) {
-                self.own.decoder.gather_forward().map_err(|error| self.cause(error))?;
+        let mut tally = Tally::new(micro_batches, watch.is_some());
+        let is_spread = watch.as_ref().is_some_and(|watch| watch.next_look().is_some());
+        // All shares go through one group before any begins the next.
+        let shares = self.shares();
+        let size = shares.first().map_or(1, |share| share.count());
+        for group in order(micro_batches.len().div_ceil(size), is_spread) {
+            let group = group * size..micro_batches.len().min((group + 1) * size);
+            self.evaluate_group(micro_batches, group.clone(), &mut tally)?;
+            tally.pass(group);
+            if let Some(watch) = &mut watch
+                && tally.is_looked_at(&**watch)
+            {
+                self.tell_rows(&mut tally)?;
+                if tally.shown_to(&mut **watch) == Control::Stop {
+                    break;
+                }
             }
         }
+        self.tell_rows(&mut tally)?;
+        let (correct, mut spread) = tally.sums(&shares);
+        let mut correct = [correct];
         self.collective.sum_numbers(&mut correct)?;
         self.collective.sum_numbers(&mut spread.0)?;
-        Ok(self.evaluated(&spread, correct[0], targets, clock.finish()?.total_s))
+        let seconds = clock.finish()?.total_s;
+        Ok(EvaluatedRows {
+            evaluation: self.evaluated(&spread, correct[0], tally.target_tokens(), seconds),
+            rows: tally.row_losses(),
+        })
     }
 
     /// What an evaluation found at the training's present step.
@@ -594,22 +633,38 @@ impl Trainer {
         Ok(sums)
     }
 
-    /// Tokens of a share that were found right, and its losses.
-    fn evaluate_share<'a>(
+    /// Evaluates one micro-batch of each share here. Where ranks gather weights, one that has none left takes part all the same.
+    fn evaluate_group(
         &mut self,
-        batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
-    ) -> Result<(u64, Spread), TrainError> {
-        let (mut correct, mut spread) = (0, Spread::default());
-        for (_, batch) in batches {
+        micro_batches: &[MicroBatch],
+        group: Range<usize>,
+        tally: &mut Tally,
+    ) -> Result<(), TrainError> {
+        for share in self.shares() {
+            let Some(index) = group.clone().find(|index| share.has(*index)) else {
+                if self.gathers_weights() {
+                    self.own.decoder.gather_forward().map_err(|error| self.cause(error))?;
+                }
+                continue;
+            };
+            let batch = &micro_batches[index];
             self.ropes.prepare(batch.longest())?;
             let stream = Stream::new(batch, None, None, self.base.device())?;
             let (normed, _) = self.forward(&stream)?;
             let output = self.own.decoder.loss(&stream, &normed)?;
-            let (of_batch, hits) = output.sums.read()?;
-            spread.add(of_batch, batch.target_tokens());
-            correct += hits;
+            tally.take(index, &output.sums)?;
         }
-        Ok((correct, spread))
+        Ok(())
+    }
+
+    /// Tells all ranks the losses of each other's rows, as far as they are asked for.
+    fn tell_rows(&self, tally: &mut Tally) -> Result<(), TrainError> {
+        let mut losses = tally.own_losses();
+        if self.collective.ranks() > 1 && !losses.is_empty() {
+            self.collective.sum_numbers(&mut losses)?;
+            tally.take_losses(&losses);
+        }
+        Ok(())
     }
 
     /// Adds up the gradients of all ranks.

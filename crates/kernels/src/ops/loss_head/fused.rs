@@ -90,6 +90,7 @@ pub(super) fn forward<T: Element>(
         sums: super::Sums::Known {
             loss: sums.loss,
             correct: sums.correct,
+            each: Vec::new(),
         },
         target_tokens: positions.len() as u64,
         d_hidden: Some(Tensor::from_vec(d_hidden, hidden.shape(), &Device::Cpu)?),

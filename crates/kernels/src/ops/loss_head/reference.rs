@@ -15,7 +15,7 @@ pub fn forward(
 ) -> Result<Output> {
     let wide_weight = widen(weight)?.to_dtype(wide(hidden.dtype()))?;
     let positions = target_positions(targets);
-    let (mut loss, mut correct) = (0.0, 0);
+    let (mut loss, mut correct, mut each) = (0.0, 0, Vec::new());
     let mut d_hidden = hidden.zeros_like()?;
     for chunk in positions.chunks(settings.chunk_tokens.max(1)) {
         let ids: Vec<i64> = chunk.iter().map(|position| targets[*position as usize]).collect();
@@ -24,7 +24,10 @@ pub fn forward(
         let chunk = Chunk::new(&inputs, &wide_weight, &ids, settings.soft_cap)?;
         loss += chunk.loss_sum()?;
         correct += chunk.correct()?;
-        let Some(scale) = settings.gradient_scale else { continue };
+        let Some(scale) = settings.gradient_scale else {
+            each.extend(chunk.losses()?.flatten_all()?.to_vec1::<f64>()?);
+            continue;
+        };
         let d_logits = (chunk.gradient(settings.soft_cap)? * f64::from(scale))?;
         let d_inputs = d_logits.matmul(&wide_weight)?.to_dtype(hidden.dtype())?;
         d_hidden = d_hidden.index_add(&rows, &d_inputs, 0)?;
@@ -34,7 +37,7 @@ pub fn forward(
         }
     }
     Ok(Output {
-        sums: Sums::Known { loss, correct },
+        sums: Sums::Known { loss, correct, each },
         target_tokens: positions.len() as u64,
         d_hidden: settings.gradient_scale.map(|_| d_hidden),
     })
@@ -62,9 +65,14 @@ impl Chunk {
         Ok(Self { logits, lse, targets })
     }
 
-    fn loss_sum(&self) -> Result<f64> {
+    /// (n, 1) F64.
+    fn losses(&self) -> Result<Tensor> {
         let losses = (&self.lse - self.logits.gather(&self.targets, 1)?)?;
-        losses.to_dtype(DType::F64)?.sum_all()?.to_scalar()
+        losses.to_dtype(DType::F64)
+    }
+
+    fn loss_sum(&self) -> Result<f64> {
+        self.losses()?.sum_all()?.to_scalar()
     }
 
     fn correct(&self) -> Result<u64> {

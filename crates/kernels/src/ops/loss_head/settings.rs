@@ -68,6 +68,8 @@ pub enum Sums {
         loss: f64,
         /// Targets that are the most likely token.
         correct: u64,
+        /// Cross-entropy of each target in nats, in the order of their positions; empty where a gradient was asked for.
+        each: Vec<f64>,
     },
     /// The same of each target: (targets,) F32 and U32.
     OnDevice { losses: Tensor, correct: Tensor },
@@ -75,17 +77,30 @@ pub enum Sums {
 
 impl Sums {
     /// No targets.
-    pub const NONE: Self = Self::Known { loss: 0.0, correct: 0 };
+    pub const NONE: Self = Self::Known {
+        loss: 0.0,
+        correct: 0,
+        each: Vec::new(),
+    };
 
     /// (Sum of the cross-entropy over the targets in nats, targets that are the most likely token); waits for the device.
     pub fn read(&self) -> Result<(f64, u64)> {
         match self {
-            Self::Known { loss, correct } => Ok((*loss, *correct)),
+            Self::Known { loss, correct, .. } => Ok((*loss, *correct)),
             Self::OnDevice { losses, correct } => {
                 let (losses, correct): (Vec<f32>, Vec<u32>) = (losses.to_vec1()?, correct.to_vec1()?);
                 let loss = losses.into_iter().map(f64::from).sum();
                 Ok((loss, correct.into_iter().map(u64::from).sum()))
             }
+        }
+    }
+
+    /// Cross-entropy of each target in nats, in the order of their positions; waits for the device. Of a pass with a gradient a CPU
+    /// keeps none.
+    pub fn of_targets(&self) -> Result<Vec<f64>> {
+        match self {
+            Self::Known { each, .. } => Ok(each.clone()),
+            Self::OnDevice { losses, .. } => Ok(losses.to_vec1::<f32>()?.into_iter().map(f64::from).collect()),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T]
     let mut logits = Unwritten::<f32>::new(rows * columns);
     let mut d_hidden = gradient_scale.map(|_| vec![T::narrow(0.0); values.len()]);
     let mut inputs = Vec::with_capacity(rows * head.width);
-    let (mut loss, mut correct) = (0.0, 0);
+    let (mut loss, mut correct, mut each) = (0.0, 0, Vec::new());
     for positions in positions.chunks(rows) {
         head.gather(values, positions, &mut inputs);
         let mut block = Block {
@@ -64,6 +64,9 @@ pub(super) fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T]
             loss += state.loss();
             correct += u64::from(state.is_correct());
         }
+        if gradient_scale.is_none() {
+            each.extend(block.states.iter().map(Row::loss));
+        }
         if let (Some(d_hidden), Some(scale)) = (&mut d_hidden, gradient_scale) {
             block.end(scale);
             for (sums, position) in block.sums.chunks_exact(head.width.max(1)).zip(positions) {
@@ -74,7 +77,7 @@ pub(super) fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T]
         }
     }
     Ok(Output {
-        sums: Sums::Known { loss, correct },
+        sums: Sums::Known { loss, correct, each },
         target_tokens: positions.len() as u64,
         d_hidden: d_hidden
             .map(|values| Tensor::from_vec(values, hidden.shape(), &Device::Cpu))

@@ -68,6 +68,9 @@ fn evaluation_makes_no_gradient_and_counts_right_predictions() {
     };
     let output = forward(&hidden, &hidden, &[0, 1, 5, 3, IGNORE, 5], &settings).unwrap();
     assert_eq!((output.sums.read().unwrap().1, output.target_tokens), (4, 5));
+    let each = output.sums.of_targets().unwrap();
+    assert_eq!(each.len(), 5);
+    assert!((each.iter().sum::<f64>() - output.sums.read().unwrap().0).abs() < 1e-12);
     assert!(output.d_hidden.is_none());
 }
 
@@ -98,6 +101,15 @@ fn fused_form_matches_f64() {
             let groups = forward(&hidden, &weight, &targets, &settings).unwrap();
             let expected = reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64)).unwrap();
             let (loss, correct) = expected.sums.read().unwrap();
+            let evaluation = Settings {
+                gradient_scale: None,
+                ..settings
+            };
+            let evaluated = forward(&hidden, &weight, &targets, &evaluation).unwrap().sums;
+            assert_eq!(evaluated.read().unwrap(), groups.sums.read().unwrap());
+            // In the order of positions, so that they add up to the same bits.
+            let each = evaluated.of_targets().unwrap();
+            assert_eq!(each.iter().sum::<f64>(), evaluated.read().unwrap().0);
             for output in [chunks, groups] {
                 let sums = output.sums.read().unwrap();
                 assert!((sums.0 / loss - 1.0).abs() < 1e-6, "{dtype:?}");
