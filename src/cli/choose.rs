@@ -3,7 +3,7 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::report::{against_baseline, confirmation_text, disturbance_text, target_text};
+use crate::report::{against_baseline, confirmation_text, disturbance_text, loss_rows_text, target_text};
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, PEAK_MEMORY, counted_as};
 use peft_tune_core::recipe::Recipe;
@@ -84,6 +84,7 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
             .into_iter()
             .chain(target_text(study.target, &metrics))
             .chain(disturbance)
+            .chain(loss_rows_text(&metrics))
             .chain(against(stored, number))
             .collect(),
         trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),

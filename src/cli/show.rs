@@ -8,7 +8,8 @@ use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
 use crate::report::{
-    Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable, target_note,
+    Align, Counts, TextTable, duration, loss_rows_text, metric_heading, metric_value, param_value, printable,
+    target_note,
 };
 use crate::store::{EndingRecord, StudyOverview, Variants};
 use peft_tune_core::objective::{Bound, Direction, TARGET_SHORTFALL, measured_of};
@@ -200,13 +201,13 @@ fn trial_table(study: &StudyOverview, trials: &[Trial], variants: &Variants) -> 
     table
 }
 
-/// How a trial ended, and whose variant it is, where it is one.
+/// How a trial ended, whose variant it is, where it is one, and whether its loss rests on a part of the rows.
 fn outcome_text(trial: &Trial, variants: &Variants) -> String {
-    let outcome = state_text(&trial.state);
-    match variants.get(&trial.number) {
-        Some(training) => format!("{outcome}, variant of {training}"),
-        None => outcome,
-    }
+    let variant = variants.get(&trial.number);
+    let variant = variant.map(|training| format!("variant of {training}"));
+    let rows = trial.state.metrics().and_then(loss_rows_text);
+    let all = [Some(state_text(&trial.state)), variant, rows];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// How a trial ended, in few words.

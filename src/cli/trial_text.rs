@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::studies::minute;
 use crate::report::{
-    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, param_value, printable,
-    target_text,
+    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, loss_rows_text, metric_value, param_value,
+    printable, target_text,
 };
 use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
@@ -55,6 +55,7 @@ fn history_lines(study: &StudyOverview, detail: &TrialDetail) -> Vec<String> {
         beside,
         metrics.and_then(|metrics| target_text(study.target, metrics)),
         metrics.and_then(disturbance_text),
+        metrics.and_then(loss_rows_text),
         confirmation_text(Some(&detail.confirmed)).map(said),
         Some(times_text(detail)),
     ];

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use peft_tune_core::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS_ROWS, LOSS_ROWS_IN_ALL, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::study::{Confirmed, Metrics, TrialNumber, disturbed, in_peace};
 
 /// The basis of a trial's values in few words: `measured` once, `confirmed ±1.2%` with the widest 95% interval where all
@@ -80,6 +80,12 @@ pub fn disturbance_text(metrics: &Metrics) -> Option<String> {
     ))
 }
 
+/// What is said of a loss that rests on a part of the held-out rows: `loss on 32 of 256 rows`; `None` where it rests on all.
+pub fn loss_rows_text(metrics: &Metrics) -> Option<String> {
+    let (rows, all) = (metrics.value(LOSS_ROWS)?, metrics.value(LOSS_ROWS_IN_ALL)?);
+    Some(format!("loss on {rows:.0} of {all:.0} rows"))
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
@@ -110,6 +116,13 @@ mod tests {
             text.ends_with("is at most 10,240 (an upper bound, no estimate)"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_loss_that_rests_on_a_part_of_the_rows_says_so() {
+        assert_eq!(loss_rows_text(&[("loss", 2.0)].into()), None);
+        let metrics = [("loss", 2.0), (LOSS_ROWS, 32.0), (LOSS_ROWS_IN_ALL, 256.0)].into();
+        assert_eq!(loss_rows_text(&metrics).unwrap(), "loss on 32 of 256 rows");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::basis::basis;
+use super::basis::{basis, loss_rows_text};
 use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
 use peft_tune_core::objective::{Objective, TARGET_SHORTFALL, THROUGHPUT, measured_of};
@@ -34,7 +34,7 @@ pub(super) struct FrontNotes<'a> {
 /// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it, where there is
 /// room. Where some
 /// trials were repeated, or are variants of a training, a column says of which the values are `confirmed`, of which `measured`
-/// once, and whose loss a variant has.
+/// once, and whose loss a variant has; also which losses rest on a part of the held-out rows.
 pub(super) fn front_table(
     objectives: &[Objective],
     rows: &[FrontRow],
@@ -93,7 +93,7 @@ impl<'a> FrontColumns<'a> {
         let has_note = |row: &FrontRow| {
             let number = &row.trial;
             let is_noted = notes.confirmed.contains_key(number) || notes.variants.contains_key(number);
-            is_noted || is_disturbed(row) || may_not_fit(row)
+            is_noted || is_disturbed(row) || may_not_fit(row) || loss_rows_text(&row.metrics).is_some()
         };
         Self {
             notes,
@@ -157,6 +157,9 @@ impl<'a> FrontColumns<'a> {
         }
         if may_not_fit(row) {
             basis += ", may not fit the target";
+        }
+        if let Some(rows) = loss_rows_text(&row.metrics) {
+            basis += &format!(", {rows}");
         }
         basis
     }

@@ -18,7 +18,7 @@ mod table;
 mod target;
 
 pub use baseline::{Gain, against_baseline, gains};
-pub use basis::{basis, confirmation_text, disturbance_text};
+pub use basis::{basis, confirmation_text, disturbance_text, loss_rows_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};

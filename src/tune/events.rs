@@ -68,7 +68,8 @@ impl Tuner<'_> {
                     running.keep(&metrics);
                 }
             }
-            TrialEvent::Evaluation { evaluation, .. } if !stopped => {
+            TrialEvent::Evaluation { evaluation, rows, .. } if !stopped => {
+                running.rows = rows;
                 running.take(evaluation.step, &evaluation_metrics(&evaluation));
                 let record = evaluation_record(&evaluation);
                 self.parts
@@ -184,6 +185,7 @@ impl Tuner<'_> {
                 self.fail_alike.ended(&trial);
             }
             self.parts.observer.trial_ended(&trial, &progress);
+            self.note_rows(&trial, running.rows.take()).await?;
             self.kept.reduce(&mut trial);
             if let Some(known) = self.trial_mut(number) {
                 *known = trial;

@@ -29,6 +29,7 @@ mod rehearsal;
 mod reported;
 mod requests;
 mod retry_policy;
+mod rivals;
 mod running;
 mod target;
 mod tuner;

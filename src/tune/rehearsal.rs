@@ -115,6 +115,7 @@ impl Tuner<'_> {
                 time_limit_s: None,
                 kernels: Some(kernels),
                 assignments: Vec::new(),
+                pairing: None,
             })?;
             open.insert(number);
         }

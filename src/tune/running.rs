@@ -8,6 +8,7 @@ use super::kernel_fault::KernelFault;
 use super::known::{Inherited, with_inherited};
 use super::reported::final_after;
 use crate::store::StepRecord;
+use crate::worker::HeldOutLosses;
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{Curve, Metrics, TrialNumber, TrialState, in_peace};
 use peft_tune_kernels::Kernels;
@@ -36,6 +37,8 @@ pub(super) struct Running {
     pub(super) metrics: Metrics,
     /// What was reported and evaluated on the way.
     pub(super) curve: Curve,
+    /// Losses of all held-out rows, once its last evaluation has told them.
+    pub(super) rows: Option<HeldOutLosses>,
     /// Steps of its training, where they are known.
     pub(super) total_steps: Option<u64>,
     /// Hypervolume that it was expected to add when it was proposed.
@@ -71,6 +74,7 @@ impl Running {
             claims: Vec::new(),
             metrics: Metrics::default(),
             curve: Curve::default(),
+            rows: None,
             total_steps,
             expected_gain: None,
             expected_low,

@@ -21,12 +21,13 @@ use super::known::{Decision, Inherited, Measurement, Taken};
 use super::propose::{Proposed, propose, relatives};
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
+use super::rivals::Rivals;
 use super::running::Running;
 use super::widen::widened;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Confirmations, SearchStage, Store, StudyId};
-use crate::worker::{Evaluator, Task, TrialRequest};
+use crate::worker::{Evaluator, Pairing, Task, TrialRequest};
 use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
@@ -73,6 +74,8 @@ pub struct Tuner<'a> {
     pub(super) running: BTreeMap<TrialNumber, Running>,
     pub(super) memory: Memory,
     pub(super) pruner: Option<Box<dyn Pruner>>,
+    /// What the evaluations of trials are compared with.
+    pub(super) rivals: Rivals,
     /// What people ask of the study meanwhile.
     requests: Requests,
     /// What trials are expected to cost, where that can be predicted.
@@ -155,6 +158,7 @@ impl<'a> Tuner<'a> {
         standing.count(&problem, &with_confirmed(&history, &confirmed));
         let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
         standing.variants = history.iter().filter(is_variant).count() as u64;
+        let rivals = Rivals::stored((parts.study, &problem), (parts.store, parts.id), &history).await?;
         let pruner = build_pruner(&parts.study.pruner);
         let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         history.iter_mut().for_each(|trial| kept.reduce(trial));
@@ -182,6 +186,7 @@ impl<'a> Tuner<'a> {
             lack_of_time: None,
             pruner,
             kept,
+            rivals,
             requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
             expecting: None,
@@ -589,10 +594,16 @@ impl<'a> Tuner<'a> {
         }
         self.claim(number);
         tracing::info!(trial = number.0, attempt, "a trial begins");
-        self.hand_out(number, attempt, task)
+        let pairing = self.rivals.pairing(&task);
+        self.hand_out((number, attempt), task, pairing)
     }
 
-    pub(super) fn hand_out(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<(), TuneError> {
+    pub(super) fn hand_out(
+        &mut self,
+        (number, attempt): (TrialNumber, u64),
+        task: Task,
+        pairing: Option<Pairing>,
+    ) -> Result<(), TuneError> {
         let study = self.parts.study;
         let kernels = self.kernels_of(number);
         Ok(self.parts.evaluator.submit(TrialRequest {
@@ -603,6 +614,7 @@ impl<'a> Tuner<'a> {
             memory_limit_bytes: study.memory_limit_bytes,
             time_limit_s: study.trial_timeout_s,
             assignments: Vec::new(),
+            pairing,
         })?)
     }
 

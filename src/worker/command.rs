@@ -282,6 +282,7 @@ mod tests {
             time_limit_s,
             kernels: None,
             assignments: Vec::new(),
+            pairing: None,
         };
         evaluator.submit(request).unwrap();
         let mut events = Vec::new();
@@ -421,6 +422,7 @@ mod tests {
             time_limit_s: None,
             kernels: None,
             assignments: Vec::new(),
+            pairing: None,
         };
         evaluator.submit(request).unwrap();
         let mut started = Instant::now();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{HeldOutLosses, Pairing};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
 use peft_tune_engine::{Evaluation, StepEvent};
@@ -28,6 +29,9 @@ pub struct TrialRequest {
     /// Where the trial's devices are, one each, where it has several and they are not its worker's own to choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assignments: Vec<DeviceAssignment>,
+    /// What the last evaluation is compared with; where absent, it is over all rows and tells only their mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairing: Option<Pairing>,
 }
 
 /// Where one of a trial's devices is.
@@ -72,6 +76,9 @@ pub enum TrialEvent {
     Evaluation {
         number: TrialNumber,
         evaluation: Evaluation,
+        /// Losses of all its rows, where the trial's [`TrialRequest::pairing`] asks for them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rows: Option<HeldOutLosses>,
     },
     /// The profile phase is over, with what it measured.
     Measured { number: TrialNumber, metrics: Metrics },

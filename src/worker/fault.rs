@@ -225,6 +225,7 @@ mod tests {
             time_limit_s: None,
             kernels: None,
             assignments: Vec::new(),
+            pairing: None,
         }
     }
 

@@ -2,9 +2,9 @@
 
 use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS,
-    LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY,
-    REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
-    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL, LOSS_STANDARD_ERROR,
+    MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT,
+    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 
@@ -50,7 +50,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 67] = [
+const ROWS: [MetricRow; 69] = [
     row(
         Cost,
         THROUGHPUT,
@@ -177,13 +177,26 @@ const ROWS: [MetricRow; 67] = [
         Training,
         LOSS_STANDARD_ERROR,
         "nats",
-        "How far another choice of held-out rows would move the loss; absent with a single micro-batch of them.",
+        "How far another choice of held-out rows would move the loss; absent with a single micro-batch of them. Beside `loss_rows`: how far \
+         the loss may be from that over all rows.",
+    ),
+    row(
+        Training,
+        LOSS_ROWS,
+        "",
+        "Held-out rows that the loss rests on, where it was surely more than 1% above the best one's after a part of them; else absent.",
+    ),
+    row(
+        Training,
+        LOSS_ROWS_IN_ALL,
+        "",
+        "Beside `loss_rows`: how many there are.",
     ),
     row(
         Training,
         TOKEN_ACCURACY,
         "",
-        "Share of the held-out target tokens that the model finds the most likely ones.",
+        "Share of the held-out target tokens that the model finds the most likely ones, on the rows that the loss rests on.",
     ),
     row(Training, "train_steps", "", "Steps of the training phase."),
     row(

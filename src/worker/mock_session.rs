@@ -203,5 +203,6 @@ fn evaluation_event(request: &TrialRequest, loss: f64) -> TrialEvent {
             target_tokens: 1,
             seconds: 0.0,
         },
+        rows: None,
     }
 }

@@ -19,6 +19,7 @@ mod program;
 mod protocol;
 mod rank;
 mod rank_group;
+mod rival;
 mod scorer;
 mod scoring;
 mod serve;
@@ -46,5 +47,6 @@ pub use prepare::{Preparation, PrepareError, PrepareRequest, Prepared, prepare_a
 pub use protocol::{About, CAPABILITIES, ControlMessage, Message, PROTOCOL_VERSION, Request, protocol_schema};
 pub use rank::{RankError, RankSettings, serve_rank};
 pub use rank_group::GroupError;
+pub use rival::{HeldOutLosses, Pairing, Rival};
 pub use serve::{ServeSettings, serve};
 pub use training_ranks::TrainingRanks;

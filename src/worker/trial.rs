@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
+use super::rival::{BesideRival, ToldEvaluation};
 use super::session::{Fp32Key, Loaded, invalid};
 use super::trial_profile::mix_throughput;
 use super::{TrialEvent, TrialRequest};
@@ -15,7 +16,7 @@ use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialPlan};
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
-use peft_tune_engine::{Evaluation, OverflowWatch, StepEvent, TrainError, Trainer};
+use peft_tune_engine::{OverflowWatch, StepEvent, TrainError, Trainer};
 use peft_tune_kernels::device;
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
@@ -233,9 +234,23 @@ impl TrialRun<'_> {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         self.evaluates(emit);
-        let evaluation = training.run.trainer.evaluate(&training.held_out);
-        let evaluation = evaluation.map_err(|error| failure(error, Phase::Evaluate))?;
-        self.evaluated(evaluation, training, emit, metrics)
+        let is_last = training.is_over();
+        let Training { run, held_out, .. } = &mut *training;
+        let told = match self.beside_rival(is_last, held_out) {
+            None => run.trainer.evaluate(held_out).map(ToldEvaluation::whole),
+            Some(mut watch) => {
+                let found = run.trainer.evaluate_rows(held_out, &mut watch);
+                found.map(|found| watch.told(found))
+            }
+        };
+        let told = told.map_err(|error| failure(error, Phase::Evaluate))?;
+        self.evaluated(told, training, emit, metrics)
+    }
+
+    /// What looks at an evaluation: at the last one of a trial whose request compares it.
+    pub(super) fn beside_rival(&self, is_last: bool, held_out: &[MicroBatch]) -> Option<BesideRival> {
+        let pairing = self.request.pairing.as_ref().filter(|_| is_last)?;
+        Some(BesideRival::new(pairing.clone(), held_out))
     }
 
     /// Says that the loss over the held-out rows comes next.
@@ -249,12 +264,14 @@ impl TrialRun<'_> {
     /// Keeps and tells what the held-out rows said.
     pub(super) fn evaluated(
         &self,
-        evaluation: Evaluation,
+        told: ToldEvaluation,
         training: &Training,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         let number = self.request.number;
+        told.note_rows(metrics);
+        let ToldEvaluation { evaluation, rows, .. } = told;
         if !metrics.insert(LOSS, evaluation.loss) {
             return Err(Interruption::Failed(FailReason::Diverged {
                 at_step: evaluation.step,
@@ -265,7 +282,11 @@ impl TrialRun<'_> {
         if let Some(error) = evaluation.standard_error {
             metrics.insert(LOSS_STANDARD_ERROR, error);
         }
-        emit(TrialEvent::Evaluation { number, evaluation });
+        emit(TrialEvent::Evaluation {
+            number,
+            evaluation,
+            rows,
+        });
         emit(TrialEvent::Phase {
             number,
             phase: Phase::Train,

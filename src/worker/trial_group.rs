@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
+use super::rival::{BesideRival, ToldEvaluation};
 use super::session::{Fp32Key, Loaded, kernels_of, state_of};
 use super::trial::{Interruption, Training, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
@@ -19,7 +20,7 @@ use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialPlan};
 use peft_tune_engine::data::MicroBatch;
 use peft_tune_engine::parallel::Collective;
-use peft_tune_engine::{StepEvent, Together, TrainError, Trainer};
+use peft_tune_engine::{RowWatch, StepEvent, Together, TrainError, Trainer};
 
 /// The most trainings that a training shared its passes with.
 const BESIDE: &str = "trainings_beside";
@@ -288,9 +289,25 @@ impl TrialGroup {
         let held_out: Vec<Option<&[MicroBatch]>> = held_out
             .map(|(member, due)| due.then_some(member.training.held_out.as_slice()))
             .collect();
-        let found = passes.evaluate(&trainers, &held_out).map_err(broken)?;
+        let mut beside: Vec<Option<BesideRival>> = self
+            .members
+            .iter()
+            .zip(&held_out)
+            .map(|(member, held_out)| {
+                let is_last = member.training.is_over();
+                member.joined.run(around).beside_rival(is_last, (*held_out)?)
+            })
+            .collect();
+        let mut watches: Vec<Option<&mut dyn RowWatch>> = beside
+            .iter_mut()
+            .map(|one| one.as_mut().map(|one| one as &mut dyn RowWatch))
+            .collect();
+        let found = passes
+            .evaluate_rows(&trainers, &held_out, &mut watches)
+            .map_err(broken)?;
         let took = began.elapsed();
-        for (index, (member, found)) in self.members.iter_mut().zip(found).enumerate() {
+        let found = found.into_iter().zip(beside);
+        for (index, (member, (found, beside))) in self.members.iter_mut().zip(found).enumerate() {
             member.joined.wait(match due[index] {
                 true => took.mul_f64(1.0 - 1.0 / count as f64),
                 false => took,
@@ -305,9 +322,13 @@ impl TrialGroup {
             let mut emit = with_faults(&joined.request, around.fault, emit);
             let trial = joined.run(around);
             let found = found.map_err(|error| failure(error, Phase::Evaluate));
-            let told = found.and_then(|mut evaluation| {
-                evaluation.seconds /= count as f64;
-                trial.evaluated(evaluation, training, &mut emit, metrics)
+            let told = found.and_then(|mut found| {
+                found.evaluation.seconds /= count as f64;
+                let told = match beside {
+                    Some(beside) => beside.told(found),
+                    None => ToldEvaluation::whole(found.evaluation),
+                };
+                trial.evaluated(told, training, &mut emit, metrics)
             });
             ends[index] = told.err();
         }

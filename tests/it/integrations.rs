@@ -38,6 +38,7 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
         time_limit_s: None,
         kernels: None,
         assignments: Vec::new(),
+        pairing: None,
     };
     evaluator.submit(request).unwrap();
     let mut reports = Vec::new();

@@ -162,6 +162,9 @@ mod query;
 /// The same for every setting with every optimizer, against the table.
 mod settings;
 
+/// Evaluations that end early, beside the best one on the same rows.
+mod rivals;
+
 /// Programs under test that can be interrupted whoever runs the tests; no tests of its own.
 #[cfg(unix)]
 mod signals;

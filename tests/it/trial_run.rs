@@ -25,6 +25,7 @@ pub(crate) fn run(
         time_limit_s: None,
         kernels: None,
         assignments: Vec::new(),
+        pairing: None,
     };
     evaluator.submit(request).unwrap();
     loop {

@@ -34,6 +34,10 @@ pub const REPEAT_WALL_S: &str = "repeat_wall_s";
 /// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
 /// no noise of the training; two trainings of one setting on the same rows have it in common.
 pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";
+/// Name of the metric that says on how many held-out rows the loss rests, where those are a part of them.
+pub const LOSS_ROWS: &str = "loss_rows";
+/// Name of the metric that says how many there are in all, beside [`LOSS_ROWS`].
+pub const LOSS_ROWS_IN_ALL: &str = "loss_rows_in_all";
 /// Name of the metric that holds the share of the held-out target tokens that the model finds the most likely ones, in [0, 1].
 pub const TOKEN_ACCURACY: &str = "token_accuracy";
 /// Name of the metric that says what a precision keeps of the loss: that of the trained values on base weights in fp32 over the

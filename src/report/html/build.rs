@@ -14,7 +14,7 @@ use super::view::{
 };
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
-use crate::report::{Counts, metric_heading, metric_value, target_note};
+use crate::report::{Counts, loss_rows_text, metric_heading, metric_value, target_note};
 use peft_tune_core::objective::{Bound, Constraint, Direction};
 use peft_tune_core::study::{Metrics, ParamValue, Trial, TrialNumber, TrialState};
 
@@ -145,6 +145,9 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
         let (mut outcome, detail) = outcome(&trial.state);
         if let Some(training) = variants.get(&trial.number) {
             outcome.push_str(&format!(", variant of {training}"));
+        }
+        if let Some(rows) = loss_rows_text(measured) {
+            outcome.push_str(&format!(", {rows}"));
         }
         TrialView {
             number: trial.number.0,

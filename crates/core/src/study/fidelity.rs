@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, Trial, TrialNumber, TrialState};
-use crate::objective::{LONGER_TOKENS, LOSS_LONGER, PEAK_MEMORY};
+use crate::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL, PEAK_MEMORY};
 
 /// What a trial told on its way: metrics by the number of training steps before them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -127,6 +127,10 @@ pub fn with_confirmed(history: &[Trial], confirmed: &BTreeMap<TrialNumber, BTree
                 let is_longer = [LOSS_LONGER, LONGER_TOKENS].contains(&name.as_str());
                 if is_longer || (one.repeats > 1 && metrics.value(name).is_some()) {
                     metrics.insert(name.clone(), one.value);
+                    if name == LOSS {
+                        // Repeats are evaluated on all rows.
+                        metrics.retain(|name| name != LOSS_ROWS && name != LOSS_ROWS_IN_ALL);
+                    }
                 }
             }
         }

@@ -1,0 +1,94 @@
+//! Losses of the held-out rows of the best trainings so far.
+
+use super::row::to_u64;
+use super::{Store, StoreError, StudyId};
+use peft_tune_core::study::TrialNumber;
+
+/// What a training loses on each held-out row, in the order of the rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldOutRecord {
+    /// Target tokens of each row.
+    pub target_tokens: Vec<usize>,
+    /// Cross-entropy summed over the target tokens of each row, in nats.
+    pub losses: Vec<f32>,
+}
+
+#[derive(sqlx::FromRow)]
+struct HeldOutRow {
+    number: i64,
+    target_tokens: String,
+    losses: String,
+}
+
+impl Store {
+    /// Records the rows of a trial, and forgets those of the one in whose place it comes.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_held_out(
+        &self,
+        study: StudyId,
+        (number, instead_of): (TrialNumber, Option<TrialNumber>),
+        record: &HeldOutRecord,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        if let Some(instead_of) = instead_of {
+            let old = self.trial_id(study, instead_of).await?;
+            sqlx::query("delete from held_out_losses where trial_id = ?")
+                .bind(old.0)
+                .execute(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        sqlx::query("insert or replace into held_out_losses (trial_id, target_tokens, losses) values (?, ?, ?)")
+            .bind(trial.0)
+            .bind(to_json(&record.target_tokens)?)
+            .bind(to_json(&record.losses)?)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// The rows of all trials of a study that have some, by number.
+    ///
+    /// # Errors
+    /// Where reading fails, or they cannot be read back.
+    pub async fn held_out(&self, study: StudyId) -> Result<Vec<(TrialNumber, HeldOutRecord)>, StoreError> {
+        let rows: Vec<HeldOutRow> = sqlx::query_as(
+            "select trial.number, target_tokens, losses
+             from held_out_losses join trial on trial.id = held_out_losses.trial_id
+             where trial.study_id = ? order by trial.number",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let read = |row: HeldOutRow| {
+            let number = TrialNumber(to_u64(row.number));
+            let record = row.into_record().map_err(|source| StoreError::Unreadable {
+                path: self.path.clone(),
+                what: format!("`held_out_losses` of trial {number}"),
+                source,
+            });
+            record.map(|record| (number, record))
+        };
+        rows.into_iter().map(read).collect()
+    }
+}
+
+impl HeldOutRow {
+    fn into_record(self) -> Result<HeldOutRecord, serde_json::Error> {
+        Ok(HeldOutRecord {
+            target_tokens: serde_json::from_str(&self.target_tokens)?,
+            losses: serde_json::from_str(&self.losses)?,
+        })
+    }
+}
+
+fn to_json(values: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(values).map_err(|source| StoreError::Unwritable {
+        what: "the losses of held-out rows",
+        source,
+    })
+}

@@ -1,0 +1,144 @@
+//! Searches in which trials that are surely worse than the best one are evaluated on a part of the held-out rows.
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+const ROWS: f64 = 64.0;
+
+/// Rates at which something is learned, and others at which nothing is.
+const RATES: &str = "[5e-3, 4e-3, 1e-8, 2e-8]";
+
+/// A study with these objectives.
+fn space(objectives: &str) -> String {
+    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
+    let quickstart = quickstart.display();
+    format!(
+        "study: own\nmodel: {quickstart}/base\ndata: {{train: {quickstart}/train.jsonl, held_out: {quickstart}/held_out.jsonl}}\n\
+         confirm: none\nsampler: grid\npruner: none\nobjectives: {objectives}\nbudget: {{trials: 4}}\n\
+         space: {{learning_rate: {RATES}, rank: [4], micro_batch: 2, global_batch: 2, precision: fp32}}\n\
+         trial: {{sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_steps: 30, evaluation: {{rows: {ROWS}, times: 2}}}}\n"
+    )
+}
+
+fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = crate::program();
+    command.args(arguments).current_dir(folder);
+    let output = command
+        .env("PEFT_TUNE_DB", folder.join("study.db"))
+        .env("PEFT_TUNE_CACHE", folder.join("cache"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// The folder of a study of these objectives, searched with each of these options in turn.
+fn searched(objectives: &str, options: &[&[&str]]) -> tempfile::TempDir {
+    let folder = crate::folders::for_database();
+    std::fs::write(folder.path().join("space.yaml"), space(objectives)).unwrap();
+    for options in options {
+        peft_tune(
+            folder.path(),
+            &[&["search", "space.yaml", "--workers", "1"], *options].concat(),
+        );
+    }
+    folder
+}
+
+fn query(folder: &Path, sql: &str) -> Vec<Value> {
+    let output = peft_tune(folder, &["query", sql, "--format", "json"]);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a trial's loss is, and what it rests on.
+#[derive(Debug)]
+struct Loss {
+    learning_rate: f64,
+    loss: f64,
+    standard_error: f64,
+    rows: Option<f64>,
+}
+
+/// The trials by number.
+fn losses(folder: &Path) -> Vec<Loss> {
+    let metric = |name: &str| {
+        format!(
+            "(select value from trial_metric as one where one.trial = param.trial and one.name = '{name}') as {name}"
+        )
+    };
+    let sql = format!(
+        "select trial, value, {}, {}, {} from trial_param as param where name = 'learning_rate' order by trial",
+        metric("loss"),
+        metric("loss_standard_error"),
+        metric("loss_rows")
+    );
+    let read = |row: &Value| Loss {
+        learning_rate: row["value"].as_f64().unwrap(),
+        loss: row["loss"].as_f64().unwrap(),
+        standard_error: row["loss_standard_error"].as_f64().unwrap(),
+        rows: row["loss_rows"].as_f64(),
+    };
+    query(folder, &sql).iter().map(read).collect()
+}
+
+fn learns(one: &Loss) -> bool {
+    one.learning_rate > 1e-3
+}
+
+#[test]
+fn a_bad_setting_rests_on_fewer_rows_and_its_loss_is_that_of_all_within_its_error() {
+    let folder = searched("[throughput, peak_memory, loss]", &[&[]]);
+    // The knee of a front of memory and loss may be far above the least loss: these are evaluated on all rows.
+    let whole = searched("[peak_memory, loss]", &[&[]]);
+    let (found, whole) = (losses(folder.path()), losses(whole.path()));
+    assert_eq!((found.len(), whole.len()), (4, 4));
+    assert!(whole.iter().all(|one| one.rows.is_none()), "{whole:?}");
+    let first = found.iter().position(learns).unwrap();
+    for (number, one) in found.iter().enumerate() {
+        let of_all = whole.iter().find(|all| all.learning_rate == one.learning_rate).unwrap();
+        let is_part = number > first && !learns(one);
+        assert_eq!(one.rows.is_some(), is_part, "{found:?}");
+        match one.rows {
+            None => assert_eq!(one.loss, of_all.loss, "the same bits"),
+            Some(rows) => {
+                assert!(rows < ROWS, "{found:?}");
+                let off = (one.loss - of_all.loss).abs();
+                assert!(off <= 4.0 * one.standard_error, "{off} {one:?}");
+                assert!(
+                    one.standard_error < of_all.standard_error,
+                    "pairs tell more: {one:?} {of_all:?}"
+                );
+            }
+        }
+    }
+    assert!(found.iter().any(|one| one.rows.is_some()), "{found:?}");
+    // It is said wherever the loss is shown.
+    let part = found.iter().position(|one| one.rows.is_some()).unwrap().to_string();
+    for arguments in [&["show"] as &[&str], &["show", &part]] {
+        let shown = peft_tune(folder.path(), arguments);
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(text.contains("loss on "), "{text}");
+    }
+}
+
+#[test]
+fn a_search_that_goes_on_compares_with_what_was_best_before() {
+    let objectives = "[throughput, peak_memory, loss]";
+    let at_once = searched(objectives, &[&[]]);
+    let in_parts = searched(objectives, &[&["--trials", "2"], &[]]);
+    let seen = |folder: &Path| -> Vec<(f64, f64, Option<f64>)> {
+        let losses = losses(folder).into_iter();
+        losses.map(|one| (one.learning_rate, one.loss, one.rows)).collect()
+    };
+    assert_eq!(seen(at_once.path()), seen(in_parts.path()));
+    // The best one alone is kept.
+    let kept = query(
+        in_parts.path(),
+        "select number, json_array_length(losses) as rows from held_out_losses
+         join trial on trial.id = held_out_losses.trial_id",
+    );
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(kept[0]["rows"].as_f64() >= Some(ROWS), "{kept:?}");
+}
