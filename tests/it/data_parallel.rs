@@ -22,7 +22,9 @@ use peft_tune_core::study::{
 use peft_tune_engine::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::Collective;
-use peft_tune_engine::{AnswerSettings, BaseModel, Control, Generated, Prompt, StepEvent, Trainer};
+use peft_tune_engine::{
+    AnswerSettings, BaseModel, Control, EvaluatedRows, Generated, Prompt, RowLoss, RowWatch, StepEvent, Trainer,
+};
 use peft_tune_kernels::device;
 
 use super::sharded_weights::on_all;
@@ -200,6 +202,59 @@ fn a_step_at_the_end_of_an_epoch_that_has_no_rows_for_some_ranks_is_that_of_one_
         }
         let off = difference(&ranks[0].values, &alone.values);
         assert!(off < 2e-3, "values after ten steps of {devices} ranks are off by {off}");
+    }
+}
+
+/// Ends an evaluation at its first look.
+struct EndsAt(usize);
+
+impl RowWatch for EndsAt {
+    fn next_look(&self) -> Option<usize> {
+        Some(self.0)
+    }
+
+    fn look(&mut self, _: &[RowLoss]) -> Control {
+        Control::Stop
+    }
+}
+
+/// The loss, and those of the rows, of an untrained model over all rows, and of an evaluation that ends behind six.
+fn evaluated(devices: usize, collective: Option<Arc<dyn Collective>>) -> (f64, [EvaluatedRows; 2]) {
+    let recipe = recipe(devices);
+    let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
+    let data = PreparedData::of_recipe(&recipe, &files).unwrap();
+    let base = BaseModel::load(&files.folder, recipe.precision, &device::open("cpu").unwrap()).unwrap();
+    let mut trainer = Trainer::new(Arc::new(base), &recipe, STEPS).unwrap();
+    if let Some(collective) = collective {
+        trainer = trainer.with_collective(collective).unwrap();
+    }
+    let held_out: Vec<MicroBatch> = peft_tune_engine::data::evaluation_batches(data.held_out(), 1, Some(16)).collect();
+    let loss = trainer.evaluate(&held_out).unwrap().loss;
+    let all = trainer.evaluate_rows(&held_out, &mut ()).unwrap();
+    let part = trainer.evaluate_rows(&held_out, &mut EndsAt(6)).unwrap();
+    (loss, [all, part])
+}
+
+#[test]
+fn rows_of_an_evaluation_sum_to_its_loss_and_every_rank_knows_them() {
+    let (loss, [all, part]) = evaluated(1, None);
+    assert_eq!(all.evaluation.loss, loss, "the same bits");
+    let sum: f64 = all.rows.iter().map(|row| row.loss).sum();
+    let tokens: usize = all.rows.iter().map(|row| row.target_tokens).sum();
+    assert!(all.rows.len() >= 16);
+    assert_eq!(tokens as u64, all.evaluation.target_tokens);
+    assert!((sum / tokens as f64 / loss - 1.0).abs() < 1e-9);
+    // The rows of a part are rows of the whole, and not the first ones.
+    assert_eq!(part.rows.len(), 6);
+    assert!(part.rows.iter().all(|row| all.rows[row.row] == *row));
+    assert!(part.rows.iter().any(|row| row.row >= 6), "{:?}", part.rows);
+    for devices in [2, 3] {
+        for (whole, [of_all, of_part]) in on_all(devices, |collective| evaluated(devices, Some(collective))) {
+            assert_eq!((whole, &of_all.rows), (of_all.evaluation.loss, &all.rows));
+            // A look comes when all ranks have gone through their rows.
+            assert!((6..6 + devices).contains(&of_part.rows.len()), "{devices} ranks");
+            assert!(of_part.rows.iter().all(|row| all.rows[row.row] == *row));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use peft_tune_core::recipe::{
     TargetPreset,
 };
 use peft_tune_engine::data::{Document, MicroBatch};
-use peft_tune_engine::{BaseModel, Evaluation, StepEvent, Together, TrainError, Trainer};
+use peft_tune_engine::{BaseModel, Control, Evaluation, RowLoss, RowWatch, StepEvent, Together, TrainError, Trainer};
 
 const STEPS: u64 = 5;
 
@@ -168,11 +168,47 @@ fn together(base: &Arc<BaseModel>, recipes: &[Recipe]) -> Vec<Vec<Seen>> {
         let evaluations = passes
             .evaluate(&views, &vec![Some(rows.as_slice()); views.len()])
             .unwrap();
+        ends_one_early(&mut passes, &views, &rows);
         for (((index, trainer), event), evaluation) in members.iter().zip(events).zip(evaluations) {
             all[*index].push(seen(&event.unwrap(), trainer, &evaluation.unwrap().unwrap()));
         }
     }
     all
+}
+
+/// Ends an evaluation at its first look, behind one row.
+struct EndsAtOnce;
+
+impl RowWatch for EndsAtOnce {
+    fn next_look(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn look(&mut self, _: &[RowLoss]) -> Control {
+        Control::Stop
+    }
+}
+
+/// The first training's evaluation ends behind its first micro-batch; the others' go on, and have the rows of all.
+fn ends_one_early(passes: &mut Together, trainers: &[&Trainer], rows: &[MicroBatch]) {
+    let all_rows: usize = rows.iter().map(|batch| batch.offsets.len() - 1).sum();
+    let held_out = vec![Some(rows); trainers.len()];
+    let (mut ends, mut others) = (EndsAtOnce, vec![(); trainers.len() - 1]);
+    let others = others.iter_mut().map(|one| Some(one as &mut dyn RowWatch));
+    let first: Option<&mut dyn RowWatch> = Some(&mut ends);
+    let mut watches: Vec<Option<&mut dyn RowWatch>> = std::iter::once(first).chain(others).collect();
+    let found = passes.evaluate_rows(trainers, &held_out, &mut watches).unwrap();
+    for (index, one) in found.into_iter().enumerate() {
+        let one = one.unwrap().unwrap();
+        assert_eq!(one.rows.len() < all_rows, index == 0 && rows.len() > 1);
+        let sum: f64 = one.rows.iter().map(|row| row.loss).sum();
+        let mean = sum / one.evaluation.target_tokens as f64;
+        assert!(
+            (mean / one.evaluation.loss - 1.0).abs() < 1e-6,
+            "{mean} {}",
+            one.evaluation.loss
+        );
+    }
 }
 
 /// Fails at the first step of a training that differs from the one alone.
