@@ -243,6 +243,11 @@ rank-with-trl *args:
 beside-noise *args:
     scripts/measure/beside_noise.py --binary {{binary}} {{args}}
 
+# Quickstarts with several seeds, quiet or beside busy loops: is what they recommend sound? Two minutes each
+[group('measure')]
+quickstarts folder *args:
+    scripts/measure/quickstarts.py {{binary}} {{folder}} {{args}}
+
 # Exhaustive tables of real trainings, by which `just bench regret` judges searches: half an hour, with other work stopped
 [group('measure')]
 tables *args:
