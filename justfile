@@ -263,6 +263,11 @@ real-table model train held_out *args:
 length *args:
     scripts/measure/length.py {{binary}} {{args}}
 
+# Trainings of a small model at several lengths, by which `just bench length` judges what is said of long ones: half an hour
+[group('measure')]
+length-table name table *args:
+    scripts/measure/length_table.py {{binary}} {{name}} {{table}} {{args}}
+
 # The race of samplers through the program, beside Optuna and BoTorch where they are installed
 [group('measure')]
 race *args:
