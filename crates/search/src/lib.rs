@@ -13,6 +13,7 @@ mod hypervolume;
 mod knee;
 mod learning;
 pub mod learning_curve;
+mod length;
 mod longest;
 mod normal;
 mod paired;
@@ -36,6 +37,7 @@ pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_po
 pub use hypervolume::hypervolume;
 pub use knee::beyond_knee;
 pub use paired::{PairedDifference, PairedRow, WRONG_STOP, looks};
+pub use length::{FullLength, RateRange, Trained};
 pub use prior::Prior;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};
 pub use recommend::{NEAR_BEST_LOSS, Preference, RecommendError, Recommendation, Rule, recommend};

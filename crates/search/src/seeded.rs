@@ -22,6 +22,7 @@ pub(super) enum Stream {
     Nsga2,
     Tpe,
     Bayes,
+    Length,
 }
 
 /// The generator for proposal number `asked` of a sampler.

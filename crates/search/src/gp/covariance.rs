@@ -15,7 +15,7 @@ use crate::encode::{Axis, Point};
 const SQRT_5: f64 = 2.236_067_977_499_79;
 
 /// m and dm/d(r^2) at r^2.
-pub(super) fn matern(r2: f64) -> (f64, f64) {
+pub(crate) fn matern(r2: f64) -> (f64, f64) {
     let a = SQRT_5 * r2.sqrt();
     let decay = (-a).exp();
     ((1.0 + a + a * a / 3.0) * decay, -5.0 / 6.0 * (1.0 + a) * decay)
@@ -89,7 +89,7 @@ impl Distances {
 }
 
 /// A dot product; four running sums, so that the additions need not wait for each other.
-pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     let (a_fours, b_fours) = (a.chunks_exact(4), b.chunks_exact(4));
     let rest: f64 = a_fours

@@ -22,5 +22,6 @@ mod hyper;
 mod posterior;
 
 pub(super) use censored::{Bound, imputed};
+pub(super) use covariance::{dot, matern};
 pub(super) use fit::{Effort, Fit, FitInput, fit};
 pub(super) use posterior::{Gp, Slope};
