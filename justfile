@@ -96,7 +96,7 @@ ci:
 part *args:
     .ci/part {{args}}
 
-# Micro-benchmarks; one of race, fidelity, proposal, step, ops, spans, store, optimizer, quant, with its flags behind `--`
+# Micro-benchmarks; one of race, regret, length, fidelity, proposal, step, ops, spans, store, optimizer, quant, with its flags behind `--`
 [group('measure')]
 bench name *args:
     cargo bench --locked --bench {{name}} {{args}}

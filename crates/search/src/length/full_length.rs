@@ -3,12 +3,16 @@
 
 use std::f64::consts::SQRT_2;
 
-use super::covariance::{Others, Point};
+use super::covariance::{LONGER, Others, Point};
 use super::model::Model;
 use crate::encode::{self, Encoding};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
 
+/// A parameter that only rounds: what it takes from the loss of a short training it takes from a long one's. Its squared distances
+/// count that share.
+const ROUNDS: &str = "precision";
+const ROUNDING: f64 = 0.001;
 /// The parameter whose best value depends on the length.
 const LEARNING_RATE: &str = "learning_rate";
 /// Factor between the rates that are taken into account beside those tried, and that of the finer ones of one setting.
@@ -45,7 +49,7 @@ pub struct RateRange {
 #[derive(Clone, Debug)]
 pub struct FullLength {
     model: Model,
-    settings: Settings,
+    settings: TrainedSettings,
     /// Rates that are taken into account, ascending; one where no setting has any.
     rates: Vec<f64>,
     /// Least and greatest rate that was tried.
@@ -73,11 +77,12 @@ impl FullLength {
         let tried = tried_rates(trained);
         let counts = |one: &Trained<'_>| one.tokens > 0.0 && one.tokens.is_finite() && one.loss > 0.0;
         let shortest = trained.iter().map(|one| one.tokens).fold(f64::INFINITY, f64::min);
-        let is_of_lengths = trained.iter().any(|one| one.tokens > shortest);
-        if !is_of_lengths || !trained.iter().all(counts) || !(tokens > 0.0 && tokens.is_finite()) {
+        let is_of_lengths = trained.iter().any(|one| one.tokens >= LONGER * shortest);
+        let is_enough = is_of_lengths && trained.iter().all(counts);
+        if !is_enough || tokens <= 0.0 || !tokens.is_finite() {
             return None;
         }
-        let settings = Settings::of(trained)?;
+        let settings = TrainedSettings::of(trained)?;
         let point = |one: &Trained<'_>| settings.point(one.params, (one.tokens / shortest).ln());
         let points: Option<Vec<Point>> = trained.iter().map(point).collect();
         let log_losses: Vec<f64> = trained.iter().map(|one| one.loss.ln()).collect();
@@ -93,8 +98,33 @@ impl FullLength {
 
     /// The loss that is expected of a setting which differs from one that was trained in its rate at most.
     pub fn expected_loss(&self, params: &Params) -> Option<f64> {
-        let (_, _, loss) = self.model.at(self.settings.point(params, self.log_tokens)?);
-        loss.is_finite().then_some(loss)
+        Some(self.model.expected_loss(self.settings.point(params, self.log_tokens)?))
+    }
+
+    /// The losses by which settings are compared, each `None` where it is unknown: the expected one, and more by a standard deviation
+    /// of what tells it from the setting whose loss is surely low. So nothing is chosen for what is not known of it.
+    pub fn prudent_losses(&self, settings: &[&Params]) -> Vec<Option<f64>> {
+        let points: Vec<Option<Point>> = settings
+            .iter()
+            .map(|params| self.settings.point(params, self.log_tokens))
+            .collect();
+        let high = |point: &Point| {
+            let (mean, deviation) = self.model.roughly(*point);
+            mean + deviation
+        };
+        let known = points.iter().flatten();
+        let Some(sure) = known.copied().min_by(|a, b| high(a).total_cmp(&high(b))) else {
+            return vec![None; settings.len()];
+        };
+        let prudent = |point: Point| {
+            let apart = if point == sure {
+                0.0
+            } else {
+                self.model.apart(point, sure)
+            };
+            (self.model.expected_loss(point) * apart.exp()).min(f64::MAX)
+        };
+        points.into_iter().map(|point| point.map(prudent)).collect()
     }
 
     /// The probability that a setting's loss is at most this share above the least of all settings, those at other rates
@@ -111,8 +141,8 @@ impl FullLength {
         let mut rivals: Vec<(f64, Point)> = rivals
             .filter(|rival| *rival != own)
             .map(|rival| {
-                let (mean, variance, _) = self.model.at(rival);
-                (mean - HOPE * variance.sqrt(), rival)
+                let (mean, deviation) = self.model.roughly(rival);
+                (mean - HOPE * deviation, rival)
             })
             .collect();
         rivals.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -154,11 +184,6 @@ impl FullLength {
             high: *at(1.0 - TAIL)?,
         })
     }
-
-    /// Exponent p of the best rate's fall, T^-p.
-    pub fn rate_exponent(&self) -> f64 {
-        self.model.shift()
-    }
 }
 
 /// Rates that were tried, ascending, each once; 1 where settings have none.
@@ -184,14 +209,14 @@ fn stepped(low: f64, high: f64, factor: f64) -> Vec<f64> {
 
 /// The settings that were trained, but for the rate.
 #[derive(Clone, Debug)]
-struct Settings {
+struct TrainedSettings {
     /// What tells them apart, with all values that they have of it.
     space: SearchSpace,
     encoding: Encoding,
     groups: Vec<encode::Point>,
 }
 
-impl Settings {
+impl TrainedSettings {
     fn of(trained: &[Trained<'_>]) -> Option<Self> {
         let mut parameters: Vec<Parameter> = Vec::new();
         for (name, value) in trained.iter().flat_map(|one| one.params.iter()) {
@@ -252,8 +277,12 @@ impl Settings {
     fn distances(&self) -> Others {
         Others::new(self.groups.len(), |a, b| {
             let (a, b) = (&self.groups[a], &self.groups[b]);
-            let axes = self.encoding.axes().iter().zip(a.iter().zip(b));
-            axes.map(|(axis, (a, b))| axis.square(*a, *b)).sum()
+            let axes = self.encoding.axes().iter().zip(&self.space.parameters);
+            let squares = axes.zip(a.iter().zip(b)).map(|((axis, parameter), (a, b))| {
+                let share = if parameter.name == ROUNDS { ROUNDING } else { 1.0 };
+                share * axis.square(*a, *b)
+            });
+            squares.sum()
         })
     }
 }

@@ -7,7 +7,7 @@
 use rand::RngExt;
 use rand_distr::{ChiSquared, StandardNormal};
 
-use super::covariance::{Hyper, Others, Point};
+use super::covariance::{Hyper, LONGER, Others, Point};
 use crate::gp::dot;
 use crate::seeded::{Stream, generator};
 
@@ -19,10 +19,18 @@ const EXPONENT: f64 = 0.2;
 /// Sets of hyper-parameters that are kept: the most probable ones, and the share of the first below which there are none.
 const MOST_SETS: usize = 32;
 const LEAST_SHARE: f64 = 0.01;
+/// Noise of a loss by the seed, as a share of it.
+const NOISE: f64 = 0.003;
+/// Least spread of ln losses after one length.
+const LEAST_SPREAD: f64 = 1e-3;
+/// Sets that are enough to say which settings are hopeful.
+const ROUGH_SETS: usize = 4;
+/// Greatest ln of an expected loss: what is far beyond all evidence may be anything.
+const MOST_LOG_LOSS: f64 = 300.0;
 /// Joint draws of many losses.
 const DRAWS: f64 = 600.0;
-/// Added to the diagonal of joint covariances.
-const JITTER: f64 = 1e-9;
+/// What is added to the diagonal of joint covariances, in the signal's variance, until they are positive definite.
+const JITTERS: [f64; 4] = [1e-8, 1e-6, 1e-4, 1e-2];
 
 /// A model of ln loss, conditioned on trainings.
 #[derive(Clone, Debug)]
@@ -53,8 +61,10 @@ impl Model {
         if points.len() < 2 || log_losses.iter().any(|loss| !loss.is_finite()) {
             return None;
         }
+        let noise = (NOISE / spread_at_once(&points, log_losses)).min(1.0);
         let sets = Hyper::grid().filter_map(|(hyper, log_prior)| {
-            let mut set = Set::new(&others, &points, log_losses, hyper)?;
+            let evidence = (points.as_slice(), log_losses, noise * noise);
+            let mut set = Set::new(&others, evidence, hyper)?;
             set.weight += log_prior;
             Some(set)
         });
@@ -73,18 +83,50 @@ impl Model {
         Some(Self { others, points, sets })
     }
 
-    /// Mean and variance of ln loss at a point, and the mean loss.
-    pub(super) fn at(&self, point: Point) -> (f64, f64, f64) {
-        let (mut mean, mut square, mut loss) = (0.0, 0.0, 0.0);
-        for set in &self.sets {
-            let (own, mut column) = self.weighed(set, point);
-            set.factor.solve(&mut column);
-            let variance = set.variance(self.others.covariance(&set.hyper, point, point) - dot(&column, &column));
+    /// The mean loss at a point.
+    pub(super) fn expected_loss(&self, point: Point) -> f64 {
+        let of_set = |set: &Set| {
+            let (mean, variance) = self.of_set(set, point);
+            set.weight * (mean + 0.5 * variance).min(MOST_LOG_LOSS).exp()
+        };
+        self.sets.iter().map(of_set).sum()
+    }
+
+    /// Mean and standard deviation of ln loss at a point, by the most probable hyper-parameters alone.
+    pub(super) fn roughly(&self, point: Point) -> (f64, f64) {
+        let (mut total, mut mean, mut square) = (0.0, 0.0, 0.0);
+        for set in self.sets.iter().take(ROUGH_SETS) {
+            let (own, variance) = self.of_set(set, point);
+            total += set.weight;
             mean += set.weight * own;
             square += set.weight * (own * own + variance);
-            loss += set.weight * (own + 0.5 * variance).exp();
         }
-        (mean, (square - mean * mean).max(0.0), loss)
+        let (mean, square) = (mean / total, square / total);
+        (mean, (square - mean * mean).max(0.0).sqrt())
+    }
+
+    /// Standard deviation of what tells the ln losses of two points apart.
+    pub(super) fn apart(&self, a: Point, b: Point) -> f64 {
+        let (mut mean, mut square) = (0.0, 0.0);
+        for set in &self.sets {
+            let ((of_a, mut to_a), (of_b, mut to_b)) = (self.weighed(set, a), self.weighed(set, b));
+            set.factor.solve(&mut to_a);
+            set.factor.solve(&mut to_b);
+            let own = |one: Point, other: Point| self.others.covariance(&set.hyper, one, other);
+            let prior = own(a, a) + own(b, b) - 2.0 * own(a, b);
+            let known: f64 = to_a.iter().zip(&to_b).map(|(a, b)| (a - b) * (a - b)).sum();
+            let variance = set.signal * (prior - known).max(0.0);
+            mean += set.weight * (of_a - of_b);
+            square += set.weight * ((of_a - of_b) * (of_a - of_b) + variance);
+        }
+        (square - mean * mean).max(0.0).sqrt()
+    }
+
+    fn of_set(&self, set: &Set, point: Point) -> (f64, f64) {
+        let (mean, mut column) = self.weighed(set, point);
+        set.factor.solve(&mut column);
+        let left = self.others.covariance(&set.hyper, point, point) - dot(&column, &column);
+        (mean, set.variance(left))
     }
 
     /// Draws of ln loss at all of these points together; always the same ones.
@@ -109,11 +151,6 @@ impl Model {
         draws
     }
 
-    /// Mean p over the sets.
-    pub(super) fn shift(&self) -> f64 {
-        self.sets.iter().map(|set| set.weight * set.hyper.shift).sum()
-    }
-
     fn jointly(&self, set: &Set, points: &[Point]) -> Option<(Vec<f64>, Factor)> {
         let mut means = Vec::with_capacity(points.len());
         let mut columns = Vec::with_capacity(points.len());
@@ -123,10 +160,11 @@ impl Model {
             means.push(mean);
             columns.push(column);
         }
-        let factor = Factor::of(points.len(), |i, j| {
-            let left = self.others.covariance(&set.hyper, points[i], points[j]) - dot(&columns[i], &columns[j]);
-            let jitter = if i == j { JITTER } else { 0.0 };
-            set.signal * left + jitter
+        let factor = JITTERS.iter().find_map(|jitter| {
+            Factor::of(points.len(), |i, j| {
+                let left = self.others.covariance(&set.hyper, points[i], points[j]) - dot(&columns[i], &columns[j]);
+                set.signal * if i == j { left.max(0.0) + jitter } else { left }
+            })
         })?;
         Some((means, factor))
     }
@@ -141,9 +179,9 @@ impl Model {
 }
 
 impl Set {
-    fn new(others: &Others, points: &[Point], log_losses: &[f64], hyper: Hyper) -> Option<Self> {
+    /// `noise` is the variance of a loss, in that of the signal.
+    fn new(others: &Others, (points, log_losses, noise): (&[Point], &[f64], f64), hyper: Hyper) -> Option<Self> {
         let count = points.len() as f64;
-        let noise = hyper.noise * hyper.noise;
         let factor = Factor::of(points.len(), |i, j| {
             others.covariance(&hyper, points[i], points[j]) + if i == j { noise } else { 0.0 }
         })?;
@@ -169,8 +207,21 @@ impl Set {
     }
 
     fn variance(&self, left: f64) -> f64 {
-        self.signal * left.max(JITTER)
+        self.signal * left.max(JITTERS[0])
     }
+}
+
+/// Standard deviation of ln losses after the shortest trainings, which nearly all settings had.
+fn spread_at_once(points: &[Point], log_losses: &[f64]) -> f64 {
+    let pairs = points
+        .iter()
+        .zip(log_losses)
+        .filter(|(point, _)| point.log_tokens < LONGER.ln());
+    let losses: Vec<f64> = pairs.map(|(_, loss)| *loss).collect();
+    let count = losses.len().max(1) as f64;
+    let mean = losses.iter().sum::<f64>() / count;
+    let square: f64 = losses.iter().map(|loss| (loss - mean) * (loss - mean)).sum();
+    (square / count).sqrt().max(LEAST_SPREAD)
 }
 
 /// A lower Cholesky factor L, its rows one after the other.
