@@ -1,10 +1,10 @@
 //! What a trial of the native engine measures: one row for each metric, from which the documentation has its table.
 
 use peft_tune_core::objective::{
-    EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LONGER_TOKENS, LOSS,
-    LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL, LOSS_STANDARD_ERROR,
-    MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT,
-    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN,
+    LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL,
+    LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT,
+    THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 
@@ -50,7 +50,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 69] = [
+const ROWS: [MetricRow; 70] = [
     row(
         Cost,
         THROUGHPUT,
@@ -205,7 +205,7 @@ const ROWS: [MetricRow; 69] = [
         "",
         "With a `precision_schedule`: its steps in fp32.",
     ),
-    row(Training, "train_tokens", "", "Tokens that it trained on."),
+    row(Training, TRAIN_TOKENS, "", "Tokens that it trained on."),
     row(Training, "train_epochs", "", "How often it went over its rows."),
     row(Training, "train_s", "s", "Time of its steps and evaluations."),
     row(
@@ -312,6 +312,12 @@ const ROWS: [MetricRow; 69] = [
         REPEAT_WALL_S,
         "s",
         "Wall time of the repeat, with the wait for a quiet moment before it.",
+    ),
+    row(
+        Repeat,
+        FULL_TOKENS,
+        "",
+        "Tokens of the training that the study is for, at which losses are then expected.",
     ),
     row(
         Target,

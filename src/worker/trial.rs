@@ -11,7 +11,7 @@ use super::rival::{BesideRival, ToldEvaluation};
 use super::session::{Fp32Key, Loaded, invalid};
 use super::trial_profile::mix_throughput;
 use super::{TrialEvent, TrialRequest};
-use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY};
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY, TRAIN_TOKENS};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialPlan};
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
@@ -206,7 +206,7 @@ impl TrialRun<'_> {
             // Only now is it known how many there are.
             mix_throughput(fp32_steps as f64 / steps as f64, metrics);
         }
-        metrics.insert("train_tokens", training.tokens as f64);
+        metrics.insert(TRAIN_TOKENS, training.tokens as f64);
         metrics.insert("train_epochs", training.epochs);
         let waited = self.waited.get() - training.waited;
         let train = training.started.elapsed().saturating_sub(waited);

@@ -31,6 +31,10 @@ pub const LOSS_LONGER: &str = "loss_longer";
 pub const LONGER_TOKENS: &str = "longer_tokens";
 /// Name of the metric of a repeat that says how many seconds it took, the wait for a quiet moment before it included.
 pub const REPEAT_WALL_S: &str = "repeat_wall_s";
+/// Name of the metric that says how many tokens the training will have that the setting is for.
+pub const FULL_TOKENS: &str = "full_tokens";
+/// Name of the metric that says how many tokens a trial trained on.
+pub const TRAIN_TOKENS: &str = "train_tokens";
 /// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
 /// no noise of the training; two trainings of one setting on the same rows have it in common.
 pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";

@@ -21,31 +21,13 @@ pub(super) fn limits_text(constraints: &[Constraint]) -> String {
     constraints.iter().map(one).collect::<Vec<_>>().join(" and ")
 }
 
-/// What the best value of some trials is called: where it is reached, and behind that where it is not.
-#[derive(Clone, Copy)]
-pub(super) struct BestName {
-    pub(super) best: &'static str,
-    pub(super) beyond: &'static str,
-}
-
-impl Default for BestName {
-    fn default() -> Self {
-        Self {
-            best: "the best",
-            beyond: "",
-        }
-    }
-}
-
-/// Each objective's value, and how far it is from the best that any of these complete feasible trials reached, which has this name.
+/// Each objective's value, and how far it is from the best that any of these complete feasible trials reached; `beyond` is said
+/// of that best where it is not reached.
 pub(super) fn numbers_text(
     problem: &Problem,
     complete: &[Evaluated<'_>],
     chosen: &Evaluated<'_>,
-    BestName {
-        best: best_name,
-        beyond,
-    }: BestName,
+    beyond: &str,
 ) -> String {
     let feasible: Vec<&[f64]> = complete
         .iter()
@@ -61,7 +43,7 @@ pub(super) fn numbers_text(
             value_text(&objective.metric, objective.minimised(value))
         );
         if value == best {
-            return format!("{text} ({best_name})");
+            return format!("{text} (the best)");
         }
         let share = 100.0 * (value - best) / best.abs();
         let side = match objective.direction {
@@ -69,9 +51,9 @@ pub(super) fn numbers_text(
             Direction::Maximize => "below",
         };
         if share >= LARGE {
-            format!("{text} ({:.1} times {best_name}{beyond})", 1.0 + share / 100.0)
+            format!("{text} ({:.1} times the best{beyond})", 1.0 + share / 100.0)
         } else if share.is_finite() {
-            format!("{text} ({share:.1}% {side} {best_name}{beyond})")
+            format!("{text} ({share:.1}% {side} the best{beyond})")
         } else {
             text
         }
@@ -109,6 +91,11 @@ fn four_digits(value: f64) -> String {
         return format!("{value:.3e}");
     }
     grouped(&format!("{value:.*}", (3.0 - magnitude).max(0.0) as usize))
+}
+
+/// A learning rate: `2.1e-3`.
+pub(super) fn rate_text(rate: f64) -> String {
+    format!("{rate:.1e}")
 }
 
 /// A decimal number with its whole part in groups of three digits: `71,303`.

@@ -7,9 +7,8 @@
 
 use super::history::{Evaluated, evaluated};
 use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
-use super::longest::Longest;
-use super::pareto::dominates;
-use super::reason::{BestName, bound_text, limits_text, numbers_text, value_text};
+use super::longer::Longer;
+use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT, counted_as};
 use peft_tune_core::study::Trial;
@@ -70,10 +69,9 @@ pub enum RecommendError {
     LimitsConflict { limits: String },
 }
 
-/// Recommends one complete trial of `history`. Where the loss decides and some trainings were made longer, it is one of the
-/// longest, by the loss that it had there: what is best after a short training need not be after a long one. The loss of the
-/// longest holds for settings that differ from them in nothing but rounding, and a trial that is better in everything that was
-/// measured alike, of whose longer training nothing is known, goes before one of the longest.
+/// Recommends one complete trial of `history`. Where the loss decides and some trainings were made longer, the loss of each trial
+/// is the one that all trainings let expect at the full length: what is best after a short training need not be after a long one.
+/// Then the cheapest by the wish is taken of those whose loss is nearly the best.
 ///
 /// # Errors
 /// Where nothing is complete, a metric is not an objective, or no trial keeps the limits.
@@ -87,50 +85,23 @@ pub fn recommend<'a>(
         Rule::Prefer(metric) => metric == LOSS,
         Rule::Knee | Rule::Weights(_) => false,
     };
-    if let Some(longest) = Longest::of(&problem.space, history).filter(|_| by_loss)
-        && let Ok(chosen) = choose(problem, &longest.trials, preference, Some(&longest))
+    if by_loss
+        && let Some(longer) = Longer::of(history)
+        && let Ok(chosen) = choose(problem, &longer.trials, preference)
         && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
     {
-        let (mut recommended, mut numbers, mut than) = (trial, chosen.numbers, String::new());
-        if let Some(better) = better_in_everything(problem, history, trial, &longest) {
-            numbers = numbers_text(problem, &evaluated(problem, history), &better, BestName::default());
-            than = format!(
-                "is nowhere worse than trial {} where both were measured, which ",
-                trial.number
-            );
-            recommended = better.trial;
-        }
+        let Choice { why, numbers, .. } = &chosen;
+        let (number, said, outlook) = (trial.number, longer.said(), longer.outlook(trial));
         return Ok(Recommendation {
-            trial: recommended,
-            reason: format!("trial {} {than}{}: {numbers}", recommended.number, chosen.why),
+            trial,
+            reason: format!("trial {number} {why} {said}: {numbers}{outlook}"),
         });
     }
-    let chosen = choose(problem, history, preference, None)?;
+    let chosen = choose(problem, history, preference)?;
     Ok(Recommendation {
         trial: chosen.trial,
         reason: format!("trial {} {}: {}", chosen.trial.number, chosen.why, chosen.numbers),
     })
-}
-
-/// The trial that dominates this one after short trainings, the one with the least loss where several do; not one
-/// whose loss after a longer training is known, which speaks for itself.
-fn better_in_everything<'a>(
-    problem: &Problem,
-    history: &'a [Trial],
-    trial: &Trial,
-    longest: &Longest,
-) -> Option<Evaluated<'a>> {
-    let complete = evaluated(problem, history);
-    let own = complete
-        .iter()
-        .find(|one| one.trial.number == trial.number)?
-        .values
-        .clone();
-    let better = complete
-        .into_iter()
-        .filter(|one| one.is_feasible() && longest.says_nothing_of(one.trial) && dominates(&one.values, &own));
-    let loss = problem.objectives.iter().position(|one| one.metric == LOSS)?;
-    better.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))
 }
 
 /// A trial that was chosen, what is said of it, and its numbers.
@@ -140,13 +111,7 @@ struct Choice<'a> {
     numbers: String,
 }
 
-/// `longest` are the trials, where they are not all: values are then compared with these alone, and the reason says so.
-fn choose<'a>(
-    problem: &Problem,
-    history: &'a [Trial],
-    preference: &Preference,
-    longest: Option<&Longest>,
-) -> Result<Choice<'a>, RecommendError> {
+fn choose<'a>(problem: &Problem, history: &'a [Trial], preference: &Preference) -> Result<Choice<'a>, RecommendError> {
     check_metrics(problem, preference)?;
     let (preference, implied) = &explicit(problem, preference);
     let complete = evaluated(problem, history);
@@ -182,22 +147,16 @@ fn choose<'a>(
         }
         _ => String::new(),
     };
-    let among = longest
-        .map(|longest| format!(" {}", longest.said()))
-        .unwrap_or_default();
-    let best = BestName {
-        best: if longest.is_some() { "their best" } else { "the best" },
-        // What keeps the limits may be far from what does not.
-        beyond: match said {
-            0 => "",
-            1 => " without that limit",
-            _ => " without those limits",
-        },
+    // What keeps the limits may be far from what does not.
+    let beyond = match said {
+        0 => "",
+        1 => " without that limit",
+        _ => " without those limits",
     };
     Ok(Choice {
         trial: front[chosen].trial,
-        why: format!("{why}{kept}{among}"),
-        numbers: numbers_text(problem, &complete, &front[chosen], best),
+        why: format!("{why}{kept}"),
+        numbers: numbers_text(problem, &complete, &front[chosen], beyond),
     })
 }
 
@@ -348,102 +307,135 @@ fn what_must_give(limited: &Problem, complete: &[Evaluated<'_>]) -> RecommendErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{categorical, out_of_memory, parameter, trial};
-    use peft_tune_core::objective::{LONGER_TOKENS, LOSS_BEFORE, LOSS_LONGER, PEAK_MEMORY, THROUGHPUT};
+    use crate::fixtures::{out_of_memory, trial};
+    use peft_tune_core::objective::{
+        FULL_TOKENS, LONGER_TOKENS, LOSS_BEFORE, LOSS_LONGER, PEAK_MEMORY, THROUGHPUT, TRAIN_TOKENS,
+    };
     use peft_tune_core::space::SearchSpace;
     use peft_tune_core::study::{ParamValue, Params, TrialState};
 
     const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-    #[test]
-    fn the_loss_of_longer_trainings_goes_before_that_of_short_ones() {
-        let (problem, mut history) = study(&[(1000.0, GIB, 2.0), (900.0, GIB, 2.01), (800.0, GIB, 2.05)]);
-        let chosen =
-            |history: &[Trial]| recommend(&problem, history, &Preference::default()).map(|one| one.trial.number.0);
-        assert_eq!(chosen(&history), Ok(0));
-        let mut longer = |number: usize, tokens: f64, loss: f64| {
-            if let TrialState::Complete { metrics } = &mut history[number].state {
-                metrics.insert(LONGER_TOKENS, tokens);
-                metrics.insert(LOSS_LONGER, loss);
-            }
-            history.clone()
-        };
-        // One alone has nothing to be compared with, and a shorter one no comparable loss.
-        assert_eq!(chosen(&longer(0, 4e5, 1.4)), Ok(0));
-        assert_eq!(chosen(&longer(2, 8e5, 0.9)), Ok(0));
-        let history = longer(1, 8e5, 1.2);
-        assert_eq!(chosen(&history), Ok(2));
-        let reason = recommend(&problem, &history, &Preference::default()).unwrap().reason;
-        assert!(
-            reason.contains(" among the 2 trainings made longer (800,000 tokens each): throughput 800.0 tokens/s (11.1% below their best without that limit), "),
-            "{reason}"
-        );
-        // Who asks for the knee is not asking for the loss.
-        let knee = Preference {
-            rule: Rule::Knee,
-            ..Default::default()
-        };
-        assert_ne!(recommend(&problem, &history, &knee).unwrap().trial.number.0, 2);
-    }
-
-    /// A study of precisions, of which some trainings were made longer: number, precision, throughput, loss, loss there.
-    fn precisions(rows: &[(&str, f64, f64, Option<f64>)]) -> (Problem, Vec<Trial>) {
-        let plain: Vec<(f64, f64, f64)> = rows.iter().map(|row| (row.1, GIB / row.1, row.2)).collect();
+    /// A study of settings, of which some trainings were made longer: precision, rate, throughput, loss, loss after ten times
+    /// the tokens.
+    fn lengths(rows: &[(&str, f64, f64, f64, Option<f64>)]) -> (Problem, Vec<Trial>) {
+        let plain: Vec<(f64, f64, f64)> = rows.iter().map(|row| (row.2, GIB / row.2, row.3)).collect();
         let (mut problem, mut history) = study(&plain);
-        problem.space.parameters = vec![
-            parameter("precision", categorical(["fp32", "bf16"])),
-            parameter("rank", categorical([8i64, 16])),
-        ];
-        for (trial, (precision, _, _, longer)) in history.iter_mut().zip(rows) {
+        problem.objectives.remove(1);
+        for (trial, (precision, rate, _, _, longer)) in history.iter_mut().zip(rows) {
             trial.params.insert("precision", ParamValue::from(*precision));
-            trial.params.insert("rank", ParamValue::Int(8 << (trial.number.0 % 2)));
-            if let (TrialState::Complete { metrics }, Some(loss)) = (&mut trial.state, longer) {
-                metrics.insert(LONGER_TOKENS, 8e5);
-                metrics.insert(LOSS_LONGER, *loss);
+            trial.params.insert("learning_rate", ParamValue::Float(*rate));
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(TRAIN_TOKENS, 8e4);
+                if let Some(loss) = longer {
+                    metrics.insert(LONGER_TOKENS, 8e5);
+                    metrics.insert(LOSS_LONGER, *loss);
+                }
             }
         }
         (problem, history)
     }
 
+    const RATES: [(&str, f64, f64, f64, Option<f64>); 5] = [
+        ("bf16", 8e-3, 900.0, 2.02, None),
+        ("bf16", 4e-3, 910.0, 2.0, Some(1.5)),
+        ("bf16", 2e-3, 890.0, 2.04, Some(1.4)),
+        ("bf16", 1e-3, 880.0, 2.12, None),
+        ("bf16", 5e-4, 900.0, 2.25, None),
+    ];
+
     #[test]
-    fn a_longer_training_speaks_for_the_same_settings_in_another_precision() {
-        let rows = [
-            ("fp32", 500.0, 2.0, Some(1.5)),
-            ("bf16", 700.0, 2.1, Some(1.7)),
-            ("bf16", 900.0, 2.005, None),
-        ];
-        let (problem, history) = precisions(&rows);
-        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
-        assert_eq!(chosen.trial.number.0, 2, "{}", chosen.reason);
-        // Where the precision shows in the loss, it does not.
-        let (problem, history) = precisions(&[rows[0], rows[1], ("bf16", 900.0, 2.05, None)]);
-        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
-        assert_eq!(chosen.trial.number.0, 0, "{}", chosen.reason);
+    fn the_loss_expected_at_the_full_length_goes_before_that_of_short_trainings() {
+        let (problem, history) = lengths(&RATES);
+        let chosen =
+            |history: &[Trial]| recommend(&problem, history, &Preference::default()).map(|one| one.trial.number.0);
+        assert_eq!(chosen(&history), Ok(2));
+        let reason = recommend(&problem, &history, &Preference::default()).unwrap().reason;
+        assert!(
+            reason.starts_with("trial 2 has the best throughput with loss at most 1.4")
+                && reason.contains(" nats at 800,000 tokens, by 2 trainings made longer: throughput 890.0 tokens/s (2.2% below the best without that limit), loss 1.4")
+                && reason.contains("; probability that this is within 1% of the best at 800,000 tokens: "),
+            "{reason}"
+        );
+        // One alone has nothing to be compared with, and without the tokens of a trial nothing can be said of its length.
+        let mut alone = RATES;
+        alone[2].4 = None;
+        assert_eq!(chosen(&lengths(&alone).1), Ok(1));
+        let mut unknown = history.clone();
+        for trial in &mut unknown {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.retain(|name| name != TRAIN_TOKENS);
+            }
+        }
+        assert_eq!(chosen(&unknown), Ok(1));
+        // Who asks for the knee is not asking for the loss.
+        let knee = Preference {
+            rule: Rule::Knee,
+            ..Default::default()
+        };
+        let reason = recommend(&problem, &history, &knee).unwrap().reason;
+        assert!(!reason.contains("longer"), "{reason}");
     }
 
     #[test]
-    fn what_is_worse_in_everything_is_not_recommended_for_having_been_trained_longer() {
-        let rows = [
-            ("fp32", 500.0, 2.0, Some(1.5)),
-            ("fp32", 700.0, 2.1, Some(1.7)),
-            ("fp32", 400.0, 1.9, None),
-            ("bf16", 900.0, 1.99, None),
-        ];
-        let (problem, history) = precisions(&rows);
-        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
-        assert_eq!(chosen.trial.number.0, 3, "{}", chosen.reason);
+    fn the_rate_that_is_best_at_the_full_length_is_said_where_it_is_another() {
+        let (problem, mut history) = lengths(&RATES);
+        let loose = Preference {
+            slack: vec![(LOSS.to_owned(), 0.5)],
+            ..Default::default()
+        };
+        let chosen = recommend(&problem, &history, &loose).unwrap();
+        assert_eq!(chosen.trial.number.0, 1, "{}", chosen.reason);
         assert!(
-            chosen.reason.starts_with(
-                "trial 3 is nowhere worse than trial 0 where both were measured, which has the best throughput with loss at most \
-                 1.515 nats among the 2 trainings made longer (800,000 tokens each): throughput 900.0 tokens/s (the best), "
-            ),
+            chosen.reason.contains("; for 800,000 tokens the rate is best about "),
             "{}",
             chosen.reason
         );
-        // Its own longer training goes before that.
-        let (problem, history) = precisions(&[rows[0], rows[1], rows[2], ("bf16", 900.0, 1.99, Some(1.6))]);
+        // The length is that of the recipe, however long the longest training was.
+        for trial in &mut history {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(FULL_TOKENS, 1e6);
+            }
+        }
+        let reason = recommend(&problem, &history, &loose).unwrap().reason;
+        assert!(
+            reason.contains(" at 1,000,000 tokens, by 2 trainings made longer: "),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn a_longer_training_speaks_for_the_same_settings_in_another_precision() {
+        let mut rows = RATES.map(|row| ("fp32", row.1, 500.0, row.3, row.4)).to_vec();
+        rows.push(("bf16", 2e-3, 900.0, 2.042, None));
+        let (problem, history) = lengths(&rows);
         let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
-        assert_eq!(chosen.trial.number.0, 0, "{}", chosen.reason);
+        assert_eq!(chosen.trial.number.0, 5, "{}", chosen.reason);
+        // Where the precision shows in the loss, it does not.
+        rows.pop();
+        rows.push(("bf16", 2e-3, 900.0, 2.2, None));
+        let (problem, history) = lengths(&rows);
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(chosen.trial.number.0, 2, "{}", chosen.reason);
+    }
+
+    #[test]
+    fn what_changes_no_loss_is_one_training() {
+        let mut rows = RATES.to_vec();
+        rows.push(RATES[2]);
+        let (problem, mut history) = lengths(&rows);
+        for trial in &mut history {
+            trial.params.insert("micro_batch", ParamValue::Int(8));
+        }
+        if let Some(trial) = history.last_mut() {
+            trial.params.insert("micro_batch", ParamValue::Int(2));
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(THROUGHPUT, 2000.0);
+                metrics.retain(|name| name != LOSS_LONGER && name != LONGER_TOKENS);
+            }
+        }
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(chosen.trial.number.0, 5, "{}", chosen.reason);
     }
 
     fn study(rows: &[(f64, f64, f64)]) -> (Problem, Vec<Trial>) {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Confirmations;
-use peft_tune_core::objective::{LOSS, LOSS_LONGER, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
+use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed};
-use peft_tune_search::{Preference, Problem, evaluated, recommend};
+use peft_tune_search::{Preference, Problem, at_full_length, evaluated, recommend};
 
 /// Relative noise of a metric that does not say its own.
 const USUAL_NOISE: f64 = 0.02;
@@ -26,7 +26,7 @@ impl Finalists<'_> {
     /// The recommended trial, then the one with the least loss, which decides what counts as nearly as good, then all that
     /// would be recommended if they were as much better, and the recommended one as much worse, as noise allows.
     pub(super) fn numbers(&self) -> Vec<TrialNumber> {
-        let history = with_confirmed(self.history, self.confirmations);
+        let history = self.counted();
         let Some(recommended) = chosen(self.problem, &history) else {
             return Vec::new();
         };
@@ -42,12 +42,18 @@ impl Finalists<'_> {
     }
 
     pub(super) fn recommended(&self) -> Option<TrialNumber> {
-        chosen(self.problem, &with_confirmed(self.history, self.confirmations))
+        chosen(self.problem, &self.counted())
+    }
+
+    /// The trials as they count: with what repeats say, and the losses that longer trainings let expect at the full length.
+    fn counted(&self) -> Vec<Trial> {
+        let history = with_confirmed(self.history, self.confirmations);
+        at_full_length(&history).unwrap_or(history)
     }
 
     /// Whether a throughput that is as far off as its interval allows would change the choice.
     fn depends_on_throughput(&self) -> bool {
-        let history = with_confirmed(self.history, self.confirmations);
+        let history = self.counted();
         let of_throughput = Finalists {
             loss_noise: None,
             ..*self
@@ -114,9 +120,6 @@ impl Finalists<'_> {
                 objective.metric.clone(),
                 objective.minimised(minimised + towards * noise * minimised.abs()),
             );
-            if let Some(longer) = metrics.value(LOSS_LONGER).filter(|_| objective.metric == LOSS) {
-                metrics.insert(LOSS_LONGER, longer * (1.0 + towards * noise));
-            }
         }
     }
 

@@ -4,14 +4,14 @@
 //! and the same at half its rate are trained longer, as near to the length that the study's recipes will be trained for as
 //! the tokens last. Only a length near that one tells: at 3 and 5 times the short length the higher rate still wins where it
 //! loses at 10 (docs/benchmarks.md). Tokens that are left go to four trainings of a length between, the two best of which
-//! then go on. What ends there is compared among those that were trained as long.
+//! then go on. What ends there is evidence of the losses at full length (`FullLength` of the search), by which is recommended.
 
 use std::collections::BTreeMap;
 
 use super::by_training;
 use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
+use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::{ConfirmPlan, SearchSpace};
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
@@ -343,10 +343,11 @@ impl<'a> LongerRuns<'a> {
             let (tokens, loss) = training.longer.last_key_value()?;
             Some((training, *tokens as f64, *loss))
         });
+        let full = self.lengths.full as f64;
         let said = longest.flat_map(|(training, tokens, loss)| {
             let trials = training.trials.iter();
             trials.map(move |number| {
-                let known = [(LOSS_LONGER, loss), (LONGER_TOKENS, tokens)];
+                let known = [(LOSS_LONGER, loss), (LONGER_TOKENS, tokens), (FULL_TOKENS, full)];
                 let known = known.map(|(metric, value)| (metric.to_owned(), once(value)));
                 (*number, known.into())
             })

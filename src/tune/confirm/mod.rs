@@ -24,7 +24,7 @@ pub(super) use expected::RunsMade;
 use finalists::{Finalists, next_trial};
 pub use lack_of_time::LackOfTime;
 use longer::{Lengths, LongerRuns};
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
@@ -40,7 +40,7 @@ type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 const MOST_RUNS: u64 = 4;
 
 /// Metrics of repeats that say something of losses.
-const OF_LOSSES: [&str; 3] = [LOSS, LOSS_LONGER, LONGER_TOKENS];
+const OF_LOSSES: [&str; 4] = [LOSS, LOSS_LONGER, LONGER_TOKENS, FULL_TOKENS];
 
 /// What is done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
