@@ -10,6 +10,9 @@ use peft_tune_search::{Problem, Sampler};
 use crate::mocked::{errors_of, folder_with, peft_tune};
 use crate::tune::{record, study};
 
+/// How a trial ends, by what it was asked for.
+type EndsAs = fn(&TrialRequest) -> TrialState;
+
 const SPACE: &str = "
 study: wider
 model: some/model
@@ -164,8 +167,7 @@ async fn a_resumed_search_goes_on_with_the_wider_range() {
 #[tokio::test]
 async fn a_range_stays_where_it_is_fixed_where_trials_diverge_and_in_a_design() {
     let fixed = SPACE.replace("scale: log}", "scale: log, fixed: true}");
-    let cases: [(&str, bool, fn(&TrialRequest) -> TrialState); 3] =
-        [(&fixed, true, bowl), (SPACE, true, cliff), (SPACE, false, bowl)];
+    let cases: [(&str, bool, EndsAs); 3] = [(&fixed, true, bowl), (SPACE, true, cliff), (SPACE, false, bowl)];
     for (text, follows_best, outcome) in cases {
         let place = Place::new(text).await;
         let (told, rates) = place.search(14, follows_best, outcome).await;

@@ -236,6 +236,7 @@ impl TrainedSettings {
                     },
                     condition: None,
                     affects: None,
+                    widest: None,
                 }),
             }
         }
