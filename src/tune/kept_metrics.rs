@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::judge::PLANNED_STEPS;
 use super::known::{at_least, expected, expected_deviation};
 use super::reported::needed;
-use peft_tune_core::objective::{LOSS_BEFORE, TRAIN_TOKENS};
+use peft_tune_core::objective::{LOSS_BEFORE, MEASURED_STEPS, TRAIN_TOKENS};
 use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState, interval_of};
 use peft_tune_search::{Problem, Sampler};
 
@@ -26,7 +26,7 @@ impl KeptMetrics {
     /// What a study needs whose trials are pruned or not.
     pub(super) fn new(problem: &Problem, sampler: &dyn Sampler, prunes: bool) -> Self {
         let mut metrics: BTreeSet<String> = sampler.reads().into_iter().map(str::to_owned).collect();
-        metrics.extend([PLANNED_STEPS, LOSS_BEFORE, TRAIN_TOKENS, DISTURBED].map(str::to_owned));
+        metrics.extend([PLANNED_STEPS, LOSS_BEFORE, TRAIN_TOKENS, MEASURED_STEPS, DISTURBED].map(str::to_owned));
         for metric in needed(problem) {
             metrics.insert(metric.to_owned());
             metrics.extend([

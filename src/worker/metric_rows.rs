@@ -3,8 +3,8 @@
 use peft_tune_core::objective::{
     EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN,
     LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL,
-    LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT,
-    THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
+    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL,
+    TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 
@@ -100,7 +100,7 @@ const ROWS: [MetricRow; 70] = [
     row(Cost, "backward_s", "s", "Its part for the backward pass."),
     row(Cost, "optimizer_s", "s", "Its part for the update."),
     row(Cost, "warmup_steps", "", "Steps before the measured ones."),
-    row(Cost, "measured_steps", "", "Steps that were measured."),
+    row(Cost, MEASURED_STEPS, "", "Steps that were measured."),
     row(
         Cost,
         "slow_steps",

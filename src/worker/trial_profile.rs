@@ -7,7 +7,7 @@ use super::TrialEvent;
 use super::surroundings::Surroundings;
 use super::trial::{Interruption, Run, Training, TrialRun, failure};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::objective::{JOULES_PER_TOKEN, MFU, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{JOULES_PER_TOKEN, MEASURED_STEPS, MFU, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::{self, Host, Machine, Predictor, RowLengths, Setting};
 use peft_tune_core::study::{MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, mark_disturbed};
 use peft_tune_engine::StepEvent;
@@ -293,7 +293,7 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
         let slow = steps.iter().filter(is_slow).count();
         metrics.insert("slow_steps", slow as f64 / steps.len() as f64);
     }
-    metrics.insert("measured_steps", events.len() as f64);
+    metrics.insert(MEASURED_STEPS, events.len() as f64);
     let times: [(&str, Seconds); 5] = [
         ("step_s", |event| event.seconds.total),
         ("data_s", |event| event.seconds.data),

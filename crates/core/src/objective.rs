@@ -29,6 +29,8 @@ pub const LOSS_BEFORE_DENSE: &str = "loss_before_dense";
 pub const LOSS_LONGER: &str = "loss_longer";
 /// Name of the metric that says how many tokens that training had.
 pub const LONGER_TOKENS: &str = "longer_tokens";
+/// Name of the metric that says how many steps the throughput is measured by.
+pub const MEASURED_STEPS: &str = "measured_steps";
 /// Name of the metric of a repeat that says how many seconds it took, the wait for a quiet moment before it included.
 pub const REPEAT_WALL_S: &str = "repeat_wall_s";
 /// Name of the metric that says how many tokens the training will have that the setting is for.

@@ -3,7 +3,7 @@
 use super::input::{PageInput, PhaseTimes, TrialCurves};
 use super::rounded::rounded;
 use super::view::{MemoryView, PhaseView};
-use peft_tune_core::objective::PEAK_MEMORY;
+use peft_tune_core::objective::{MEASURED_STEPS, PEAK_MEMORY};
 use peft_tune_core::study::Trial;
 
 /// Parts of a step, by the metric that tells each.
@@ -25,7 +25,7 @@ pub(super) fn phases(trial: &Trial, trial_curves: &[TrialCurves]) -> Option<Phas
         return Some(phase_view(
             trial,
             "profile",
-            measured("measured_steps").unwrap_or(0.0) as u64,
+            measured(MEASURED_STEPS).unwrap_or(0.0) as u64,
             parts,
             step_s,
         ));
