@@ -3,6 +3,7 @@
 mod boxes;
 mod build;
 mod candidate_score;
+mod cheaper_precision;
 mod encode;
 mod enumerate;
 #[cfg(test)]

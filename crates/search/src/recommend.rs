@@ -5,6 +5,7 @@
 //! them. So the default is the fastest trial whose loss is at most 1% above the best ([`NEAR_BEST_LOSS`]). Without
 //! both objectives it is the knee.
 
+use super::cheaper_precision::{in_cheaper_precision, instead_of};
 use super::history::{Evaluated, evaluated};
 use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
 use super::longer::Longer;
@@ -87,7 +88,7 @@ pub fn recommend<'a>(
     };
     if by_loss
         && let Some(longer) = Longer::of(history)
-        && let Ok(chosen) = choose(problem, &longer.trials, preference)
+        && let Ok(chosen) = choose(problem, &longer.trials, history, preference)
         && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
     {
         let Choice { why, numbers, .. } = &chosen;
@@ -97,7 +98,7 @@ pub fn recommend<'a>(
             reason: format!("trial {number} {why} {said}: {numbers}{outlook}"),
         });
     }
-    let chosen = choose(problem, history, preference)?;
+    let chosen = choose(problem, history, history, preference)?;
     Ok(Recommendation {
         trial: chosen.trial,
         reason: format!("trial {} {}: {}", chosen.trial.number, chosen.why, chosen.numbers),
@@ -111,7 +112,13 @@ struct Choice<'a> {
     numbers: String,
 }
 
-fn choose<'a>(problem: &Problem, history: &'a [Trial], preference: &Preference) -> Result<Choice<'a>, RecommendError> {
+/// `history` has the losses that count, and `measured` those of the trials themselves.
+fn choose<'a>(
+    problem: &Problem,
+    history: &'a [Trial],
+    measured: &[Trial],
+    preference: &Preference,
+) -> Result<Choice<'a>, RecommendError> {
     check_metrics(problem, preference)?;
     let (preference, implied) = &explicit(problem, preference);
     let complete = evaluated(problem, history);
@@ -125,6 +132,7 @@ fn choose<'a>(problem: &Problem, history: &'a [Trial], preference: &Preference) 
     limited
         .constraints
         .extend(slack_limits(problem, &complete, &preference.slack));
+    let asked_for = (!implied.is_empty()).then(|| limited.clone());
     limited.constraints.extend(implied);
     // The user's own slack counts instead.
     let speaks_of_loss = preference.slack.iter().any(|(metric, _)| metric == LOSS);
@@ -153,10 +161,20 @@ fn choose<'a>(problem: &Problem, history: &'a [Trial], preference: &Preference) 
         1 => " without that limit",
         _ => " without those limits",
     };
+    let (chosen, mut why) = (&front[chosen], format!("{why}{kept}"));
+    // What was asked for is kept; that the loss is nearly the best is what the default adds.
+    let front = asked_for.map(|asked_for| pareto_front(&asked_for, history));
+    let cheaper = front
+        .as_deref()
+        .and_then(|front| in_cheaper_precision(problem, front, chosen, measured));
+    if let Some(cheaper) = cheaper {
+        why = format!("{}; trial {} {why}", instead_of(chosen, cheaper), chosen.trial.number);
+    }
+    let taken = cheaper.unwrap_or(chosen);
     Ok(Choice {
-        trial: front[chosen].trial,
-        why: format!("{why}{kept}"),
-        numbers: numbers_text(problem, &complete, &front[chosen], beyond),
+        trial: taken.trial,
+        why,
+        numbers: numbers_text(problem, &complete, taken, beyond),
     })
 }
 
