@@ -1,6 +1,6 @@
 //! What is said of long trainings from short ones, against tables of trainings at several lengths.
 //!
-//! `cargo bench --bench length -- [--cases 20] [--tables NAME,..] [--by-plan]`
+//! `cargo bench --bench length -- [--cases 20] [--tables NAME,..] [--by-plan] [--csv]`
 //!
 //! Tables are `docs/benchmarks/length.csv` (made by `scripts/measure/length.py`) and those of `benches/race/lengths` (made by
 //! `scripts/measure/length_table.py`). A case has what a search would have: 12 short trainings, half of them chosen by chance
@@ -52,6 +52,9 @@ struct Args {
     /// Prints each table, length and plan.
     #[arg(long)]
     by_plan: bool,
+    /// One line a case, as comma-separated values.
+    #[arg(long)]
+    csv: bool,
     /// What `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
@@ -339,6 +342,15 @@ fn main() {
             for plan in PLANS {
                 let cases = (0..args.cases).filter_map(|case| Case::of(&table, base, plan, case));
                 let found: Vec<Outcome> = cases.filter_map(|case| outcome(&table, base, full, case)).collect();
+                for one in found.iter().filter(|_| args.csv) {
+                    println!(
+                        "{name},{},{},{},{}",
+                        full / base,
+                        plan.0.replace(',', " and"),
+                        one.probability,
+                        one.regret
+                    );
+                }
                 if args.by_plan && !found.is_empty() {
                     print_regrets(&format!("{name} at {}x, {}", full / base, plan.0), &found);
                 }

@@ -62,8 +62,12 @@ def longest(metrics):
 
 
 def is_dominated(one, other):
-    """Whether another trial's metrics are at least as good in all of the three, and clearly better in one."""
-    gains = [other["throughput"] / one["throughput"], one["peak_memory"] / other["peak_memory"], one["loss"] / other["loss"]]
+    """Whether another trial's metrics are at least as good in all of the three, and clearly better in one; losses of the same length
+    are compared."""
+    (tokens, loss), (other_tokens, other_loss) = longest(one), longest(other)
+    if tokens != other_tokens or loss is None or other_loss is None:
+        return False
+    gains = [other["throughput"] / one["throughput"], one["peak_memory"] / other["peak_memory"], loss / other_loss]
     return all(gain >= 1.0 for gain in gains) and any(gain > 1.0 + CLEARLY for gain in gains[:2])
 
 
