@@ -79,29 +79,37 @@ fn parts(root: &Path) -> BTreeMap<String, Vec<String>> {
     parts
 }
 
-/// Whether git would find something under a path of the table. A star stands for anything.
+/// Whether git would find something under a path of the table: a file or a folder, or a file whose whole path is like it where a
+/// star stands for anything.
 fn matches_a_file(root: &Path, path: &str) -> bool {
-    let Some((before, behind)) = path.split_once('*') else {
+    let Some((before, _)) = path.split_once('*') else {
         return root.join(path).exists();
     };
-    let folder = root.join(before.rsplit_once('/').map_or("", |(folder, _)| folder));
-    let below = |entry: &Path| {
-        let entry = entry.strip_prefix(root).unwrap().to_str().unwrap();
-        entry.starts_with(before) && entry.contains(behind)
-    };
-    let mut folders = vec![folder];
+    let mut folders = vec![root.join(before.rsplit_once('/').map_or("", |(folder, _)| folder))];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            if below(&path) {
+            let entry = entry.unwrap().path();
+            if entry.is_file() && is_like(entry.strip_prefix(root).unwrap().to_str().unwrap(), path) {
                 return true;
             }
-            if path.is_dir() && !path.ends_with("target") && !path.ends_with(".git") {
-                folders.push(path);
+            if entry.is_dir() && !entry.ends_with("target") && !entry.ends_with(".git") {
+                folders.push(entry);
             }
         }
     }
     false
+}
+
+/// Whether a text is like a pattern from its first letter to its last; a star stands for anything.
+fn is_like(text: &str, pattern: &str) -> bool {
+    let Some((before, behind)) = pattern.split_once('*') else {
+        return text == pattern;
+    };
+    let starts = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+    text.starts_with(before)
+        && starts
+            .filter(|at| *at >= before.len())
+            .any(|at| is_like(&text[at..], behind))
 }
 
 #[test]
