@@ -141,7 +141,7 @@ pub(super) enum Content {
     Same,
     /// It was made on other content and has another name now.
     Changed {
-        /// Its settings, to be measured anew.
+        /// Settings of its trials, to be measured anew.
         settings: Vec<StudyRequest>,
         /// The ranges that it widened, in which they lie.
         widened: Vec<Widening>,

@@ -66,7 +66,7 @@ impl Rivals {
         }
     }
 
-    /// Those of a study's earlier trials.
+    /// Rivals that a study's earlier trials left.
     ///
     /// # Errors
     /// The database cannot be read.

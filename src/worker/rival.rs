@@ -27,7 +27,7 @@ pub struct Pairing {
 /// The training that a trial is compared with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rival {
-    /// Its mean cross-entropy per held-out target token, in nats.
+    /// Mean cross-entropy of the training per held-out target token, in nats.
     pub loss: f64,
     pub rows: HeldOutLosses,
 }

@@ -84,14 +84,14 @@ fn cliff(request: &TrialRequest) -> TrialState {
 }
 
 /// A study in a database of its own.
-struct Place {
+struct StoredStudy {
     store: Store,
     open: OpenStudy,
     text: String,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
+impl StoredStudy {
     async fn new(text: &str) -> Self {
         let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
@@ -105,12 +105,7 @@ impl Place {
     }
 
     /// Searches up to so many trials: what was told, and the rates of all trials.
-    async fn search(
-        &self,
-        trials: u64,
-        follows_best: bool,
-        outcome: fn(&TrialRequest) -> TrialState,
-    ) -> (Vec<Widening>, Vec<f64>) {
+    async fn search(&self, trials: u64, follows_best: bool, outcome: EndsAs) -> (Vec<Widening>, Vec<f64>) {
         let mut study = study(&self.text);
         study.budget.trials = Some(trials);
         let mut told = Told::default();
@@ -138,8 +133,8 @@ fn highest(rates: &[f64]) -> f64 {
 
 #[tokio::test]
 async fn an_optimum_beyond_the_edge_is_reached_and_told() {
-    let place = Place::new(SPACE).await;
-    let (told, rates) = place.search(14, true, bowl).await;
+    let stored = StoredStudy::new(SPACE).await;
+    let (told, rates) = stored.search(14, true, bowl).await;
     let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
@@ -150,16 +145,16 @@ async fn an_optimum_beyond_the_edge_is_reached_and_told() {
     assert!((7e-3..=8e-3).contains(&highest(&rates)), "{rates:?}");
     let nearest = rates.iter().map(|rate| (rate / OPTIMUM).ln().abs()).fold(1.0, f64::min);
     assert!(nearest < 0.05, "{rates:?}");
-    assert_eq!(place.store.widenings(place.open.id).await.unwrap(), told);
+    assert_eq!(stored.store.widenings(stored.open.id).await.unwrap(), told);
 }
 
 #[tokio::test]
 async fn a_resumed_search_goes_on_with_the_wider_range() {
-    let whole = Place::new(SPACE).await;
+    let whole = StoredStudy::new(SPACE).await;
     let (_, all) = whole.search(14, true, bowl).await;
-    let place = Place::new(SPACE).await;
-    assert_eq!(place.search(8, true, bowl).await.0.len(), 1);
-    let (told, rates) = place.search(14, true, bowl).await;
+    let stored = StoredStudy::new(SPACE).await;
+    assert_eq!(stored.search(8, true, bowl).await.0.len(), 1);
+    let (told, rates) = stored.search(14, true, bowl).await;
     assert!(told.is_empty(), "{told:?}");
     assert_eq!(rates, all);
 }
@@ -169,8 +164,8 @@ async fn a_range_stays_where_it_is_fixed_where_trials_diverge_and_in_a_design() 
     let fixed = SPACE.replace("scale: log}", "scale: log, fixed: true}");
     let cases: [(&str, bool, EndsAs); 3] = [(&fixed, true, bowl), (SPACE, true, cliff), (SPACE, false, bowl)];
     for (text, follows_best, outcome) in cases {
-        let place = Place::new(text).await;
-        let (told, rates) = place.search(14, follows_best, outcome).await;
+        let stored = StoredStudy::new(text).await;
+        let (told, rates) = stored.search(14, follows_best, outcome).await;
         assert!(told.is_empty(), "{told:?}");
         assert!(highest(&rates) <= 2e-3 * (1.0 + 1e-12), "{rates:?}");
     }

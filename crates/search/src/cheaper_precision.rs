@@ -10,7 +10,7 @@ use peft_tune_core::objective::{LOSS, Objective};
 use peft_tune_core::study::{Params, Trial, interval_of};
 
 /// The parameter that only rounds.
-const ROUNDS: &str = "precision";
+pub(super) const ROUNDS: &str = "precision";
 /// How far apart losses are that differ by chance alone, as a share: 99.5% of differences of two seeds whose losses have a
 /// standard deviation of 0.5%.
 const BY_CHANCE: f64 = 0.02;

@@ -1,5 +1,6 @@
 //! Who is repeated: the recommended trial, and those that noise could put in its place.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
 use super::Confirmations;
@@ -29,13 +30,17 @@ impl Finalists<'_> {
     /// The recommended trial, then the one with the least loss, which decides what counts as nearly as good, then all that
     /// would be recommended if they were as much better, and the recommended one as much worse, as noise allows.
     pub(super) fn numbers(&self) -> Vec<TrialNumber> {
-        let history = self.counted();
-        let Some(recommended) = chosen(self.problem, &history) else {
+        self.numbers_among(&self.counted())
+    }
+
+    /// Finalists among trials that are as they count ([`Finalists::counted`]).
+    fn numbers_among(&self, history: &[Trial]) -> Vec<TrialNumber> {
+        let Some(recommended) = chosen(self.problem, history) else {
             return Vec::new();
         };
         let mut numbers = vec![recommended];
-        let rivals = self.rivals(&history, recommended);
-        let least_loss = self.loss_noise.and_then(|_| least_loss(self.problem, &history));
+        let rivals = self.rivals(history, recommended);
+        let least_loss = self.loss_noise.and_then(|_| least_loss(self.problem, history));
         for number in least_loss.into_iter().chain(rivals) {
             if !numbers.contains(&number) {
                 numbers.push(number);
@@ -54,15 +59,13 @@ impl Finalists<'_> {
         at_full_length(&history).unwrap_or(history)
     }
 
-    /// Whether a throughput that is as far off as its interval allows would change the choice.
-    fn depends_on_throughput(&self) -> bool {
-        let history = self.counted();
+    /// Whether a throughput that is as far off as its interval allows would put another trial in the recommended one's place.
+    fn depends_on_throughput(&self, history: &[Trial], recommended: TrialNumber) -> bool {
         let of_throughput = Finalists {
             loss_noise: None,
             ..*self
         };
-        self.recommended()
-            .is_none_or(|recommended| !of_throughput.rivals(&history, recommended).is_empty())
+        !of_throughput.rivals(history, recommended).is_empty()
     }
 
     /// Whether a trial's own profile phase says its throughput within `interval`, and nothing else slowed it down.
@@ -161,15 +164,16 @@ pub(super) fn next_trial(finalists: &Finalists<'_>, plan: &ConfirmPlan) -> Optio
         .values()
         .filter(|known| costs(known).next().is_some())
         .count() as u64;
-    let numbers = finalists.numbers();
-    let recommended = numbers.first().copied();
+    let history = finalists.counted();
+    let numbers = finalists.numbers_among(&history);
+    let recommended = *numbers.first()?;
     let is_seeds = finalists.loss_noise.is_some();
-    let decides = finalists.depends_on_throughput();
+    let decides = LazyCell::new(|| finalists.depends_on_throughput(&history, recommended));
     let open = |number: &TrialNumber| {
         let known = confirmations.get(number);
-        let may_begin = begun < plan.trials || Some(*number) == recommended;
+        let may_begin = begun < plan.trials || *number == recommended;
         let may = may_begin || known.is_some_and(|known| costs(known).next().is_some());
-        let is_known = !decides && finalists.is_known_within(*number, plan.interval);
+        let is_known = finalists.is_known_within(*number, plan.interval) && !*decides;
         may && !is_known
             && !known.is_some_and(|known| is_settled(known, plan, is_seeds))
             && !finalists.given_up.contains(number)

@@ -5,13 +5,13 @@ use std::f64::consts::SQRT_2;
 
 use super::covariance::{LONGER, Others, Point};
 use super::model::Model;
+use crate::cheaper_precision::ROUNDS;
 use crate::encode::{self, Encoding};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
 
-/// A parameter that only rounds: what it takes from the loss of a short training it takes from a long one's. Its squared distances
-/// count that share.
-const ROUNDS: &str = "precision";
+/// Share that squared distances in the precision count: what rounding takes from the loss of a short training it takes from a long
+/// one's.
 const ROUNDING: f64 = 0.001;
 /// The parameter whose best value depends on the length.
 const LEARNING_RATE: &str = "learning_rate";
@@ -36,7 +36,7 @@ const DRAWN: (f64, f64) = (0.005, 0.995);
 /// A training that was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Trained<'a> {
-    /// Its setting, without what changes no loss.
+    /// Setting that was trained, without what changes no loss.
     pub params: &'a Params,
     pub tokens: f64,
     /// The held-out loss, in nats.
@@ -78,7 +78,7 @@ impl FullLength {
         Self::among(trained, tokens, rates)
     }
 
-    /// The same with these rates alone taken into account.
+    /// Losses as [`FullLength::of`] has them, with these rates alone taken into account.
     pub fn among(trained: &[Trained<'_>], tokens: f64, rates: Vec<f64>) -> Option<Self> {
         let tried = tried_rates(trained);
         let counts = |one: &Trained<'_>| one.tokens > 0.0 && one.tokens.is_finite() && one.loss > 0.0;

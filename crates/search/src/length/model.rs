@@ -44,7 +44,7 @@ pub(super) struct Model {
 #[derive(Clone, Debug)]
 struct Set {
     hyper: Hyper,
-    /// Its probability; before they are normalised, the logarithm.
+    /// Probability of these values; before they are normalised, the logarithm.
     weight: f64,
     factor: Factor,
     /// K^-1 (y - mean).
