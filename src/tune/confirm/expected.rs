@@ -3,17 +3,22 @@
 
 use std::collections::BTreeMap;
 
+use super::finalists::FEWEST_STEPS;
 use super::longer::Lengths;
 use super::{Confirming, Repeat, Repeated, Tuner, is_cost, is_training};
 use crate::space::Backend;
 use crate::tune::cost_survey::measured_share;
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, THROUGHPUT};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Repeats of a cost that give it an interval: time is kept for them before all others.
 const FEWEST_COSTS: u64 = 2;
+/// Share of a budget of time that repeats of costs behind the first ones may take.
+const SHARE_FOR_COSTS: f64 = 0.1;
+/// Share of a budget of time that one repeat of a cost should take at most.
+const SHARE_FOR_ONE: f64 = 0.03;
 /// Settings that are expected to be tried for the sake of longer trainings: the finalists' at half their rates.
 const TRIED_FIRST: f64 = 2.0;
 /// Seconds of a training with its evaluations, as a multiple of those of its steps.
@@ -27,12 +32,14 @@ pub(in crate::tune) struct Expected {
 }
 
 /// Runs of each kind that were made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::tune) struct RunsMade {
     /// Tokens of each longer training.
     pub(super) longer: Vec<u64>,
     seeds: u64,
     costs: u64,
+    /// Seconds of the repeats of costs.
+    costs_s: f64,
 }
 
 impl RunsMade {
@@ -42,7 +49,10 @@ impl RunsMade {
         for run in runs.values().flatten() {
             made.longer.extend(run.value(LONGER_TOKENS).map(|tokens| tokens as u64));
             made.seeds += u64::from(is_training(run));
-            made.costs += u64::from(is_cost(run));
+            if is_cost(run) {
+                made.costs += 1;
+                made.costs_s += run.value(REPEAT_WALL_S).unwrap_or(0.0);
+            }
         }
         made
     }
@@ -150,7 +160,8 @@ impl Tuner<'_> {
         }
         if !is_native || self.problem_needs(THROUGHPUT) {
             let most = plan.in_all.limit(ahead.trainings).min(plan.repeats);
-            expected.add(most.saturating_sub(ahead.made.costs), self.cost_s(plan), ahead.left_s);
+            let costs = most.saturating_sub(ahead.made.costs).min(self.costs_in_share(plan));
+            expected.add(costs, self.cost_s(plan), ahead.left_s);
         }
         expected
     }
@@ -159,6 +170,9 @@ impl Tuner<'_> {
     pub(super) fn has_time_for_run(&self, run: (TrialNumber, Repeat), repeated: &Repeated, plan: &ConfirmPlan) -> bool {
         let (number, repeat) = run;
         let costs_s = self.first_costs_s(plan);
+        if repeat == Repeat::Cost && self.costs_in_share(plan) == 0 {
+            return false;
+        }
         self.has_time_behind(match repeat {
             Repeat::Cost => self.cost_s(plan),
             Repeat::Loss { .. } => self.trial_s() + costs_s,
@@ -179,6 +193,32 @@ impl Tuner<'_> {
             return 0.0;
         }
         FEWEST_COSTS.saturating_sub(self.runs_made.costs) as f64 * self.cost_s(plan)
+    }
+
+    /// Repeats of costs that still fit into their share of a budget of time: the first ones in any case.
+    fn costs_in_share(&self, plan: &ConfirmPlan) -> u64 {
+        let first = FEWEST_COSTS.saturating_sub(self.runs_made.costs);
+        let Some(budget_s) = self.parts.study.budget.time_s else {
+            return u64::MAX;
+        };
+        let left_s = SHARE_FOR_COSTS * budget_s - self.runs_made.costs_s;
+        match self.cost_s(plan) {
+            one_s if one_s > 0.0 => first.max((left_s.max(0.0) / one_s) as u64),
+            _ => u64::MAX,
+        }
+    }
+
+    /// Measured steps of a repeat of a cost: the plan's, or as many as fit into what one should take of a short budget of time.
+    pub(super) fn steps_of_cost(&self, plan: &ConfirmPlan) -> u64 {
+        let Some(budget_s) = self.parts.study.budget.time_s else {
+            return plan.steps;
+        };
+        let (Some(fewer_s), Some(all_s)) = (self.profile_s(0), self.profile_s(plan.steps)) else {
+            return plan.steps;
+        };
+        let one_s = (all_s - fewer_s) / plan.steps.max(1) as f64;
+        let fitting = (SHARE_FOR_ONE * budget_s - fewer_s) / one_s;
+        (fitting.max(0.0) as u64).clamp(FEWEST_STEPS.min(plan.steps), plan.steps)
     }
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
@@ -207,7 +247,7 @@ impl Tuner<'_> {
 
     /// Seconds of a repeat of a cost: as earlier ones took, or else as steps at the best throughput so far do.
     fn cost_s(&self, plan: &ConfirmPlan) -> f64 {
-        let known = self.clock.cost_s().or_else(|| self.profile_s(plan.steps));
+        let known = self.clock.cost_s().or_else(|| self.profile_s(self.steps_of_cost(plan)));
         known.unwrap_or_else(|| self.trial_s())
     }
 

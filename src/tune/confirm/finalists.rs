@@ -12,8 +12,11 @@ use peft_tune_search::{Preference, Problem, at_full_length, evaluated, recommend
 /// Relative noise of a metric that does not say its own.
 const USUAL_NOISE: f64 = 0.02;
 
+/// A throughput that is at most this much higher, as a share, is worth no repeat.
+const NEGLIGIBLE: f64 = 0.02;
+
 /// Measured steps below which their range is no interval of their median: that of five holds it 94 times of 100.
-const FEWEST_STEPS: f64 = 5.0;
+pub(super) const FEWEST_STEPS: u64 = 5;
 
 /// A study whose recommendation is confirmed.
 #[derive(Clone, Copy)]
@@ -59,7 +62,8 @@ impl Finalists<'_> {
         at_full_length(&history).unwrap_or(history)
     }
 
-    /// Whether a throughput that is as far off as its interval allows would put another trial in the recommended one's place.
+    /// Whether a throughput that is as far off as its interval allows would put another trial in the recommended one's place, which
+    /// is faster by more than a negligible share.
     fn depends_on_throughput(&self, history: &[Trial], recommended: TrialNumber) -> bool {
         let of_throughput = Finalists {
             loss_noise: None,
@@ -74,7 +78,9 @@ impl Finalists<'_> {
         let metrics = trial.and_then(|trial| trial.state.metrics());
         metrics.is_some_and(|metrics| {
             let own = metrics.value(&interval_of(THROUGHPUT));
-            let are_enough = metrics.value(MEASURED_STEPS).is_none_or(|steps| steps >= FEWEST_STEPS);
+            let are_enough = metrics
+                .value(MEASURED_STEPS)
+                .is_none_or(|steps| steps >= FEWEST_STEPS as f64);
             are_enough && disturbed(metrics).is_none() && own.is_some_and(|own| own <= interval)
         })
     }
@@ -97,7 +103,7 @@ impl Finalists<'_> {
             .collect()
     }
 
-    /// Makes the noisy objectives of a trial as much better or worse as their noise allows.
+    /// Makes the noisy objectives of a trial as much better or worse as their noise allows, but for what nobody would notice.
     fn shift(&self, trial: &mut Trial, better: bool) {
         let confirmed = self.confirmations.get(&trial.number);
         let TrialState::Complete { metrics } = &mut trial.state else {
@@ -121,6 +127,8 @@ impl Finalists<'_> {
             // A disturbance only takes away: it makes no value worse than it is.
             let only_slowed = !better && repeated.is_none() && disturbed(metrics).is_some();
             let noise = if only_slowed { noise.min(USUAL_NOISE) } else { noise };
+            let is_speed = better && objective.metric == THROUGHPUT;
+            let noise = if is_speed { noise - NEGLIGIBLE } else { noise };
             let towards = if better { -1.0 } else { 1.0 };
             let minimised = objective.minimised(value);
             metrics.insert(
@@ -274,7 +282,8 @@ mod tests {
             Some(TrialNumber(0)),
             "one step has no range"
         );
-        assert_eq!(next_of(0.003, 99.9), Some(TrialNumber(0)));
+        assert_eq!(next_of(0.003, 99.9), None, "what could be gained is negligible");
+        assert_eq!(next_of(0.02, 99.9), Some(TrialNumber(0)));
         assert_eq!(next_of(0.05, 50.0), Some(TrialNumber(0)), "not known to 2%");
         let mut slowed = trial(0, &[(THROUGHPUT, 100.0), (interval, 0.003)]);
         peft_tune_core::study::mark_disturbed(slowed.state.metrics_mut().unwrap(), 0.3);
@@ -284,7 +293,8 @@ mod tests {
     #[test]
     fn rivals_within_the_noise_are_confirmed_as_far_as_the_limit_allows() {
         let speeds = [(0, 101.0), (1, 100.0), (2, 50.0)];
-        let history = speeds.map(|(number, speed)| trial(number, &[(THROUGHPUT, speed)]));
+        let interval = &*interval_of(THROUGHPUT);
+        let history = speeds.map(|(number, speed)| trial(number, &[(THROUGHPUT, speed), (interval, 0.04)]));
         let known: Confirmations = [confirmed(0, [101.0, 101.0])].into();
         let next = |trials| next(&history, &known, &ConfirmPlan { trials, ..PLAN });
         assert_eq!((next(1), next(2)), (None, Some(TrialNumber(1))));

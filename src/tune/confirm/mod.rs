@@ -28,7 +28,8 @@ use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, R
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    AccuracyPlan, Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
+    AccuracyPlan, Confirmed, MeasurePlan, Metrics, Params, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan,
+    disturbed,
 };
 use peft_tune_search::Problem;
 use seeds::SeedRuns;
@@ -38,6 +39,11 @@ type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// Runs of one trial of all kinds, for one repeat that each may take.
 const MOST_RUNS: u64 = 4;
+
+/// What the engine's throughputs of one setting differ by from run to run on a quiet machine (standard deviation as a share), and
+/// the weight of that beside what a study's own repeats say, in degrees of freedom.
+const USUAL_DEVIATION: f64 = 0.01;
+const USUAL_FREEDOM: usize = 2;
 
 /// Metrics of repeats that say something of losses.
 const OF_LOSSES: [&str; 4] = [LOSS, LOSS_LONGER, LONGER_TOKENS, FULL_TOKENS];
@@ -238,11 +244,8 @@ impl Tuner<'_> {
             // The loss is that of all trials which would train the same.
             (Repeat::Loss { .. }, Some(runs)) => runs.confirmed(),
             (Repeat::Longer { .. }, Some(_)) => self.longer_said(repeated),
-            (_, Some(_)) => {
-                let costs: Vec<Metrics> = of_trial.iter().filter(|run| is_cost(run)).cloned().collect();
-                [(number, summarised(&self.problem, &costs))].into()
-            }
-            (_, None) => [(number, summarised(&self.problem, of_trial))].into(),
+            (_, Some(_)) => costs_confirmed(&self.problem, &repeated.runs),
+            (_, None) => [(number, summarised(&self.problem, &counting(of_trial.iter()), None))].into(),
         };
         store.record_repeat(id, number, count, &last, &said).await?;
         for (number, confirmed) in said {
@@ -264,7 +267,8 @@ impl Tuner<'_> {
         // repeats of one that was measured in a form by choice would be no repeats.
         let compares = repeat != Repeat::Cost || self.is_of_this_form(number) || self.instead_of.is_some();
         let trial = self.trial(number).filter(|_| compares);
-        let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, plan)) else {
+        let steps = self.steps_of_cost(plan);
+        let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, steps)) else {
             return Ok(Aside::default());
         };
         let ran = self.run_aside(number, 1, task).await?;
@@ -334,15 +338,15 @@ fn is_training(run: &Metrics) -> bool {
     run.value(LOSS).is_some() && run.value(THROUGHPUT).is_none()
 }
 
-/// A longer profile phase, a training with another seed, or a whole command with another seed.
-fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, plan: &ConfirmPlan) -> Option<Task> {
+/// A longer profile phase of so many steps, a training with another seed, or a whole command with another seed.
+fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, steps: u64) -> Option<Task> {
     Some(match whole_task(study, &trial.params).ok()? {
         Task::Recipe { recipe, plan: whole } => {
             let warmup = whole.measure.as_ref().map(|measure| measure.max_warmup_steps);
             let plan = match repeat {
                 Repeat::Cost => TrialPlan {
                     measure: Some(MeasurePlan {
-                        steps: plan.steps,
+                        steps,
                         max_warmup_steps: warmup.unwrap_or(0),
                     }),
                     train: None,
@@ -376,18 +380,42 @@ fn trained(plan: TrainPlan) -> TrialPlan {
     }
 }
 
-/// What the repeats of one trial say of the metrics that decide.
-fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confirmed> {
-    // Repeats that something else slowed down count only where there is nothing better.
-    let quiet: Vec<&Metrics> = repeats.iter().filter(|one| disturbed(one).is_none()).collect();
-    let counting = if quiet.len() > 1 {
-        quiet
-    } else {
-        repeats.iter().collect()
+/// What repeats of costs say of each trial that has some: runs of all settings say together how much runs differ.
+fn costs_confirmed(problem: &Problem, runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Confirmations {
+    let costs: BTreeMap<TrialNumber, Vec<&Metrics>> = runs
+        .iter()
+        .map(|(number, runs)| (*number, counting(runs.iter().filter(|run| is_cost(run)))))
+        .collect();
+    let throughputs: Vec<Vec<f64>> = costs.values().map(|runs| values_of(runs, THROUGHPUT)).collect();
+    let spread = RunSpread::of(throughputs.iter().map(Vec::as_slice)).known_before(USUAL_DEVIATION, USUAL_FREEDOM);
+    let costs = costs.into_iter().filter(|(_, runs)| !runs.is_empty());
+    costs
+        .map(|(number, runs)| (number, summarised(problem, &runs, Some(&spread))))
+        .collect()
+}
+
+/// The repeats that count: those that something else slowed down do only where there is nothing better.
+fn counting<'a>(repeats: impl Iterator<Item = &'a Metrics>) -> Vec<&'a Metrics> {
+    let all: Vec<&Metrics> = repeats.collect();
+    let quiet: Vec<&Metrics> = all.iter().copied().filter(|one| disturbed(one).is_none()).collect();
+    if quiet.len() > 1 { quiet } else { all }
+}
+
+fn values_of(repeats: &[&Metrics], metric: &str) -> Vec<f64> {
+    repeats.iter().filter_map(|one| one.value(metric)).collect()
+}
+
+/// What the repeats of one trial say of the metrics that decide; `spread` is that of the throughput, where it is known.
+fn summarised(problem: &Problem, repeats: &[&Metrics], spread: Option<&RunSpread>) -> BTreeMap<String, Confirmed> {
+    let confirmed = |metric: &str| {
+        let values = values_of(repeats, metric);
+        match spread.filter(|_| metric == THROUGHPUT) {
+            Some(spread) => Confirmed::with_spread(metric, &values, spread),
+            None => Confirmed::of(metric, &values),
+        }
     };
-    let values = |metric: &str| -> Vec<f64> { counting.iter().filter_map(|one| one.value(metric)).collect() };
     let metrics = needed(problem).into_iter();
     metrics
-        .filter_map(|metric| Some((metric.to_owned(), Confirmed::of(metric, &values(metric))?)))
+        .filter_map(|metric| Some((metric.to_owned(), confirmed(metric)?)))
         .collect()
 }

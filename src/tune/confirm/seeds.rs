@@ -7,10 +7,10 @@ use super::{by_training, is_training};
 use crate::space::Study;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, student_95};
+use peft_tune_core::study::{Confirmed, Metrics, RunSpread, Trial, TrialNumber};
 
-/// Relative standard deviation of the loss by the seed before anything is known of it, and how many trainings that is worth.
-const USUAL: (f64, f64) = (0.005, 3.0);
+/// Relative standard deviation of the loss by the seed before anything is known of it, and the degrees of freedom that it counts as.
+const USUAL: (f64, usize) = (0.005, 3);
 
 /// Trainings with other seeds that make a mean.
 const FEWEST: usize = 2;
@@ -73,19 +73,13 @@ impl SeedRuns {
 
     /// What repeats say of the loss of each trial that was trained again, or would train the same.
     pub(super) fn confirmed(&self) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
-        let (squares, freedom) = self.spread();
+        let spread = self.spread();
         let repeated = self.0.iter().filter(|training| !training.losses.is_empty());
-        let said = repeated.flat_map(|training| {
-            let count = training.losses.len();
-            let interval = match freedom {
-                0 => 1.0,
-                freedom => student_95(freedom) * (squares / freedom as f64 / count as f64).sqrt(),
-            };
-            let one = Confirmed {
-                value: mean(&training.losses),
-                interval,
-                repeats: count as u64,
-            };
+        let said = repeated.filter_map(|training| {
+            let one = Confirmed::with_spread(LOSS, &training.losses, &spread)?;
+            Some((training, one))
+        });
+        let said = said.flat_map(|(training, one)| {
             let trials = training.trials.iter();
             trials.map(move |number| (*number, [(LOSS.to_owned(), one)].into()))
         });
@@ -95,25 +89,13 @@ impl SeedRuns {
     /// Half width of the 95% interval of a loss that was trained once, as a share of it: what repeats say of all trainings
     /// together, beginning from what is usual.
     pub(super) fn noise(&self) -> f64 {
-        let (squares, freedom) = self.spread();
-        let (usual, weight) = USUAL;
-        let variance = (usual * usual * weight + squares) / (weight + freedom as f64);
-        1.96 * variance.sqrt()
+        let (usual, freedom) = USUAL;
+        1.96 * self.spread().known_before(usual, freedom).deviation()
     }
 
-    /// Sum of squares of the losses' distances from their training's mean, as shares of it, and its degrees of freedom.
-    fn spread(&self) -> (f64, usize) {
-        let repeated = self.0.iter().filter(|training| training.losses.len() > 1);
-        repeated.fold((0.0, 0), |(squares, freedom), training| {
-            let mean = mean(&training.losses);
-            let of_training = training.losses.iter().map(|loss| ((loss - mean) / mean).powi(2));
-            (squares + of_training.sum::<f64>(), freedom + training.losses.len() - 1)
-        })
+    fn spread(&self) -> RunSpread {
+        RunSpread::of(self.0.iter().map(|training| training.losses.as_slice()))
     }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 #[cfg(test)]

@@ -92,25 +92,70 @@ pub struct Confirmed {
 impl Confirmed {
     /// What repeated measurements of `metric` say together; `None` without any.
     pub fn of(metric: &str, values: &[f64]) -> Option<Self> {
+        Self::with_spread(metric, values, &RunSpread::of([values].into_iter()))
+    }
+
+    /// What repeated measurements of `metric` say together, where the spread of all like them is known; `None` without any.
+    pub fn with_spread(metric: &str, values: &[f64], spread: &RunSpread) -> Option<Self> {
         if values.is_empty() {
             return None;
         }
-        let count = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-        // One value says nothing about its own spread.
-        let interval = match values.len() {
-            1 => 1.0,
-            _ if mean == 0.0 => 0.0,
-            n => student_95(n - 1) * (variance / count).sqrt() / mean.abs(),
-        };
+        let mean = mean(values);
         let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Self {
             value: if metric == PEAK_MEMORY { highest } else { mean },
-            interval,
+            interval: spread.interval(values.len()),
             repeats: values.len() as u64,
         })
     }
+}
+
+/// How much runs of one setting differ, as a share of their mean, by all settings that were run more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RunSpread {
+    /// Sum of squared relative deviations from the mean of their own setting.
+    squares: f64,
+    freedom: usize,
+}
+
+impl RunSpread {
+    /// The spread of the runs of each of some settings.
+    pub fn of<'a>(settings: impl Iterator<Item = &'a [f64]>) -> Self {
+        let mut spread = Self::default();
+        for values in settings.filter(|values| !values.is_empty()) {
+            let mean = mean(values);
+            let deviation = |value: &f64| if mean == 0.0 { 0.0 } else { value / mean - 1.0 };
+            spread.squares += values.iter().map(|value| deviation(value).powi(2)).sum::<f64>();
+            spread.freedom += values.len() - 1;
+        }
+        spread
+    }
+
+    /// The same, where it was known before to be about `deviation` with the weight of so many degrees of freedom.
+    #[must_use]
+    pub fn known_before(self, deviation: f64, freedom: usize) -> Self {
+        Self {
+            squares: self.squares + freedom as f64 * deviation.powi(2),
+            freedom: self.freedom + freedom,
+        }
+    }
+
+    /// Standard deviation of a run, as a share; 0 where nothing is known.
+    pub fn deviation(&self) -> f64 {
+        (self.squares / self.freedom.max(1) as f64).sqrt()
+    }
+
+    /// Half width of the 95% interval of the mean of so many runs, as a share of it; 1 where nothing is known.
+    fn interval(&self, count: usize) -> f64 {
+        match self.freedom {
+            0 => 1.0,
+            freedom => student_95(freedom) * self.deviation() / (count as f64).sqrt(),
+        }
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The trials with what was confirmed in the place of what was measured once. What a trial did not measure
@@ -171,6 +216,20 @@ mod tests {
         assert_eq!(Confirmed::of(PEAK_MEMORY, &[5.0, 7.0]).unwrap().value, 7.0);
         assert_eq!(Confirmed::of("throughput", &[]), None);
         assert_eq!(Confirmed::of("loss", &[0.0, 0.0]).unwrap().interval, 0.0);
+    }
+
+    #[test]
+    fn settings_that_were_run_as_often_teach_each_others_spread() {
+        let (quiet, other): (&[f64], &[f64]) = (&[99.0, 101.0], &[198.0, 202.0]);
+        let alone = Confirmed::of("throughput", quiet).unwrap().interval;
+        let together = RunSpread::of([quiet, other].into_iter());
+        let interval = |spread: &RunSpread| Confirmed::with_spread("throughput", quiet, spread).unwrap().interval;
+        // One degree of freedom has a factor of 12.7, two have 4.3; the spread is that of both.
+        assert!((alone / interval(&together) - 12.7062 / 4.3027).abs() < 1e-9);
+        // Known before to be 1%, with the weight of two: s = sqrt((2 * 0.01^2 + 2 * 0.01^2) / 3).
+        let known = RunSpread::of([quiet].into_iter()).known_before(0.01, 2);
+        let expected = 3.1824 * (4e-4_f64 / 3.0 / 2.0).sqrt();
+        assert!((interval(&known) - expected).abs() < 1e-12);
     }
 
     #[test]
