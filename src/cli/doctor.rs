@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::machine::machine;
-use super::machine_ceilings::MeasuredCeilings;
+use super::machine_ceilings::{MeasuredCeilings, Measuring};
 use super::output::{tell, write_result};
 use super::{device_ceilings, machine_ceilings};
 use crate::report::{bytes, printable, significant};
@@ -147,7 +147,7 @@ fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(Measured
         Some(known) if known.serves(&Precision::ALL) => Ok((known, false)),
         known => {
             tell(format_args!("measuring this machine, a few seconds"));
-            let measured = machine_ceilings::measured(known, threads, &Precision::ALL)?;
+            let measured = machine_ceilings::measured(known, Measuring::on(Some(threads)), &Precision::ALL)?;
             Ok((measured, true))
         }
     }

@@ -9,7 +9,7 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::export::shape_in;
 use super::machine::usable_memory_bytes;
-use super::machine_ceilings::{stored, stored_or_measured};
+use super::machine_ceilings::{Measuring, stored, stored_or_measured};
 use super::prepare::prepared;
 use super::reading::Reading;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
@@ -34,47 +34,52 @@ pub(super) type Rows = BTreeMap<(usize, bool), RowLengths>;
 /// Values of one parameter that are looked at.
 const MOST_VALUES: u64 = 64;
 
-/// The forecast of a search on this machine; `None` where its trials cannot be predicted: a command backend, or another machine.
-pub(super) async fn of_search(
-    study: &Study,
-    store: &Store,
-    slot: &Placement,
-    target: Option<Arc<TargetForecast>>,
-) -> Result<Option<Arc<Forecast>>, CliError> {
-    let forecast = of_rows(study, store, slot, |base, files| rows_of(study, base, files)).await?;
-    Ok(forecast.map(|forecast| Arc::new(forecast.with_target(target))))
+/// What a study's forecast needs but for its data: its model, and what is known of this machine.
+pub(super) struct Grounds<'a> {
+    study: &'a Study,
+    base: &'a Recipe,
+    files: ModelFiles,
+    architecture: Architecture,
+    here: Here,
 }
 
-/// The same before the data are read: every row is taken for as long as a row may be.
-pub(super) async fn of_full_rows(study: &Study, store: &Store, slot: &Placement) -> Result<Option<Forecast>, CliError> {
-    of_rows(study, store, slot, |_, _| Ok(Rows::new())).await
-}
-
-async fn of_rows(
-    study: &Study,
-    store: &Store,
-    slot: &Placement,
-    rows: impl FnOnce(&Recipe, &ModelFiles) -> Result<Rows, CliError>,
-) -> Result<Option<Forecast>, CliError> {
-    let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
-        return Ok(None);
-    };
-    // This machine says nothing of another.
-    if study.launcher.is_elsewhere() {
-        return Ok(None);
+impl<'a> Grounds<'a> {
+    /// Finds them for a search on this machine; `None` where its trials cannot be predicted: a command backend, or another machine.
+    pub(super) async fn of_search(study: &'a Study, store: &Store, slot: &Placement) -> Result<Option<Self>, CliError> {
+        let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
+            return Ok(None);
+        };
+        // This machine says nothing of another.
+        if study.launcher.is_elsewhere() {
+            return Ok(None);
+        }
+        let mut download = DownloadProgress::default();
+        let files = ModelFiles::resolve_weights(&base.model, &mut download).map_err(CliError::bad_input)?;
+        let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+        let how = Measuring::on(slot.threads).within(study.budget.time_s);
+        let device = slot.device.as_deref();
+        let here = Here::find(device, Some(store), how, &precisions(study, base)).await?;
+        Ok(Some(Self {
+            study,
+            base,
+            files,
+            architecture,
+            here,
+        }))
     }
-    let mut download = DownloadProgress::default();
-    let files = ModelFiles::resolve_weights(&base.model, &mut download).map_err(CliError::bad_input)?;
-    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
-    let rows = rows(base, &files)?;
-    let here = Here::find(
-        slot.device.as_deref(),
-        Some(store),
-        slot.threads,
-        &precisions(study, base),
-    )
-    .await?;
-    Ok(Some(here.forecast(study, architecture, rows)))
+
+    /// The forecast of the study's data.
+    pub(super) fn forecast(self, target: Option<Arc<TargetForecast>>) -> Result<Arc<Forecast>, CliError> {
+        let rows = rows_of(self.study, self.base, &self.files)?;
+        let forecast = self.here.forecast(self.study, self.architecture, rows);
+        Ok(Arc::new(forecast.with_target(target)))
+    }
+
+    /// The forecast before the data are read: every row is taken for as long as a row may be.
+    pub(super) fn with_full_rows(&self) -> Forecast {
+        let here = self.here.clone();
+        here.forecast(self.study, self.architecture.clone(), Rows::new())
+    }
 }
 
 /// The forecast of a study of the database, where this machine can make one without a network and without measuring anything:
@@ -120,6 +125,7 @@ fn of_target(study: &Study, config: &Path) -> Option<Arc<TargetForecast>> {
 }
 
 /// What is known of the device that trials of this machine run on.
+#[derive(Clone)]
 pub(super) struct Here {
     /// For people.
     pub name: String,
@@ -135,13 +141,13 @@ impl Here {
     pub(super) async fn find(
         device: Option<&str>,
         store: Option<&Store>,
-        threads: Option<usize>,
+        how: Measuring,
         precisions: &[Precision],
     ) -> Result<Self, CliError> {
         match device::first_gpu().filter(|_| device != Some("cpu")) {
             Some(gpu) => Ok(Self::gpu(&gpu)),
             None => {
-                let found = stored_or_measured(store, threads, precisions).await?;
+                let found = stored_or_measured(store, how, precisions).await?;
                 Ok(Self {
                     name: "this machine".to_owned(),
                     machine: Machine::Measured(Box::new(found.ceilings)),
@@ -200,7 +206,7 @@ impl Here {
 /// # Errors
 /// Ceilings that could not be measured.
 pub(super) async fn host_sheet(store: &Store) -> Result<&'static DataSheet, CliError> {
-    let ceilings = stored_or_measured(Some(store), None, &[Precision::Fp32, Precision::Bf16]).await?;
+    let ceilings = stored_or_measured(Some(store), Measuring::on(None), &[Precision::Fp32, Precision::Bf16]).await?;
     let sheet = ceilings.ceilings.as_sheet(usable_memory_bytes().unwrap_or(u64::MAX));
     // Design note: a device refers to a table that lives as long as the program, and a program has one host.
     Ok(Box::leak(Box::new(sheet)))

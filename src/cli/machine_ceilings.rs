@@ -20,6 +20,36 @@ const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 /// After so long no other one begins: a slow machine takes minutes for each.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The same as a share of a budget of time.
+const SHARE_OF_BUDGET: f64 = 0.05;
+
+/// How this machine is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measuring {
+    threads: usize,
+    patience: Duration,
+}
+
+impl Measuring {
+    /// On so many threads, or as many as there are.
+    pub(super) fn on(threads: Option<usize>) -> Self {
+        Self {
+            threads: threads.unwrap_or_else(rayon::current_num_threads),
+            patience: PATIENCE,
+        }
+    }
+
+    /// The same beside a budget of time, of which waiting for a quiet moment takes little.
+    pub(super) fn within(self, budget_s: Option<f64>) -> Self {
+        let share = budget_s.map_or(PATIENCE, |budget| {
+            Duration::from_secs_f64((SHARE_OF_BUDGET * budget).min(1e6))
+        });
+        Self {
+            patience: self.patience.min(share),
+            ..self
+        }
+    }
+}
 
 /// Ceilings with what the moment of their measurement took from them.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,21 +74,20 @@ impl MeasuredCeilings {
 /// with a database, kept.
 pub(super) async fn stored_or_measured(
     store: Option<&Store>,
-    threads: Option<usize>,
+    how: Measuring,
     precisions: &[Precision],
 ) -> Result<MeasuredCeilings, CliError> {
-    let threads = threads.unwrap_or_else(rayon::current_num_threads);
     let stored = match store {
-        Some(store) => stored(store, threads).await?,
+        Some(store) => stored(store, how.threads).await?,
         None => None,
     };
     if let Some(known) = stored.as_ref().filter(|known| known.serves(precisions)) {
         return Ok(known.clone());
     }
     tell(format_args!("measuring this machine once, a few seconds"));
-    let found = measured(stored, threads, precisions)?;
+    let found = measured(stored, how, precisions)?;
     if let Some(store) = store {
-        keep(store, threads, &found).await?;
+        keep(store, how.threads, &found).await?;
     }
     Ok(found)
 }
@@ -72,23 +101,23 @@ pub(super) async fn stored(store: &Store, threads: usize) -> Result<Option<Measu
     }))
 }
 
-/// Measures `precisions` on so many threads, on top of what is known. What was measured in a busy moment is measured again as a
+/// Measures `precisions` on top of what is known. What was measured in a busy moment is measured again as a
 /// whole; where no moment is quiet the least disturbed counts, and what is missing is said.
 pub(super) fn measured(
     known: Option<MeasuredCeilings>,
-    threads: usize,
+    how: Measuring,
     precisions: &[Precision],
 ) -> Result<MeasuredCeilings, CliError> {
     let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
+        .num_threads(how.threads)
         .build()
         .map_err(CliError::failed)?;
     let effort = Effort::of_this_build();
     let quiet = known.as_ref().filter(|known| known.disturbed == 0.0);
-    let once = || pool.install(|| measure(quiet.map(|known| &known.ceilings), threads, precisions, effort));
+    let once = || pool.install(|| measure(quiet.map(|known| &known.ceilings), how.threads, precisions, effort));
     let began = Instant::now();
     let pause = || {
-        let goes_on = began.elapsed() < PATIENCE;
+        let goes_on = began.elapsed() < how.patience;
         if goes_on {
             std::thread::sleep(PAUSE);
         }
@@ -222,7 +251,9 @@ mod tests {
             };
             keep(&store, 1, &found).await.unwrap();
             assert_eq!(stored(&store, 1).await.unwrap().unwrap(), found);
-            let used = stored_or_measured(Some(&store), Some(1), &ONE).await.unwrap();
+            let used = stored_or_measured(Some(&store), Measuring::on(Some(1)), &ONE)
+                .await
+                .unwrap();
             assert_eq!(used.ceilings.memory_bytes_per_s == 7.0, kept);
         }
         let now = stored(&store, 1).await.unwrap().unwrap();

@@ -7,6 +7,7 @@ use super::database::{DatabaseArgs, block_on};
 use super::epochs;
 use super::forecast;
 use super::learning_rate;
+use super::machine_ceilings::Measuring;
 use super::output::{tell, terminal_width, write_result};
 use super::plan_stack;
 use super::plan_stack::StackArgs;
@@ -116,7 +117,7 @@ fn forecast_of(
     let precisions = forecast::precisions(study, base);
     let here = block_on(async {
         let store = args.database.open_for_ceilings().await?;
-        let here = forecast::Here::find(None, store.as_ref(), args.threads, &precisions).await;
+        let here = forecast::Here::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
         if let Some(store) = store {
             store.close().await?;
         }

@@ -47,7 +47,7 @@ impl MachineCeilings {
             return Ok(known.map(Self::Gpu));
         }
         let ceilings = with_store(database, async |store| {
-            machine_ceilings::stored_or_measured(store, None, &precisions).await
+            machine_ceilings::stored_or_measured(store, machine_ceilings::Measuring::on(None), &precisions).await
         })?;
         let ceilings = ceilings.ceilings;
         let predictor = Predictor::new(

@@ -11,7 +11,7 @@ use super::changed_inputs::{self, Content};
 use super::database::DatabaseArgs;
 use super::detach;
 use super::dry_run;
-use super::forecast;
+use super::forecast::Grounds;
 use super::found::Found;
 use super::interrupt::Signals;
 use super::learning_rate;
@@ -277,12 +277,14 @@ async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Resul
     let slots = args.workers.slots(study)?;
     let runs_on = (slots.as_slice(), args.workers.together_text());
     say(Some(announce::plan_text(study, &args.database, runs_on)));
+    let mut grounds = None;
     let mut store = None;
     let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));
     let takes_long = data_bytes > QUICK_BYTES;
     if takes_long {
         let opened = Store::open(&args.database.path()).await?;
-        let forecast = forecast::of_full_rows(study, &opened, &slots[0]).await?;
+        grounds = Grounds::of_search(study, &opened, &slots[0]).await?;
+        let forecast = grounds.as_ref().map(Grounds::with_full_rows);
         say(forecast.and_then(|forecast| announce::prediction_text(study, &forecast)));
         store = Some(opened);
     }
@@ -299,7 +301,10 @@ async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Resul
         Some(store) => store,
         None => Store::open(&args.database.path()).await?,
     };
-    let forecast = forecast::of_search(study, &store, &slots[0], target.clone()).await?;
+    if !takes_long {
+        grounds = Grounds::of_search(study, &store, &slots[0]).await?;
+    }
+    let forecast = grounds.map(|grounds| grounds.forecast(target.clone())).transpose()?;
     if !takes_long {
         say(forecast
             .as_deref()
