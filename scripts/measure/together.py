@@ -116,20 +116,17 @@ def on_paper(tokens, trainings, args, precision):
 
 
 def paper(args):
-    lines = ["| precision | micro-batch | trainings | ms in turn | ms together | tokens/s together | ratio | weights read, GB |",
-             "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| precision | trainings | ms in turn | ms together | tokens/s together | ratio | weights read, GB |",
+             "|---|---:|---:|---:|---:|---:|---:|"]
     values = sum(columns * depth for columns, depth in LAYERS) * roofline.LAYERS
     for precision in ["bf16", "nf4"]:
         read = 2 * values * (2 if precision == "bf16" else 0.5 + 4 / 64) / 1e9
-        for rows in [1, 2]:
-            tokens = rows * args.length
-            one = sum(on_paper(tokens, 1, args, precision).values())
-            for trainings in [1, 2, 4, 8, 16]:
-                together = sum(on_paper(tokens, trainings, args, precision).values())
-                rate = trainings * tokens / together * 1e3
-                in_turn = f"{trainings * read:.0f} to {read:.0f}" if trainings > 1 else f"{read:.0f}"
-                lines.append(f"| {precision} | {rows} x {args.length} | {trainings} | {trainings * one:.0f} | {together:.0f} | "
-                             f"{rate:,.0f} | {trainings * one / together:.2f} | {in_turn} |")
+        one = sum(on_paper(args.length, 1, args, precision).values())
+        for trainings in [2, 4, 16]:
+            together = sum(on_paper(args.length, trainings, args, precision).values())
+            rate = trainings * args.length / together * 1e3
+            lines.append(f"| {precision} | {trainings} | {trainings * one:.0f} | {together:.0f} | {rate:,.0f} | "
+                         f"{trainings * one / together:.2f} | {trainings * read:.0f} to {read:.0f} |")
     return "\n".join(lines)
 
 
