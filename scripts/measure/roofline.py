@@ -134,32 +134,6 @@ def sums(arguments):
     return "\n".join(lines)
 
 
-def copied(arguments):
-    """What longer sums gain where their left operand is copied into rows with room for the adapter's columns."""
-    tokens = arguments.rows * arguments.length
-    peak, bandwidth = DEVICES["H100"]
-    # Columns of the result, those that are copied, the products that become longer, and the columns that join their sums.
-    forms = [
-        ("outputs of gate and up", 2 * INNER, HIDDEN, [(INNER, HIDDEN)] * 2, 2 * arguments.rank),
-        ("dx of down", INNER, HIDDEN, [(INNER, HIDDEN)], arguments.rank),
-        ("dx of q, k and v, by k's product", HIDDEN, KEYS, [(HIDDEN, KEYS)], 3 * arguments.rank),
-    ]
-    names = ["sum", "ms to write", "GB copied", "ms to copy", "longer, ms", "gain, ms", "where reading is not hidden"]
-    lines = [f"| {' | '.join(names)} |", "|---|---:|---:|---:|---:|---:|---:|"]
-    totals = [0.0] * 6
-    for name, columns, width, projections, rank in forms:
-        write = columns * BYTES * tokens * LAYERS / 1e9 / (THIN * bandwidth)
-        moved = 2 * width * BYTES * tokens * LAYERS / 1e9
-        copy = moved / (STREAM * bandwidth)
-        products = 2.0 * tokens * sum(columns * depth for columns, depth in projections) * LAYERS / (LARGE * peak) / 1e9
-        more = products * longer(projections, rank)
-        numbers = [write, moved, copy, more, write - copy - more, 2 * write - copy - more]
-        totals = [total + number for total, number in zip(totals, numbers, strict=True)]
-        lines.append(f"| {name} | " + " | ".join(f"{number:.1f}" for number in numbers) + " |")
-    lines.append("| all | " + " | ".join(f"{total:.1f}" for total in totals) + " |")
-    return "\n".join(lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096, help="tokens of a row")
@@ -168,7 +142,7 @@ def main():
     parser.add_argument("--chunk", type=int, default=1024, help="rows of a chunk of logits")
     parser.add_argument("--check", metavar="FILE", help="fail where this document has not these tables")
     arguments = parser.parse_args()
-    for text in [table(arguments), sums(arguments), copied(arguments)]:
+    for text in [table(arguments), sums(arguments)]:
         if not arguments.check:
             print(text, end="\n\n")
         elif text not in open(arguments.check).read():
