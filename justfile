@@ -318,6 +318,11 @@ data-files *args:
 exported-rows *args:
     scripts/peers/exported_rows.py {{args}}
 
+# How soon a search proposes what is good at full length, beside Optuna with TRL; hours: `just beside-optuna MODEL TRAIN HELD_OUT FOLDER`
+[group('peers')]
+beside-optuna model train held_out folder *args:
+    scripts/peers/beside_optuna.py {{binary}} {{model}} {{train}} {{held_out}} benches/race/lengths/smollm2-gsm8k.csv {{folder}} {{args}}
+
 # Ten steps from one adapter, here and in the tools: `just ten-steps BINARY --tools trl=PYTHON,loop=PYTHON`
 [group('peers')]
 ten-steps *args:

@@ -20,7 +20,8 @@ import subprocess
 import tempfile
 import time
 
-COLUMNS = ["rank", "target_modules", "global_batch", "learning_rate", "seed", "tokens"]
+SETTING = ["rank", "target_modules", "global_batch", "learning_rate"]
+COLUMNS = [*SETTING, "seed", "tokens"]
 MEASURED = ["steps", "trained_tokens", "loss", "token_accuracy", "target_tokens", "training_s"]
 RATES = [0.001, 0.002, 0.004, 0.0005, 0.00025]
 LENGTHS = [10_000, 25_000, 100_000, 50_000]
@@ -36,6 +37,7 @@ GROUPS = [
     (32, "attention", 4),
 ]
 MICRO_BATCH = 4
+EVALUATION_ROWS = 256
 
 
 def trainings():
@@ -73,7 +75,7 @@ def recipe(model, folder, rank, targets, batch, rate, seed, tokens):
         },
         "optimizer": {"kind": "adamw", "learning_rate": rate},
         "schedule": {"kind": "cosine", "warmup": 0.03},
-        "training": {"length": {"tokens": tokens}, "evaluation_rows": 256, "seed": seed},
+        "training": {"length": {"tokens": tokens}, "evaluation_rows": EVALUATION_ROWS, "seed": seed},
     }
 
 
