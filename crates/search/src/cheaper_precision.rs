@@ -13,7 +13,7 @@ use peft_tune_core::study::{Params, Trial, interval_of};
 pub(super) const ROUNDS: &str = "precision";
 /// How far apart losses are that differ by chance alone, as a share: 99.5% of differences of two seeds whose losses have a
 /// standard deviation of 0.5%.
-const BY_CHANCE: f64 = 0.02;
+pub const LOSS_BY_CHANCE: f64 = 0.02;
 /// By how much a value has to be better to count, as a share.
 const CLEARLY: f64 = 0.05;
 
@@ -33,7 +33,7 @@ pub(super) fn in_cheaper_precision<'a, 'b>(
     };
     let own = measured_loss(chosen.trial)?;
     let is_cheaper = |one: &&Evaluated<'_>| {
-        let is_near = |loss: f64, of_chosen: f64| loss <= of_chosen * (1.0 + BY_CHANCE);
+        let is_near = |loss: f64, of_chosen: f64| loss <= of_chosen * (1.0 + LOSS_BY_CHANCE);
         let is_by_chance = is_near(one.values[loss], chosen.values[loss])
             && measured_loss(one.trial).is_some_and(|loss| is_near(loss, own));
         let mut others = problem

@@ -33,6 +33,7 @@ mod widen;
 
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
+pub use cheaper_precision::LOSS_BY_CHANCE;
 pub use enumerate::Settings;
 pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_point};
 pub use hypervolume::hypervolume;

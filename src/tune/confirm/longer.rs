@@ -15,7 +15,7 @@ use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, T
 use peft_tune_core::recipe::{EpochSteps, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::{ConfirmPlan, SearchSpace};
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{NEAR_BEST_LOSS, varied};
+use peft_tune_search::{LOSS_BY_CHANCE, varied};
 
 /// Trainings of a length between, where there are tokens for them, and how many go on to the longest.
 const FIRST: u64 = 4;
@@ -375,24 +375,26 @@ impl<'a> LongerRuns<'a> {
     fn in_fastest_precision<'b>(&'b self, training: &'b Training) -> &'b Training {
         let key = |one: &Training| self.key_but_for(one, |recipe| recipe.precision = Precision::default());
         let own = key(training);
-        let is_as_good = |one: &&Training| one.loss <= training.loss * (1.0 + NEAR_BEST_LOSS) && key(one) == own;
+        let is_as_good = |one: &&Training| one.loss <= training.loss * (1.0 + LOSS_BY_CHANCE) && key(one) == own;
         let speed = |one: &&Training| one.throughput.unwrap_or(0.0);
         let alike = self.trainings.iter().filter(is_as_good);
         alike.max_by(|a, b| speed(a).total_cmp(&speed(b))).unwrap_or(training)
     }
 
-    /// The recommended training and the one with the least loss; where they are one, the best with other settings than another
-    /// learning rate.
+    /// The recommended training and the best with other settings than another learning rate or precision: those say little of each
+    /// other's loss at the full length, as another optimizer may be better there.
     fn leaders_as_found(&self, recommended: TrialNumber) -> Vec<&Training> {
         let Some(first) = self.of_trial(recommended) else {
             return Vec::new();
         };
-        let is_other = |training: &&Training| self.without_rate(training) != self.without_rate(first);
-        let least = self
-            .trainings
-            .first()
-            .filter(|training| training.trials != first.trials);
-        let second = least.or_else(|| self.trainings.iter().find(is_other));
+        let kind = |training: &Training| {
+            self.key_but_for(training, |recipe| {
+                recipe.optimizer.learning_rate = 1.0;
+                recipe.precision = Precision::default();
+            })
+        };
+        let own = kind(first);
+        let second = self.trainings.iter().find(|training| kind(training) != own);
         [Some(first), second].into_iter().flatten().collect()
     }
 
