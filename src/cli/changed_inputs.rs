@@ -220,7 +220,7 @@ fn differences(before: &[InputRecord], now: &[InputRecord]) -> Vec<String> {
                 (Some(old), Some(new)) if [DEVICE, TARGET_STACK, TARGET_DEVICE, TRAINING_WEIGHTS].contains(&role) => {
                     found.push(format!("{role} `{}` to `{}`", old.path, new.path))
                 }
-                // Studies of earlier versions do not say, and commands compute on what they like.
+                // Commands compute on what they like, and so do machines that a launcher reaches.
                 _ if role == DEVICE => {}
                 _ => found.push(format!("{role} {}", new.or(old).map_or("", |one| one.path.as_str()))),
             }

@@ -54,8 +54,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
 async fn open(database: &DatabaseArgs) -> Result<(Store, bool), StoreError> {
     let path = database.path();
     match Store::open_read_only(&path).await {
-        // An older one is brought up to date, and an empty one may be filled while the page is open.
-        Ok(_) | Err(StoreError::Older { .. } | StoreError::Empty { .. }) => {}
+        // An empty one may be filled while the page is open.
+        Ok(_) | Err(StoreError::Empty { .. }) => {}
         Err(error) => return Err(error),
     }
     match Store::open(&path).await {

@@ -10,8 +10,8 @@ use crate::store::{ImportOutcome, ImportWish};
 
 /// Copy the studies of another results database into this one, without changing those already there
 ///
-/// A study whose name is taken gets a number after it, and one that already exists is left out. The other file may
-/// come from an older version, and is only read.
+/// A study whose name is taken gets a number after it, and one that already exists is left out. The other file is
+/// only read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The other database

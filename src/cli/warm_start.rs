@@ -80,7 +80,7 @@ pub(super) async fn earlier_trials(
         let forms = store.kernels(found.id).await?;
         let is_of_this_form = |trial: &Trial| match forms.get(&trial.number) {
             Some(form) => form == kernels.name(),
-            // A command computes as it likes, and trials of older versions have no word of it.
+            // A command computes as it likes, and a trial that never started says nothing of it.
             None => study.backend != Backend::Native || kernels == Kernels::default(),
         };
         let known = trials

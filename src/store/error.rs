@@ -17,7 +17,7 @@ pub enum StoreError {
     Newer { path: PathBuf, found: i64, known: i64 },
     #[error(
         "{path} was written by an older peft-tune (schema {found}, this one needs {known}): \
-         bring it up to date with a `peft-tune search` on it"
+         open it with the peft-tune that wrote it, or choose another file with `--db`"
     )]
     Older { path: PathBuf, found: i64, known: i64 },
     #[error("{path} is damaged ({detail}): restore a copy of it, or choose another file with `--db`")]
@@ -123,7 +123,7 @@ pub enum StoreError {
     Database { path: PathBuf, source: sqlx::Error },
     #[error("{path}: {message}")]
     Sqlite { path: PathBuf, message: String },
-    #[error("cannot bring {path} up to date: {source}")]
+    #[error("cannot make the tables of {path}: {source}")]
     Migrate {
         path: PathBuf,
         source: sqlx::migrate::MigrateError,

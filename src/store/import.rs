@@ -1,6 +1,6 @@
 //! Taking studies over from another database.
 //!
-//! Rows are copied by what the schema says of itself, so that a table that a later migration adds is copied too: ids get
+//! Rows are copied by what the schema says of itself, so that a table that is added to it is copied too: ids get
 //! new numbers, foreign keys follow them, facts that both files hold (machines, models, data sets) are joined. Nothing
 //! that is there already is changed.
 
@@ -341,7 +341,7 @@ impl Store {
     }
 
     async fn run(&self, connection: &mut SqliteConnection, sql: String) -> Result<(), StoreError> {
-        // Names come from the schema that the migrations made, and are quoted.
+        // Names come from the schema, and are quoted.
         sqlx::query(AssertSqlSafe(sql))
             .execute(connection)
             .await
@@ -410,7 +410,7 @@ fn listed(columns: &[String]) -> String {
         .join(", ")
 }
 
-/// The other database, checked; a copy of it where it has to be brought up to date first.
+/// The other database, checked; a copy of it where its log has to be merged first.
 struct Source {
     path: PathBuf,
     copy: Option<PathBuf>,
@@ -430,12 +430,12 @@ impl Source {
                     copy: None,
                 })
             }
-            Err(StoreError::Older { .. } | StoreError::Unmerged { .. }) => Self::copied(&found).await,
+            Err(StoreError::Unmerged { .. }) => Self::copied(&found).await,
             Err(error) => Err(error),
         }
     }
 
-    /// Brings a copy up to date, so that the other file stays as it is.
+    /// Merges the log of a copy, so that the other file stays as it is.
     async fn copied(path: &Path) -> Result<Self, StoreError> {
         let folder = std::env::temp_dir().join(format!("peft-tune-import-{}", std::process::id()));
         let failed = |source| StoreError::Io {

@@ -47,7 +47,7 @@ impl Store {
         self.commit(transaction).await
     }
 
-    /// What the files of a study held when it began, by role and position; empty for a study of an earlier version.
+    /// What the files of a study held when it began, by role and position; empty for a command's study that has no target.
     ///
     /// # Errors
     /// Where the database cannot be read.

@@ -1,6 +1,6 @@
 //! The results database: the only SQL of the program.
 //!
-//! One SQLite file holds any number of studies. [`Store`] opens, migrates and writes it; `docs/database.md` lists its
+//! One SQLite file holds any number of studies. [`Store`] opens and writes it; `docs/database.md` lists its
 //! tables and views, which are a public interface: people and other programs query them.
 //!
 //! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running

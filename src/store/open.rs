@@ -1,4 +1,4 @@
-//! Opening the database: the checks before a byte is written, the connection's settings, the migrations.
+//! Opening the database: the checks before a byte is written, the connection's settings, the schema.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::step::StepBuffer;
 
 static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
 
-/// `pragma application_id` of our files, as the first migration sets it.
+/// `pragma application_id` of our files, as the schema sets it.
 const APPLICATION_ID: i64 = 1_886_680_430;
 
 /// How long a statement waits for another process to finish its transaction.
@@ -53,11 +53,11 @@ struct Schema {
 }
 
 impl Store {
-    /// Opens the database at `path` for reading and writing, creating it or bringing it up to date where needed.
+    /// Opens the database at `path` for reading and writing, creating it where needed.
     ///
     /// # Errors
-    /// Where `path` is not a database of ours, is damaged, comes from a newer version, cannot be written or is locked;
-    /// the file is then as it was.
+    /// Where `path` is not a database of ours, is damaged, has the layout of another version, cannot be written or is
+    /// locked; the file is then as it was.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_within(path, BUSY_TIMEOUT).await
     }
@@ -66,7 +66,7 @@ impl Store {
     /// meanwhile if that had started before; [`Store::close`] tells if it began later.
     ///
     /// # Errors
-    /// As [`Store::open`], and where there is no database or one from an older version.
+    /// As [`Store::open`], and where there is no database.
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let path = files::resolve(path)?;
         match files::look_at(&path)? {
@@ -75,14 +75,8 @@ impl Store {
             Found::Sqlite => {}
         }
         let store = Self::connect_to_read(path).await?;
-        let known = newest_schema();
         match store.schema().await?.version {
             0 => Err(StoreError::Empty { path: store.path }),
-            found if found < known => Err(StoreError::Older {
-                path: store.path,
-                found,
-                known,
-            }),
             _ => Ok(store),
         }
     }
@@ -132,8 +126,8 @@ impl Store {
         if files::look_at(&path)? == Found::Nothing && !files::has_folder(&path) {
             return Err(StoreError::NoFolder { path });
         }
-        // Processes take turns from the first look to the last migration: SQLite does not wait for a change of its
-        // journal mode, and two could find the same migration missing.
+        // Processes take turns from the first look to the last table: SQLite does not wait for a change of its
+        // journal mode, and two could find the schema missing.
         let _turn = take_turn(&path, timeout).await?;
         let version = match files::look_at(&path)? {
             Found::Sqlite => {
@@ -230,7 +224,7 @@ impl Store {
         Ok(schema.version)
     }
 
-    /// Finds out whose database this is, and its version: 0 where nothing was migrated yet.
+    /// Finds out whose database this is, and its version: 0 where it has no tables yet.
     async fn schema(&self) -> Result<Schema, StoreError> {
         let facts = async {
             let application: i64 = sqlx::query_scalar("pragma application_id")
@@ -255,13 +249,13 @@ impl Store {
         if application != APPLICATION_ID && !just_created {
             return Err(StoreError::Foreign { path });
         }
-        let known = newest_schema();
-        if version > known {
-            return Err(StoreError::Newer {
-                path,
-                found: version,
-                known,
-            });
+        let (found, known) = (version, newest_schema());
+        if found > known {
+            return Err(StoreError::Newer { path, found, known });
+        }
+        // What a release wrote is to be migrated when it is written to: none has a layout before this one.
+        if found != 0 && found < known {
+            return Err(StoreError::Older { path, found, known });
         }
         Ok(Schema { version })
     }

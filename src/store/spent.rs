@@ -30,7 +30,7 @@ impl SpentTime {
 }
 
 impl Store {
-    /// What the finished trials of a study took, and the runs behind them. Repeats of older databases do not say what they took.
+    /// What the finished trials of a study took, and the runs behind them.
     ///
     /// # Errors
     /// Where the database cannot be read.

@@ -5,8 +5,8 @@ use super::{Store, StoreError, StudyId};
 
 impl Store {
     /// Names of the studies that began before this one on the same model, data and machine, or with the same command, the
-    /// latest first. Models and data are the same where they hold the same; where a study of an earlier version does not say
-    /// what they held, where they lie in the same place.
+    /// latest first. Models and data are the same where they hold the same; where a study does not say what they held,
+    /// where they lie in the same place.
     pub async fn earlier_studies(&self, study: StudyId) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select earlier.name from study as own join study as earlier

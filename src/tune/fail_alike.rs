@@ -78,7 +78,8 @@ impl Tuner<'_> {
     }
 }
 
-/// Lets the trials of a study wait again that all failed alike, and how they failed: an earlier version spent whole budgets so.
+/// Lets the trials of a study wait again that all failed alike, and tells how they failed: a search that keeps going may
+/// have spent its whole budget so.
 ///
 /// # Errors
 /// The database cannot be read or written.

@@ -184,7 +184,7 @@ mod init;
 mod spaces_shipped;
 /// Sparse weights: what stays, trainings, searches, merged models and what is refused.
 mod sparsity;
-/// The results database: files, migrations, resuming, being killed, and its document.
+/// The results database: files, layouts of other versions, resuming, being killed, and its document.
 mod store;
 
 /// Text from a model, and adapters merged into one.

@@ -339,23 +339,26 @@ fn databases_that_are_not_sound_are_told_and_left_alone() {
     let mut torn = bytes.clone();
     let middle = torn.len() / 4096 / 2 * 4096;
     torn[middle..middle + 4096].fill(0xa5);
-    std::fs::write(workspace.at("newer.db"), &bytes).unwrap();
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", workspace.at("newer.db").display()))
-            .await
-            .unwrap();
-        sqlx::raw_sql(
-            "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
-             values (9999, 'from the future', true, x'00', 0)",
-        )
-        .execute(&pool)
-        .await
-        .unwrap();
-        pool.close().await;
-    });
-    let newer = std::fs::read(workspace.at("newer.db")).unwrap();
-    let cases: [(&str, &[u8], &str); 4] = [
+    let of_version = |version: i64| {
+        let path = workspace.at("versioned.db");
+        std::fs::write(&path, &bytes).unwrap();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
+                .await
+                .unwrap();
+            sqlx::query("update _sqlx_migrations set version = ?")
+                .bind(version)
+                .execute(&pool)
+                .await
+                .unwrap();
+            pool.close().await;
+        });
+        std::fs::read(path).unwrap()
+    };
+    let (newer, older) = (of_version(9999), of_version(30));
+    let cases: [(&str, &[u8], &str); 5] = [
         ("newer.db", &newer, "newer peft-tune"),
+        ("older.db", &older, "older peft-tune"),
         ("text.db", b"these are my notes", "not a results database"),
         ("cut.db", &bytes[..bytes.len() / 2], "damaged"),
         ("torn.db", &torn, "damaged"),

@@ -1,6 +1,6 @@
-//! `docs/database.md` says what the migrations say, and its examples run.
+//! `docs/database.md` says what the schema says, and its examples run.
 //!
-//! The part below the mark is made from the comments of the migrations; `UPDATE_DOCS=1 cargo test document` writes it.
+//! The part below the mark is made from the schema's comments; `UPDATE_DOCS=1 cargo test document` writes it.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Reads the items of all migrations, in order.
+/// Reads the items of the schema, in order.
 fn items() -> Vec<Item> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(root().join("migrations"))
         .unwrap()
@@ -33,11 +33,7 @@ fn items() -> Vec<Item> {
     let mut items = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(file).unwrap();
-        for item in text.split("\n\n").filter_map(item) {
-            // A table that is made again is described where that is done.
-            items.retain(|older: &Item| (&older.kind, &older.name) != (&item.kind, &item.name));
-            items.push(item);
-        }
+        items.extend(text.split("\n\n").filter_map(item));
     }
     // A view's common table expressions hold blank lines nowhere, so a paragraph is a statement.
     items

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peft_tune::store::{Store, StoreError};
+use peft_tune::store::{ImportWish, Store, StoreError};
 use peft_tune_core::study::{Params, TrialNumber};
 
-use super::{complete, front_in_view, recipe, study_record};
+use super::{complete, recipe, study_record};
 
 /// Makes a database with `trials` trials.
 pub(super) async fn database(path: &Path, trials: u64) {
@@ -42,39 +42,6 @@ async fn tamper(path: &Path, sql: &str) {
         .await
         .unwrap();
     pool.close().await;
-}
-
-/// Statements that drop every view, index and table that came after the first three migrations.
-async fn added_after_the_third_migration(path: &Path) -> String {
-    let first = [
-        include_str!("../../../migrations/0001_study.sql"),
-        include_str!("../../../migrations/0002_trial.sql"),
-        include_str!("../../../migrations/0003_curve.sql"),
-    ];
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
-    let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
-    // Views and indexes go first, then the youngest tables: they refer to older ones.
-    let all: Vec<(String, String)> = sqlx::query_as(
-        "select type, name from sqlite_master where sql is not null and name not like '\\_sqlx%' escape '\\'
-         order by type = 'table', rowid desc",
-    )
-    .fetch_all(&pool)
-    .await
-    .unwrap();
-    pool.close().await;
-    let is_later = |(_, name): &&(String, String)| {
-        let created = |text: &&str| {
-            ["table", "index", "unique index", "trigger"]
-                .iter()
-                .any(|kind| text.contains(&format!("create {kind} {name} ")))
-        };
-        !first.iter().any(created)
-    };
-    let drops = all
-        .iter()
-        .filter(is_later)
-        .map(|(kind, name)| format!("drop {kind} {name};"));
-    drops.collect()
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
@@ -141,24 +108,26 @@ async fn a_database_of_a_newer_version_is_refused() {
 }
 
 #[tokio::test]
-async fn a_database_of_an_older_version_is_brought_up_to_date_by_a_search_only() {
+async fn a_database_of_an_older_layout_is_refused_and_left_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
-    database(&path, 3).await;
-    let later = added_after_the_third_migration(&path).await;
-    tamper(
-        &path,
-        &format!("{later} delete from _sqlx_migrations where version > 3"),
-    )
-    .await;
+    database(&path, 1).await;
+    tamper(&path, "update _sqlx_migrations set version = 3").await;
+    let (writing, reading) = refused(&path).await;
+    for error in [writing, reading] {
+        assert!(matches!(error, StoreError::Older { found: 3, .. }), "{error}");
+        let told = error.to_string();
+        assert!(
+            told.contains("a.db") && told.contains("schema 3,") && told.contains("the peft-tune that wrote it"),
+            "{told}"
+        );
+    }
+
+    let here = Store::open(&folder.path().join("here.db")).await.unwrap();
     let before = std::fs::read(&path).unwrap();
-    let error = Store::open_read_only(&path).await.unwrap_err();
+    let error = here.import(&path, &ImportWish::default()).await.unwrap_err();
     assert!(matches!(error, StoreError::Older { found: 3, .. }), "{error}");
     assert!(std::fs::read(&path).unwrap() == before);
-    Store::open(&path).await.unwrap().close().await.unwrap();
-    let store = Store::open_read_only(&path).await.unwrap();
-    let study = store.study(None).await.unwrap();
-    assert_eq!(front_in_view(&store, &study.name).await.len(), 3);
 }
 
 #[tokio::test]
