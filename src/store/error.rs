@@ -137,8 +137,8 @@ pub enum StoreError {
 pub enum QueryError {
     #[error("the query is empty: try `select * from trial_summary`")]
     Empty,
-    #[error("{count} statements were given: give one at a time")]
-    SeveralStatements { count: usize },
+    #[error("several statements were given: give one at a time")]
+    SeveralStatements,
     #[error(
         "`{keyword}` is not allowed: a query only reads (`select`, `with`, `values`, `explain`, \
          or a `pragma` that reads)"

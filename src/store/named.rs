@@ -49,16 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_query_has_a_name_of_its_own_and_one_statement() {
+    fn every_query_has_a_name_of_its_own() {
         let mut names: Vec<_> = NamedQuery::all().map(|query| query.name).collect();
         assert_eq!(names.len(), TEXT.matches("\n-- ").count() + 1, "each paragraph is read");
-        for query in NamedQuery::all() {
-            assert!(
-                crate::store::statement::check_reading(query.sql).is_ok(),
-                "{}",
-                query.name
-            );
-        }
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), NamedQuery::all().count());

@@ -5,8 +5,7 @@ use std::io;
 
 use sqlx::sqlite::{LockedSqliteHandle, SqliteConnection};
 
-use super::rows::{Refusal, Statement};
-use super::statement::{check_reading, writing_word};
+use super::rows::{Prepared, Refusal, Statement};
 use super::{QueryError, Store, StoreError};
 
 /// One value of a result, of whichever type it has; text and blobs may be borrowed from the row.
@@ -64,7 +63,6 @@ impl Store {
     /// As [`Store::query`].
     pub async fn query_about(&self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
         let sql = sql.trim();
-        check_reading(sql)?;
         let mut connection = self.pool.acquire().await.map_err(|error| self.error(error))?;
         let outcome = {
             let mut handle = connection.lock_handle().await.map_err(|error| self.error(error))?;
@@ -79,15 +77,18 @@ impl Store {
 
     /// The error for a statement that SQLite refused.
     async fn refusal(&self, connection: &mut SqliteConnection, sql: &str, refusal: Refusal) -> StoreError {
-        let Refusal { code, message, offset } = refusal;
-        match code & 0xff {
-            // A logic error, a type mismatch or a number out of range is about the query; others are about the file.
-            1 | 18 | 20 | 25 => {}
-            8 => {
-                let keyword = writing_word(sql);
-                return QueryError::NotReading { keyword }.into();
-            }
-            _ => return StoreError::from_code(&self.path, code, message),
+        let Refusal {
+            code,
+            message,
+            offset,
+            not_reading,
+        } = refusal;
+        if let Some(keyword) = not_reading {
+            return QueryError::NotReading { keyword }.into();
+        }
+        // A logic error, a type mismatch or a number out of range is about the query; others are about the file.
+        if !matches!(code & 0xff, 1 | 18 | 20 | 25) {
+            return StoreError::from_code(&self.path, code, message);
         }
         let hint = self.hint(connection, &message).await;
         QueryError::Sql {
@@ -142,14 +143,17 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Runs a statement, with `study` as its parameter where it has one, and hands its rows over.
+/// Runs the one statement of `sql`, with `study` as its parameter where it has one, and hands its rows over.
 fn hand_over(
     connection: &mut LockedSqliteHandle<'_>,
     sql: &str,
     study: Option<&str>,
     sink: &mut dyn RowSink,
 ) -> Result<(), Stop> {
-    let mut statement = Statement::prepare(connection, sql)?;
+    let only = only_statement(connection, sql)?;
+    let Some(mut statement) = Statement::prepare(connection, only)?.statement else {
+        return Err(Stop::Query(QueryError::Empty));
+    };
     match (statement.parameters(), study) {
         (0, _) => {}
         (1, Some(study)) => statement.bind(study)?,
@@ -160,4 +164,170 @@ fn hand_over(
         sink.row(&row.read())?;
     }
     Ok(())
+}
+
+/// The text of the one statement in `sql`, beside which there may be comments and semicolons.
+fn only_statement<'a>(connection: &mut LockedSqliteHandle<'_>, sql: &'a str) -> Result<&'a str, Stop> {
+    let (mut only, mut start) = (None, 0);
+    while let Some(rest) = sql.get(start..).filter(|rest| !rest.is_empty()) {
+        match Statement::prepare(connection, rest) {
+            // SQLite reads no further than a zero.
+            Ok(Prepared { length: 0, .. }) => return Err(zero_byte(start).into()),
+            Ok(Prepared {
+                statement: None,
+                length,
+            }) => start += length,
+            Ok(Prepared { length, .. }) if only.is_none() => {
+                only = rest.get(..length);
+                start += length;
+            }
+            Err(refusal) if only.is_none() => {
+                return Err(Stop::Refused(Refusal {
+                    offset: refusal.offset.map(|offset| start + offset),
+                    ..refusal
+                }));
+            }
+            // Another statement, whether or not it is one that SQLite would take.
+            Ok(_) | Err(_) => return Err(Stop::Query(QueryError::SeveralStatements)),
+        }
+    }
+    only.ok_or(Stop::Query(QueryError::Empty))
+}
+
+fn zero_byte(offset: usize) -> Refusal {
+    Refusal {
+        code: 1,
+        message: "a zero byte in the query".to_owned(),
+        offset: Some(offset),
+        not_reading: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl RowSink for Nothing {
+        fn columns(&mut self, _: &[String]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn row(&mut self, _: &[SqlValue<'_>]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What becomes of each query on a database of its own, which is not written.
+    async fn outcomes<'a>(queries: &[&'a str]) -> Vec<(&'a str, Result<(), String>)> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        Store::open(&path).await.unwrap().close().await.unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let store = Store::open_read_only(&path).await.unwrap();
+        let mut outcomes = Vec::new();
+        for sql in queries {
+            let outcome = store.query(sql, &mut Nothing).await;
+            outcomes.push((*sql, outcome.map_err(|error| error.to_string())));
+        }
+        store.close().await.unwrap();
+        assert!(std::fs::read(&path).unwrap() == before);
+        outcomes
+    }
+
+    #[tokio::test]
+    async fn reading_statements_pass() {
+        for (sql, outcome) in outcomes(&[
+            "select 1",
+            " SELECT 1 ; ",
+            "; select 1",
+            "-- a comment; with a semicolon\nselect 1;",
+            "select 1; -- a comment; behind it",
+            "/* a; b */ with a as (select ';') select * from a;",
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 3) select * from n",
+            "values (1), (2)",
+            "explain query plan select 1",
+            "select ';' as \"a;\"\"b\", 'it''s; one' as [c;d], 1 as `e;` from trial",
+            "select * from pareto_front",
+            "select * from json_each('[1, 2]')",
+            "select * from pragma_table_info('trial')",
+            "pragma integrity_check",
+            "PRAGMA main.table_info(trial)",
+            "pragma journal_mode;",
+        ])
+        .await
+        {
+            assert_eq!(outcome, Ok(()), "{sql}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_named_query_is_one_statement_that_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+        for named in crate::store::NamedQuery::all() {
+            let outcome = store.query_about(named.sql, Some("first"), &mut Nothing).await;
+            assert!(outcome.is_ok(), "{}: {outcome:?}", named.name);
+        }
+        store.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_does_not_only_read_is_named() {
+        let named = [
+            ("delete from trial", "delete"),
+            ("explain delete from trial", "delete"),
+            ("with a as (select 'delete') UPDATE trial set number = 1", "update"),
+            ("replace into note (name, value) values ('a', 'b')", "insert"),
+            ("create table x (y)", "create"),
+            ("create temp table x (y)", "create"),
+            ("drop table trial", "drop"),
+            ("alter table trial rename to x", "alter"),
+            ("attach 'other.db' as other", "attach"),
+            ("explain attach 'other.db' as other", "attach"),
+            ("detach main", "detach"),
+            ("/* x */ VACUUM into 'copy.db'", "vacuum"),
+            ("pragma journal_mode = delete", "pragma journal_mode"),
+            ("pragma journal_mode(delete)", "pragma journal_mode"),
+            ("pragma query_only = off", "pragma query_only"),
+            ("explain pragma query_only = off", "pragma query_only"),
+            ("begin", "begin"),
+            ("savepoint x", "savepoint"),
+        ];
+        for ((sql, outcome), (_, word)) in outcomes(&named.map(|(sql, _)| sql)).await.into_iter().zip(named) {
+            let told = outcome.unwrap_err();
+            assert!(told.starts_with(&format!("`{word}` is not allowed")), "{sql}: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn more_or_less_than_one_statement_is_refused() {
+        let several = [
+            "select 1; select 2",
+            "select 1; drop table trial; --",
+            "select 1; pragma query_only = off",
+            "select 1; no statement",
+        ];
+        for (sql, outcome) in outcomes(&several).await {
+            assert!(
+                outcome.clone().unwrap_err().starts_with("several statements"),
+                "{sql}: {outcome:?}"
+            );
+        }
+        for (sql, outcome) in outcomes(&["", " ; ;", "-- nothing", "/* open"]).await {
+            assert!(outcome.clone().unwrap_err().contains("empty"), "{sql}: {outcome:?}");
+        }
+        for (sql, outcome) in outcomes(&[
+            "select 1\0; select 2",
+            "\0",
+            "select 'a; b",
+            "pragma",
+            "update sqlite_master set sql = ''",
+        ])
+        .await
+        {
+            assert!(outcome.is_err(), "{sql:?}");
+        }
+    }
 }

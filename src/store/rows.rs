@@ -13,6 +13,7 @@ use libsqlite3_sys as ffi;
 use sqlx::sqlite::LockedSqliteHandle;
 
 use super::SqlValue;
+use super::permission::{Asked, authorize};
 
 /// What SQLite says of a statement that it refused or could not finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,16 @@ pub(super) struct Refusal {
     pub message: String,
     /// Byte of the SQL text that it is about.
     pub offset: Option<usize>,
+    /// What a query may not do, where that was the reason.
+    pub not_reading: Option<String>,
+}
+
+/// What SQLite made of the start of a text.
+pub(super) struct Prepared<'a> {
+    /// The first statement; `None` where there is only a comment, or nothing before a semicolon.
+    pub statement: Option<Statement<'a>>,
+    /// Bytes of the text up to the end of that.
+    pub length: usize,
 }
 
 /// A prepared statement, and the row that it stands on. It borrows what is bound to it.
@@ -33,32 +44,58 @@ pub(super) struct Statement<'a> {
 }
 
 impl<'a> Statement<'a> {
-    /// Prepares the first statement of `sql` on a connection that nothing else uses as long as the statement is there.
-    pub(super) fn prepare(connection: &'a mut LockedSqliteHandle<'_>, sql: &str) -> Result<Self, Refusal> {
+    /// Prepares the first statement of `sql`, which may only read, on a connection that nothing else uses as long as the
+    /// statement is there.
+    pub(super) fn prepare(connection: &'a mut LockedSqliteHandle<'_>, sql: &str) -> Result<Prepared<'a>, Refusal> {
         let connection = connection.as_raw_handle();
         let Ok(bytes) = c_int::try_from(sql.len()) else {
             return Err(Refusal {
                 code: ffi::SQLITE_TOOBIG,
                 message: "the statement is too long".to_owned(),
                 offset: None,
+                not_reading: None,
             });
         };
-        let mut statement = ptr::null_mut();
-        // SAFETY: the connection is open, and the text has as many bytes as are said.
+        let mut asked = Asked::default();
+        let (mut statement, mut tail) = (ptr::null_mut(), ptr::null());
+        // SAFETY: the connection is open, the text has as many bytes as are said, and what SQLite asks is put to `asked`
+        // for as long as this block runs.
         let code = unsafe {
-            let text = sql.as_ptr().cast::<c_char>();
-            ffi::sqlite3_prepare_v2(connection.as_ptr(), text, bytes, &raw mut statement, ptr::null_mut())
+            let (connection, text) = (connection.as_ptr(), sql.as_ptr().cast::<c_char>());
+            ffi::sqlite3_set_authorizer(connection, Some(authorize), (&raw mut asked).cast());
+            let code = ffi::sqlite3_prepare_v2(connection, text, bytes, &raw mut statement, &raw mut tail);
+            ffi::sqlite3_set_authorizer(connection, None, ptr::null_mut());
+            code
         };
-        match NonNull::new(statement).filter(|_| code == ffi::SQLITE_OK) {
-            Some(statement) => Ok(Self {
-                // SAFETY: the statement has just been prepared.
-                columns: unsafe { ffi::sqlite3_column_count(statement.as_ptr()) },
-                statement,
-                connection,
-                bound: PhantomData,
-            }),
-            None => Err(refusal(connection)),
+        let statement = NonNull::new(statement).map(|statement| Self {
+            // SAFETY: the statement has just been prepared.
+            columns: unsafe { ffi::sqlite3_column_count(statement.as_ptr()) },
+            statement,
+            connection,
+            bound: PhantomData,
+        });
+        if code != ffi::SQLITE_OK {
+            return Err(Refusal {
+                not_reading: asked.denied,
+                ..refusal(connection)
+            });
         }
+        // SQLite asks nobody about `vacuum`. A pragma that reads may still be one that could write.
+        if !asked.pragma && statement.as_ref().is_some_and(|statement| !statement.is_readonly()) {
+            return Err(Refusal {
+                not_reading: Some("vacuum".to_owned()),
+                ..refusal(connection)
+            });
+        }
+        Ok(Prepared {
+            statement,
+            length: tail.addr().saturating_sub(sql.as_ptr().addr()),
+        })
+    }
+
+    fn is_readonly(&self) -> bool {
+        // SAFETY: the statement is there until it is dropped.
+        unsafe { ffi::sqlite3_stmt_readonly(self.statement.as_ptr()) != 0 }
     }
 
     /// Number of its parameters.
@@ -180,6 +217,7 @@ fn refusal(connection: NonNull<ffi::sqlite3>) -> Refusal {
                 .to_string_lossy()
                 .into_owned(),
             offset: usize::try_from(ffi::sqlite3_error_offset(connection)).ok(),
+            not_reading: None,
         }
     }
 }
