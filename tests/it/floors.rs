@@ -11,6 +11,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "bounded",
             "hexadecimal",
+            "protobuf",
             "quantity",
             "objective",
             "score",

@@ -16,10 +16,8 @@
 //! | each item | 1, 2, 16 | string | key, path of a key (repeated), value as JSON |
 //! | RunExitRecord | 1, 2 | int32 | exit code, seconds |
 
+use peft_tune_core::protobuf::Message;
 use serde_json::Value;
-
-const VARINT: u64 = 0;
-const BYTES: u64 = 2;
 
 /// The oldest core that reads such records.
 const OLDEST: &str = "0.70.0";
@@ -45,112 +43,65 @@ pub(super) struct Records {
 
 impl Records {
     pub(super) fn header(&mut self) -> Vec<u8> {
-        let mut version = Vec::new();
-        text(&mut version, 1, concat!("peft-tune ", env!("CARGO_PKG_VERSION")));
-        text(&mut version, 2, OLDEST);
-        let mut header = Vec::new();
-        bytes(&mut header, 1, &version);
-        self.record(21, &header)
+        let version = Message::new()
+            .text(1, concat!("peft-tune ", env!("CARGO_PKG_VERSION")))
+            .text(2, OLDEST);
+        self.record(21, &Message::new().message(1, &version))
     }
 
     pub(super) fn run(&mut self, run: &Run<'_>) -> Vec<u8> {
-        let mut message = Vec::new();
-        text(&mut message, 1, run.id);
-        text(&mut message, 3, run.project);
-        let mut config = Vec::new();
-        for (key, value) in run.config {
-            bytes(&mut config, 1, &item((1, key), value));
-        }
-        bytes(&mut message, 4, &config);
-        text(&mut message, 6, run.group);
-        text(&mut message, 8, run.name);
-        run.tags.iter().for_each(|tag| text(&mut message, 10, tag));
-        let mut moment = Vec::new();
-        number(&mut moment, 1, run.started_s.max(0.0) as u64);
-        number(&mut moment, 2, (run.started_s.max(0.0).fract() * 1e9) as u64);
-        bytes(&mut message, 17, &moment);
-        self.record(17, &message)
+        let config = run.config.iter().map(|(key, value)| item(1, key, value));
+        let started_s = run.started_s.max(0.0);
+        let moment = Message::new()
+            .number_unless_zero(1, started_s as u64)
+            .number_unless_zero(2, (started_s.fract() * 1e9) as u64);
+        let message = Message::new()
+            .text(1, run.id)
+            .text(3, run.project)
+            .message(4, &Message::new().messages(1, config))
+            .text(6, run.group)
+            .text(8, run.name);
+        let tags = run.tags.iter();
+        let message = tags.fold(message, |message, tag| message.text(10, tag));
+        self.record(17, &message.message(17, &moment))
     }
 
     /// A file of the run's folder `files`, to be sent when the run is.
     pub(super) fn file(&mut self, name: &str) -> Vec<u8> {
-        let mut item = Vec::new();
-        text(&mut item, 1, name);
-        let mut message = Vec::new();
-        bytes(&mut message, 1, &item);
-        self.record(6, &message)
+        let item = Message::new().text(1, name);
+        self.record(6, &Message::new().message(1, &item))
     }
 
     /// Values of one step.
     pub(super) fn history(&mut self, step: u64, values: &[(&str, Value)]) -> Vec<u8> {
-        let mut message = Vec::new();
-        for (key, value) in values {
-            bytes(&mut message, 1, &item((2, key), value));
-        }
-        let mut number_of = Vec::new();
-        number(&mut number_of, 1, step);
-        bytes(&mut message, 2, &number_of);
-        self.record(2, &message)
+        let values = values.iter().map(|(key, value)| item(2, key, value));
+        let step = Message::new().number_unless_zero(1, step);
+        self.record(2, &Message::new().messages(1, values).message(2, &step))
     }
 
     /// Values of the whole run.
     pub(super) fn summary(&mut self, values: &[(String, Value)]) -> Vec<u8> {
-        let mut message = Vec::new();
-        for (key, value) in values {
-            bytes(&mut message, 1, &item((1, key), value));
-        }
-        self.record(3, &message)
+        let values = values.iter().map(|(key, value)| item(1, key, value));
+        self.record(3, &Message::new().messages(1, values))
     }
 
     pub(super) fn exit(&mut self, code: u64, seconds: f64) -> Vec<u8> {
-        let mut message = Vec::new();
-        number(&mut message, 1, code);
-        number(&mut message, 2, seconds.max(0.0) as u64);
+        let message = Message::new()
+            .number_unless_zero(1, code)
+            .number_unless_zero(2, seconds.max(0.0) as u64);
         self.record(18, &message)
     }
 
-    fn record(&mut self, field: u64, content: &[u8]) -> Vec<u8> {
+    fn record(&mut self, field: u64, content: &Message) -> Vec<u8> {
         self.written += 1;
-        let mut record = Vec::new();
-        number(&mut record, 1, self.written);
-        bytes(&mut record, field, content);
-        record
+        let record = Message::new().number_unless_zero(1, self.written);
+        record.message(field, content).into_bytes()
     }
 }
 
 /// A key in one of the two fields for it, and its value.
-fn item((field, key): (u64, &str), value: &Value) -> Vec<u8> {
-    let mut message = Vec::new();
-    text(&mut message, field, key);
-    text(&mut message, 16, &value.to_string());
-    message
-}
-
-fn text(message: &mut Vec<u8>, field: u64, content: &str) {
-    bytes(message, field, content.as_bytes());
-}
-
-fn bytes(message: &mut Vec<u8>, field: u64, content: &[u8]) {
-    varint(message, field << 3 | BYTES);
-    varint(message, content.len() as u64);
-    message.extend(content);
-}
-
-fn number(message: &mut Vec<u8>, field: u64, value: u64) {
-    // A zero is what an absent number means.
-    if value > 0 {
-        varint(message, field << 3 | VARINT);
-        varint(message, value);
-    }
-}
-
-/// Seven bits a byte, the lowest first; all bytes but the last have their top bit set.
-fn varint(message: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        message.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    message.push(value as u8);
+fn item(field: u64, key: &str, value: &Value) -> Message {
+    Message::new().text(field, key).text(16, &value.to_string())
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@
 //! | | 4, 5 | string, double | name of the row, when it began |
 //! | SessionEndInfo | 1, 2 | enum, double | status, when it ended |
 
-use super::event::{FIXED_64, VARINT, bytes, key, plugin_data, varint};
+use super::event::plugin_data;
+use peft_tune_core::protobuf::Message;
 
 /// One param, as the table sorts and filters it.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,68 +23,41 @@ pub enum HparamValue {
 
 /// The event that names the columns: params and the tags of metrics.
 pub(super) fn columns(wall_time_s: f64, params: &[&str], metrics: &[&str]) -> Vec<u8> {
-    let mut experiment = Vec::new();
-    for param in params {
-        let mut info = Vec::new();
-        bytes(&mut info, 1, param.as_bytes());
-        bytes(&mut experiment, 4, &info);
-    }
-    for metric in metrics {
-        let mut name = Vec::new();
-        bytes(&mut name, 2, metric.as_bytes());
-        let mut info = Vec::new();
-        bytes(&mut info, 1, &name);
-        bytes(&mut experiment, 5, &info);
-    }
-    let mut data = Vec::new();
-    bytes(&mut data, 2, &experiment);
+    let params = params.iter().map(|param| Message::new().text(1, param));
+    let metrics = metrics.iter().map(|metric| {
+        let name = Message::new().text(2, metric);
+        Message::new().message(1, &name)
+    });
+    let experiment = Message::new().messages(4, params).messages(5, metrics);
+    let data = Message::new().message(2, &experiment);
     plugin_data(wall_time_s, "_hparams_/experiment", &data)
 }
 
 /// The event that begins a row with its params.
 pub(super) fn session_start(wall_time_s: f64, name: &str, params: &[(&str, HparamValue)]) -> Vec<u8> {
-    let mut session = Vec::new();
-    for (param, value) in params {
-        let mut entry = Vec::new();
-        bytes(&mut entry, 1, param.as_bytes());
-        bytes(&mut entry, 2, &struct_value(value));
-        bytes(&mut session, 1, &entry);
-    }
-    bytes(&mut session, 4, name.as_bytes());
-    double(&mut session, 5, wall_time_s);
-    let mut data = Vec::new();
-    bytes(&mut data, 3, &session);
+    let params = params
+        .iter()
+        .map(|(param, value)| Message::new().text(1, param).message(2, &struct_value(value)));
+    let session = Message::new().messages(1, params).text(4, name).double(5, wall_time_s);
+    let data = Message::new().message(3, &session);
     plugin_data(wall_time_s, "_hparams_/session_start_info", &data)
 }
 
 /// The event that ends a row.
 pub(super) fn session_end(wall_time_s: f64, succeeded: bool) -> Vec<u8> {
-    let mut session = Vec::new();
-    key(&mut session, 1, VARINT);
-    varint(&mut session, if succeeded { 1 } else { 2 });
-    double(&mut session, 2, wall_time_s);
-    let mut data = Vec::new();
-    bytes(&mut data, 4, &session);
+    let status = if succeeded { 1 } else { 2 };
+    let session = Message::new().number(1, status).double(2, wall_time_s);
+    let data = Message::new().message(4, &session);
     plugin_data(wall_time_s, "_hparams_/session_end_info", &data)
 }
 
 /// `google.protobuf.Value`: a number is field 2, a text 3, a truth value 4.
-fn struct_value(value: &HparamValue) -> Vec<u8> {
-    let mut message = Vec::new();
+fn struct_value(value: &HparamValue) -> Message {
     match value {
-        HparamValue::Number(number) => double(&mut message, 2, *number),
-        HparamValue::Text(text) => bytes(&mut message, 3, text.as_bytes()),
-        HparamValue::Bool(truth) => {
-            key(&mut message, 4, VARINT);
-            varint(&mut message, u64::from(*truth));
-        }
+        HparamValue::Number(number) => Message::new().double(2, *number),
+        HparamValue::Text(text) => Message::new().text(3, text),
+        HparamValue::Bool(truth) => Message::new().number(4, u64::from(*truth)),
     }
-    message
-}
-
-fn double(message: &mut Vec<u8>, field: u64, value: f64) {
-    key(message, field, FIXED_64);
-    message.extend(value.to_le_bytes());
 }
 
 #[cfg(test)]
