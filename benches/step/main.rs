@@ -156,7 +156,7 @@ fn main() {
                     if !activations.is_none() && !kind.is_quantized() {
                         continue;
                     }
-                    let measured = measure(&base, (setting, *activations), &options);
+                    let measured = measure(&base, setting, *activations, &options);
                     let names = [shape, precision, checkpointing, activations.name()];
                     print(&names, &measured, options.json);
                     if !options.whole_model && base.architecture().experts.is_none() {
@@ -170,7 +170,8 @@ fn main() {
 
 fn measure(
     base: &Arc<BaseModel>,
-    (checkpointing, activations): (Checkpointing, ActivationQuantization),
+    checkpointing: Checkpointing,
+    activations: ActivationQuantization,
     options: &Options,
 ) -> Measured {
     let mut recipe = Recipe::new("random", DataSettings::default());

@@ -63,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             say("", is_terminal);
             let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
             let resume = resume_command_of(&study, &args.database);
-            write_result(&standing.to_text(begun, (&resume, &args.database.command(&["dashboard"], None))))?;
+            write_result(&standing.to_text(begun, &resume, &args.database.command(&["dashboard"], None)))?;
             return match standing.ending {
                 Some(_) => Ok(()),
                 None => Err(CliError::failed(anyhow::anyhow!(

@@ -155,7 +155,8 @@ pub(super) enum Content {
 pub(super) async fn check(
     study: &Study,
     store: &Store,
-    (inputs, accept): (&[InputRecord], bool),
+    inputs: &[InputRecord],
+    accept: bool,
 ) -> Result<Content, CliError> {
     let all = store.studies().await?;
     let Some(known) = all.iter().find(|known| known.name == study.name) else {

@@ -95,8 +95,13 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
 /// What a trial wins against the baseline of its study, where that has one.
 fn against(stored: &Stored, number: TrialNumber) -> Option<String> {
     let of = |number: TrialNumber| stored.trials.iter().find(|trial| trial.number == number);
-    let pair = (of(number)?, of(stored.baseline?)?);
-    Some(against_baseline(&stored.study.objectives, pair, &stored.confirmed))
+    let (recommended, baseline) = (of(number)?, of(stored.baseline?)?);
+    Some(against_baseline(
+        &stored.study.objectives,
+        recommended,
+        baseline,
+        &stored.confirmed,
+    ))
 }
 
 fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {

@@ -45,7 +45,8 @@ pub(super) fn run(
     database: &DatabaseArgs,
     study: &Study,
     mut sampler: Box<dyn Sampler>,
-    (workers, as_json): (&WorkerArgs, bool),
+    workers: &WorkerArgs,
+    as_json: bool,
 ) -> Result<(), CliError> {
     let found = found(database, study)?;
     // As the search would: data that it refuses are refused here.

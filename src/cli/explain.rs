@@ -135,7 +135,7 @@ fn explain(stored: Stored, next: usize) -> Explanation {
         .as_ref()
         .ok()
         .zip(baseline)
-        .map(|(chosen, baseline)| against_baseline(&study.objectives, (chosen.trial, baseline), &asked.confirmed));
+        .map(|(chosen, baseline)| against_baseline(&study.objectives, chosen.trial, baseline, &asked.confirmed));
     Explanation {
         recommendation: recommendation
             .map(|chosen| (chosen.trial.number, chosen.reason))

@@ -195,14 +195,14 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     let mut asker = Asker::new(!args.yes && std::io::stdin().is_terminal());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => asker.choose(("Base model", "--model"), &find::models(), check_model)?,
+        None => asker.choose("Base model", "--model", &find::models(), check_model)?,
     };
     let data = match &args.data {
         Some(data) => data.clone(),
         None => {
             let files = find::data_files(Path::new("."));
             let check = |path: &str| format_of(Path::new(path), None).map(drop);
-            PathBuf::from(asker.choose(("Training data", "--data"), &files, check)?)
+            PathBuf::from(asker.choose("Training data", "--data", &files, check)?)
         }
     };
     let (format, columns) = format_of(&data, args.columns.as_ref())?;

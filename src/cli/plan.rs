@@ -52,8 +52,8 @@ pub(super) struct Args {
 /// Predicts and prints.
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
-        let device = (args.device.as_deref(), &args.database);
-        return plan_stack::run(args.file.as_deref(), &args.stack, device, args.json);
+        let (file, device) = (args.file.as_deref(), args.device.as_deref());
+        return plan_stack::run(file, &args.stack, device, &args.database, args.json);
     };
     let (study, has_data) = study_of(file)?;
     if let Some(warning) = learning_rate::warning(&study) {
@@ -158,7 +158,7 @@ fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Opti
     tell(format_args!("{of}: {}", summary_line(&rows.data.summary())));
     let looked_at = (|| {
         if rows.sample.is_none() {
-            for warning in shares::warnings(&base.data.train, (&base.batch, None), &rows.data)? {
+            for warning in shares::warnings(&base.data.train, &base.batch, None, &rows.data)? {
                 tell(format_args!("warning: {warning}"));
             }
         }

@@ -87,7 +87,8 @@ pub(super) struct FrontierPoint {
 pub(super) fn run(
     file: Option<&Path>,
     args: &StackArgs,
-    (device, database): (Option<&str>, &DatabaseArgs),
+    device: Option<&str>,
+    database: &DatabaseArgs,
     as_json: bool,
 ) -> Result<(), CliError> {
     let device = device.map(|name| device_of(name, database)).transpose()?;

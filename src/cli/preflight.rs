@@ -47,7 +47,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }
-    for warning in shares::warnings(&recipe.data.train, (&recipe.batch, None), &data)? {
+    for warning in shares::warnings(&recipe.data.train, &recipe.batch, None, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {

@@ -98,7 +98,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             &mut bench,
             &mut findings,
             &measured.profile,
-            (&source.recipe, args.log_every),
+            &source.recipe,
+            args.log_every,
         );
     }
     write_files(&args, &measured)?;
@@ -118,7 +119,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, (recipe, log_every): (&Recipe, u64)) {
+fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe, log_every: u64) {
     diagnosis::verify(findings, profile, recipe, &mut |changed| {
         tell(format_args!("running a change that the diagnosis proposes"));
         let log_every = changed.log_every.unwrap_or(log_every);

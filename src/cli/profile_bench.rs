@@ -82,7 +82,7 @@ impl<'a> Bench<'a> {
             ));
         }
         let device = device::open(settings.compute.device_name()).map_err(CliError::bad_input)?;
-        let ceilings = MachineCeilings::of(&device, recipe, (&files, &data), settings.database)?;
+        let ceilings = MachineCeilings::of(&device, recipe, &files, &data, settings.database)?;
         let limit = settings.memory_limit.map(|limit| limit.0);
         Ok(Self {
             settings,

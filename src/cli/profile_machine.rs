@@ -34,7 +34,8 @@ impl MachineCeilings {
     pub(super) fn of(
         device: &Device,
         recipe: &Recipe,
-        (files, data): (&ModelFiles, &PreparedData),
+        files: &ModelFiles,
+        data: &PreparedData,
         database: Option<&DatabaseArgs>,
     ) -> Result<Option<Self>, CliError> {
         // With what a diagnosis may propose instead, and with the codes that a training makes.

@@ -127,7 +127,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             target::of_study(&study)?;
         }
         let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
-        return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
+        return dry_run::run(&args.database, &study, sampler, &args.workers, args.json);
     }
     if args.detach {
         let own_log = args.log.log_file.is_none();
@@ -231,7 +231,7 @@ async fn run_study(
         observer: progress,
         interrupt: interrupt.clone(),
     };
-    let ran = tune(args, &opened, parts, (forecast, target)).await;
+    let ran = tune(args, &opened, parts, forecast, target).await;
     if let Some(tracking) = tracking {
         // What is not written yet is told when the store is closed.
         let _ = store.flush_steps().await;
@@ -336,7 +336,7 @@ async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Prefl
         inputs.push(changed_inputs::device_input(&args.workers.first_slot(study)?));
     }
     inputs.extend(study.target.into_iter().flat_map(target::inputs));
-    let content = changed_inputs::check(study, store, (&inputs, args.accept_changed_inputs)).await?;
+    let content = changed_inputs::check(study, store, &inputs, args.accept_changed_inputs).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let record = record_of(study, preflight);
     if content == Content::Same && store.move_study(&record).await? {
@@ -373,7 +373,8 @@ async fn tune(
     args: &Args,
     opened: &Opened,
     parts: TunerParts<'_>,
-    (forecast, target): (Option<Arc<Forecast>>, Option<Arc<TargetForecast>>),
+    forecast: Option<Arc<Forecast>>,
+    target: Option<Arc<TargetForecast>>,
 ) -> Result<Ran, CliError> {
     let (study, store, id) = (parts.study, parts.store, parts.id);
     tracing::info!(

@@ -30,7 +30,8 @@ pub(super) fn text_of(train: &TrainingData) -> String {
 /// Bad input: settings that no rows can be made of.
 pub(super) fn warnings(
     train: &TrainingData,
-    (batch, length): (&BatchSettings, Option<TrainingLength>),
+    batch: &BatchSettings,
+    length: Option<TrainingLength>,
     data: &PreparedData,
 ) -> Result<Vec<String>, CliError> {
     if train.sets().is_empty() {

@@ -97,7 +97,7 @@ impl Standing {
 
     /// The standing for people, a few lines.
     /// `resume` is the command that continues it, `dashboard` the one whose page lets it go on.
-    pub(super) fn to_text(&self, resumed_at: &str, (resume, dashboard): (&str, &str)) -> String {
+    pub(super) fn to_text(&self, resumed_at: &str, resume: &str, dashboard: &str) -> String {
         let mut text = format!("study {}: ", self.study);
         text += &match (self.process, self.paused, &self.ending) {
             (Some(process), true, _) => format!("paused, in process {process}"),

@@ -29,7 +29,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         true => serde_json::to_string_pretty(&standing).map_err(CliError::failed)? + "\n",
         false => {
             let dashboard = args.database.command(&["dashboard"], None);
-            standing.to_text(begun, (&resume_command_of(&study, &args.database), &dashboard))
+            standing.to_text(begun, &resume_command_of(&study, &args.database), &dashboard)
         }
     })
 }

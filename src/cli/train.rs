@@ -238,8 +238,8 @@ pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedDat
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }
-    let course = (&recipe.batch, Some(recipe.training.length));
-    for warning in shares::warnings(&recipe.data.train, course, &data)? {
+    let length = Some(recipe.training.length);
+    for warning in shares::warnings(&recipe.data.train, &recipe.batch, length, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     Ok(data)

@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     loop {
         while let Some(next) = waiting.front().copied()
             && !signals.interrupt.is_requested()
-            && takes(args, &shared, (&asked, &group.under_way()), next)?
+            && takes(args, &shared, &asked, &group.under_way(), next)?
         {
             waiting.pop_front();
             match open(&shared, &asked[next])? {
@@ -97,9 +97,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     }
     report(
         args,
-        (&asked, &outcomes),
+        &asked,
+        &outcomes,
         faults,
-        (started.elapsed().as_secs_f64(), &signals),
+        started.elapsed().as_secs_f64(),
+        &signals,
     )
 }
 
@@ -195,12 +197,7 @@ impl Room {
 }
 
 /// Whether another one may begin beside those under way. One alone always may: its own limits are not judged here.
-fn takes(
-    args: &Args,
-    shared: &Shared,
-    (asked, under_way): (&[Asked], &[usize]),
-    next: usize,
-) -> Result<bool, CliError> {
+fn takes(args: &Args, shared: &Shared, asked: &[Asked], under_way: &[usize], next: usize) -> Result<bool, CliError> {
     if under_way.is_empty() {
         return Ok(true);
     }
@@ -250,9 +247,11 @@ fn tell_who(asked: &[Asked], under_way: &[usize]) {
 
 fn report(
     args: &Args,
-    (asked, outcomes): (&[Asked], &[Option<Outcome>]),
+    asked: &[Asked],
+    outcomes: &[Option<Outcome>],
     mut faults: Vec<String>,
-    (seconds, signals): (f64, &Signals),
+    seconds: f64,
+    signals: &Signals,
 ) -> Result<(), CliError> {
     let mut interrupted = outcomes.iter().any(Option::is_none) && faults.is_empty();
     let mut tokens = 0;

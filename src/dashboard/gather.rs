@@ -76,9 +76,10 @@ impl Gatherer {
                 .map(|chosen| commands_of(store, study, chosen.trial))
                 .unwrap_or_default(),
             recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
-            against_baseline: pair.map(|pair| against_baseline(&study.objectives, pair, &confirmed)),
+            against_baseline: pair
+                .map(|(recommended, baseline)| against_baseline(&study.objectives, recommended, baseline, &confirmed)),
             gains: pair
-                .map(|pair| gains(&study.objectives, pair, &confirmed))
+                .map(|(recommended, baseline)| gains(&study.objectives, recommended, baseline, &confirmed))
                 .unwrap_or_default(),
             baseline,
             recommendation,

@@ -30,11 +30,7 @@ pub struct Gain {
 }
 
 /// Each objective of `recommended` beside that of `baseline`; nothing where they are one trial or the baseline is not complete.
-pub fn gains(
-    objectives: &[Objective],
-    (recommended, baseline): (&Trial, &Trial),
-    confirmed: &Confirmations,
-) -> Vec<Gain> {
+pub fn gains(objectives: &[Objective], recommended: &Trial, baseline: &Trial, confirmed: &Confirmations) -> Vec<Gain> {
     let (TrialState::Complete { metrics: before }, Some(after)) = (&baseline.state, recommended.state.metrics()) else {
         return Vec::new();
     };
@@ -75,7 +71,8 @@ pub fn gains(
 /// loss 0.3% lower`. Intervals are those of repeats of both.
 pub fn against_baseline(
     objectives: &[Objective],
-    (recommended, baseline): (&Trial, &Trial),
+    recommended: &Trial,
+    baseline: &Trial,
     confirmed: &Confirmations,
 ) -> String {
     let number = baseline.number;
@@ -92,7 +89,7 @@ pub fn against_baseline(
     if recommended.state.metrics().is_none() {
         return String::new();
     }
-    let gains = gains(objectives, (recommended, baseline), confirmed);
+    let gains = gains(objectives, recommended, baseline, confirmed);
     let parts: Vec<String> = gains.into_iter().map(|gain| gain.text).collect();
     format!("against the baseline (trial {number}): {}", parts.join(", "))
 }
@@ -147,7 +144,7 @@ mod tests {
         let baseline = trial(0, [(TARGET_THROUGHPUT, 10.0), (TARGET_PEAK_MEMORY, 4.0), (LOSS, 2.0)]);
         let other = trial(1, [(TARGET_THROUGHPUT, 15.0), (TARGET_PEAK_MEMORY, 3.0), (LOSS, 2.0)]);
         assert_eq!(
-            against_baseline(&objectives, (&other, &baseline), &BTreeMap::new()),
+            against_baseline(&objectives, &other, &baseline, &BTreeMap::new()),
             "against the baseline (trial 0): 1.50 times as fast (predicted of the target), 25.0% less memory (predicted of the \
              target)"
         );
@@ -168,14 +165,14 @@ mod tests {
         };
         let confirmed = BTreeMap::from([(TrialNumber(0), repeated(0.03)), (TrialNumber(7), repeated(0.04))]);
         assert_eq!(
-            against_baseline(&objectives, (&other, &baseline), &confirmed),
+            against_baseline(&objectives, &other, &baseline, &confirmed),
             "against the baseline (trial 0): 1.80 times as fast ±5.0%, 41.0% less memory, loss 0.3% lower"
         );
         assert_eq!(
-            against_baseline(&objectives, (&baseline, &other), &BTreeMap::new()),
+            against_baseline(&objectives, &baseline, &other, &BTreeMap::new()),
             "against the baseline (trial 7): 0.56 times as fast, 69.5% more memory, loss 0.3% higher"
         );
-        let same = against_baseline(&objectives, (&baseline, &baseline), &BTreeMap::new());
+        let same = against_baseline(&objectives, &baseline, &baseline, &BTreeMap::new());
         assert!(same.contains("it is the baseline"), "{same}");
     }
 
@@ -187,7 +184,7 @@ mod tests {
             metrics: Metrics::default(),
         };
         let other = trial(1, [(THROUGHPUT, 1.0), (PEAK_MEMORY, 1.0), (LOSS, 1.0)]);
-        let text = against_baseline(&[Objective::new(LOSS)], (&other, &baseline), &BTreeMap::new());
+        let text = against_baseline(&[Objective::new(LOSS)], &other, &baseline, &BTreeMap::new());
         assert!(text.contains("failed (diverged)"), "{text}");
     }
 }

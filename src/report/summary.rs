@@ -176,7 +176,7 @@ impl Summary {
         let recommended = self.recommendation.as_ref().and_then(|one| of(one.trial));
         self.against_baseline = recommended
             .zip(baseline.and_then(of))
-            .map(|pair| against_baseline(&self.objectives, pair, &self.confirmed));
+            .map(|(recommended, baseline)| against_baseline(&self.objectives, recommended, baseline, &self.confirmed));
         self
     }
 

@@ -28,7 +28,8 @@ impl Store {
     pub async fn record_held_out(
         &self,
         study: StudyId,
-        (number, instead_of): (TrialNumber, Option<TrialNumber>),
+        number: TrialNumber,
+        instead_of: Option<TrialNumber>,
         record: &HeldOutRecord,
     ) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;

@@ -33,7 +33,8 @@ impl Store {
         &self,
         study: StudyId,
         number: TrialNumber,
-        (form, instead_of): (&str, Option<&str>),
+        form: &str,
+        instead_of: Option<&str>,
     ) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;
         // A trial that is repeated may be computed in another form.
@@ -55,7 +56,8 @@ impl Store {
         &self,
         study: StudyId,
         number: TrialNumber,
-        (attention, longer_sums): (Option<&str>, bool),
+        attention: Option<&str>,
+        longer_sums: bool,
     ) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;
         sqlx::query("update trial_kernels set attention = ?, longer_sums = ? where trial_id = ?")

@@ -36,7 +36,7 @@ impl Recommended {
         Ok(Some(Self {
             trial: chosen.trial.number,
             against_baseline: baseline
-                .map(|baseline| against_baseline(&study.objectives, (chosen.trial, baseline), &confirmed)),
+                .map(|baseline| against_baseline(&study.objectives, chosen.trial, baseline, &confirmed)),
             reason: chosen.reason,
         }))
     }

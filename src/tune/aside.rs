@@ -76,7 +76,7 @@ impl Tuner<'_> {
     /// Runs a task once; `None` where the search is ended meanwhile.
     fn attempt_aside(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
         // What confirms a trial is evaluated on all rows.
-        self.hand_out((number, attempt), task, None)?;
+        self.hand_out(number, attempt, task, None)?;
         let (mut last, mut fault) = (Ran::default(), None);
         loop {
             let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {

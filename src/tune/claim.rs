@@ -104,7 +104,7 @@ impl Tuner<'_> {
         if running.has_measured() {
             running.claims.retain(|claim| !claim.is_on(&Measurement::Cost));
             let kernels = running.kernels;
-            self.memory.learn_cost(self.parts.study, (number, kernels), &params);
+            self.memory.learn_cost(self.parts.study, number, kernels, &params);
         }
     }
 

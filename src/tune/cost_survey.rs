@@ -77,12 +77,12 @@ struct SurveyedRange {
 impl CostSurvey {
     /// Looks at all settings of `study`, or at a draw from them.
     pub fn new(study: &Study, forecast: &Forecast) -> Self {
-        Self::of_some(study, forecast, (MOST_SETTINGS, DRAWN))
+        Self::of_some(study, forecast, MOST_SETTINGS, DRAWN)
     }
 
     /// A quick look, at some thousand settings at most.
     pub fn quick(study: &Study, forecast: &Forecast) -> Self {
-        Self::of_some(study, forecast, (QUICK, QUICK))
+        Self::of_some(study, forecast, QUICK, QUICK)
     }
 
     /// Tokens a second of the fastest setting that fits; `None` where the device's speed is not known.
@@ -92,7 +92,7 @@ impl CostSurvey {
     }
 
     /// Looks at all settings where they are at most so many, else at so many that are drawn.
-    fn of_some(study: &Study, forecast: &Forecast, (most, drawn_settings): (u64, u64)) -> Self {
+    fn of_some(study: &Study, forecast: &Forecast, most: u64, drawn_settings: u64) -> Self {
         let size = study.space.cardinality();
         let all = Settings::new(&study.space).filter(|settings| settings.len() <= most);
         let count = all.as_ref().map_or(drawn_settings, Settings::len);

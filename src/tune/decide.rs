@@ -52,7 +52,7 @@ impl Memory {
     }
 
     /// Keeps that a trial under way has measured its cost in a form of the ops.
-    pub(super) fn learn_cost(&mut self, study: &Study, (number, kernels): (TrialNumber, Kernels), params: &Params) {
+    pub(super) fn learn_cost(&mut self, study: &Study, number: TrialNumber, kernels: Kernels, params: &Params) {
         if let (Self::Recipes(known), Ok(recipe)) = (self, recipe_for(study, params)) {
             known.learn_cost(number, &recipe, kernels);
         }

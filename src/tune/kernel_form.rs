@@ -35,7 +35,7 @@ impl Tuner<'_> {
         if self.parts.study.backend == Backend::Native {
             let safer = self.safer.get(&number).map(|safer| safer.instead_of);
             let instead_of = safer.or(self.instead_of).map(Kernels::name);
-            store.record_kernels(id, number, (kernels.name(), instead_of)).await?;
+            store.record_kernels(id, number, kernels.name(), instead_of).await?;
             self.forms.insert(number, kernels);
         }
         Ok(())

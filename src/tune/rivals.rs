@@ -71,15 +71,17 @@ impl Rivals {
     /// # Errors
     /// The database cannot be read.
     pub(super) async fn stored(
-        (study, problem): (&Study, &Problem),
-        (store, id): (&Store, StudyId),
+        study: &Study,
+        problem: &Problem,
+        store: &Store,
+        id: StudyId,
         history: &[Trial],
     ) -> Result<Self, TuneError> {
         let mut rivals = Self::new(problem);
         for (number, HeldOutRecord { target_tokens, losses }) in store.held_out(id).await? {
             let rows = HeldOutLosses { target_tokens, losses };
             if let Some(trial) = history.iter().find(|trial| trial.number == number) {
-                rivals.offer((study, problem), trial, rows);
+                rivals.offer(study, problem, trial, rows);
             }
         }
         Ok(rivals)
@@ -95,7 +97,7 @@ impl Rivals {
     }
 
     /// Keeps a finished trial where it is the best of its kind that keeps all limits, and says in whose place it comes.
-    fn offer(&mut self, (study, problem): (&Study, &Problem), trial: &Trial, rows: HeldOutLosses) -> Offered {
+    fn offer(&mut self, study: &Study, problem: &Problem, trial: &Trial, rows: HeldOutLosses) -> Offered {
         let one = std::slice::from_ref(trial);
         let is_feasible = evaluated(problem, one).iter().any(Evaluated::is_feasible);
         let loss = trial.state.metrics().and_then(|metrics| metrics.value(LOSS));
@@ -135,11 +137,11 @@ impl Tuner<'_> {
     pub(super) async fn note_rows(&mut self, trial: &Trial, rows: Option<HeldOutLosses>) -> Result<(), TuneError> {
         let Some(rows) = rows else { return Ok(()) };
         let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
-        let Offered::Taken { instead_of } = self.rivals.offer((study, &self.problem), trial, rows) else {
+        let Offered::Taken { instead_of } = self.rivals.offer(study, &self.problem, trial, rows) else {
             return Ok(());
         };
         if let Some(record) = self.rivals.rows_of(trial.number) {
-            store.record_held_out(id, (trial.number, instead_of), &record).await?;
+            store.record_held_out(id, trial.number, instead_of, &record).await?;
         }
         Ok(())
     }

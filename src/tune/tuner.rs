@@ -158,7 +158,7 @@ impl<'a> Tuner<'a> {
         standing.count(&problem, &with_confirmed(&history, &confirmed));
         let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
         standing.variants = history.iter().filter(is_variant).count() as u64;
-        let rivals = Rivals::stored((parts.study, &problem), (parts.store, parts.id), &history).await?;
+        let rivals = Rivals::stored(parts.study, &problem, parts.store, parts.id, &history).await?;
         let pruner = build_pruner(&parts.study.pruner);
         let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         history.iter_mut().for_each(|trial| kept.reduce(trial));
@@ -595,12 +595,13 @@ impl<'a> Tuner<'a> {
         self.claim(number);
         tracing::info!(trial = number.0, attempt, "a trial begins");
         let pairing = self.rivals.pairing(&task);
-        self.hand_out((number, attempt), task, pairing)
+        self.hand_out(number, attempt, task, pairing)
     }
 
     pub(super) fn hand_out(
         &mut self,
-        (number, attempt): (TrialNumber, u64),
+        number: TrialNumber,
+        attempt: u64,
         task: Task,
         pairing: Option<Pairing>,
     ) -> Result<(), TuneError> {

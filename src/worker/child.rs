@@ -77,7 +77,8 @@ impl ChildProcess {
         program: &Path,
         arguments: &[String],
         surroundings: &Surroundings,
-        (number, lines): (u64, Lines<M>),
+        number: u64,
+        lines: Lines<M>,
     ) -> Result<Self, EvaluatorError> {
         let start_error = |source| EvaluatorError::Start {
             program: program.display().to_string(),

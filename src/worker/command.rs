@@ -196,8 +196,8 @@ impl Evaluator for CommandEvaluator {
         self.serial += 1;
         let mut surroundings = self.surroundings.clone();
         surroundings.env.extend(slot.env().into_iter().flatten());
-        let lines = (self.serial, self.sender.clone());
-        let mut child = ChildProcess::start(program.as_ref(), arguments, &surroundings, lines)?;
+        let (serial, lines) = (self.serial, self.sender.clone());
+        let mut child = ChildProcess::start(program.as_ref(), arguments, &surroundings, serial, lines)?;
         // A program that does not read its input is not wrong: the params may reach it another way.
         if let Err(error) = child.send(&Input {
             params,

@@ -170,7 +170,7 @@ pub fn prepare_apart(
 ) -> Result<Prepared, PrepareError> {
     let (sender, lines) = channel();
     let arguments = ["prepare".to_owned()];
-    let mut child = ChildProcess::start::<News>(program, &arguments, &Surroundings::default(), (0, sender))?;
+    let mut child = ChildProcess::start::<News>(program, &arguments, &Surroundings::default(), 0, sender)?;
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();

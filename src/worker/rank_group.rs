@@ -336,6 +336,6 @@ impl RankStart<'_> {
             ignores_signals: is_training,
             ..Surroundings::default()
         };
-        ChildProcess::start(&program, &arguments, &surroundings, (self.rank as u64, lines.clone()))
+        ChildProcess::start(&program, &arguments, &surroundings, self.rank as u64, lines.clone())
     }
 }

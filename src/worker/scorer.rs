@@ -83,7 +83,7 @@ impl<'a> Scorer<'a> {
             program: String::new(),
             source: std::io::Error::other("the command is empty"),
         })?;
-        let mut child = ChildProcess::start(program.as_ref(), arguments, &surroundings, (0, sender))?;
+        let mut child = ChildProcess::start(program.as_ref(), arguments, &surroundings, 0, sender)?;
         let mut text = Vec::new();
         for row in rows {
             // Writing to memory cannot fail.

@@ -67,7 +67,7 @@ pub(super) fn score(
     if questions.is_empty() {
         return Err(ScoringError::NoQuestions);
     }
-    let rows = answered(plan, (trainer, tokenizer), &questions, is_stopped, metrics)?;
+    let rows = answered(plan, trainer, tokenizer, &questions, is_stopped, metrics)?;
     if let Some(exact_match) = &plan.exact_match {
         let matcher = exact_match.matcher()?;
         let right = rows
@@ -88,7 +88,8 @@ pub(super) fn score(
 
 fn answered(
     plan: &ScorePlan,
-    (trainer, tokenizer): (&mut Trainer, &Tokenizer),
+    trainer: &mut Trainer,
+    tokenizer: &Tokenizer,
     questions: &[Question],
     is_stopped: &dyn Fn() -> bool,
     metrics: &mut Metrics,

@@ -73,7 +73,7 @@ pub fn serve(
                 None
             }
         };
-        run_one(runner.as_mut(), (trial?, &mut more), &control, &outbox)?;
+        run_one(runner.as_mut(), trial?, &mut more, &control, &outbox)?;
         failed.map_or(Ok(()), Err)?;
     }
     if !control.is_alone() {
@@ -84,7 +84,8 @@ pub fn serve(
 
 fn run_one(
     runner: &mut dyn Runner,
-    (request, more): (TrialRequest, &mut dyn FnMut() -> Option<TrialRequest>),
+    request: TrialRequest,
+    more: &mut dyn FnMut() -> Option<TrialRequest>,
     control: &Control,
     outbox: &Outbox,
 ) -> std::io::Result<()> {

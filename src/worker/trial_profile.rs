@@ -73,13 +73,13 @@ impl TrialRun<'_> {
         // What an evaluation of the untrained model takes is none of the training's.
         self.loaded.memory.reset_peak();
         let source = Arc::clone(&training.source);
-        let warmup = self.settle(&mut training.run, (plan, Phase::Train), emit)?;
+        let warmup = self.settle(&mut training.run, plan, Phase::Train, emit)?;
         metrics.insert("warmup_steps", warmup.len() as f64);
-        let (events, surroundings) = self.measured_steps(&mut training.run, (plan, Phase::Train), emit)?;
+        let (events, surroundings) = self.measured_steps(&mut training.run, plan, Phase::Train, emit)?;
         warmup.iter().chain(&events).for_each(|event| training.took(event));
         let now = self.peak();
         peak = [peak[0].max(now[0]), peak[1].max(now[1])];
-        self.keep_measured((&events, 1.0), surroundings, (peak, &source), metrics)?;
+        self.keep_measured((&events, 1.0), surroundings, peak, &source, metrics)?;
         Ok(training)
     }
 
@@ -127,14 +127,14 @@ impl TrialRun<'_> {
         };
         run.most_micro_batches = MeasurePlan::micro_batches(self.recipe);
         self.step_on_longest_rows(&mut run, &source)?;
-        let warmup = self.settle(&mut run, (plan, Phase::Profile), emit)?;
+        let warmup = self.settle(&mut run, plan, Phase::Profile, emit)?;
         metrics.insert("warmup_steps", warmup.len() as f64);
-        let (events, surroundings) = self.measured_steps(&mut run, (plan, Phase::Profile), emit)?;
+        let (events, surroundings) = self.measured_steps(&mut run, plan, Phase::Profile, emit)?;
         if let Some(fp32) = fp32 {
             metrics.insert(FP32_THROUGHPUT, fp32);
         }
         let times = self.recipe.batch.micro_batches() as f64 / run.most_micro_batches as f64;
-        self.keep_measured((&events, times), surroundings, (self.peak(), &source), metrics)
+        self.keep_measured((&events, times), surroundings, self.peak(), &source, metrics)
     }
 
     /// Keeps what measured steps say, where a whole step has so many times their micro-batches.
@@ -142,7 +142,8 @@ impl TrialRun<'_> {
         &self,
         (events, times): (&[StepEvent], f64),
         surroundings: Surroundings,
-        (mut peak, source): (Peak, &BatchSource),
+        mut peak: Peak,
+        source: &BatchSource,
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         let seen = surroundings.finish(metrics);
@@ -180,7 +181,7 @@ impl TrialRun<'_> {
     ) -> Result<f64, Interruption> {
         run.trainer.hold_precision(Some(true));
         self.step_on_longest_rows(run, source)?;
-        self.settle(run, (plan, Phase::Profile), emit)?;
+        self.settle(run, plan, Phase::Profile, emit)?;
         let mut steps = Vec::new();
         while (steps.len() as u64) < plan.steps {
             let event = self.step(run, Phase::Profile, emit)?;
@@ -194,7 +195,8 @@ impl TrialRun<'_> {
     fn settle(
         &self,
         run: &mut Run,
-        (plan, phase): (&MeasurePlan, Phase),
+        plan: &MeasurePlan,
+        phase: Phase,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> Result<Vec<StepEvent>, Interruption> {
         let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
@@ -211,7 +213,8 @@ impl TrialRun<'_> {
     fn measured_steps(
         &self,
         run: &mut Run,
-        (plan, phase): (&MeasurePlan, Phase),
+        plan: &MeasurePlan,
+        phase: Phase,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> Result<(Vec<StepEvent>, Surroundings), Interruption> {
         let mut surroundings = Surroundings::watch(self);

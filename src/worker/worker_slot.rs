@@ -249,7 +249,7 @@ impl WorkerSlot {
             farewell: settings.launcher.farewell(),
             ..Surroundings::default()
         };
-        let child = ChildProcess::start(&program, &arguments, &surroundings, (serial, lines.clone()))?;
+        let child = ChildProcess::start(&program, &arguments, &surroundings, serial, lines.clone())?;
         tracing::info!(worker = self.placement.number, process = child.id(), "started a worker");
         self.worker = Some(Worker {
             child,

@@ -70,7 +70,7 @@ pub fn open(name: &str) -> Result<Device, DeviceError> {
         None => Device::Cpu,
     };
     let told = || facts(&device).map_or_else(|| name.to_owned(), |facts| facts.name);
-    check_form(kernels(), (name, told), capability(&device))?;
+    check_form(kernels(), name, told, capability(&device))?;
     Ok(device)
 }
 
@@ -94,13 +94,14 @@ pub fn check_kernels(name: &str, kernels: Kernels) -> Result<(), DeviceError> {
         None => None,
     };
     let (gpu, capability) = found.unzip();
-    check_form(kernels, (name, || gpu.unwrap_or_default()), capability)
+    check_form(kernels, name, || gpu.unwrap_or_default(), capability)
 }
 
 /// Whether the device `name`, of which the driver tells its own name, has these kernels. What is no GPU has no capability.
 fn check_form(
     kernels: Kernels,
-    (name, told): (&str, impl FnOnce() -> String),
+    name: &str,
+    told: impl FnOnce() -> String,
     capability: Option<Capability>,
 ) -> Result<(), DeviceError> {
     let needs = match (kernels, capability) {
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn kernels_that_a_device_has_not_are_refused_by_name() {
-        let check = |kernels, capability| check_form(kernels, ("cuda:0", || "A100".to_owned()), capability);
+        let check = |kernels, capability| check_form(kernels, "cuda:0", || "A100".to_owned(), capability);
         for kernels in [Kernels::Fused, Kernels::Reference, Kernels::Graphs] {
             assert!(check(kernels, None).is_ok(), "{kernels:?}");
         }

@@ -55,7 +55,7 @@ impl Need {
                 recipe.model
             ))),
             (Some(shape), None) => Ok(Some(Self::unchanged(recipe, stack, shape))),
-            (Some(shape), Some(device)) => Self::on(recipe, stack, (shape, device), args.strict).map(Some),
+            (Some(shape), Some(device)) => Self::on(recipe, stack, shape, device, args.strict).map(Some),
         }
     }
 
@@ -79,7 +79,8 @@ impl Need {
     fn on(
         recipe: &Recipe,
         stack: Stack,
-        (shape, device): (&ModelShape, StackDevice),
+        shape: &ModelShape,
+        device: StackDevice,
         strict: bool,
     ) -> Result<Self, CliError> {
         let setting = StackSetting::of_recipe(stack, recipe);

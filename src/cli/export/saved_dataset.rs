@@ -34,7 +34,8 @@ const COLUMNS: [(&str, DataType, &str); 3] = [
 /// Bad input: the folder is there and `force` is not given, or it cannot be written to.
 pub(super) fn write(
     folder: &Path,
-    (force, fingerprint): (bool, [u8; 32]),
+    force: bool,
+    fingerprint: [u8; 32],
     train: impl Iterator<Item = TokenRow>,
     validation: impl Iterator<Item = TokenRow>,
 ) -> Result<Vec<PathBuf>, CliError> {
@@ -46,8 +47,8 @@ pub(super) fn write(
     let written = || {
         let (of_train, of_validation) = (&fingerprint[..8], &fingerprint[8..16]);
         let files = vec![
-            split(folder, ("train", of_train), force, train)?,
-            split(folder, ("validation", of_validation), force, validation)?,
+            split(folder, "train", of_train, force, train)?,
+            split(folder, "validation", of_validation, force, validation)?,
         ];
         // Without this file the folder is no data set, so that it comes last.
         write_json(
@@ -63,7 +64,8 @@ pub(super) fn write(
 /// Writes a split, which the library tells from others by a fingerprint.
 fn split(
     folder: &Path,
-    (name, fingerprint): (&str, &[u8]),
+    name: &str,
+    fingerprint: &[u8],
     force: bool,
     rows: impl Iterator<Item = TokenRow>,
 ) -> io::Result<PathBuf> {

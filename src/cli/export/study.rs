@@ -70,7 +70,7 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
         let study = store.study(args.study.as_deref()).await?;
         let recommended = Recommended::read(store, &study).await?;
         let recommended = recommended.as_ref().map(|one| (one.trial, one.notes()));
-        store.write_optuna(&study, recommended, (&path, args.force)).await
+        store.write_optuna(&study, recommended, &path, args.force).await
     })?;
     tell(format_args!("optuna-dashboard sqlite:///{}", path.display()));
     Ok(path)

@@ -184,7 +184,7 @@ impl TrainedTokens {
             TokenFiles::SavedDataset => {
                 let saved = &*saved.insert(folder.join(SAVED));
                 let all = trained(train, 0..train.len());
-                saved_dataset::write(saved, (force, self.0.fingerprint()), all, scored(held_out))?
+                saved_dataset::write(saved, force, self.0.fingerprint(), all, scored(held_out))?
             }
             TokenFiles::Jsonl => {
                 let mixed = !recipe.data.train.sets().is_empty();

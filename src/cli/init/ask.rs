@@ -22,7 +22,8 @@ impl Asker {
     /// One of `choices`, or what the user writes instead, if `check` takes it; asked again where it does not.
     pub(super) fn choose(
         &mut self,
-        (question, flag): (&str, &str),
+        question: &str,
+        flag: &str,
         choices: &[String],
         check: impl Fn(&str) -> Result<(), CliError>,
     ) -> Result<String, CliError> {
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_only_choice_is_taken_without_a_question() {
-        let chosen = Asker::new(true).choose(("Base model", "--model"), &["base".to_owned()], |_| Ok(()));
+        let chosen = Asker::new(true).choose("Base model", "--model", &["base".to_owned()], |_| Ok(()));
         assert_eq!(chosen.unwrap(), "base");
     }
 }

@@ -83,13 +83,13 @@ pub(super) fn more_time(input: &AnswersInput<'_>) -> Option<MoreTime> {
         seconds: ASKED_S,
         trial_s,
         trials,
-        recent: now.and_then(|now| recent(input.problem, &finished, (&seconds, &volumes), now)),
+        recent: now.and_then(|now| recent(input.problem, &finished, &seconds, &volumes, now)),
         expected: now.and_then(|now| expected(input, trials, now)),
     })
 }
 
 /// The latest trials that took ten minutes together, or the later half of a shorter study.
-fn recent(problem: &Problem, trials: &[Trial], (seconds, volumes): (&[f64], &[f64]), now: f64) -> Option<RecentGain> {
+fn recent(problem: &Problem, trials: &[Trial], seconds: &[f64], volumes: &[f64], now: f64) -> Option<RecentGain> {
     let whole: f64 = seconds.iter().sum();
     let asked = ASKED_S.min(whole / 2.0);
     let mut spent = 0.0;

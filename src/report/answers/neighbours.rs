@@ -83,7 +83,7 @@ pub(super) fn neighbours(input: &AnswersInput<'_>) -> Vec<Neighbour> {
             }
             found.extend(
                 changed(space, recommended, &parameter.name, &value)
-                    .and_then(|params| predicted(input, recommended, (&parameter.name, from, value.clone()), &params)),
+                    .and_then(|params| predicted(input, recommended, &parameter.name, from, value.clone(), &params)),
             );
         }
         found.sort_by(|a, b| order(&a.value).total_cmp(&order(&b.value)));
@@ -158,7 +158,9 @@ fn measured_metrics(input: &AnswersInput<'_>, recommended: &Trial, trial: &Trial
 fn predicted(
     input: &AnswersInput<'_>,
     recommended: &Trial,
-    (name, from, value): (&str, &ParamValue, ParamValue),
+    name: &str,
+    from: &ParamValue,
+    value: ParamValue,
     params: &Params,
 ) -> Option<Neighbour> {
     let predicted = input.insight.predict(params);

@@ -21,7 +21,8 @@ impl Context<'_> {
     /// The phases that some objective, constraint or key of the file asks for.
     pub(super) fn plan(
         &self,
-        (file, score): (&StudyFile, Option<ScorePlan>),
+        file: &StudyFile,
+        score: Option<ScorePlan>,
         objectives: &[Objective],
         constraints: &[Constraint],
         native: bool,

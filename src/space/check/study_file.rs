@@ -76,7 +76,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let metrics = native.then_some(scored.as_slice());
     let mut objectives = context.objectives(&file.objectives, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;
-    let mut plan = context.plan((&file, score), &objectives, &constraints, native)?;
+    let mut plan = context.plan(&file, score, &objectives, &constraints, native)?;
     if native {
         follow_loss(&objectives, &constraints, &mut parameters.space);
     }

@@ -97,13 +97,13 @@ impl OptunaFile {
                 for part in PARTS {
                     sqlx::query(part).bind(trial).execute(&mut *transaction).await?;
                 }
-                write_trial(&mut transaction, trial, (study.overview, run), &parameters).await?;
+                write_trial(&mut transaction, trial, study.overview, run, &parameters).await?;
                 if let Some((_, notes)) = study.recommended.as_ref().filter(|(one, _)| *one == number) {
                     write_notes(&mut transaction, trial, notes).await?;
                 }
             }
             if !is_explained {
-                explain_all(&mut transaction, id, (study.runs, &parameters)).await?;
+                explain_all(&mut transaction, id, study.runs, &parameters).await?;
             }
             transaction.commit().await
         };
@@ -198,7 +198,8 @@ fn explained(known: Option<Known>, study: &OptunaStudy<'_>) -> (BTreeMap<String,
 async fn explain_all(
     connection: &mut SqliteConnection,
     study: i64,
-    (runs, parameters): (&[TrialRun], &BTreeMap<String, OptunaParameter>),
+    runs: &[TrialRun],
+    parameters: &BTreeMap<String, OptunaParameter>,
 ) -> Result<(), sqlx::Error> {
     for (name, parameter) in parameters {
         let distribution = parameter.distribution.to_string();

@@ -37,7 +37,8 @@ impl Store {
         &self,
         study: &StudyOverview,
         recommended: Option<RecommendedTrial<'_>>,
-        (path, force): (&Path, bool),
+        path: &Path,
+        force: bool,
     ) -> Result<(), StoreError> {
         if !force && path.symlink_metadata().is_ok() {
             return Err(StoreError::OptunaExists { path: path.to_owned() });
@@ -50,14 +51,15 @@ impl Store {
             source,
         };
         let (file, draft) = WholeFile::create_named(path, force).map_err(failed)?;
-        write_draft(&draft, (study, recommended), &runs, &parameters).await?;
+        write_draft(&draft, study, recommended, &runs, &parameters).await?;
         file.finish().map_err(failed)
     }
 }
 
 async fn write_draft(
     path: &Path,
-    (study, recommended): (&StudyOverview, Option<RecommendedTrial<'_>>),
+    study: &StudyOverview,
+    recommended: Option<RecommendedTrial<'_>>,
     runs: &[TrialRun],
     parameters: &BTreeMap<String, OptunaParameter>,
 ) -> Result<(), StoreError> {
@@ -78,7 +80,7 @@ async fn write_draft(
         let id = write_study(&mut transaction, study).await?;
         for run in runs {
             let trial = insert_trial(&mut transaction, id, run.trial.number).await?;
-            write_trial(&mut transaction, trial, (study, run), parameters).await?;
+            write_trial(&mut transaction, trial, study, run, parameters).await?;
             if let Some((_, notes)) = recommended.as_ref().filter(|(one, _)| *one == run.trial.number) {
                 write_notes(&mut transaction, trial, notes).await?;
             }
@@ -177,7 +179,8 @@ pub(super) async fn insert_trial(
 pub(super) async fn write_trial(
     connection: &mut SqliteConnection,
     id: i64,
-    (study, run): (&StudyOverview, &TrialRun),
+    study: &StudyOverview,
+    run: &TrialRun,
     parameters: &BTreeMap<String, OptunaParameter>,
 ) -> Result<(), sqlx::Error> {
     let values = objective_values(study, &run.trial);

@@ -84,7 +84,7 @@ async fn put_run(connection: &mut SqliteConnection, run: &TrackioRun) -> Result<
             .await?;
     let there = usize::try_from(there).unwrap_or(0);
     for (place, row) in run.rows.iter().enumerate().skip(there) {
-        insert(connection, run, (&format!("{}-{place}", run.id), row)).await?;
+        insert(connection, run, &format!("{}-{place}", run.id), row).await?;
     }
     let Some(end) = &run.end else {
         return Ok(());
@@ -101,7 +101,7 @@ async fn put_run(connection: &mut SqliteConnection, run: &TrackioRun) -> Result<
         .bind(&log_id)
         .execute(&mut *connection)
         .await?;
-    insert(connection, run, (&log_id, end)).await
+    insert(connection, run, &log_id, end).await
 }
 
 fn end_of(run: &TrackioRun) -> String {
@@ -138,7 +138,8 @@ async fn put_config(connection: &mut SqliteConnection, run: &TrackioRun) -> Resu
 async fn insert(
     connection: &mut SqliteConnection,
     run: &TrackioRun,
-    (log_id, row): (&str, &TrackioRow),
+    log_id: &str,
+    row: &TrackioRow,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into metrics (timestamp, run_id, run_name, step, metrics, log_id)

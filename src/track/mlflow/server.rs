@@ -86,7 +86,7 @@ impl ServerTracker {
             there.runs.remove(&number);
         }
         if !there.runs.contains_key(&number) {
-            let run = self.create(&there.experiment, study, (&wanted, attempt))?;
+            let run = self.create(&there.experiment, study, &wanted, attempt)?;
             there.runs.insert(number, run);
         }
         match there.runs.get_mut(&number) {
@@ -199,7 +199,8 @@ impl ServerTracker {
         &self,
         experiment: &str,
         study: &TrackedStudy,
-        (run, attempt): (&MlflowRun, &str),
+        run: &MlflowRun,
+        attempt: &str,
     ) -> Result<RunThere, TrackError> {
         let tags = [
             (STUDY, study.mark()),

@@ -42,7 +42,7 @@ impl Tracker for WandbTracker {
             let name = format!("offline-run-{}-{id}", moment(&trial.run.started_at));
             let of_run = folders.entry(id.clone()).or_default();
             remove_earlier_attempts(&runs, &name, of_run)?;
-            write_run(study, trial, (&runs.join(name), &id))?;
+            write_run(study, trial, &runs.join(name), &id)?;
         }
         self.folders = Some(folders);
         Ok(())
@@ -78,7 +78,7 @@ fn remove_earlier_attempts(runs: &Path, name: &str, of_run: &mut Vec<String>) ->
 }
 
 /// Brings a run's folder to what its trial is now.
-fn write_run(study: &TrackedStudy, trial: &TrackedTrial, (folder, id): (&Path, &str)) -> Result<(), TrackError> {
+fn write_run(study: &TrackedStudy, trial: &TrackedTrial, folder: &Path, id: &str) -> Result<(), TrackError> {
     let path = folder.join(format!("run-{id}.wandb"));
     write(&path, &render(study, trial, id)).map_err(TrackError::writing(&path))?;
     let recipe = trial.run.recipe.as_ref();

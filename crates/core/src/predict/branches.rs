@@ -33,7 +33,7 @@ impl StepTracer<'_> {
         self.expert_projection(trace, &mixture, Module::Down, ([hidden, inner, rank], Scratch));
         trace.free(Scratch, self.of_rows(&mixture, inner));
         trace.hold(kept, one);
-        self.pass_rows(trace, &mixture, (Module::Down, Pass::Add), hidden);
+        self.pass_rows(trace, &mixture, Module::Down, Pass::Add, hidden);
         trace.free(Scratch, self.of_rows(&mixture, hidden));
         self.norm_behind(trace, kept);
         trace.hold(kept, one);
@@ -83,7 +83,7 @@ impl StepTracer<'_> {
         ];
         trace.free(SavedActivations, self.saved(kind, &freed));
         trace.hold(Scratch, one);
-        self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Add), hidden);
+        self.pass_rows(trace, &mixture, Module::GateUp, Pass::Add, hidden);
         trace.free(Scratch, self.of_rows(&mixture, hidden));
         self.norm_onto(trace);
         self.router_norm_backward(trace, &mixture);

@@ -66,19 +66,13 @@ impl StepTracer<'_> {
         }
     }
 
-    pub(super) fn pass_rows(
-        &self,
-        trace: &mut Trace,
-        mixture: &Mixture<'_>,
-        (module, pass): (Module, Pass),
-        width: usize,
-    ) {
+    pub(super) fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, pass: Pass, width: usize) {
         let elements = (mixture.rows * width) as f64;
         trace.run(Work::Pass { module, pass, elements });
     }
 
     /// A product of each expert's rows, all experts alike.
-    fn grouped(&self, trace: &mut Trace, mixture: &Mixture<'_>, (module, right): (Module, Right), call: Call) {
+    fn grouped(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, right: Right, call: Call) {
         let groups = mixture.experts.count.min(mixture.rows).max(1);
         let share = |all: usize| all.div_ceil(groups);
         let each = match call.form {
@@ -139,19 +133,20 @@ impl StepTracer<'_> {
         &self,
         trace: &mut Trace,
         mixture: &Mixture<'_>,
-        (module, form): (Module, Form),
+        module: Module,
+        form: Form,
         [columns, depth, rank]: [usize; 3],
     ) {
         let call = Call {
             adapter_depth: rank,
             ..self.call(Right::Weight, form, [mixture.rows, columns, depth])
         };
-        self.grouped(trace, mixture, (module, Right::Weight), call);
+        self.grouped(trace, mixture, module, Right::Weight, call);
     }
 
     fn adapter_product(&self, trace: &mut Trace, mixture: &Mixture<'_>, form: Form, shape: [usize; 3]) {
         let call = self.call(Right::Adapter, form, shape);
-        self.grouped(trace, mixture, (Module::Adapters, Right::Adapter), call);
+        self.grouped(trace, mixture, Module::Adapters, Right::Adapter, call);
     }
 
     /// x A^T of all rows into `kept`.
@@ -192,7 +187,7 @@ impl StepTracer<'_> {
         let split = self.split_factors(mixture, outputs, rank);
         trace.hold(Scratch, split);
         trace.hold(target, self.of_rows(mixture, outputs));
-        self.project(trace, mixture, (module, Form::Nt), [outputs, inputs, rank]);
+        self.project(trace, mixture, module, Form::Nt, [outputs, inputs, rank]);
         trace.free(Scratch, split);
     }
 
@@ -231,7 +226,7 @@ impl StepTracer<'_> {
     pub(super) fn expert_inputs(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.of_rows(mixture, hidden));
-        self.pass_rows(trace, mixture, (Module::GateUp, Pass::Gather), hidden);
+        self.pass_rows(trace, mixture, Module::GateUp, Pass::Gather, hidden);
         if mixture.experts.weighs_input {
             self.scale_rows(trace, mixture, hidden);
         }
@@ -241,7 +236,7 @@ impl StepTracer<'_> {
     pub(super) fn scaled_glu(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let inner = mixture.experts.intermediate_size;
         trace.hold(Scratch, self.of_rows(mixture, inner));
-        self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluForward), inner);
+        self.pass_rows(trace, mixture, Module::GateUp, Pass::GluForward, inner);
         if !mixture.experts.weighs_input {
             self.scale_rows(trace, mixture, inner);
         }
@@ -251,7 +246,7 @@ impl StepTracer<'_> {
         if !self.is_on_gpu() {
             trace.spike(Scratch, (4 * mixture.rows) as u64);
         }
-        self.pass_rows(trace, mixture, (Module::GateUp, Pass::Copy), width);
+        self.pass_rows(trace, mixture, Module::GateUp, Pass::Copy, width);
     }
 
     /// Logits of all experts, in F32, and what becomes of them.
@@ -333,7 +328,7 @@ impl StepTracer<'_> {
         self.expert_projection(trace, &mixture, Module::Down, ([hidden, inner, rank], Scratch));
         trace.free(Scratch, self.of_rows(&mixture, inner));
         trace.hold(Scratch, self.act(hidden));
-        self.pass_rows(trace, &mixture, (Module::Down, Pass::Add), hidden);
+        self.pass_rows(trace, &mixture, Module::Down, Pass::Add, hidden);
         trace.free(Scratch, self.of_rows(&mixture, hidden));
         if !kind.down.projections.is_empty() {
             self.group_forward(trace, (&kind.down, Module::Down), kept, Target::Sum(Scratch));
@@ -370,13 +365,13 @@ impl StepTracer<'_> {
         if mixture.experts.weighs_input {
             trace.hold(Scratch, d_weights);
             trace.spike(Scratch, self.of_rows(&mixture, hidden));
-            self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Gather), hidden);
-            self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Copy), hidden);
+            self.pass_rows(trace, &mixture, Module::GateUp, Pass::Gather, hidden);
+            self.pass_rows(trace, &mixture, Module::GateUp, Pass::Copy, hidden);
             self.scale_rows(trace, &mixture, hidden);
         }
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::ExpertGateUpXa]));
         trace.hold(Scratch, self.act(hidden));
-        self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Add), hidden);
+        self.pass_rows(trace, &mixture, Module::GateUp, Pass::Add, hidden);
         trace.free(Scratch, self.of_rows(&mixture, hidden));
         self.route_backward(trace, &mixture);
         if !kind.gate_up.projections.is_empty() {
@@ -400,7 +395,7 @@ impl StepTracer<'_> {
         let (rank, rows) = (mixture.plan.down_rank, mixture.rows);
         let of_rows = |width| self.of_rows(mixture, width);
         trace.hold(Scratch, of_rows(hidden));
-        self.pass_rows(trace, mixture, (Module::Down, Pass::Gather), hidden);
+        self.pass_rows(trace, mixture, Module::Down, Pass::Gather, hidden);
         if rank > 0 {
             let split = self.split_factors(mixture, hidden, rank);
             trace.hold(Scratch, split);
@@ -411,14 +406,14 @@ impl StepTracer<'_> {
         }
         trace.hold(Scratch, of_rows(inner));
         let own = self.swapped_a(trace, mixture, [inner, rank]);
-        self.project(trace, mixture, (Module::Down, Form::Nn), [inner, hidden, rank]);
+        self.project(trace, mixture, Module::Down, Form::Nn, [inner, hidden, rank]);
         trace.free(Scratch, own);
         trace.hold(Scratch, of_rows(inner));
-        self.pass_rows(trace, mixture, (Module::Down, Pass::GluForward), inner);
+        self.pass_rows(trace, mixture, Module::Down, Pass::GluForward, inner);
         let weighs_output = !mixture.experts.weighs_input;
         if weighs_output {
             trace.hold(Scratch, (4 * rows) as u64);
-            self.pass_rows(trace, mixture, (Module::Down, Pass::Copy), inner);
+            self.pass_rows(trace, mixture, Module::Down, Pass::Copy, inner);
             self.scale_rows(trace, mixture, inner);
         }
         if rank > 0 {
@@ -430,7 +425,7 @@ impl StepTracer<'_> {
             self.scale_rows(trace, mixture, inner);
         }
         self.unit_backward(trace, self.of_rows(mixture, inner), mixture.experts.limit.is_some());
-        self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluBackward), inner);
+        self.pass_rows(trace, mixture, Module::GateUp, Pass::GluBackward, inner);
     }
 
     /// The gradients of gate and up, of so many bytes each, take the places of the gate and of the unit's gradient on a GPU; elsewhere, and of
@@ -476,7 +471,7 @@ impl StepTracer<'_> {
         if mixture.plan.weights_train {
             for _ in 0..times {
                 let call = self.call(Right::Dense, Form::Tn, [rows, columns, mixture.rows]);
-                self.grouped(trace, mixture, (Module::Down, Right::Dense), call);
+                self.grouped(trace, mixture, Module::Down, Right::Dense, call);
             }
         }
     }
@@ -511,7 +506,7 @@ impl StepTracer<'_> {
             longest_term: inner,
             ..self.call(Right::Weight, Form::Nn, [rows, hidden, 2 * inner])
         };
-        self.grouped(trace, mixture, (Module::GateUp, Right::Weight), call);
+        self.grouped(trace, mixture, Module::GateUp, Right::Weight, call);
         trace.free(Scratch, of_rows(rank) + own);
     }
 

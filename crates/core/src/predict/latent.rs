@@ -15,7 +15,8 @@ impl StepTracer<'_> {
         &self,
         trace: &mut Trace,
         kind: &LayerPlan,
-        (latent, normed): (Latent, u64),
+        latent: Latent,
+        normed: u64,
         kept: MemoryCategory,
     ) {
         let Some(plan) = &kind.latent else { return };

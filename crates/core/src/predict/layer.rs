@@ -152,7 +152,7 @@ impl StepTracer<'_> {
         }
         let normed = self.norm_before(trace, kept);
         if let Some(latent) = architecture.latent {
-            self.latent_forward(trace, kind, (latent, normed), kept);
+            self.latent_forward(trace, kind, latent, normed, kept);
         } else {
             self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
             trace.free(Scratch, normed);

@@ -231,7 +231,7 @@ impl BaseModel {
             let value = value_of(&tensor, &architecture)?;
             if let Some(stack) = Stacked::of(&architecture).filter(|stack| stack.parts(&tensor.name).is_some()) {
                 let of_expert = |expert| Ok(value.get(expert)?);
-                store_experts(&stack, &tensor.name, of_expert, (precision, device), |name, weight| {
+                store_experts(&stack, &tensor.name, of_expert, precision, device, |name, weight| {
                     weights.insert(name, weight);
                     Ok(())
                 })?;
@@ -491,7 +491,7 @@ impl BaseLoader {
         for tensor in tensors {
             if let Some(stack) = stack.as_ref().filter(|stack| stack.parts(&tensor.name).is_some()) {
                 let read = |expert| stack.read(&self.checkpoint, &tensor, expert, *precision);
-                store_experts(stack, &tensor.name, read, (*precision, device), |name, weight| {
+                store_experts(stack, &tensor.name, read, *precision, device, |name, weight| {
                     take(name, WeightKind::Linear, weight)
                 })?;
                 continue;
@@ -640,7 +640,8 @@ fn store_experts(
     stack: &Stacked<'_>,
     name: &str,
     of_expert: impl Fn(usize) -> Result<Tensor, TrainError>,
-    (precision, device): (Precision, &Device),
+    precision: Precision,
+    device: &Device,
     mut take: impl FnMut(String, Weight) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
     let Some((layer, parts)) = stack.parts(name) else {

@@ -261,7 +261,7 @@ impl Checkpoint {
     /// value that is not finite in `dtype`.
     pub fn tensor(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor, WeightsError> {
         let (shard, stored, bytes) = self.checked(name, shape)?;
-        let tensor = shard.converted(name, (stored, bytes), (shape, dtype))?;
+        let tensor = shard.converted(name, stored, bytes, shape, dtype)?;
         shard.let_go(bytes);
         Ok(tensor.to_device(device)?)
     }
@@ -271,7 +271,7 @@ impl Checkpoint {
         let (shard, stored, bytes) = self.checked(name, shape)?;
         let length = bytes.len() / shape.first().copied().unwrap_or(1).max(1);
         let bytes = bytes.get(index * length..(index + 1) * length).unwrap_or_default();
-        let tensor = shard.converted(name, (stored, bytes), (&shape[1..], dtype))?;
+        let tensor = shard.converted(name, stored, bytes, &shape[1..], dtype)?;
         shard.let_go(bytes);
         Ok(tensor)
     }
@@ -403,8 +403,10 @@ impl Shard {
     fn converted(
         &self,
         name: &str,
-        (stored, bytes): (Float, &[u8]),
-        (shape, dtype): (&[usize], DType),
+        stored: Float,
+        bytes: &[u8],
+        shape: &[usize],
+        dtype: DType,
     ) -> Result<Tensor, WeightsError> {
         let not_finite = |element| WeightsError::NotFinite {
             path: self.path.clone(),

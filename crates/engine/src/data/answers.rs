@@ -29,7 +29,7 @@ pub(super) fn answer_spans(
     full: &Rendered,
 ) -> Result<Vec<Range<usize>>, Unclear> {
     if let Some(marked) = &full.generated {
-        return marked_spans(chat, conversation, (&full.text, marked));
+        return marked_spans(chat, conversation, &full.text, marked);
     }
     let search = Search {
         conversation,
@@ -54,7 +54,8 @@ pub(super) fn answer_spans(
 fn marked_spans(
     chat: &Chat,
     conversation: &Conversation<'_>,
-    (full, marked): (&str, &[Range<usize>]),
+    full: &str,
+    marked: &[Range<usize>],
 ) -> Result<Vec<Range<usize>>, Unclear> {
     let is_answer = |index: &usize| chat.messages[*index]["role"] == "assistant";
     let answers: Vec<usize> = (0..chat.messages.len()).filter(is_answer).collect();

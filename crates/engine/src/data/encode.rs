@@ -66,23 +66,25 @@ pub(super) fn encode(
     vocabulary: &Vocabulary,
     loss_on: LossOn,
 ) -> Result<EncodedRow, DataError> {
-    encode_with(location, example, (vocabulary, loss_on), None)
+    encode_with(location, example, vocabulary, loss_on, None)
 }
 
 /// [`encode`], and what the tokens were made of.
 pub(super) fn encode_traced(
     location: &RowLocation,
     example: &Example,
-    how: (&Vocabulary, LossOn),
+    vocabulary: &Vocabulary,
+    loss_on: LossOn,
     trace: &mut Trace,
 ) -> Result<EncodedRow, DataError> {
-    encode_with(location, example, how, Some(trace))
+    encode_with(location, example, vocabulary, loss_on, Some(trace))
 }
 
 fn encode_with(
     location: &RowLocation,
     example: &Example,
-    (vocabulary, loss_on): (&Vocabulary, LossOn),
+    vocabulary: &Vocabulary,
+    loss_on: LossOn,
     trace: Option<&mut Trace>,
 ) -> Result<EncodedRow, DataError> {
     let tokenizer = || {
@@ -94,7 +96,7 @@ fn encode_with(
     let encoded = match example {
         Example::Text(text) => encode_text(location, text, tokenizer()?, trace)?.into(),
         Example::Completion { prompt, completion } => {
-            encode_completion(location, (prompt, completion), tokenizer()?, loss_on, trace)?
+            encode_completion(location, prompt, completion, tokenizer()?, loss_on, trace)?
         }
         Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on, trace)?,
         Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?.into(),
@@ -145,7 +147,8 @@ fn encode_text(
 
 fn encode_completion(
     location: &RowLocation,
-    (prompt, completion): (&str, &str),
+    prompt: &str,
+    completion: &str,
     tokenizer: &Tokenizer,
     loss_on: LossOn,
     trace: Option<&mut Trace>,
@@ -265,7 +268,7 @@ fn encode_chat(
     let is_answered = chat.messages.last().is_some_and(|last| last["role"] == "assistant");
     let stops = match loss_on {
         LossOn::All if !is_answered => Vec::new(),
-        _ => learn_stops(&mut row, &encoded.ends, (&full.text, &spans), &conversation, tokenizer),
+        _ => learn_stops(&mut row, &encoded.ends, &full.text, &spans, &conversation, tokenizer),
     };
     Ok(EncodedRow {
         row: Some(row),
@@ -310,7 +313,8 @@ fn with_written_calls<'a>(
 fn learn_stops(
     row: &mut TokenRow,
     ends: &[usize],
-    (text, spans): (&str, &[Range<usize>]),
+    text: &str,
+    spans: &[Range<usize>],
     conversation: &Conversation<'_>,
     tokenizer: &Tokenizer,
 ) -> Vec<Stop> {

@@ -364,7 +364,7 @@ impl Look<'_> {
 
     fn shown(&self, met: Met) -> Result<ShownRow, DataError> {
         let mut trace = Trace::default();
-        let encoded = encode_traced(&met.location, &met.example, (self.vocabulary, self.loss_on), &mut trace)?;
+        let encoded = encode_traced(&met.location, &met.example, self.vocabulary, self.loss_on, &mut trace)?;
         let set = met
             .is_held_out
             .map(|held_out| if held_out { "held-out" } else { "training" }.to_owned());

@@ -125,7 +125,7 @@ impl PreparedData {
                     seed,
                     rows: &[],
                 }),
-                Some(cache) => cached(settings, &vocabulary, seed, cache, &mut general),
+                Some((folder, check)) => cached(settings, &vocabulary, seed, folder, check, &mut general),
             };
             tables.push(of_set.map_err(|error| error.of_set(names.get(number)))?);
         }
@@ -343,7 +343,8 @@ fn cached(
     settings: &DataSettings,
     vocabulary: &Vocabulary,
     seed: u64,
-    (folder, check): (&Path, Check),
+    folder: &Path,
+    check: Check,
     warnings: &mut Vec<DataWarning>,
 ) -> Result<Tables, DataError> {
     let cache = TokenCache { folder };

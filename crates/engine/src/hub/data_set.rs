@@ -101,7 +101,7 @@ impl OnHub<'_> {
             };
             let files: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
             match choose(&files, revision, &self.set.part) {
-                Ok(chosen) => return self.fetch(&api, (revision, &info.sha), &chosen, observer),
+                Ok(chosen) => return self.fetch(&api, revision, &info.sha, &chosen, observer),
                 // The conversion lacks what was converted in part, and what it is told first of names most.
                 Err(why) => reason = Some(reason.unwrap_or(why)),
             }
@@ -114,7 +114,8 @@ impl OnHub<'_> {
     fn fetch(
         &self,
         api: &Api,
-        (revision, commit): (&str, &str),
+        revision: &str,
+        commit: &str,
         files: &[String],
         observer: &mut dyn DownloadObserver,
     ) -> Result<Vec<PathBuf>, DataSetError> {

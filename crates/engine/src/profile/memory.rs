@@ -66,7 +66,8 @@ fn give_back(bytes: u64) {
 fn end_out_of_memory(in_use: u64, requested: u64, limit: u64) -> ! {
     // The leading line break ends a line that another thread may have begun.
     end_saying(
-        (libc::STDOUT_FILENO, OUT_OF_MEMORY_EXIT),
+        libc::STDOUT_FILENO,
+        OUT_OF_MEMORY_EXIT,
         format_args!(
             "\n{{\"event\":\"out_of_memory\",\"in_use_bytes\":{in_use},\"requested_bytes\":{requested},\"limit_bytes\":{limit}}}\n"
         ),
@@ -77,7 +78,8 @@ fn end_out_of_memory(in_use: u64, requested: u64, limit: u64) -> ! {
 #[cold]
 fn end_without_memory(in_use: u64, requested: u64) -> ! {
     end_saying(
-        (libc::STDERR_FILENO, 1),
+        libc::STDERR_FILENO,
+        1,
         format_args!(
             "error: memory allocation of {requested} bytes failed, with {in_use} bytes in use: the system gives this process no more. \
              End other programs, or raise its limit (`ulimit -v`, a container's)\n"
@@ -86,7 +88,7 @@ fn end_without_memory(in_use: u64, requested: u64) -> ! {
 }
 
 /// Writes a message to a file of this process and ends with an exit code, without allocating.
-fn end_saying((file, code): (i32, i32), message: std::fmt::Arguments<'_>) -> ! {
+fn end_saying(file: i32, code: i32, message: std::fmt::Arguments<'_>) -> ! {
     use std::io::Write;
     LIMIT.store(u64::MAX, Relaxed);
     let mut line = [0u8; 256];

@@ -161,7 +161,7 @@ impl TransferStream {
         }
         #[cfg(feature = "cuda")]
         if let Some(queue) = &self.on_gpu {
-            return queue.copy(on_device, home, length, (direction, begin));
+            return queue.copy(on_device, home, length, direction, begin);
         }
         let device_end = host_address(on_device)?;
         let (from, to) = match direction {
@@ -280,7 +280,8 @@ impl OnGpu {
         on_device: &Tensor,
         home: *mut u8,
         length: usize,
-        (direction, begin): (Direction, Begin),
+        direction: Direction,
+        begin: Begin,
     ) -> Result<Copied> {
         let address = super::runtime::address(&self.device, on_device)?;
         if let Begin::BehindComputing = begin {

@@ -138,7 +138,7 @@ impl Objective {
         let half_log_determinant: f64 = (0..n).map(|i| factor[(i, i)].ln()).sum();
         let (prior, prior_gradient) = hyper.log_prior();
         let value = 0.5 * fit + half_log_determinant + 0.5 * n as f64 * (2.0 * std::f64::consts::PI).ln() - prior;
-        let mut gradient = self.gradient(hyper, &theta, &kernel, (&inverse, &alpha));
+        let mut gradient = self.gradient(hyper, &theta, &kernel, &inverse, &alpha);
         for (slope, prior) in gradient.iter_mut().zip(prior_gradient) {
             *slope -= prior;
         }
@@ -182,7 +182,8 @@ impl Objective {
         hyper: &Hyper,
         theta: &[f64],
         kernel: &[(f64, f64)],
-        (inverse, alpha): (&Mat<f64>, &[f64]),
+        inverse: &Mat<f64>,
+        alpha: &[f64],
     ) -> Vec<f64> {
         let n = self.targets.len();
         // Per pair: w = alpha alpha^T - K^-1, and w dm/d(r^2); each axis then is a dot product with its distances.

@@ -114,11 +114,11 @@ impl Dominance {
             return None;
         }
         let points: Vec<Vec<f64>> = finished.into_iter().map(|(_, values)| values).collect();
-        self.too_little(outcome, (&points, field.reference))
-            .or_else(|| self.worth_less(trial, outcome, (&points, field.reference)))
+        self.too_little(outcome, &points, field.reference)
+            .or_else(|| self.worth_less(trial, outcome, &points, field.reference))
     }
 
-    fn too_little(&self, outcome: &Outcome, (points, reference): (&[Vec<f64>], &[f64])) -> Option<String> {
+    fn too_little(&self, outcome: &Outcome, points: &[Vec<f64>], reference: &[f64]) -> Option<String> {
         if self.least_gain <= 0.0 {
             return None;
         }
@@ -137,11 +137,12 @@ impl Dominance {
         &self,
         trial: &Progress,
         outcome: &Outcome,
-        (points, reference): (&[Vec<f64>], &[f64]),
+        points: &[Vec<f64>],
+        reference: &[f64],
     ) -> Option<String> {
         let rate = trial.rate.filter(|_| self.worth > 0.0)?;
         let left = trial.total_steps?.saturating_sub(trial.step());
-        let gain = expected_gain(trial, outcome, (points, reference))?;
+        let gain = expected_gain(trial, outcome, points, reference)?;
         let volume = hypervolume(points, reference);
         (volume > 0.0 && gain < self.worth * rate * left as f64).then(|| {
             format!(
@@ -154,7 +155,7 @@ impl Dominance {
 }
 
 /// What the trial is expected to add to the hypervolume; `None` where an objective is neither known nor on its way.
-fn expected_gain(trial: &Progress, outcome: &Outcome, (points, reference): (&[Vec<f64>], &[f64])) -> Option<f64> {
+fn expected_gain(trial: &Progress, outcome: &Outcome, points: &[Vec<f64>], reference: &[f64]) -> Option<f64> {
     // Objectives that are unknown together are taken to end well or badly together.
     let at = |part: f64| -> Option<Vec<f64>> {
         let both = trial.known.iter().zip(&outcome.ends);

@@ -18,8 +18,13 @@ pub(super) type RecordVisitor<'a> =
     dyn FnMut(&StringRecord, &ByteRecord, u64) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// Reads rows whose columns are named by the first line. Empty fields are empty strings.
-pub(super) fn read(path: &Arc<Path>, how: (Option<u8>, &Meter), visit: &mut Visitor) -> Result<(), DataError> {
-    each_record(path, how, &mut |header, record, line| {
+pub(super) fn read(
+    path: &Arc<Path>,
+    separator: Option<u8>,
+    meter: &Meter,
+    visit: &mut Visitor,
+) -> Result<(), DataError> {
+    each_record(path, separator, meter, &mut |header, record, line| {
         let mut columns = Map::new();
         for (at, (name, field)) in header.iter().zip(record).enumerate() {
             let text = std::str::from_utf8(field).map_err(|error| {
@@ -36,7 +41,8 @@ pub(super) fn read(path: &Arc<Path>, how: (Option<u8>, &Meter), visit: &mut Visi
 /// Goes through the records of a file, with this separator or, without one, what the header has most of.
 pub(super) fn each_record(
     path: &Arc<Path>,
-    (separator, meter): (Option<u8>, &Meter),
+    separator: Option<u8>,
+    meter: &Meter,
     look: &mut RecordVisitor,
 ) -> Result<(), DataError> {
     let read_error = |source| DataError::Read {

@@ -48,7 +48,7 @@ pub(super) fn read_rows(path: &Path, meter: &Meter, visit: &mut Visitor) -> Resu
     match FileKind::of(path)? {
         FileKind::JsonLines => json_rows::read_lines(&shared, meter, visit),
         FileKind::Json => json_rows::read_document(&shared, meter, visit),
-        FileKind::Separated(separator) => csv_rows::read(&shared, (separator, meter), visit),
+        FileKind::Separated(separator) => csv_rows::read(&shared, separator, meter, visit),
         FileKind::Parquet => parquet_rows::read(&shared, meter, visit),
         FileKind::PlainText => text_pieces::read(&shared, meter, visit),
     }
@@ -104,9 +104,7 @@ fn count_file(path: &Path, meter: &Meter, seen: &mut dyn FnMut(usize) -> Control
             meter.pass(line.len() as u64);
             Ok(seen(1))
         }),
-        FileKind::Separated(separator) => {
-            csv_rows::each_record(&shared, (separator, meter), &mut |_, _, _| Ok(seen(1)))
-        }
+        FileKind::Separated(separator) => csv_rows::each_record(&shared, separator, meter, &mut |_, _, _| Ok(seen(1))),
         FileKind::Parquet => {
             let _ = seen(parquet_rows::count(&shared)?);
             Ok(())

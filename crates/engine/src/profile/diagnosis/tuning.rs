@@ -149,7 +149,7 @@ pub fn tune(recipe: &Recipe, bench: &mut dyn TuningBench, allows: &dyn Fn(&Chang
         let Some(changed) = finding.change.apply(&current) else {
             continue;
         };
-        let (result, measured) = try_change(finding, (&current, &profile), &changed, bench);
+        let (result, measured) = try_change(finding, &current, &profile, &changed, bench);
         let proposed_by = profile.clone();
         if let (Outcome::Kept, Some(measured)) = (&result.outcome, measured) {
             (current, profile) = (changed, measured);
@@ -187,7 +187,8 @@ fn can_run(finding: &Finding, recipe: &Recipe) -> bool {
 /// Runs a change beside what stands, and judges it. Returns the profile with it, too.
 fn try_change(
     mut finding: Finding,
-    (current, profile): (&Recipe, &Profile),
+    current: &Recipe,
+    profile: &Profile,
     changed: &Recipe,
     bench: &mut dyn TuningBench,
 ) -> (Tried, Option<Profile>) {

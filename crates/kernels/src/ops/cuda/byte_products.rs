@@ -78,7 +78,7 @@ fn multiply_in(
         round_rows(&part(x)?, &left, &of_rows)?;
         multiply_bytes(&left, &right, &sums)?;
         let old = old.map(part).transpose()?;
-        scale_sums(&sums, (&of_rows, &of_columns, alpha), old.as_ref(), &part(result)?)?;
+        scale_sums(&sums, &of_rows, &of_columns, alpha, old.as_ref(), &part(result)?)?;
     }
     Ok(())
 }
@@ -99,7 +99,9 @@ fn round_rows(x: &Tensor, codes: &Tensor, scales: &Tensor) -> Result<()> {
 /// The result from the sums of its codes.
 fn scale_sums(
     sums: &Tensor,
-    (of_rows, of_columns, alpha): (&Tensor, &Tensor, f64),
+    of_rows: &Tensor,
+    of_columns: &Tensor,
+    alpha: f64,
     old: Option<&Tensor>,
     result: &Tensor,
 ) -> Result<()> {

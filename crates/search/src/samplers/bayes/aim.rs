@@ -90,7 +90,8 @@ impl Aim {
     pub(super) fn of_turn(
         problem: &Problem,
         observations: &Observations<'_>,
-        (trainings, landscape): (&Trainings<'_>, &Landscape<'_>),
+        trainings: &Trainings<'_>,
+        landscape: &Landscape<'_>,
         tried: usize,
     ) -> Self {
         let Some(loss) = problem.objectives.iter().position(|objective| objective.metric == LOSS) else {

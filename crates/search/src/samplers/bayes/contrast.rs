@@ -49,11 +49,12 @@ pub(super) struct Apart {
 pub(super) fn contrasts(
     output: &Output,
     candidates: &Candidates<'_>,
-    (index, places): (usize, &[f64]),
+    index: usize,
+    places: &[f64],
     shift: &dyn Fn(&Params) -> Option<f64>,
 ) -> Option<Contrasts> {
     let values = places.len();
-    let (points, shifts) = held_settings(candidates, (index, places), shift);
+    let (points, shifts) = held_settings(candidates, index, places, shift);
     let held = points.len() / values.max(1);
     if held == 0 {
         return None;
@@ -116,7 +117,8 @@ pub(super) fn contrasts(
 /// Every value at the same settings of the other parameters, row by row, with the prior's shift there.
 fn held_settings(
     candidates: &Candidates<'_>,
-    (index, places): (usize, &[f64]),
+    index: usize,
+    places: &[f64],
     shift: &dyn Fn(&Params) -> Option<f64>,
 ) -> (Vec<Point>, Vec<f64>) {
     let values = places.len();

@@ -72,7 +72,7 @@ impl Insight {
             .collect();
         let places: Vec<f64> = along.iter().map(|(_, at)| *at).collect();
         let shift = |params: &Params| self.shift(surrogate, params);
-        let found = contrasts(&surrogate.output, &candidates, (index, &places), &shift);
+        let found = contrasts(&surrogate.output, &candidates, index, &places, &shift);
         let Contrasts {
             center,
             means,

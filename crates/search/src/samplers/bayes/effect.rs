@@ -67,7 +67,7 @@ impl Effect {
         Some(Self {
             metric: dependence.metric.clone(),
             parameter: dependence.parameter.clone(),
-            trend: trend(places, (best, worst), (ordered, objective.direction)),
+            trend: trend(places, best, worst, ordered, objective.direction),
             best: places[best].value.clone(),
             best_value: places[best].median,
             worst: places[worst].value.clone(),
@@ -79,7 +79,7 @@ impl Effect {
     }
 }
 
-fn trend(places: &[EffectPoint], (best, worst): (usize, usize), (ordered, direction): (bool, Direction)) -> Trend {
+fn trend(places: &[EffectPoint], best: usize, worst: usize, ordered: bool, direction: Direction) -> Trend {
     let range = (places[best].median - places[worst].median).abs();
     if range <= FLAT * places[best].median.abs().max(places[worst].median.abs()) {
         return Trend::Flat;

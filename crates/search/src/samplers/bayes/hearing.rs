@@ -30,7 +30,8 @@ const STEP: f64 = 0.18;
 pub(super) fn owed(
     problem: &Problem,
     observations: &Observations<'_>,
-    (candidates, trainings): (&Candidates<'_>, &Trainings<'_>),
+    candidates: &Candidates<'_>,
+    trainings: &Trainings<'_>,
     is_tried: impl Fn(&Point) -> bool,
 ) -> Option<Point> {
     let loss = trainings.loss();

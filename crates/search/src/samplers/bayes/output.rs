@@ -62,18 +62,13 @@ impl Output {
         };
         let rough: Vec<Option<Self>> = shapes
             .par_iter()
-            .map(|shape| Self::fit_shape(encoding, modelled, data, (*shape, shifts.as_deref(), Effort::Rough)))
+            .map(|shape| Self::fit_shape(encoding, modelled, data, *shape, shifts.as_deref(), Effort::Rough))
             .collect();
         let rough = rough
             .into_iter()
             .flatten()
             .max_by(|a, b| a.evidence.total_cmp(&b.evidence))?;
-        let mut best = Self::fit_shape(
-            encoding,
-            modelled,
-            data,
-            (rough.shape, shifts.as_deref(), Effort::Whole),
-        )?;
+        let mut best = Self::fit_shape(encoding, modelled, data, rough.shape, shifts.as_deref(), Effort::Whole)?;
         best.take_bounds(&data.bounds, modelled, prior);
         Some(best)
     }
@@ -82,7 +77,9 @@ impl Output {
         encoding: &Encoding,
         modelled: &Modelled,
         data: &MetricData<'_>,
-        (shape, shifts, effort): (Shape, Option<&[f64]>, Effort),
+        shape: Shape,
+        shifts: Option<&[f64]>,
+        effort: Effort,
     ) -> Option<Self> {
         let count = data.values.len();
         if count < 2 {

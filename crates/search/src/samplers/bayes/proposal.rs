@@ -37,7 +37,8 @@ pub(super) fn described(
     problem: &Problem,
     landscape: &Landscape<'_>,
     point: &Point,
-    (params, log_acquisition): (Params, f64),
+    params: Params,
+    log_acquisition: f64,
 ) -> Proposal {
     let marginals = landscape.marginals(point).unwrap_or_default();
     let predicted = problem.objectives.iter().zip(&marginals).map(|(objective, marginal)| {

@@ -61,7 +61,7 @@ impl Bayes {
         let tried = landscape.tried(&points);
         if let Some(trainings) = &landscape.trainings {
             // Trainings are counted: what measures a cost alone takes no turn.
-            landscape.aim = Aim::of_turn(problem, &observations, (trainings, &landscape), tried.len());
+            landscape.aim = Aim::of_turn(problem, &observations, trainings, &landscape, tried.len());
         }
         let mut search = Search {
             candidates: &candidates,
@@ -80,7 +80,7 @@ impl Bayes {
         let point = candidates.settled(&found.candidate);
         let proposal = Proposal {
             is_hearing: found.is_owed,
-            ..described(problem, &landscape, &point, (params, found.log_value))
+            ..described(problem, &landscape, &point, params, found.log_value)
         };
         let others = others
             .iter()
@@ -174,7 +174,7 @@ fn hear(search: &mut Search<'_>, problem: &Problem, observations: &Observations<
     let owed = match search.only {
         Some(choice) => Some(near.with(choice)).filter(|point| !is_tried(point)),
         None if hearing::is_time(search.tried.len()) => {
-            hearing::owed(problem, observations, (search.candidates, trainings), is_tried)
+            hearing::owed(problem, observations, search.candidates, trainings, is_tried)
         }
         None => None,
     };

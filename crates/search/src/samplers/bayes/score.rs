@@ -25,7 +25,7 @@ pub(super) fn of_params(
 
 fn of_point(problem: &Problem, landscape: &Landscape<'_>, point: &Point, params: &Params) -> CandidateScore {
     let log_value = landscape.log_values(std::slice::from_ref(point))[0];
-    let proposal = described(problem, landscape, point, (params.clone(), log_value));
+    let proposal = described(problem, landscape, point, params.clone(), log_value);
     CandidateScore {
         expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
         log_acquisition: log_value,
