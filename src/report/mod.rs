@@ -27,10 +27,7 @@ pub use number::{
     significant, thread_count,
 };
 pub use outlook::{Outlook, TimeLeft};
-pub use profile::{
-    CurveLine, CurvePoint, ProfileText, comparison_text, cost_text, curve_svg, curve_text, findings_text, profile_text,
-    tried_text, tuning_text,
-};
+pub use profile::{ProfileText, comparison_text, cost_text, findings_text, profile_text, tried_text, tuning_text};
 pub use rows::{RowsStyle, row_text, rows_page, rows_text, summary_line};
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};

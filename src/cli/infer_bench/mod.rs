@@ -15,7 +15,7 @@ use super::download::DownloadProgress;
 use super::machine::machine;
 use super::model::{BaseArgs, ComputeArgs};
 use super::output::{tell, write_result};
-use crate::report::curve_svg;
+use crate::report::charts::curve_svg;
 use crate::space::Seconds;
 use crate::store::Store;
 use forms::{Bench, FormPoints};

@@ -3,7 +3,8 @@
 use super::super::CliError;
 use super::super::output::terminal_width;
 use super::FormPoints;
-use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_text, duration};
+use crate::report::charts::{CurveLine, CurvePoint, curve_text};
+use crate::report::{Align, TextTable, bytes, duration};
 
 /// A line for each form and prompt length.
 pub(super) fn curve(measured: &[FormPoints]) -> Vec<CurveLine> {
@@ -45,7 +46,7 @@ pub(super) fn text(measured: &[FormPoints]) -> String {
     format!(
         "{}\n\n{}{requests}",
         point_table(measured).to_text(width),
-        curve_text(&curve(measured), width.unwrap_or(80))
+        curve_text(&curve(measured), width)
     )
 }
 

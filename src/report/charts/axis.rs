@@ -67,10 +67,19 @@ impl Scale {
         self.from + (value - self.low) / (self.high - self.low) * (self.to - self.from)
     }
 
+    /// The values at both ends, room included.
+    pub(super) fn ends(&self) -> (f64, f64) {
+        match self.log {
+            true => (self.low.exp(), self.high.exp()),
+            false => (self.low, self.high),
+        }
+    }
+
     /// Round values inside the scale with their texts, about `count` of them.
     pub(super) fn ticks(&self, count: usize) -> Vec<(f64, String)> {
         if self.log {
-            return log_ticks(self.low.exp(), self.high.exp(), count)
+            let (low, high) = self.ends();
+            return log_ticks(low, high, count)
                 .into_iter()
                 .map(|tick| (tick, plain(tick)))
                 .collect();

@@ -4,13 +4,16 @@ mod answers;
 mod axis;
 mod bars;
 mod courses;
+mod latency;
 mod parallel;
 mod png;
 mod scatter;
 mod svg;
 mod terminal;
+mod text_plot;
 
 pub use answers::answer_picture;
+pub use latency::{CurveLine, CurvePoint, curve_svg, curve_text};
 pub use png::{PictureError, png};
 pub use terminal::plot;
 

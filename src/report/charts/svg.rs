@@ -14,6 +14,11 @@ pub(super) const DEEP: &str = "#0b3d8c";
 /// Parts of a whole, apart in lightness too.
 pub(super) const PARTS: [&str; 5] = ["#0b6bb0", "#d98a00", "#11866a", "#b4608f", "#8b949e"];
 
+/// Lines of several models, told apart by readers who do not see all colours (Okabe and Ito 2008).
+pub(super) const LINES: [&str; 8] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442",
+];
+
 /// Side on which a text's place lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {

@@ -1,19 +1,13 @@
 //! The front as a scatter of characters, for the terminal.
 
+use super::text_plot::TextPlot;
 use crate::report::{metric_heading, metric_value, printable};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 
-/// Width of the plot itself where the terminal is wider, and where its width is not known.
-const WIDEST: usize = 96;
-const ROWS: usize = 16;
-/// Narrowest plot that still shows anything.
-const NARROWEST: usize = 20;
-
-/// What a cell of the plot shows; the later wins.
+/// How a trial is marked; the later wins where two stand in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Cell {
-    Empty,
+enum Mark {
     Beaten,
     Front,
     Best,
@@ -29,84 +23,41 @@ pub fn plot(
     width: Option<usize>,
 ) -> Option<String> {
     let (x, y) = objectives;
-    let points: Vec<(f64, f64, Cell)> = trials
+    let mut points: Vec<(f64, f64, Mark)> = trials
         .iter()
         .filter_map(|trial| {
             let TrialState::Complete { metrics } = &trial.state else {
                 return None;
             };
-            let cell = match () {
-                () if recommended == Some(trial.number) => Cell::Best,
-                () if front.contains(&trial.number) => Cell::Front,
-                () => Cell::Beaten,
+            let mark = match () {
+                () if recommended == Some(trial.number) => Mark::Best,
+                () if front.contains(&trial.number) => Mark::Front,
+                () => Mark::Beaten,
             };
-            Some((metrics.value(&x.metric)?, metrics.value(&y.metric)?, cell))
+            Some((metrics.value(&x.metric)?, metrics.value(&y.metric)?, mark))
         })
         .collect();
     if points.is_empty() {
         return None;
     }
-    let (x_span, y_span) = (
-        span(points.iter().map(|point| point.0)),
-        span(points.iter().map(|point| point.1)),
-    );
-    let labels = [y_span.1, y_span.0].map(|value| metric_value(&y.metric, value));
-    let margin = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0) + 1;
-    let columns = width
-        .unwrap_or(WIDEST)
-        .min(WIDEST)
-        .saturating_sub(margin + 1)
-        .max(NARROWEST);
-    let mut cells = vec![vec![Cell::Empty; columns]; ROWS];
-    for (px, py, cell) in points {
-        let column = place(px, x_span, columns);
-        let row = ROWS - 1 - place(py, y_span, ROWS);
-        cells[row][column] = cells[row][column].max(cell);
-    }
-    Some(drawn(&cells, margin, &labels, &named(y), &x_axis(x, x_span, columns)))
-}
-
-fn drawn(cells: &[Vec<Cell>], margin: usize, labels: &[String; 2], y_name: &str, x_axis: &str) -> String {
-    let mut text = format!("{y_name}\n");
-    for (index, row) in cells.iter().enumerate() {
-        let label = match index {
-            0 => labels[0].as_str(),
-            _ if index == cells.len() - 1 => labels[1].as_str(),
-            _ => "",
+    points.sort_by_key(|(_, _, mark)| *mark);
+    let (least, most) = span(points.iter().map(|point| point.0));
+    let (low, high) = span(points.iter().map(|point| point.1));
+    let mut plot = TextPlot::new([high, low].map(|value| metric_value(&y.metric, value)), width);
+    for (px, py, mark) in points {
+        let mark = match mark {
+            Mark::Beaten => '·',
+            Mark::Front => '●',
+            Mark::Best => '★',
         };
-        let row: String = row
-            .iter()
-            .map(|cell| match cell {
-                Cell::Empty => ' ',
-                Cell::Beaten => '·',
-                Cell::Front => '●',
-                Cell::Best => '★',
-            })
-            .collect();
-        text.push_str(&format!("{label:>width$} ┤{}\n", row.trim_end(), width = margin - 1));
+        plot.mark((px - least) / (most - least), (py - low) / (high - low), mark);
     }
-    let columns = cells.first().map_or(0, Vec::len);
-    text.push_str(&format!("{:margin$}└{}\n", "", "─".repeat(columns)));
-    for line in x_axis.lines() {
-        text.push_str(&format!("{:margin$} {line}\n", ""));
-    }
-    text.push_str(&format!(
-        "{:margin$} ★ recommended  ● on the front  · beaten by another\n",
-        ""
-    ));
-    text
-}
-
-/// Both ends of the axis, and its name on the right.
-fn x_axis(objective: &Objective, span: (f64, f64), columns: usize) -> String {
-    let (low, high) = (
-        metric_value(&objective.metric, span.0),
-        metric_value(&objective.metric, span.1),
-    );
-    let gap = columns
-        .saturating_sub(low.chars().count() + high.chars().count())
-        .max(1);
-    format!("{low}{}{high}\n{:>columns$}", " ".repeat(gap), named(objective))
+    let ends = [least, most].map(|value| metric_value(&x.metric, value));
+    let under = [
+        format!("{:>columns$}", named(x), columns = plot.columns()),
+        "★ recommended  ● on the front  · beaten by another".to_owned(),
+    ];
+    Some(plot.finish(&named(y), [&ends[0], &ends[1]], &under))
 }
 
 fn named(objective: &Objective) -> String {
@@ -121,16 +72,6 @@ fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(value), high.max(value))
     })
-}
-
-/// Which of `count` cells a value falls into; the middle one where all values are the same.
-fn place(value: f64, (low, high): (f64, f64), count: usize) -> usize {
-    let share = (value - low) / (high - low);
-    if share.is_finite() {
-        (share * (count - 1) as f64).round() as usize
-    } else {
-        (count - 1) / 2
-    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,18 @@
 //! A profile as text: where time and memory went, what would help, and two profiles side by side.
 
 mod comparison;
-mod curve;
 mod findings;
 mod gpu;
 mod tables;
 mod tuning;
 
 pub use comparison::comparison_text;
-pub use curve::{CurveLine, CurvePoint, curve_svg, curve_text};
 pub use findings::findings_text;
 pub use tables::{ProfileText, profile_text};
 pub use tuning::{cost_text, tried_text, tuning_text};
 
 /// Seconds in milliseconds, or microseconds where they are few.
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 || seconds == 0.0 {
