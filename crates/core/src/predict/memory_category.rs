@@ -9,7 +9,7 @@ pub enum MemoryCategory {
     /// Weights of the base model; codes where they are quantized.
     BaseWeights,
     /// Block constants of quantized weights.
-    // As earlier databases have it.
+    // As the memory of other stacks has it.
     #[serde(rename = "quantisation_constants")]
     QuantizationConstants,
     /// Values of what trains.

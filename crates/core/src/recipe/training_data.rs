@@ -327,7 +327,7 @@ mod tests {
             let read = read(value.clone()).unwrap();
             assert_eq!(serde_json::to_value(&read).unwrap(), value);
         }
-        // As files of earlier versions were stored.
+        // One file in a list is that file.
         assert_eq!(
             serde_json::to_value(read(json!(["a.jsonl"])).unwrap()).unwrap(),
             json!("a.jsonl")

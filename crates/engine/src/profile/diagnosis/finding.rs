@@ -39,9 +39,6 @@ pub enum Rule {
     /// An op stays far below what the machine reaches.
     SlowOp,
     /// Widening quantized weights takes longer than multiplying them.
-    // As earlier databases have it.
-    #[serde(rename = "dequantisation_bound")]
-    #[strum(serialize = "dequantisation_bound")]
     DequantizationBound,
     /// The adapters take much of the step.
     RankTooHigh,
