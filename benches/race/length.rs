@@ -9,7 +9,8 @@
 //! where it was not trained longest, it is, at most twice, as the search does.
 //! It is compared with the rule before: the least loss of the longest trainings. Printed are the mean regret of both (percent
 //! above the least loss of all settings whose like was tried at some rate), and how often a choice is within 1% of that, by the
-//! probability stated.
+//! probability stated. Last comes what `training.length: auto` says: of each setting's trainings up to a length, what a doubling is
+//! expected to gain there, against what it gained on the way to the next length.
 
 #![expect(
     clippy::print_stdout,
@@ -23,7 +24,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use peft_tune_core::study::{ParamValue, Params};
-use peft_tune_search::{FullLength, NEAR_BEST_LOSS, Trained};
+use peft_tune_search::{FullLength, NEAR_BEST_LOSS, PayingLength, Trained};
 use rand::RngExt;
 use rand_pcg::Pcg64;
 
@@ -34,6 +35,8 @@ const OTHERS: [&str; 3] = ["rank", "global_batch", "optimizer"];
 const SHORT: usize = 12;
 /// Trainings behind those planned that may be made longest, so that what is chosen is one of them.
 const BEHIND: usize = 2;
+/// A setting is near the best of its length where its loss is at most so many times that.
+const NEAR: f64 = 1.05;
 /// A length is predicted where it is that many times the short one.
 const LONG: u64 = 5;
 /// Bounds of the printed probabilities.
@@ -331,10 +334,12 @@ fn main() {
         }
     }
     let mut all = Vec::new();
+    let mut gains = Vec::new();
     for (name, table) in tables {
         if !args.tables.is_empty() && !args.tables.contains(&name) {
             continue;
         }
+        gains.extend(gains_of(&table));
         let lengths = table.lengths();
         let base = lengths[0];
         for full in lengths.into_iter().filter(|tokens| *tokens >= LONG * base) {
@@ -384,6 +389,69 @@ fn main() {
             within.len(),
             percent(&|one| one.probability),
             percent(&|one| f64::from(u8::from(one.regret <= NEAR_BEST_LOSS)))
+        );
+    }
+    print_gains(&gains);
+}
+
+/// What a doubling was expected to gain, and what it gained.
+struct Gain {
+    expected: PayingLength,
+    true_gain: f64,
+    is_near_best: bool,
+}
+
+impl Gain {
+    fn is_held(&self) -> bool {
+        (self.true_gain - self.expected.gain).abs() <= self.expected.interval
+    }
+}
+
+/// Gains of all settings behind each of their lengths, by the trainings up to it.
+fn gains_of(table: &Table) -> Vec<Gain> {
+    let lengths = table.lengths();
+    let mut gains = Vec::new();
+    for setting in table.settings(lengths[0]) {
+        let known = lengths
+            .iter()
+            .filter_map(|tokens| Some((*tokens as f64, table.loss(&setting, *tokens)?)));
+        let known: Vec<(f64, f64)> = known.collect();
+        for count in 2..known.len() {
+            let ((tokens, loss), (next, later)) = (known[count - 1], known[count]);
+            let Some(expected) = PayingLength::at(&known[..count], tokens) else {
+                continue;
+            };
+            let of_length = table.settings(tokens as u64).into_iter();
+            let least = of_length
+                .filter_map(|one| table.loss(&one, tokens as u64))
+                .fold(loss, f64::min);
+            gains.push(Gain {
+                expected,
+                true_gain: 1.0 - (later / loss).powf(1.0 / (next / tokens).log2()),
+                is_near_best: loss <= NEAR * least,
+            });
+        }
+    }
+    gains
+}
+
+fn print_gains(gains: &[Gain]) {
+    println!(
+        "| gains of a doubling | cases | in the 95% interval | said to be below 1% | of these truly |\n|---|---:|---:|---:|---:|"
+    );
+    for (name, is_near) in [("settings within 5% of the best", true), ("all settings", false)] {
+        let of_row: Vec<&Gain> = gains.iter().filter(|gain| gain.is_near_best || !is_near).collect();
+        let held = of_row.iter().filter(|gain| gain.is_held()).count();
+        let said: Vec<&&Gain> = of_row
+            .iter()
+            .filter(|gain| gain.expected.gain < NEAR_BEST_LOSS)
+            .collect();
+        let truly = said.iter().filter(|gain| gain.true_gain < NEAR_BEST_LOSS).count();
+        println!(
+            "| {name} | {} | {:.0}% | {} | {truly} |",
+            of_row.len(),
+            100.0 * held as f64 / of_row.len().max(1) as f64,
+            said.len()
         );
     }
 }

@@ -1,8 +1,9 @@
 //! What a trial of the native engine measures: one row for each metric, from which the documentation has its table.
 
 use peft_tune_core::objective::{
-    EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN,
-    LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL,
+    DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
+    GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LONGER_TOKENS, LOSS,
+    LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_RISE, LOSS_ROWS, LOSS_ROWS_IN_ALL,
     LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL,
     TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
@@ -318,6 +319,37 @@ const ROWS: [MetricRow; 70] = [
         FULL_TOKENS,
         "",
         "Tokens of the training that the study is for, at which losses are then expected.",
+    ),
+    row(
+        Repeat,
+        DOUBLING_GAIN,
+        "",
+        "With `length: auto`: the share by which twice as many tokens as `full_tokens` are expected to lower the loss.",
+    ),
+    row(
+        Repeat,
+        DOUBLING_GAIN_INTERVAL,
+        "",
+        "Half the width of its 95% interval, as a share of the loss too.",
+    ),
+    row(
+        Repeat,
+        EPOCH_TOKENS,
+        "",
+        "With `length: auto`: tokens of one pass over the training rows.",
+    ),
+    row(
+        Repeat,
+        LEAST_LOSS_STEP,
+        "",
+        "Step after which a longer training's loss was least, where it rose by over 1% from there; 0 where it did not.",
+    ),
+    row(Repeat, LEAST_LOSS_TOKENS, "", "Tokens after which that was."),
+    row(
+        Repeat,
+        LOSS_RISE,
+        "",
+        "Share by which the loss at that training's end was above the least.",
     ),
     row(
         Target,

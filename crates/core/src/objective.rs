@@ -35,6 +35,31 @@ pub const MEASURED_STEPS: &str = "measured_steps";
 pub const REPEAT_WALL_S: &str = "repeat_wall_s";
 /// Name of the metric that says how many tokens the training will have that the setting is for.
 pub const FULL_TOKENS: &str = "full_tokens";
+/// Name of the metric that holds the share by which twice as many tokens as [`FULL_TOKENS`] are expected to lower the loss. A study has
+/// it where the search is to find the length of the training.
+pub const DOUBLING_GAIN: &str = "doubling_gain";
+/// Name of the metric that holds the half width of that share's 95% interval.
+pub const DOUBLING_GAIN_INTERVAL: &str = "doubling_gain_interval";
+/// Name of the metric that says how many tokens one pass over the training rows has.
+pub const EPOCH_TOKENS: &str = "epoch_tokens";
+/// Name of the metric that says after which step of a training its loss was least, where it rose from there to the end.
+pub const LEAST_LOSS_STEP: &str = "least_loss_step";
+/// Name of the metric that says after how many tokens that was.
+pub const LEAST_LOSS_TOKENS: &str = "least_loss_tokens";
+/// Name of the metric that holds the share by which the loss at the end was above that least one.
+pub const LOSS_RISE: &str = "loss_rise";
+/// Metrics that only a training longer than the study's others tells: its trial did not measure them.
+pub const OF_LONGER: [&str; 9] = [
+    LOSS_LONGER,
+    LONGER_TOKENS,
+    FULL_TOKENS,
+    DOUBLING_GAIN,
+    DOUBLING_GAIN_INTERVAL,
+    EPOCH_TOKENS,
+    LEAST_LOSS_STEP,
+    LEAST_LOSS_TOKENS,
+    LOSS_RISE,
+];
 /// Name of the metric that says how many tokens a trial trained on.
 pub const TRAIN_TOKENS: &str = "train_tokens";
 /// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is

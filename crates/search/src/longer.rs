@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::found_length::FoundLength;
 use super::length::{FullLength, Trained};
 use super::reason::{grouped, rate_text};
 use super::recommend::NEAR_BEST_LOSS;
@@ -29,6 +30,8 @@ pub(crate) struct Longer {
     tokens: f64,
     /// Different losses of longer trainings.
     longer: usize,
+    /// The full length where the search found it.
+    found: Option<FoundLength>,
 }
 
 /// Trials of one loss: they train the same.
@@ -112,6 +115,7 @@ impl Longer {
             settings,
             tokens,
             longer: longer.len(),
+            found: FoundLength::of(history),
         })
     }
 
@@ -124,8 +128,8 @@ impl Longer {
         )
     }
 
-    /// How sure it is that a trial has nearly the best loss at the full length, and which rate is best there, where that is
-    /// another; begins with a semicolon, and is empty where neither is known.
+    /// How sure it is that a trial has nearly the best loss at the full length, which rate is best there, where that is another, and
+    /// what was found of the length; begins with a semicolon, and is empty where none of it is known.
     pub(crate) fn outlook(&self, trial: &Trial) -> String {
         let Some(params) = self.settings.get(&trial.number) else {
             return String::new();
@@ -145,6 +149,9 @@ impl Longer {
         {
             let [median, low, high] = [best.median, best.low, best.high].map(rate_text);
             text += &format!("; for {tokens} tokens the rate is best about {median} ({low} to {high})");
+        }
+        if let Some(found) = &self.found {
+            text += &format!("; {}", found.said());
         }
         text
     }

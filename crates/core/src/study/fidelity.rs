@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, Trial, TrialNumber, TrialState};
-use crate::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, LOSS_ROWS, LOSS_ROWS_IN_ALL, PEAK_MEMORY};
+use crate::objective::{LOSS, LOSS_ROWS, LOSS_ROWS_IN_ALL, OF_LONGER, PEAK_MEMORY};
 
 /// What a trial told on its way: metrics by the number of training steps before them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -169,7 +169,7 @@ pub fn with_confirmed(history: &[Trial], confirmed: &BTreeMap<TrialNumber, BTree
         if let (TrialState::Complete { metrics }, Some(values)) = (&mut trial.state, confirmed.get(&trial.number)) {
             for (name, one) in values {
                 // A longer training measures what the trial did not.
-                let is_longer = [LOSS_LONGER, LONGER_TOKENS, FULL_TOKENS].contains(&name.as_str());
+                let is_longer = OF_LONGER.contains(&name.as_str());
                 if is_longer || (one.repeats > 1 && metrics.value(name).is_some()) {
                     metrics.insert(name.clone(), one.value);
                     if name == LOSS {
