@@ -3,7 +3,10 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::report::{against_baseline, confirmation_text, disturbance_text, loss_rows_text, target_text};
+use crate::report::{
+    against_baseline, confirmation_text, disturbance_text, loss_rows_text, target_text, unsaid_length,
+    with_found_length,
+};
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, PEAK_MEMORY, counted_as};
 use peft_tune_core::recipe::Recipe;
@@ -66,7 +69,7 @@ pub(super) fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
 fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String) -> Result<Chosen, CliError> {
     let study = &stored.study;
     let detail = args.database.read(async |store| store.trial(study.id, number).await)?;
-    let recipe = recipe_of(&detail, &study.name, number)?;
+    let recipe = recipe_of(&detail, stored, number)?;
     let trial = stored.trials.iter().find(|trial| trial.number == number);
     let metrics = trial
         .and_then(|trial| trial.state.metrics())
@@ -74,14 +77,17 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
         .unwrap_or_default();
     let disturbance = disturbance_text(&metrics);
     let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
+    // Where trials are named, or another wish chose, the reason says nothing of the length.
+    let length = unsaid_length(&reason, study.finds_length, &stored.trials);
     let trained = study.trained_rows.zip(study.trained_tokens);
     Ok(Chosen {
         recipe,
         study: study.name.clone(),
         trial: number,
         target: study.target,
-        reasons: [reason, basis]
+        reasons: [Some(reason), Some(basis), length]
             .into_iter()
+            .flatten()
             .chain(target_text(study.target, &metrics))
             .chain(disturbance)
             .chain(loss_rows_text(&metrics))
@@ -139,14 +145,16 @@ fn wish_of(rule: &RuleArgs, objectives: &[Objective]) -> Preference {
     }
 }
 
-fn recipe_of(detail: &TrialDetail, study: &str, number: TrialNumber) -> Result<Recipe, CliError> {
+fn recipe_of(detail: &TrialDetail, stored: &Stored, number: TrialNumber) -> Result<Recipe, CliError> {
+    let study = &stored.study.name;
     let Some(recipe) = &detail.recipe else {
         let why = "it has no recipe: a program of the user's ran it, or its settings make none";
         return Err(CliError::bad_input(anyhow::anyhow!(
             "trial {number} of study `{study}` cannot be exported: {why}"
         )));
     };
-    serde_json::from_value(recipe.clone()).map_err(|error| {
+    let recipe = with_found_length(recipe.clone(), &stored.trials);
+    serde_json::from_value(recipe).map_err(|error| {
         let message = format!("the recipe of trial {number} of study `{study}` is not one this version reads");
         CliError::failed(anyhow::Error::new(error).context(message))
     })

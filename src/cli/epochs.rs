@@ -15,6 +15,13 @@ fn count(length: TrainingLength, batch: &BatchSettings, data: &PreparedData) -> 
     Ok(source.epochs_of(source.steps(length)))
 }
 
+/// What stands in for a length that the search is to find.
+pub(super) fn stand_in_of_study(study: &Study) -> Option<&'static str> {
+    study.finds_length.then_some(
+        "`training.length: auto` is found behind the trials, by trainings of several lengths; until then one epoch stands in for it",
+    )
+}
+
 /// Says it of a training, where its length does not say it already and is more than the rows hold.
 ///
 /// # Errors

@@ -8,8 +8,8 @@ use super::database::DatabaseArgs;
 use super::explain_json::Explained;
 use super::explain_text;
 use super::output::{terminal_width, write_result};
-use crate::report::against_baseline;
 use crate::report::answers::Answers;
+use crate::report::{against_baseline, with_length};
 use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview, Variants};
 use peft_tune_core::space::StopRule;
 use peft_tune_core::study::{Trial, TrialNumber};
@@ -138,7 +138,10 @@ fn explain(stored: Stored, next: usize) -> Explanation {
         .map(|(chosen, baseline)| against_baseline(&study.objectives, chosen.trial, baseline, &asked.confirmed));
     Explanation {
         recommendation: recommendation
-            .map(|chosen| (chosen.trial.number, chosen.reason))
+            .map(|chosen| {
+                let reason = with_length(chosen.reason, study.finds_length, &asked.trials);
+                (chosen.trial.number, reason)
+            })
             .map_err(|error| error.to_string()),
         against_baseline,
         importance,

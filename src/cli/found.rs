@@ -7,7 +7,7 @@ use super::database::DatabaseArgs;
 use super::explain_text;
 use super::held_out_error;
 use super::output::{tell, terminal_width, write_result};
-use crate::report::{Recommendation, Summary, SummaryInput};
+use crate::report::{Recommendation, Summary, SummaryInput, with_length};
 use crate::space::Study;
 use crate::store::{Confirmations, KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::LOSS;
@@ -84,7 +84,7 @@ impl Found {
         let recommendation = match &recommendation {
             Ok(chosen) => Some(Recommendation {
                 trial: chosen.trial.number,
-                reason: chosen.reason.clone(),
+                reason: with_length(chosen.reason.clone(), study.finds_length, history),
             }),
             Err(error) => {
                 tell(format_args!("no recommendation: {error}"));

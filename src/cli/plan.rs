@@ -144,6 +144,9 @@ pub(super) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
 /// where that is more than once.
 fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Option<Lengths>)>, CliError> {
     let base = base_of(study)?;
+    if let Some(stand_in) = epochs::stand_in_of_study(study) {
+        tell(format_args!("{stand_in}"));
+    }
     if !has_data {
         return Ok(None);
     }

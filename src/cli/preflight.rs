@@ -53,6 +53,9 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
     if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
         tell(format_args!("warning: {warning}"));
     }
+    if let Some(stand_in) = epochs::stand_in_of_study(study) {
+        tell(format_args!("{stand_in}"));
+    }
     check_questions(study, &data)?;
     let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
     let sources = text_of(&recipe.data.train);

@@ -3,7 +3,7 @@
 use super::machine::machine;
 use super::preflight::Preflight;
 use crate::space::{Backend, Study};
-use crate::store::StudyRecord;
+use crate::store::{FINDS_LENGTH, StudyRecord};
 use crate::tune::Inputs;
 use peft_tune_engine::data::on_disk;
 use peft_tune_engine::hub::ModelFiles;
@@ -33,18 +33,22 @@ pub(super) fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRec
         Backend::Native => serde_json::Value::Null,
         Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
     };
+    let mut definition = serde_json::json!({
+        "base": base,
+        "fixed": study.fixed,
+        "space": study.space,
+        "plan": study.plan,
+        "memory_limit_bytes": study.memory_limit_bytes,
+        "backend": backend,
+    });
+    if study.finds_length {
+        definition[FINDS_LENGTH] = true.into();
+    }
     StudyRecord {
         name: study.name.clone(),
         space_path: study.source.path().to_owned(),
         space_text: study.source.text().to_owned(),
-        definition: serde_json::json!({
-            "base": base,
-            "fixed": study.fixed,
-            "space": study.space,
-            "plan": study.plan,
-            "memory_limit_bytes": study.memory_limit_bytes,
-            "backend": backend,
-        }),
+        definition,
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
         seed: study.seed,

@@ -7,7 +7,7 @@ use crate::report::html::{
     Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes, Prediction,
     Timing, TrialCurves,
 };
-use crate::report::{Recommendation, against_baseline, gains};
+use crate::report::{Recommendation, against_baseline, gains, with_found_length, with_length};
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
@@ -45,7 +45,10 @@ impl Gatherer {
         add_reports(&mut trial_curves, &store.curves(study.id).await?, &study.objectives);
         let recommendation = recommended(study, &trials);
         let recipe = match &recommendation {
-            Some(chosen) => store.trial(study.id, chosen.trial).await?.recipe,
+            Some(chosen) => {
+                let recipe = store.trial(study.id, chosen.trial).await?.recipe;
+                recipe.map(|recipe| with_found_length(recipe, &trials))
+            }
             None => None,
         };
         let baseline = store.baseline(study.id).await?;
@@ -277,7 +280,7 @@ fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation
     let chosen = recommend(&problem, trials, &Preference::default()).ok()?;
     Some(Recommendation {
         trial: chosen.trial.number,
-        reason: chosen.reason,
+        reason: with_length(chosen.reason, study.finds_length, trials),
     })
 }
 

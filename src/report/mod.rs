@@ -7,6 +7,7 @@ pub mod html;
 mod baseline;
 mod basis;
 mod counts;
+mod found_length;
 mod front_table;
 mod lengths;
 mod number;
@@ -20,6 +21,7 @@ mod target;
 pub use baseline::{Gain, against_baseline, gains};
 pub use basis::{basis, confirmation_text, disturbance_text, loss_rows_text};
 pub use counts::Counts;
+pub use found_length::{unsaid_length, with_found_length, with_length};
 pub use front_table::FrontRow;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
 pub use number::{

@@ -18,6 +18,8 @@ pub struct Study {
     /// The recipe that sampled values complete: defaults with the file's fixed values, paths absolute. `None` with a
     /// command backend.
     pub base: Option<Recipe>,
+    /// Whether the search finds how long the exported recipe trains; one epoch then stands in for it in `base`.
+    pub finds_length: bool,
     /// Values that the file fixes, by parameter name; they are part of every trial.
     pub fixed: Params,
     /// What is sampled; never empty.

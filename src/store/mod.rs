@@ -69,7 +69,7 @@ pub use measurement::Measurements;
 pub use named::NamedQuery;
 pub use open::Store;
 pub use optuna::{OptunaFile, OptunaStudy, RecommendedTrial};
-pub use overview::StudyOverview;
+pub use overview::{FINDS_LENGTH, StudyOverview};
 pub use precision::PrecisionRecord;
 pub use prediction::{CeilingRecord, PredictionRecord};
 pub use profile::{

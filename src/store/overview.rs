@@ -22,6 +22,8 @@ pub struct StudyOverview {
     pub model: Option<String>,
     /// Whether the native engine runs its trials, rather than a command.
     pub is_native: bool,
+    /// Whether the search finds how long the exported recipe trains.
+    pub finds_length: bool,
     /// Rows and tokens that are trained on, where they were recorded.
     pub trained_rows: Option<u64>,
     pub trained_tokens: Option<u64>,
@@ -67,6 +69,9 @@ impl StudyOverview {
     }
 }
 
+/// The key of a study's definition that says whether the search finds how long the exported recipe trains; absent where it does not.
+pub const FINDS_LENGTH: &str = "finds_length";
+
 #[derive(sqlx::FromRow)]
 struct StudyRow {
     id: i64,
@@ -76,6 +81,7 @@ struct StudyRow {
     seed: i64,
     model: Option<String>,
     is_native: bool,
+    finds_length: bool,
     rows: Option<i64>,
     tokens: Option<i64>,
     learnt: Option<String>,
@@ -104,13 +110,16 @@ impl Store {
     pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
             "select study.id, name, space_path, sampler, seed, model.source as model,
-                    definition ->> '$.settings.backend' is null as is_native, rows, tokens, summary as learnt, created_at, resumed_at,
+                    definition ->> '$.settings.backend' is null as is_native,
+                    definition ->> ('$.settings.' || ?) is not null as finds_length,
+                    rows, tokens, summary as learnt, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
              from study left join model on model.id = study.model_id
                         left join data_set on data_set.id = study.data_set_id
                         left join data_learnt on data_learnt.data_set_id = study.data_set_id
              order by coalesce(resumed_at, created_at), study.id",
         )
+        .bind(FINDS_LENGTH)
         .fetch_all(&self.pool)
         .await
         .map_err(|error| self.error(error))?;
@@ -167,6 +176,7 @@ impl Store {
             seed: row.seed.cast_unsigned(),
             model: row.model,
             is_native: row.is_native,
+            finds_length: row.finds_length,
             trained_rows: row.rows.map(to_u64),
             trained_tokens: row.tokens.map(to_u64),
             learnt: row.learnt,

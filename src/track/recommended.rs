@@ -1,6 +1,6 @@
 //! The trial to take, as trackers and exports of whole studies say it.
 
-use crate::report::against_baseline;
+use crate::report::{against_baseline, with_length};
 use crate::store::{Store, StoreError, StudyOverview};
 use peft_tune_core::study::TrialNumber;
 use peft_tune_search::{Preference, recommend};
@@ -37,7 +37,7 @@ impl Recommended {
             trial: chosen.trial.number,
             against_baseline: baseline
                 .map(|baseline| against_baseline(&study.objectives, chosen.trial, baseline, &confirmed)),
-            reason: chosen.reason,
+            reason: with_length(chosen.reason, study.finds_length, &trials),
         }))
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Aside {
     pub(super) wall_s: f64,
     /// In which kernels attention ran, and whether weights' products took those of adapters along.
     pub(super) ran: Ran,
+    /// Step, tokens and loss of each evaluation of its training, in their order.
+    pub(super) evaluations: Vec<(u64, u64, f64)>,
 }
 
 /// One attempt at a task.
@@ -22,6 +24,7 @@ struct Attempt {
     state: Result<TrialState, FailReason>,
     wall_s: f64,
     ran: Ran,
+    evaluations: Vec<(u64, u64, f64)>,
     fault: Option<KernelFault>,
 }
 
@@ -65,6 +68,7 @@ impl Tuner<'_> {
                 metrics,
                 wall_s,
                 ran: ran.ran,
+                evaluations: ran.evaluations,
             });
         }
         Ok(Aside {
@@ -78,12 +82,16 @@ impl Tuner<'_> {
         // What confirms a trial is evaluated on all rows.
         self.hand_out(number, attempt, task, None)?;
         let (mut last, mut fault) = (Ran::default(), None);
+        let mut evaluations = Vec::new();
         loop {
             let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
                 Some(TrialEvent::Ended { state, wall_s, .. }) => (Ok(state), wall_s),
                 Some(TrialEvent::Lost { reason, wall_s, .. }) => (Err(reason), wall_s),
                 Some(event) => {
                     self.parts.observer.trial_event(&event);
+                    if let TrialEvent::Evaluation { evaluation, .. } = &event {
+                        evaluations.push((evaluation.step, evaluation.tokens, evaluation.loss));
+                    }
                     last = Ran::of(&event).unwrap_or(last);
                     fault = fault.or_else(|| KernelFault::of(&event));
                     continue;
@@ -95,6 +103,7 @@ impl Tuner<'_> {
                 state,
                 wall_s,
                 ran: last,
+                evaluations,
                 fault,
             }));
         }

@@ -329,6 +329,89 @@ fn finalists_and_the_same_at_half_their_rate_are_trained_longer() {
 }
 
 #[test]
+fn a_search_finds_how_long_the_full_training_should_be() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], learning_rate: {low: 4e-3, high: 3.2e-2, scale: log}, precision: fp32}\n\
+         objectives: [throughput, loss]\nsampler: random\nseed: 4\n\
+         trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_tokens: 300, evaluation: {rows: 8}}\n\
+         training: {length: auto}\n\
+         confirm: {trials: 1, repeats: 2, steps: 2, trainings: 0, longer: 12}\nbudget: {trials: 3}\n",
+    );
+    let output = study.output(&["search", "space.yaml"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && told.contains("until then one epoch stands in for it"),
+        "{told}"
+    );
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = words(&String::from_utf8_lossy(&output.stdout));
+    // All trials that were trained longer say the same of the length, and the recommendation is for it.
+    let found = || {
+        study.rows(
+            "select distinct f.value as tokens, g.value as gain, e.value as epoch from confirmation f
+             join confirmation g using (trial_id) join confirmation e using (trial_id)
+             where f.name = 'full_tokens' and g.name = 'doubling_gain' and e.name = 'epoch_tokens'",
+        )
+    };
+    let rows = found();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    let of = |name: &str| rows[0][name].as_f64().unwrap();
+    let (tokens, longest) = (of("tokens"), longest_tokens(&study));
+    assert!(
+        tokens >= 300.0 && tokens <= 10.0 * longest && tokens <= of("epoch").max(2.0 * longest),
+        "{rows:?}"
+    );
+    let is_known = |text: &str| {
+        [
+            "no longer pays: doubling",
+            "not known beyond: doubling",
+            "is too long: the loss",
+        ]
+        .iter()
+        .any(|part| text.contains(part))
+    };
+    assert!(is_known(&said) && said.contains(" epochs)"), "{said}");
+    // What is exported is as long, and says why; so it is of a trial that is named.
+    for (folder, more) in [("out", vec![]), ("named", vec!["--trial", "0"])] {
+        let arguments = ["export", "--format", "recipe", "--output", folder];
+        study.stdout(&[&arguments[..], &more[..]].concat());
+        let recipe = std::fs::read_to_string(study.path(&format!("{folder}/recipe.yaml"))).unwrap();
+        assert!(
+            recipe.contains(&format!("tokens: {tokens}")) && is_known(&words(&recipe)),
+            "{recipe}"
+        );
+    }
+    assert!(is_known(&words(&study.stdout(&["explain"]))));
+    // Another search finds it done.
+    study.stdout(&["search", "space.yaml"]);
+    assert_eq!(found(), rows);
+}
+
+/// Tokens of the longest training of a study.
+fn longest_tokens(study: &Study) -> f64 {
+    let rows = study.rows("select max(value) as tokens from confirmation_run where name = 'longer_tokens'");
+    rows[0]["tokens"].as_f64().unwrap()
+}
+
+#[test]
+fn a_length_that_no_longer_training_says_is_one_epoch() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], precision: fp32}\nobjectives: [throughput, loss]\nsampler: grid\n\
+         trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_tokens: 300, evaluation: {rows: 8}}\n\
+         training: {length: auto}\nconfirm: {trials: 1, repeats: 1, steps: 2}\nbudget: {trials: 2}\n",
+    );
+    let said = study.stdout(&["search", "space.yaml"]);
+    let unknown = "one epoch stands in for it";
+    assert!(
+        said.split_whitespace().collect::<Vec<_>>().join(" ").contains(unknown),
+        "{said}"
+    );
+    study.stdout(&["export", "--format", "recipe", "--output", "out"]);
+    let recipe = std::fs::read_to_string(study.path("out/recipe.yaml")).unwrap();
+    assert!(recipe.contains("epochs: 1") && recipe.contains(unknown), "{recipe}");
+}
+
+#[test]
 fn a_small_study_is_confirmed_by_no_more_repeats_than_it_has_trials() {
     let study = Study::of_engine(
         "space: {rank: [2, 4], precision: fp32}\nobjectives: [throughput, peak_memory]\n\

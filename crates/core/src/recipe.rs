@@ -49,7 +49,7 @@ pub use settings::RecipeKey;
 pub use sharding::{BadSharding, Sharding, ShardingRow};
 pub use together::BadGroup;
 pub use tool_keys::{KeyValue, Keys, ToolKeys};
-pub use training::{TrainingLength, TrainingSettings};
+pub use training::{StudyLength, TrainingLength, TrainingSettings};
 pub use training_data::{TrainingData, TrainingSet, WeightFault};
 pub use value::ParamValue;
 pub use weight_sparsity::{KEPT_OF_GROUP, SPARSE_GROUP, WeightSparsity, WeightSparsityRow};

@@ -69,6 +69,7 @@ impl Confines {
             launcher,
             track,
             // Numbers, choices, and names of other studies of the database.
+            finds_length: _,
             fixed: _,
             space: _,
             baseline: _,

@@ -8,8 +8,9 @@ use peft_tune_core::objective::{
     Constraint, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY,
     TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
-use peft_tune_core::recipe::{TrainingLength, TrainingSettings};
+use peft_tune_core::recipe::{StudyLength, TrainingLength, TrainingSettings};
 use peft_tune_core::score::ScorePlan;
+use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 
 const DEFAULT_PROFILE_STEPS: u64 = 5;
@@ -132,6 +133,46 @@ impl Context<'_> {
         Err(SpaceError::Rejected {
             at: self.document.value(keys),
             message: "a training of length zero learns nothing; write a number above 0".into(),
+        })
+    }
+
+    /// Whether the search is to find how long the exported recipe trains. It follows the loss over trainings of several lengths.
+    pub(super) fn finds_length(
+        &self,
+        file: &StudyFile,
+        (objectives, constraints): (&[Objective], &[Constraint]),
+        confirm: Option<&ConfirmPlan>,
+    ) -> Result<bool, SpaceError> {
+        let length = file.training.as_ref().map(|training| training.length);
+        if length != Some(StudyLength::Auto) {
+            return Ok(false);
+        }
+        let mut metrics = objectives.iter().map(|one| &one.metric);
+        let is_loss_known = metrics.any(|metric| metric == LOSS) || constraints.iter().any(|one| one.metric == LOSS);
+        let lacks = match confirm {
+            _ if !is_loss_known => {
+                "`auto` follows the loss, which this study does not measure: add `loss` to `objectives`"
+            }
+            Some(plan) if plan.longer > 0.0 => return Ok(true),
+            _ => "`auto` rests on trainings made longer, which `confirm` leaves out: let it make some (`longer: 1`)",
+        };
+        Err(SpaceError::Rejected {
+            at: self.document.value(&["training", "length"]),
+            message: format!("{lacks}, or write a length, such as {{epochs: 1}}"),
+        })
+    }
+
+    /// Refuses a length that only a search can find, in the file of a recipe.
+    pub(super) fn check_recipe_length(&self) -> Result<(), SpaceError> {
+        let keys = ["training", "length"];
+        if self.document.word(&keys) != Some("auto") {
+            return Ok(());
+        }
+        Err(SpaceError::Rejected {
+            at: self.document.value(&keys),
+            message: "`auto` is a length that a search finds, and a recipe trains at once: write {epochs: 1}, {tokens: 2M} or \
+                      {steps: 500}, or export the recommendation of a study with `length: auto`"
+                .into(),
         })
     }
 

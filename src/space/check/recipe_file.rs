@@ -45,8 +45,9 @@ impl RecipeFile {
 pub struct RecipeFileError(String);
 
 fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceError> {
-    let mut recipe: Recipe = document.decode()?;
     let context = Context { document, options };
+    context.check_recipe_length()?;
+    let mut recipe: Recipe = document.decode()?;
     recipe.model = context.resolve_model(&recipe.model)?;
     context.resolve_data(&mut recipe.data)?;
     if let Some(adapter) = &mut recipe.adapter

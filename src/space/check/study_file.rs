@@ -86,6 +86,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let pruner = context.pruner(&file, &mut plan)?;
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
+    let finds_length = context.finds_length(&file, (&objectives, &constraints), confirm.as_ref())?;
     let base = native.then(|| context.base(&file, &parameters)).transpose()?;
     if let Some(base) = &base {
         context.check_schedules(&parameters, base, &plan)?;
@@ -96,6 +97,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     Ok(Study {
         name: context.name(file.study.as_deref())?,
         base,
+        finds_length,
         fixed: parameters.fixed,
         space: parameters.space,
         baseline,
@@ -225,8 +227,9 @@ impl Context<'_> {
         self.resolve_data(&mut data)?;
         let mut recipe = Recipe::new(self.resolve_model(model)?, data);
         if let Some(training) = &file.training {
-            self.check_training(training)?;
-            recipe.training = training.clone();
+            let training = training.of_recipe();
+            self.check_training(&training)?;
+            recipe.training = training;
         }
         if !self.document.has(&["training", "seed"]) {
             recipe.training.seed = file.seed;

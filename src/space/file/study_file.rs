@@ -18,7 +18,7 @@ use crate::space::check::NATIVE_METRICS;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::stack::{STACKS, StackRow};
 use peft_tune_core::quantity::{self, PositiveCount};
-use peft_tune_core::recipe::{DataSettings, TrainingSettings};
+use peft_tune_core::recipe::{DataSettings, StudyLength, TrainingSettings};
 use peft_tune_core::study::LauncherSettings;
 use peft_tune_search::SamplerKind;
 
@@ -56,8 +56,9 @@ pub struct StudyFile {
     pub trial: TrialEntry,
     /// Answers that each trained model generates to held-out prompts, and what scores them.
     pub score: Option<ScoreEntry>,
-    /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`.
-    pub training: Option<TrainingSettings>,
+    /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`. With `length: auto` the
+    /// search finds how long: until more training no longer pays.
+    pub training: Option<TrainingSettings<StudyLength>>,
     /// When the study ends.
     #[serde(default)]
     pub budget: BudgetEntry,

@@ -144,6 +144,14 @@ impl Document {
         self.node(keys).is_some()
     }
 
+    /// The text under a key, where it is one.
+    pub(crate) fn word(&self, keys: &[&str]) -> Option<&str> {
+        match &self.node(keys)?.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     fn node(&self, keys: &[&str]) -> Option<&Node> {
         keys.iter().try_fold(&self.root, |node, key| node.child(key))
     }

@@ -15,7 +15,7 @@ use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, T
 use peft_tune_core::recipe::{EpochSteps, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::{ConfirmPlan, SearchSpace};
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{LOSS_BY_CHANCE, varied};
+use peft_tune_search::{FoundLength, LOSS_BY_CHANCE, LossRise, varied};
 
 /// Trainings of a length between, where there are tokens for them, and how many go on to the longest.
 const FIRST: u64 = 4;
@@ -24,6 +24,9 @@ const THEN: u64 = 2;
 const NEARLY: f64 = 0.8;
 /// A training is longer where it is that many times as long.
 const LONGER: f64 = 1.5;
+/// How many times a trial's training the longest is at the least where the search is to find how long one should be, however short an
+/// epoch is.
+const LEAST_TIMES: u64 = 3;
 /// A learning rate is about half of another where it is so many times that.
 const ABOUT_HALF: std::ops::Range<f64> = 0.35..0.65;
 /// Names of parameters.
@@ -42,7 +45,7 @@ const SHARES: [f64; 7] = [1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1];
 pub(in crate::tune) struct Lengths {
     /// Of a trial.
     short: u64,
-    /// Of the recipe that is exported.
+    /// Of the recipe that is exported, or what stands in for it.
     full: u64,
     /// That longer trainings may take together.
     allowance: u64,
@@ -78,7 +81,10 @@ impl Lengths {
         let train = study.plan.train.as_ref()?;
         let one = &recipe_for(study, params).ok()?;
         let short = tokens_of(train.length, one, trained);
-        let full = tokens_of(one.training.length, one, trained);
+        let full = match (tokens_of(one.training.length, one, trained), study.finds_length) {
+            (stand_in, true) => stand_in.max(LEAST_TIMES.saturating_mul(short)),
+            (full, false) => full,
+        };
         // What is tried behind the budget for the sake of longer trainings does not make them longer yet.
         let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings);
         let lengths = Self::planned(short, full, plan.longer_tokens(of_search, short));
@@ -177,6 +183,8 @@ struct Training {
     throughput: Option<f64>,
     /// Held-out losses by tokens of the longer trainings.
     longer: BTreeMap<u64, f64>,
+    /// Losses that rose before the end, by tokens of the longer trainings.
+    rises: BTreeMap<u64, LossRise>,
 }
 
 impl Training {
@@ -192,12 +200,18 @@ impl Training {
             .iter()
             .filter_map(|(trial, _)| trial.state.metrics()?.value(THROUGHPUT));
         let of_trials = trials.iter().filter_map(|number| runs.get(number)).flatten();
-        let longer = of_trials.filter_map(|run| Some((run.value(LONGER_TOKENS)? as u64, run.value(LOSS_LONGER)?)));
+        let longer =
+            of_trials.filter_map(|run| Some((run.value(LONGER_TOKENS)? as u64, (run.value(LOSS_LONGER)?, run))));
+        let longer: BTreeMap<u64, (f64, &Metrics)> = longer.collect();
+        let rises = longer
+            .iter()
+            .map(|(tokens, (_, run))| (*tokens, LossRise::in_metrics(run)));
         Some(Self {
             params: first.params.clone(),
             loss,
             throughput: throughputs.max_by(f64::total_cmp),
-            longer: longer.collect(),
+            rises: rises.filter_map(|(tokens, rise)| Some((tokens, rise?))).collect(),
+            longer: longer.into_iter().map(|(tokens, (loss, _))| (tokens, loss)).collect(),
             trials,
         })
     }
@@ -332,8 +346,34 @@ impl<'a> LongerRuns<'a> {
         candidates
     }
 
-    /// What the longest training of each setting says of all trials that would train the same.
-    pub(in crate::tune) fn confirmed(&self) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
+    /// How long the full training should be, by the trainings of this trial's setting; by those of the best longest one where it was
+    /// made at one length only. `None` where that says too little.
+    pub(in crate::tune) fn found_length(&self, recommended: TrialNumber, epoch_tokens: f64) -> Option<FoundLength> {
+        let own = self
+            .of_trial(recommended)
+            .filter(|training| !training.longer.is_empty());
+        let longest = self.trainings.iter().filter_map(|training| {
+            let (tokens, loss) = training.longer.last_key_value()?;
+            Some((training, *tokens, *loss))
+        });
+        let best = longest.min_by(|a, b| b.1.cmp(&a.1).then(a.2.total_cmp(&b.2)));
+        let training = own.or(best.map(|(training, ..)| training))?;
+        let short = (self.lengths.short as f64, training.loss);
+        let longer = training.longer.iter().map(|(tokens, loss)| (*tokens as f64, *loss));
+        let rise = training
+            .longer
+            .keys()
+            .next_back()
+            .and_then(|tokens| training.rises.get(tokens));
+        let trained: Vec<(f64, f64)> = std::iter::once(short).chain(longer).collect();
+        FoundLength::new(&trained, epoch_tokens, rise.copied())
+    }
+
+    /// What the longest training of each setting says of all trials that would train the same, with the full length that was found.
+    pub(in crate::tune) fn confirmed(
+        &self,
+        found: Option<&FoundLength>,
+    ) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
         let once = |value: f64| Confirmed {
             value,
             interval: 1.0,
@@ -348,8 +388,13 @@ impl<'a> LongerRuns<'a> {
             let trials = training.trials.iter();
             trials.map(move |number| {
                 let known = [(LOSS_LONGER, loss), (LONGER_TOKENS, tokens), (FULL_TOKENS, full)];
-                let known = known.map(|(metric, value)| (metric.to_owned(), once(value)));
-                (*number, known.into())
+                let known = known
+                    .into_iter()
+                    .chain(found.into_iter().flat_map(FoundLength::metrics));
+                (
+                    *number,
+                    known.map(|(metric, value)| (metric.to_owned(), once(value))).collect(),
+                )
             })
         });
         said.collect()

@@ -7,6 +7,7 @@
 
 mod expected;
 mod finalists;
+mod found_length;
 mod lack_of_time;
 mod longer;
 mod seeds;
@@ -24,14 +25,14 @@ pub(super) use expected::RunsMade;
 use finalists::{Finalists, next_trial};
 pub use lack_of_time::LackOfTime;
 use longer::{Lengths, LongerRuns};
-use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
     AccuracyPlan, Confirmed, MeasurePlan, Metrics, Params, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan,
     disturbed,
 };
-use peft_tune_search::Problem;
+use peft_tune_search::{LossRise, Problem};
 use seeds::SeedRuns;
 
 /// What repeats say, by trial and metric.
@@ -45,8 +46,8 @@ const MOST_RUNS: u64 = 4;
 const USUAL_DEVIATION: f64 = 0.01;
 const USUAL_FREEDOM: usize = 2;
 
-/// Metrics of repeats that say something of losses.
-const OF_LOSSES: [&str; 4] = [LOSS, LOSS_LONGER, LONGER_TOKENS, FULL_TOKENS];
+/// Evaluations of a longer training, at the least, where the search is to find how long one should be.
+const LEAST_EVALUATIONS: u64 = 5;
 
 /// What is done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,11 +205,6 @@ impl Tuner<'_> {
         longer.next(finalists.recommended()?, finalists.given_up)
     }
 
-    fn longer_said(&self, repeated: &Repeated) -> Confirmations {
-        let longer = self.longer(&self.finalists(repeated), repeated);
-        longer.map(|longer| longer.confirmed()).unwrap_or_default()
-    }
-
     fn longer<'a>(&'a self, finalists: &Finalists<'a>, repeated: &Repeated) -> Option<LongerRuns<'a>> {
         let lengths = repeated.lengths?;
         Some(LongerRuns::new(self.parts.study, lengths, finalists, &repeated.runs))
@@ -273,7 +269,9 @@ impl Tuner<'_> {
         };
         let ran = self.run_aside(number, 1, task).await?;
         Ok(Aside {
-            metrics: ran.metrics.map(|metrics| timed(repeat.told(metrics), ran.wall_s)),
+            metrics: ran
+                .metrics
+                .map(|metrics| timed(repeat.told(metrics, &ran.evaluations), ran.wall_s)),
             ..ran
         })
     }
@@ -293,18 +291,23 @@ impl Tuner<'_> {
         let runs = repeated.runs.entry(number).or_default();
         runs.retain(|run| !is_cost(run));
         let confirmed = repeated.confirmations.entry(number).or_default();
-        confirmed.retain(|metric, _| OF_LOSSES.contains(&metric.as_str()));
+        confirmed.retain(|metric, _| metric == LOSS || OF_LONGER.contains(&metric.as_str()));
         Ok(store.replace_repeats(id, number, runs, confirmed).await?)
     }
 }
 
 impl Repeat {
-    /// What a run of it measured, under the names that tell it apart.
-    fn told(self, mut metrics: Metrics) -> Metrics {
+    /// What a run of it measured, under the names that tell it apart, with these evaluations: step, tokens and loss of each.
+    fn told(self, mut metrics: Metrics, evaluations: &[(u64, u64, f64)]) -> Metrics {
         if let (Self::Longer { tokens }, Some(loss)) = (self, metrics.value(LOSS)) {
             metrics.retain(|name| name != LOSS);
             metrics.insert(LOSS_LONGER, loss);
             metrics.insert(LONGER_TOKENS, tokens as f64);
+            if let Some(rise) = LossRise::of(evaluations) {
+                for (name, value) in LossRise::metrics(Some(rise)) {
+                    metrics.insert(name, value);
+                }
+            }
         }
         metrics
     }
@@ -343,6 +346,10 @@ fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, step
     Some(match whole_task(study, &trial.params).ok()? {
         Task::Recipe { recipe, plan: whole } => {
             let warmup = whole.measure.as_ref().map(|measure| measure.max_warmup_steps);
+            let evaluations = match study.finds_length {
+                true => LEAST_EVALUATIONS,
+                false => 0,
+            };
             let plan = match repeat {
                 Repeat::Cost => TrialPlan {
                     measure: Some(MeasurePlan {
@@ -357,6 +364,7 @@ fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, step
                 }),
                 Repeat::Longer { tokens } => trained(TrainPlan {
                     length: TrainingLength::Tokens(tokens),
+                    evaluations: evaluations.max(whole.train.as_ref()?.evaluations),
                     ..whole.train?
                 }),
             };

@@ -14,6 +14,16 @@ use peft_tune_search::SamplerKind;
 use super::files::{WHOLE, read, study};
 
 #[test]
+fn one_epoch_stands_in_for_a_length_that_the_search_finds() {
+    let with = |length: &str| read(&WHOLE.replace("length: {epochs: 3}", &format!("length: {length}"))).unwrap();
+    let (auto, given) = (with("auto"), with("{tokens: 2M}"));
+    let length = |study: &peft_tune::space::Study| study.base.as_ref().unwrap().training.length;
+    assert!(auto.finds_length && !given.finds_length);
+    assert_eq!(length(&auto), TrainingLength::Epochs(1.0));
+    assert_eq!(length(&given), TrainingLength::Tokens(2_000_000));
+}
+
+#[test]
 fn every_key_of_a_study_file_has_its_meaning() {
     let study = read(WHOLE).unwrap();
     assert_eq!(study.name, "everything");

@@ -193,7 +193,15 @@ fn units_and_zeroes_are_named() {
     insta::assert_snapshot!(top("budget: {trials: 0}"), @"space.yaml:3:18: key `budget.trials`: a budget of zero runs nothing; write at least 1 trial and some time");
     insta::assert_snapshot!(top("budget: {time: 0m}"), @"space.yaml:3:16: key `budget.time`: a budget of zero runs nothing; write at least 1 trial and some time");
     insta::assert_snapshot!(top("training: {length: {epochs: 0}}"), @"space.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");
-    insta::assert_snapshot!(top("training: {length: {hours: 1}}"), @"space.yaml:3:21: key `training.length.hours`: found `hours`; write one of steps, tokens, epochs");
+    insta::assert_snapshot!(top("training: {length: {hours: 1}}"), @"space.yaml:3:21: key `training.length.hours`: found `hours`; write one of auto, steps, tokens, epochs");
+    insta::assert_snapshot!(top("training: {length: always}"), @"space.yaml:3:20: key `training.length`: found `always`; write one of auto, steps, tokens, epochs");
+}
+
+#[test]
+fn a_length_that_the_search_cannot_find_is_named() {
+    insta::assert_snapshot!(top("training: {length: auto}\nconfirm: none"), @"space.yaml:3:20: key `training.length`: `auto` rests on trainings made longer, which `confirm` leaves out: let it make some (`longer: 1`), or write a length, such as {epochs: 1}");
+    insta::assert_snapshot!(top("training: {length: auto}\nconfirm: {longer: 0}"), @"space.yaml:3:20: key `training.length`: `auto` rests on trainings made longer, which `confirm` leaves out: let it make some (`longer: 1`), or write a length, such as {epochs: 1}");
+    insta::assert_snapshot!(top("training: {length: auto}\nobjectives: [throughput, peak_memory]"), @"space.yaml:3:20: key `training.length`: `auto` follows the loss, which this study does not measure: add `loss` to `objectives`, or write a length, such as {epochs: 1}");
 }
 
 #[test]

@@ -1,15 +1,23 @@
-//! How long a training runs.
+//! How long a training runs, and how long the one is that a study is for.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::{self, Count};
 
-/// How long to train, and how often to look.
+/// How long to train, and how often to look. A study's length may be one that the search is to find ([`StudyLength`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TrainingSettings {
-    pub length: TrainingLength,
+#[serde(
+    deny_unknown_fields,
+    default,
+    bound(deserialize = "L: Deserialize<'de> + From<TrainingLength>")
+)]
+#[schemars(
+    rename = "TrainingSettings",
+    bound = "L: JsonSchema + Serialize + From<TrainingLength>"
+)]
+pub struct TrainingSettings<L = TrainingLength> {
+    pub length: L,
     /// Evaluates after every so many steps; only at the end where absent.
     #[serde(
         deserialize_with = "quantity::optional_count",
@@ -30,14 +38,39 @@ pub struct TrainingSettings {
     pub seed: u64,
 }
 
-impl Default for TrainingSettings {
+impl<L: From<TrainingLength>> Default for TrainingSettings<L> {
     fn default() -> Self {
         Self {
-            length: TrainingLength::Epochs(1.0),
+            length: TrainingLength::Epochs(1.0).into(),
             evaluate_every: None,
             evaluation_rows: None,
             shuffle: true,
             seed: 0,
+        }
+    }
+}
+
+impl TrainingSettings<StudyLength> {
+    /// Settings of the recipe that the study is for; one epoch stands in for a length that is yet to be found.
+    pub fn of_recipe(&self) -> TrainingSettings {
+        let Self {
+            length,
+            evaluate_every,
+            evaluation_rows,
+            shuffle,
+            seed,
+        } = *self;
+        TrainingSettings {
+            length: match length {
+                StudyLength::Auto => TrainingSettings::default().length,
+                StudyLength::Steps(steps) => TrainingLength::Steps(steps),
+                StudyLength::Tokens(tokens) => TrainingLength::Tokens(tokens),
+                StudyLength::Epochs(epochs) => TrainingLength::Epochs(epochs),
+            },
+            evaluate_every,
+            evaluation_rows,
+            shuffle,
+            seed,
         }
     }
 }
@@ -58,4 +91,35 @@ pub enum TrainingLength {
         u64,
     ),
     Epochs(f64),
+}
+
+/// Length of the training that a study is for: the search may be left to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "TrainingLength")]
+pub enum StudyLength {
+    /// The search says after how many tokens more training no longer pays.
+    Auto,
+    Steps(
+        #[serde(deserialize_with = "quantity::count")]
+        #[schemars(with = "Count")]
+        u64,
+    ),
+    /// Tokens that go through the model, padding not counted.
+    Tokens(
+        #[serde(deserialize_with = "quantity::count")]
+        #[schemars(with = "Count")]
+        u64,
+    ),
+    Epochs(f64),
+}
+
+impl From<TrainingLength> for StudyLength {
+    fn from(length: TrainingLength) -> Self {
+        match length {
+            TrainingLength::Steps(steps) => Self::Steps(steps),
+            TrainingLength::Tokens(tokens) => Self::Tokens(tokens),
+            TrainingLength::Epochs(epochs) => Self::Epochs(epochs),
+        }
+    }
 }
