@@ -51,7 +51,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 70] = [
+const ROWS: [MetricRow; 76] = [
     row(
         Cost,
         THROUGHPUT,

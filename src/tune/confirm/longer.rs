@@ -12,7 +12,7 @@ use super::by_training;
 use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
-use peft_tune_core::recipe::{EpochSteps, Precision, Recipe, RecipeKey, TrainingLength};
+use peft_tune_core::recipe::{EpochSteps, OptimizerKind, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::{ConfirmPlan, SearchSpace};
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
 use peft_tune_search::{FoundLength, LOSS_BY_CHANCE, LossRise, varied};
@@ -34,6 +34,8 @@ const LEARNING_RATE: &str = "learning_rate";
 const PRECISION: &str = "precision";
 /// How much faster a precision has to be expected, as a share, to be tried for the sake of the longer trainings.
 const FASTER: f64 = 0.05;
+/// How far above the recommended one's the short loss of another optimizer may be, as a share, for a longer training.
+const NEAR_ENOUGH: f64 = 0.25;
 /// Trainings beside those planned that may be made longest, so that what is recommended in the end is one of them.
 const BEHIND: u64 = 2;
 
@@ -272,7 +274,7 @@ impl<'a> LongerRuns<'a> {
             None => self.lengths.at_longest,
         };
         leaders
-            .take(at_once as usize / 2)
+            .take((at_once as usize / 2).max(1))
             .filter(|leader| self.at_half(leader).is_none())
             .find_map(|leader| {
                 let rate = leader.params.get(LEARNING_RATE)?.as_f64()?;
@@ -322,9 +324,11 @@ impl<'a> LongerRuns<'a> {
         let made = self.trainings.iter().filter(|one| one.longer.contains_key(&longest));
         let may_follow = (made.count() as u64) < self.lengths.at_longest + BEHIND;
         let last = self.of_trial(recommended).filter(|_| may_follow);
+        let half = last.and_then(|last| self.at_half(last));
         let training = candidates
             .into_iter()
             .chain(last)
+            .chain(half)
             .find(|training| open(training, longest))?;
         Some((*training.trials.first()?, longest))
     }
@@ -336,11 +340,19 @@ impl<'a> LongerRuns<'a> {
             .iter()
             .filter(|training| training.longer.contains_key(&tokens));
         let mut candidates: Vec<&Training> = begun.collect();
-        for leader in self.leaders(recommended) {
-            for training in [Some(leader), self.at_half(leader)].into_iter().flatten() {
-                if (candidates.len() as u64) < most && !candidates.iter().any(|one| one.trials == training.trials) {
-                    candidates.push(training);
-                }
+        let leaders = self.leaders(recommended);
+        let mut ordered: Vec<&Training> = match leaders.as_slice() {
+            // Two optimizers differ more at the full length than two rates do.
+            [first, second] if self.optimizer(first) != self.optimizer(second) => vec![first, second],
+            [first, ..] => vec![first],
+            [] => Vec::new(),
+        };
+        ordered.extend(leaders.first().and_then(|leader| self.at_half(leader)));
+        ordered.extend(&leaders);
+        ordered.extend(leaders.iter().filter_map(|leader| self.at_half(leader)));
+        for training in ordered {
+            if (candidates.len() as u64) < most && !candidates.iter().any(|one| one.trials == training.trials) {
+                candidates.push(training);
             }
         }
         candidates
@@ -426,8 +438,9 @@ impl<'a> LongerRuns<'a> {
         alike.max_by(|a, b| speed(a).total_cmp(&speed(b))).unwrap_or(training)
     }
 
-    /// The recommended training and the best with other settings than another learning rate or precision: those say little of each
-    /// other's loss at the full length, as another optimizer may be better there.
+    /// The recommended training and the best of another optimizer, or where none is near it, the best with other settings than
+    /// another learning rate or precision. Optimizers learn at different speeds: the one that leads after a short training may be far
+    /// behind after a long one.
     fn leaders_as_found(&self, recommended: TrialNumber) -> Vec<&Training> {
         let Some(first) = self.of_trial(recommended) else {
             return Vec::new();
@@ -439,7 +452,11 @@ impl<'a> LongerRuns<'a> {
             })
         };
         let own = kind(first);
-        let second = self.trainings.iter().find(|training| kind(training) != own);
+        let by_other = |training: &&Training| {
+            training.loss <= first.loss * (1.0 + NEAR_ENOUGH) && self.optimizer(training) != self.optimizer(first)
+        };
+        let second = self.trainings.iter().find(by_other);
+        let second = second.or_else(|| self.trainings.iter().find(|training| kind(training) != own));
         [Some(first), second].into_iter().flatten().collect()
     }
 
@@ -460,6 +477,10 @@ impl<'a> LongerRuns<'a> {
                 && self.without_rate(other) == self.without_rate(training)
         });
         others.min_by(|a, b| distance(a).total_cmp(&distance(b)))
+    }
+
+    fn optimizer(&self, training: &Training) -> Option<OptimizerKind> {
+        Some(recipe_for(self.study, &training.params).ok()?.optimizer.kind)
     }
 
     /// What decides the loss beside the learning rate.

@@ -63,7 +63,7 @@ pub(super) fn owed(
     let rivals = used
         .iter()
         .flat_map(|index| levels_of(*index).into_iter().map(|level| (*index, level)));
-    let mut owed: Vec<(usize, f64, Point)> = Vec::new();
+    let mut owed: Vec<(usize, usize, f64, Point)> = Vec::new();
     for (index, level) in rivals {
         let mut point = best.point.clone();
         point[index] = level;
@@ -86,14 +86,18 @@ pub(super) fn owed(
         point[rate] = next;
         if !is_tried(&point) {
             let reached = heard.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
-            owed.push((heard.len(), reached, point));
+            let alternatives = match candidates.is_choice(index) {
+                true => candidates.levels(index).len(),
+                false => usize::MAX,
+            };
+            owed.push((heard.len(), alternatives, reached, point));
         }
     }
-    // The least heard, and of those the one that came nearest.
+    // The least heard, choices before neighbours, and of those the one that came nearest.
     let first = owed
         .into_iter()
-        .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
-    Some(first.2)
+        .min_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)))?;
+    Some(first.3)
 }
 
 /// A choice (a target, an optimizer) that was in no training since there is a model: its parameter and coordinate. What was
