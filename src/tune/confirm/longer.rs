@@ -324,7 +324,9 @@ impl<'a> LongerRuns<'a> {
         let made = self.trainings.iter().filter(|one| one.longer.contains_key(&longest));
         let may_follow = (made.count() as u64) < self.lengths.at_longest + BEHIND;
         let last = self.of_trial(recommended).filter(|_| may_follow);
-        let half = last.and_then(|last| self.at_half(last));
+        // Where two optimizers were compared first, the better one's half comes behind.
+        let has_rivals = self.are_rivals(&self.leaders(recommended));
+        let half = last.filter(|_| has_rivals).and_then(|last| self.at_half(last));
         let training = candidates
             .into_iter()
             .chain(last)
@@ -341,12 +343,9 @@ impl<'a> LongerRuns<'a> {
             .filter(|training| training.longer.contains_key(&tokens));
         let mut candidates: Vec<&Training> = begun.collect();
         let leaders = self.leaders(recommended);
-        let mut ordered: Vec<&Training> = match leaders.as_slice() {
-            // Two optimizers differ more at the full length than two rates do.
-            [first, second] if self.optimizer(first) != self.optimizer(second) => vec![first, second],
-            [first, ..] => vec![first],
-            [] => Vec::new(),
-        };
+        // Two optimizers differ more at the full length than two rates do.
+        let first = if self.are_rivals(&leaders) { 2 } else { 1 };
+        let mut ordered: Vec<&Training> = leaders.iter().take(first).copied().collect();
         ordered.extend(leaders.first().and_then(|leader| self.at_half(leader)));
         ordered.extend(&leaders);
         ordered.extend(leaders.iter().filter_map(|leader| self.at_half(leader)));
@@ -477,6 +476,10 @@ impl<'a> LongerRuns<'a> {
                 && self.without_rate(other) == self.without_rate(training)
         });
         others.min_by(|a, b| distance(a).total_cmp(&distance(b)))
+    }
+
+    fn are_rivals(&self, leaders: &[&Training]) -> bool {
+        matches!(leaders, [first, second] if self.optimizer(first) != self.optimizer(second))
     }
 
     fn optimizer(&self, training: &Training) -> Option<OptimizerKind> {
