@@ -13,9 +13,10 @@ use super::study_rows::{lengths_of, study_of};
 use crate::report::Lengths;
 use crate::stacks;
 use crate::store::Store;
+use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{
-    Fit, HOST, Lever, Limits, ModelShape, Sharing, Stack, StackDevice, StackPrediction, StackSetting, levers, limits,
+    Fit, HOST, Lever, Limits, ModelShape, Sharing, StackDevice, StackPrediction, StackSetting, levers, limits,
 };
 use peft_tune_engine::hub::ModelFiles;
 
@@ -95,7 +96,7 @@ pub(super) fn run(
     let plan = match args.stack.as_deref() {
         Some(name) if plan_own::is_named(name) => plan_own::planned(file, args, device)?,
         name => {
-            let stack = name.map(Stack::from_name).transpose().map_err(CliError::bad_input)?;
+            let stack = name.map(Tool::from_name).transpose().map_err(CliError::bad_input)?;
             planned(asked(file, args, stack)?, device)?
         }
     };
@@ -137,7 +138,7 @@ struct Asked {
     notes: Vec<String>,
 }
 
-fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Stack>) -> Result<Asked, CliError> {
+fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
     let mut asked = match (&args.check, file, stack) {
         (Some(path), ..) => checked(path, args, stack)?,
         (None, Some(file), Some(stack)) => studied(file, args, stack)?,
@@ -160,7 +161,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Stack>) -> Result<
     Ok(asked)
 }
 
-fn checked(path: &Path, args: &StackArgs, stack: Option<Stack>) -> Result<Asked, CliError> {
+fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
     let config = stacks::read(path, stack).map_err(CliError::bad_input)?;
     let mut notes = config.notes;
     if !config.unread.is_empty() {
@@ -185,10 +186,10 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Stack>) -> Result<Asked,
     })
 }
 
-fn studied(file: &Path, args: &StackArgs, stack: Stack) -> Result<Asked, CliError> {
+fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
-    let mut setting = StackSetting::of_recipe(stack, base);
+    let mut setting = stack.setting_of(base);
     let lengths = lengths_of(&study, base, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
     let note = longest.and_then(|longest| shorten(&mut setting, longest));
@@ -203,7 +204,7 @@ fn studied(file: &Path, args: &StackArgs, stack: Stack) -> Result<Asked, CliErro
 /// Takes the longest row of the data for the longest that can be, as the stack pads it; says so.
 fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
     let allowed = setting.sequence_length;
-    let padded = (longest as u64).next_multiple_of(setting.stack.row().pads_to);
+    let padded = (longest as u64).next_multiple_of(setting.stack.pads_to);
     if padded >= allowed {
         return None;
     }
@@ -246,7 +247,7 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         || levers(&shape, &alike, device),
     );
     Ok(StackPlan {
-        stack: setting.stack.name(),
+        stack: setting.stack.name,
         parameters: shape.parameters(),
         setting_text: setting_text(&setting),
         setting: serde_json::to_value(&setting).map_err(CliError::failed)?,

@@ -45,13 +45,14 @@ pub fn target_note(target: Target) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::predict::stack::{Stack, StackDevice};
+    use crate::tools::Tool;
+    use peft_tune_core::predict::stack::StackDevice;
 
     #[test]
     fn what_was_guessed_says_so_and_of_what() {
         let sheet = peft_tune_core::predict::device("T4").unwrap();
         let target = Target {
-            stack: Stack::Trl,
+            stack: Tool::Trl,
             device: Some(StackDevice { sheet }),
         };
         let gib = f64::from(1 << 30);

@@ -5,14 +5,15 @@ use std::fmt;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::tools::Tool;
 use peft_tune_core::objective::{Constraint, Objective, PEAK_MEMORY, THROUGHPUT, target_of};
-use peft_tune_core::predict::stack::{Stack, StackDevice};
+use peft_tune_core::predict::stack::StackDevice;
 use peft_tune_core::space::SearchSpace;
 
 /// Another stack, and the device that it is to run on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    pub stack: Stack,
+    pub stack: Tool,
     /// Without one only memory is predicted: the throughput stays the measured one.
     pub device: Option<StackDevice>,
 }

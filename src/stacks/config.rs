@@ -8,7 +8,8 @@ use super::StackFileError;
 use super::keys::Keys;
 use super::script;
 use super::tools;
-use peft_tune_core::predict::stack::{Stack, StackSetting};
+use crate::tools::Tool;
+use peft_tune_core::predict::stack::StackSetting;
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +30,7 @@ const LARGEST: u64 = 4 << 20;
 ///
 /// # Errors
 /// A file that cannot be read, whose tool is not clear, or with a value that the tool would not take.
-pub fn read(path: &Path, stack: Option<Stack>) -> Result<StackConfig, StackFileError> {
+pub fn read(path: &Path, stack: Option<Tool>) -> Result<StackConfig, StackFileError> {
     parse(path, &text_of(path)?, stack)
 }
 
@@ -50,16 +51,16 @@ pub(super) fn text_of(path: &Path) -> Result<String, StackFileError> {
 ///
 /// # Errors
 /// Those of [`read`] that are about what the file says.
-pub fn parse(path: &Path, text: &str, stack: Option<Stack>) -> Result<StackConfig, StackFileError> {
+pub fn parse(path: &Path, text: &str, stack: Option<Tool>) -> Result<StackConfig, StackFileError> {
     let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     tools::setting(stack_of(&keys, text, stack)?, &keys)
 }
 
 /// The stack whose file it is: what its keys tell, or the one that is asked for.
-pub(super) fn stack_of(keys: &Keys<'_>, text: &str, asked: Option<Stack>) -> Result<Stack, StackFileError> {
+pub(super) fn stack_of(keys: &Keys<'_>, text: &str, asked: Option<Tool>) -> Result<Tool, StackFileError> {
     let is_unsloth = is_script(keys.path()) && text.contains("unsloth");
-    let asked = asked.or(is_unsloth.then_some(Stack::Unsloth));
+    let asked = asked.or(is_unsloth.then_some(Tool::Unsloth));
     tool_of(keys).map_or_else(
         || {
             asked.ok_or_else(|| StackFileError::UnknownTool {
@@ -76,11 +77,11 @@ pub(super) fn is_script(path: &Path) -> bool {
 }
 
 /// An adapter's config serves every stack that is built on PEFT; other files are their tool's.
-fn asked_for(asked: Option<Stack>, found: Stack) -> Stack {
+fn asked_for(asked: Option<Tool>, found: Tool) -> Tool {
     match (asked, found) {
-        (Some(asked), Stack::Peft) => asked,
+        (Some(asked), Tool::Peft) => asked,
         // Both are Python programs with the same trainer.
-        (Some(Stack::Unsloth), Stack::Trl) => Stack::Unsloth,
+        (Some(Tool::Unsloth), Tool::Trl) => Tool::Unsloth,
         _ => found,
     }
 }
@@ -112,26 +113,26 @@ pub(super) fn parsed(path: &Path, text: &str) -> Result<Map<String, Value>, Stac
 }
 
 /// The tool that a key belongs to and no other has.
-fn tool_of(keys: &Keys<'_>) -> Option<Stack> {
+fn tool_of(keys: &Keys<'_>) -> Option<Tool> {
     let has = |names: &[&str]| names.iter().any(|name| keys.has(name));
     if has(&["peft_type"]) {
-        Some(Stack::Peft)
+        Some(Tool::Peft)
     } else if has(&["base_model", "micro_batch_size", "sequence_len"]) {
-        Some(Stack::Axolotl)
+        Some(Tool::Axolotl)
     } else if has(&["finetuning_type", "cutoff_len", "lora_target", "stage"]) {
-        Some(Stack::LlamaFactory)
+        Some(Tool::LlamaFactory)
     } else if keys
         .part("model", "model.")
         .is_some_and(|model| model.has("_component_"))
     {
-        Some(Stack::Torchtune)
+        Some(Tool::Torchtune)
     } else if has(&[
         "model_name_or_path",
         "per_device_train_batch_size",
         "lora_r",
         "max_length",
     ]) {
-        Some(Stack::Trl)
+        Some(Tool::Trl)
     } else {
         None
     }
@@ -161,7 +162,7 @@ mod tests {
             "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nload_in_4bit: true\nmax_length: 512\ndtype: bfloat16\n",
         );
         let trl = trl.unwrap();
-        assert_eq!((trl.setting.stack, rank(&trl)), (Stack::Trl, 8));
+        assert_eq!((trl.setting.stack.name, rank(&trl)), (Tool::Trl.name(), 8));
         assert_eq!((trl.setting.sequence_length, trl.setting.micro_batch), (512, 8));
         assert_eq!(
             (trl.setting.weights, trl.setting.recompute),
@@ -172,20 +173,26 @@ mod tests {
              plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\nattn_implementation: flash_attention_2\n",
         );
         let axolotl = axolotl.unwrap();
-        assert_eq!((axolotl.setting.stack, rank(&axolotl)), (Stack::Axolotl, 32));
+        assert_eq!((axolotl.setting.stack.name, rank(&axolotl)), (Tool::Axolotl.name(), 32));
         assert_eq!(axolotl.setting.loss, LossForm::FusedLinear);
         assert_eq!(axolotl.setting.attention, AttentionForm::Flash);
         let factory =
             of("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_target: all\nquantization_bit: 4\n")
                 .unwrap();
-        assert_eq!((factory.setting.stack, rank(&factory)), (Stack::LlamaFactory, 8));
+        assert_eq!(
+            (factory.setting.stack.name, rank(&factory)),
+            (Tool::LlamaFactory.name(), 8)
+        );
         assert_eq!(factory.setting.sequence_length, 2048);
         let torchtune = of(
             "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\n  lora_attn_modules: [q_proj]\n\
              batch_size: 2\ncheckpointer:\n  checkpoint_dir: /m\ntokenizer:\n  max_seq_len: 1024\n",
         );
         let torchtune = torchtune.unwrap();
-        assert_eq!((torchtune.setting.stack, rank(&torchtune)), (Stack::Torchtune, 16));
+        assert_eq!(
+            (torchtune.setting.stack.name, rank(&torchtune)),
+            (Tool::Torchtune.name(), 16)
+        );
         assert_eq!(
             (torchtune.setting.weights, torchtune.model.as_deref()),
             (WeightForm::Nf4Double, Some("/m"))
@@ -193,7 +200,7 @@ mod tests {
         let adapter =
             of(r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "m"}"#)
                 .unwrap();
-        assert_eq!((adapter.setting.stack, rank(&adapter)), (Stack::Peft, 4));
+        assert_eq!((adapter.setting.stack.name, rank(&adapter)), (Tool::Peft.name(), 4));
         let line =
             of("trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3 --dtype bfloat16")
                 .unwrap();

@@ -3,9 +3,10 @@
 use super::StackFileError;
 use super::config::StackConfig;
 use super::keys::Keys;
+use crate::tools::Tool;
 use peft_tune_core::predict::stack::{
-    AttentionForm, LossForm, Number, OptimizerForm, ROLES, Recompute, Role, Sharing, Stack, StackSetting, Trains,
-    WeightForm, optimizer_form,
+    AttentionForm, LossForm, Number, OptimizerForm, ROLES, Recompute, Role, Sharing, StackSetting, Trains, WeightForm,
+    optimizer_form,
 };
 use peft_tune_core::recipe::OptimizerKind;
 
@@ -84,13 +85,13 @@ const HARMLESS: &[&str] = &[
 
 /// # Errors
 /// A value that the tool would not take.
-pub(super) fn setting(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
+pub(super) fn setting(stack: Tool, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
     let mut config = match stack {
-        Stack::Trl | Stack::Unsloth => trl(stack, keys)?,
-        Stack::Axolotl => axolotl(keys)?,
-        Stack::LlamaFactory => llamafactory(keys)?,
-        Stack::Torchtune if keys.has("model") => torchtune(keys)?,
-        Stack::Torchtune | Stack::Peft => adapter(stack, keys)?,
+        Tool::Trl | Tool::Unsloth => trl(stack, keys)?,
+        Tool::Axolotl => axolotl(keys)?,
+        Tool::LlamaFactory => llamafactory(keys)?,
+        Tool::Torchtune if keys.has("model") => torchtune(keys)?,
+        Tool::Torchtune | Tool::Peft => adapter(stack, keys)?,
     };
     if keys.has("peft_type") {
         config = adapter(stack, keys)?;
@@ -101,9 +102,9 @@ pub(super) fn setting(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, Stac
 }
 
 /// Whether adapters have magnitudes, which tools call by other names.
-fn has_dora(stack: Stack, keys: &Keys<'_>) -> Result<bool, StackFileError> {
+fn has_dora(stack: Tool, keys: &Keys<'_>) -> Result<bool, StackFileError> {
     let model = match stack {
-        Stack::Torchtune => keys.part("model", "model."),
+        Tool::Torchtune => keys.part("model", "model."),
         _ => None,
     };
     let keys = model.as_ref().unwrap_or(keys);
@@ -120,8 +121,8 @@ fn config(setting: StackSetting, model: Option<String>) -> StackConfig {
     }
 }
 
-fn adapter(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
-    let mut setting = StackSetting::new(stack, WeightForm::Numbers);
+fn adapter(stack: Tool, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
+    let mut setting = StackSetting::new(stack.behaviour(), WeightForm::Numbers);
     setting.loads = Number::Half;
     setting.trains = adapters(
         keys,
@@ -136,9 +137,9 @@ fn adapter(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError>
     Ok(config)
 }
 
-fn trl(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
+fn trl(stack: Tool, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
     let weights = bitsandbytes(keys, "use_bnb_nested_quant")?;
-    let mut setting = StackSetting::new(stack, weights);
+    let mut setting = StackSetting::new(stack.behaviour(), weights);
     let dtype = keys.text("dtype")?.or(keys.text("torch_dtype")?);
     numbers(keys, &mut setting, dtype.as_deref())?;
     setting.micro_batch = keys.count("per_device_train_batch_size")?.unwrap_or(8);
@@ -176,7 +177,7 @@ fn trl(stack: Stack, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
     sharing(keys, &mut setting)?;
     let model = keys.text("model_name_or_path")?.or(keys.text("model_name")?);
     let mut config = config(setting, model);
-    if dtype.is_none() && stack == Stack::Trl && weights == WeightForm::Numbers {
+    if dtype.is_none() && stack == Tool::Trl && weights == WeightForm::Numbers {
         config
             .notes
             .push("no `dtype`: trl sft loads the weights in F32, which takes twice the memory; write bfloat16".into());
@@ -194,7 +195,7 @@ fn axolotl(keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
         WeightForm::Numbers if is_qlora => WeightForm::Nf4Double,
         other => other,
     };
-    let mut setting = StackSetting::new(Stack::Axolotl, weights);
+    let mut setting = StackSetting::new(Tool::Axolotl.behaviour(), weights);
     numbers(keys, &mut setting, None)?;
     setting.micro_batch = keys.count("micro_batch_size")?.unwrap_or(1);
     setting.gradient_accumulation = keys.count("gradient_accumulation_steps")?.unwrap_or(1);
@@ -238,7 +239,7 @@ fn llamafactory(keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
         Some(8) => WeightForm::Int8,
         Some(bits) => return Err(keys.wrong("quantization_bit", &bits.into(), "write 4 or 8")),
     };
-    let mut setting = StackSetting::new(Stack::LlamaFactory, weights);
+    let mut setting = StackSetting::new(Tool::LlamaFactory.behaviour(), weights);
     numbers(keys, &mut setting, None)?;
     setting.micro_batch = keys.count("per_device_train_batch_size")?.unwrap_or(8);
     setting.gradient_accumulation = keys.count("gradient_accumulation_steps")?.unwrap_or(1);
@@ -286,7 +287,7 @@ fn torchtune(keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
     } else {
         WeightForm::Numbers
     };
-    let mut setting = StackSetting::new(Stack::Torchtune, weights);
+    let mut setting = StackSetting::new(Tool::Torchtune.behaviour(), weights);
     numbers(keys, &mut setting, keys.text("dtype")?.as_deref())?;
     setting.micro_batch = keys.count("batch_size")?.unwrap_or(1);
     setting.gradient_accumulation = keys.count("gradient_accumulation_steps")?.unwrap_or(1);

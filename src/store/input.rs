@@ -3,8 +3,9 @@
 use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
 use crate::space::Target;
+use crate::tools::Tool;
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{Stack, StackDevice};
+use peft_tune_core::predict::stack::StackDevice;
 
 /// Roles of the stack that a study is for, and of its device.
 pub const TARGET_STACK: &str = "target stack";
@@ -68,7 +69,7 @@ impl Store {
                 .find(|input| input.role == role)
                 .map(|input| input.path.as_str())
         };
-        let stack = named(TARGET_STACK).and_then(|name| Stack::from_name(name).ok());
+        let stack = named(TARGET_STACK).and_then(|name| Tool::from_name(name).ok());
         let sheet = named(TARGET_DEVICE).and_then(|name| predict::device(name).ok());
         Ok(stack.map(|stack| Target {
             stack,

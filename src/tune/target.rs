@@ -80,7 +80,7 @@ impl TargetForecast {
     }
 
     fn setting(&self, recipe: &Recipe) -> StackSetting {
-        StackSetting::of_recipe(self.target.stack, recipe)
+        self.target.stack.setting_of(recipe)
     }
 
     /// What is predicted of a setting, as metrics of its trial; none of params that make no recipe, as a trial says itself.
@@ -123,7 +123,7 @@ impl TargetForecast {
             let (mean, longest) = rows.mean_and_longest(setting.micro_batch as usize);
             let mut usual = setting.clone();
             if !packing {
-                let padded = (longest.ceil() as u64).next_multiple_of(setting.stack.row().pads_to);
+                let padded = (longest.ceil() as u64).next_multiple_of(setting.stack.pads_to);
                 usual.sequence_length = padded.clamp(1, setting.sequence_length);
             }
             let share = (mean / usual.sequence_length as f64).min(1.0);
@@ -197,7 +197,8 @@ impl Tuner<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::predict::stack::{Stack, StackDevice, WeightForm};
+    use crate::tools::Tool;
+    use peft_tune_core::predict::stack::{StackDevice, WeightForm};
 
     #[test]
     fn what_may_not_fit_says_by_how_much() {
@@ -207,7 +208,7 @@ mod tests {
         let device = StackDevice {
             sheet: predict::device("T4").unwrap(),
         };
-        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Nf4);
+        let mut setting = StackSetting::new(Tool::Peft.behaviour(), WeightForm::Nf4);
         let mut seen = [0; 2];
         for length in (1..200).map(|step| step * 64) {
             setting.sequence_length = length;

@@ -69,6 +69,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "files",
             "shell",
+            "tools",
             "space",
             "stacks",
             "store",

@@ -3,8 +3,9 @@
 use super::known::KnownFacts;
 use super::{Args, Chosen, CliError, ExportFormat};
 use crate::report::bytes;
+use crate::tools::Tool;
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{ModelShape, Stack, StackDevice, StackSetting, made_to_fit};
+use peft_tune_core::predict::stack::{ModelShape, StackDevice, made_to_fit};
 use peft_tune_core::recipe::Recipe;
 
 /// The recipe that is written, and what is told of it.
@@ -59,8 +60,8 @@ impl Need {
         }
     }
 
-    fn unchanged(recipe: &Recipe, stack: Stack, shape: &ModelShape) -> Self {
-        let setting = StackSetting::of_recipe(stack, recipe);
+    fn unchanged(recipe: &Recipe, stack: Tool, shape: &ModelShape) -> Self {
+        let setting = stack.setting_of(recipe);
         let lines = match predict::stack::predict(shape, &setting, None) {
             Ok(prediction) => vec![format!(
                 "{} will need about {} for this setting ({} of tensors); --device NAME says whether that fits",
@@ -78,12 +79,12 @@ impl Need {
 
     fn on(
         recipe: &Recipe,
-        stack: Stack,
+        stack: Tool,
         shape: &ModelShape,
         device: StackDevice,
         strict: bool,
     ) -> Result<Self, CliError> {
-        let setting = StackSetting::of_recipe(stack, recipe);
+        let setting = stack.setting_of(recipe);
         let fitting = made_to_fit(shape, &setting, device).map_err(CliError::bad_input)?;
         let name = device.sheet.name;
         let Some(fitting) = fitting else {

@@ -14,7 +14,7 @@ use std::path::Path;
 use super::reading::Reading;
 use super::write::Rendered;
 use super::{ExportError, ExportInput};
-use peft_tune_core::predict::stack::Stack;
+use crate::tools;
 use peft_tune_core::recipe::settings::Tool;
 
 /// A tool whose file can be written.
@@ -71,15 +71,15 @@ impl ExportFormat {
     }
 
     /// The stack that trains from the file; none of this program's own recipe.
-    pub fn stack(self) -> Option<Stack> {
+    pub fn stack(self) -> Option<tools::Tool> {
         match self {
             Self::Recipe => None,
-            Self::Peft => Some(Stack::Peft),
-            Self::Trl => Some(Stack::Trl),
-            Self::Axolotl => Some(Stack::Axolotl),
-            Self::LlamaFactory => Some(Stack::LlamaFactory),
-            Self::Torchtune => Some(Stack::Torchtune),
-            Self::Unsloth => Some(Stack::Unsloth),
+            Self::Peft => Some(tools::Tool::Peft),
+            Self::Trl => Some(tools::Tool::Trl),
+            Self::Axolotl => Some(tools::Tool::Axolotl),
+            Self::LlamaFactory => Some(tools::Tool::LlamaFactory),
+            Self::Torchtune => Some(tools::Tool::Torchtune),
+            Self::Unsloth => Some(tools::Tool::Unsloth),
         }
     }
 

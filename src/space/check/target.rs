@@ -3,8 +3,9 @@
 use super::Context;
 use crate::space::file::StudyFile;
 use crate::space::{SpaceError, Target};
+use crate::tools::Tool;
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{Stack, StackDevice};
+use peft_tune_core::predict::stack::StackDevice;
 
 impl Context<'_> {
     pub(super) fn target(&self, file: &StudyFile) -> Result<Option<Target>, SpaceError> {
@@ -23,7 +24,7 @@ impl Context<'_> {
                 }),
             };
         };
-        let stack = Stack::from_name(stack).map_err(|error| rejected("target_stack", error.to_string()))?;
+        let stack = Tool::from_name(stack).map_err(|error| rejected("target_stack", error.to_string()))?;
         let sheet = file.target_device.as_deref().map(predict::device).transpose();
         let sheet = sheet.map_err(|error| rejected("target_device", error.to_string()))?;
         let device = sheet.map(|sheet| StackDevice { sheet });

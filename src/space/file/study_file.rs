@@ -15,8 +15,8 @@ use super::{
     TrackEntry, WarmStartEntry,
 };
 use crate::space::check::NATIVE_METRICS;
+use crate::tools::Tool;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::predict::stack::{STACKS, StackRow};
 use peft_tune_core::quantity::{self, PositiveCount};
 use peft_tune_core::recipe::{DataSettings, StudyLength, TrainingSettings};
 use peft_tune_core::study::LauncherSettings;
@@ -96,8 +96,7 @@ fn default_objectives() -> Vec<ObjectiveEntry> {
 }
 
 fn stack_schema(_: &mut SchemaGenerator) -> Schema {
-    let names = |row: &StackRow| row.aliases.iter().chain([&row.name]).copied().collect::<Vec<_>>();
-    let names: Vec<&str> = STACKS.iter().flat_map(names).collect();
+    let names: Vec<&str> = Tool::ALL.iter().flat_map(|tool| tool.names()).collect();
     json_schema!({"type": ["string", "null"], "enum": names})
 }
 

@@ -8,7 +8,7 @@ use super::{axolotl, llamafactory, peft, torchtune, trl, unsloth};
 use crate::stacks::StackFileError;
 use crate::stacks::config::{parsed, stack_of, text_of};
 use crate::stacks::keys::Keys;
-use peft_tune_core::predict::stack::Stack;
+use crate::tools;
 use peft_tune_core::recipe::settings::{Tool, settings};
 use peft_tune_core::recipe::{DataFormat, LossOn, Recipe};
 use peft_tune_core::study::Params;
@@ -16,7 +16,7 @@ use peft_tune_core::study::Params;
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    pub stack: Stack,
+    pub stack: tools::Tool,
     /// The file's settings, and the tool's own where the file is silent. The model is empty where the file names none, and so
     /// are the files to train on. No file that is held out is an empty list.
     pub recipe: Recipe,
@@ -40,7 +40,7 @@ impl Imported {
 
     /// Takes the format that the rows were recognised as, with the tokens that the tool then trains on.
     pub fn recognised(&mut self, format: DataFormat) {
-        let is_of_trl = matches!(self.stack, Stack::Trl | Stack::Unsloth);
+        let is_of_trl = matches!(self.stack, tools::Tool::Trl | tools::Tool::Unsloth);
         // TRL's own choice where the file says nothing of completions.
         if is_of_trl && self.recipe.data.format == DataFormat::Auto && format == DataFormat::PromptCompletion {
             self.recipe.data.loss_on = LossOn::Completions;
@@ -56,7 +56,7 @@ type Read = fn(&mut Reader<'_>) -> Result<(), StackFileError>;
 ///
 /// # Errors
 /// A file that cannot be read, whose tool is not clear, or with a value that the tool would not take.
-pub fn import(path: &Path, stack: Option<Stack>) -> Result<Imported, StackFileError> {
+pub fn import(path: &Path, stack: Option<tools::Tool>) -> Result<Imported, StackFileError> {
     parse(path, &text_of(path)?, stack)
 }
 
@@ -64,19 +64,19 @@ pub fn import(path: &Path, stack: Option<Stack>) -> Result<Imported, StackFileEr
 ///
 /// # Errors
 /// Those of [`import`] that are about what the file says.
-pub fn parse(path: &Path, text: &str, stack: Option<Stack>) -> Result<Imported, StackFileError> {
+pub fn parse(path: &Path, text: &str, stack: Option<tools::Tool>) -> Result<Imported, StackFileError> {
     let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     let stack = stack_of(&keys, text, stack)?;
     let is_adapter = keys.has("peft_type");
     let (tool, read): (Tool, Read) = match stack {
         _ if is_adapter => (Tool::Peft, peft::read),
-        Stack::Peft => (Tool::Peft, peft::read),
-        Stack::Trl => (Tool::Trl, trl::read),
-        Stack::Unsloth => (Tool::Unsloth, unsloth::read),
-        Stack::Axolotl => (Tool::Axolotl, axolotl::read),
-        Stack::LlamaFactory => (Tool::LlamaFactory, llamafactory::read),
-        Stack::Torchtune => (Tool::Torchtune, torchtune::read),
+        tools::Tool::Peft => (Tool::Peft, peft::read),
+        tools::Tool::Trl => (Tool::Trl, trl::read),
+        tools::Tool::Unsloth => (Tool::Unsloth, unsloth::read),
+        tools::Tool::Axolotl => (Tool::Axolotl, axolotl::read),
+        tools::Tool::LlamaFactory => (Tool::LlamaFactory, llamafactory::read),
+        tools::Tool::Torchtune => (Tool::Torchtune, torchtune::read),
     };
     let mut reader = Reader::new(&keys, text, stack, tool);
     read(&mut reader)?;

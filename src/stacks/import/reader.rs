@@ -9,7 +9,7 @@ use crate::stacks::StackFileError;
 use crate::stacks::config::is_script;
 use crate::stacks::keys::Keys;
 use crate::stacks::script;
-use peft_tune_core::predict::stack::Stack;
+use crate::tools;
 use peft_tune_core::recipe::settings::{Legal, SettingRow, Tool, setting, settings};
 use peft_tune_core::recipe::{DataSettings, HeldOut, OptimizerKind, ParamValue, Recipe, ScheduleKind};
 
@@ -112,7 +112,7 @@ pub(super) struct Reader<'a> {
     pub text: &'a str,
     pub tool: Tool,
     pub recipe: Recipe,
-    stack: Stack,
+    stack: tools::Tool,
     said: BTreeSet<&'static str>,
     unread: Vec<String>,
     notes: Vec<String>,
@@ -120,7 +120,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(keys: &'a Keys<'a>, text: &'a str, stack: Stack, tool: Tool) -> Self {
+    pub(super) fn new(keys: &'a Keys<'a>, text: &'a str, stack: tools::Tool, tool: Tool) -> Self {
         let data = DataSettings {
             held_out: HeldOut::Files(Vec::new()),
             ..DataSettings::default()

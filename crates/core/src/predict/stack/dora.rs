@@ -12,7 +12,6 @@
 
 use super::heap::Kind;
 use super::layer::{Model, cast, own};
-use super::rows::Stack;
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
 /// A linear layer with DoRA.
@@ -95,8 +94,7 @@ impl Model {
             ..Op::default()
         });
         drop(norms);
-        // torchtune takes y as it is.
-        let base = match layer.has_dropout && self.setting.stack != Stack::Torchtune {
+        let base = match layer.has_dropout && self.setting.stack.dora_drops_inputs {
             true => self.base_again(tape, layer, &dropped, weight),
             false => result.clone(),
         };
@@ -178,15 +176,15 @@ fn scaled(tape: &mut Tape, scale: &Tensor, x: &Tensor) -> Tensor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::behaviour::{Number, StackBehaviour};
     use super::super::heap::Heap;
-    use super::super::rows::Number;
     use super::super::setting::{StackSetting, Trains, WeightForm};
     use super::super::shape::{ModelShape, Role};
     use super::*;
 
     /// Highest bytes of tensors while a layer of 512 x 1536 runs forward on one row.
     fn peak(loads: Number) -> u64 {
-        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         (setting.loads, setting.computes, setting.dora) = (loads, loads, true);
         setting.trains = Trains::Adapters {
             rank: 4,

@@ -16,8 +16,6 @@ pub enum StackError {
     },
     #[error("`{key}` is {value}; it must be from 1 to {most}")]
     Setting { key: &'static str, value: u64, most: u64 },
-    #[error("there is no stack `{name}`; choose one of {known}")]
-    UnknownStack { name: String, known: String },
     #[error("{stack} cannot run this setting: {what}; {instead}")]
     CannotRun {
         stack: &'static str,

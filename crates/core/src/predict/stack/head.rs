@@ -1,8 +1,8 @@
 //! Embedding, last norm, head and loss.
 
+use super::behaviour::LossForm;
 use super::heap::Kind;
 use super::layer::{Model, cast, own};
-use super::rows::LossForm;
 use super::setting::Trains;
 use super::tape::{Cost, Op, Tape, Tensor};
 

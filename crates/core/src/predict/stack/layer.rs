@@ -1,8 +1,8 @@
 //! A decoder layer as the stacks run it, op by op: what each op saves follows from its derivative.
 
+use super::behaviour::{AttentionForm, Number, Raised, Recompute};
 use super::dora::Decomposed;
 use super::heap::Kind;
-use super::rows::{AttentionForm, Number, Raised, Recompute};
 use super::setting::{StackSetting, Trains};
 use super::shape::{ModelShape, Role};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
@@ -714,8 +714,8 @@ fn hold(tape: &mut Tape, tensor: &Tensor, other: &Tensor) -> Tensor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::behaviour::StackBehaviour;
     use super::super::heap::Heap;
-    use super::super::rows::Stack;
     use super::super::setting::WeightForm;
     use super::super::shape::ROLES;
     use super::*;
@@ -737,7 +737,7 @@ mod tests {
     }
 
     fn model(case: &Case) -> Model {
-        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         setting.attention = case.attention;
         setting.dora = case.dora;
         (setting.loads, setting.autocast) = (case.loads, case.autocast);

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
+use super::behaviour::{AttentionForm, LossForm, Recompute};
 use super::device::StackDevice;
 use super::predictor::{Fit, StackPrediction, predict};
-use super::rows::{AttentionForm, LossForm, Recompute};
 use super::setting::{OptimizerForm, Trains, WeightForm};
 use super::{ModelShape, StackError, StackSetting};
 
@@ -161,7 +161,7 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
     add(named::NF4, &|to| {
         if matches!(to.trains, Trains::Adapters { .. }) && !to.weights.is_quantized() {
             to.weights = WeightForm::Nf4Double;
-            to.adapters = to.stack.row().adapters[1];
+            to.adapters = to.stack.adapters[1];
         }
     });
     add("LoRA in place of DoRA", &|to| to.dora = false);
@@ -218,7 +218,7 @@ pub fn made_to_fit(
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::{STACKS, Stack};
+    use super::super::behaviour::StackBehaviour;
     use super::*;
     use crate::predict::device;
 
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn one_row_more_than_the_largest_micro_batch_does_not_fit() {
-        let setting = StackSetting::new(Stack::Peft, WeightForm::Nf4);
+        let setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Nf4);
         let found = limits(&shape(), &setting, on("T4")).unwrap();
         assert!(found.largest_micro_batch > 1);
         for (rows, fits) in [
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_setting_made_to_fit_keeps_its_global_batch() {
-        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         (setting.micro_batch, setting.gradient_accumulation) = (64, 2);
         let fitting = made_to_fit(&shape(), &setting, on("T4")).unwrap().unwrap();
         assert!(fitting.micro_batch < 64);
@@ -262,24 +262,32 @@ mod tests {
     }
 
     #[test]
-    fn each_stack_needs_more_for_more_rows_and_levers_save_what_they_say() {
-        for row in &STACKS {
-            let mut setting = StackSetting::new(row.kind, WeightForm::Numbers);
+    fn each_form_of_loss_needs_more_for_more_rows_and_levers_save_what_they_say() {
+        let all = [
+            LossForm::Full,
+            LossForm::FusedCrossEntropy,
+            LossForm::Chunked(8),
+            LossForm::FusedLinear,
+            LossForm::Tiled,
+        ];
+        for loss in all {
+            let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+            setting.loss = loss;
             let few = predict(&shape(), &setting, None).unwrap().memory.tensors_bytes;
             setting.micro_batch = 8;
             let many = predict(&shape(), &setting, None).unwrap();
-            assert!(few < many.memory.tensors_bytes, "{}", row.name);
+            assert!(few < many.memory.tensors_bytes, "{loss:?}");
             let components: u64 = many.memory.components.iter().map(|(_, bytes)| bytes).sum();
-            assert_eq!(components, many.memory.tensors_bytes, "{}", row.name);
+            assert_eq!(components, many.memory.tensors_bytes, "{loss:?}");
             let levers = levers(&shape(), &setting, Some(on("A100 40GB"))).unwrap();
-            assert!(!levers.is_empty(), "{}", row.name);
-            assert!(levers.iter().all(|lever| lever.saves_bytes > 0), "{}", row.name);
+            assert!(!levers.is_empty(), "{loss:?}");
+            assert!(levers.iter().all(|lever| lever.saves_bytes > 0), "{loss:?}");
         }
     }
 
     #[test]
     fn sharing_weights_out_takes_less_of_each_device() {
-        let mut setting = StackSetting::new(Stack::Trl, WeightForm::Numbers);
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         setting.trains = Trains::Everything;
         setting.devices = 8;
         let needs = |sharing| {
@@ -298,7 +306,7 @@ mod tests {
 
     #[test]
     fn absurd_settings_are_refused_and_large_ones_are_counted() {
-        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         setting.micro_batch = 0;
         assert!(predict(&shape(), &setting, None).is_err());
         setting.micro_batch = u64::MAX;

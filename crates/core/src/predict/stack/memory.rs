@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use super::behaviour::Recompute;
 use super::heap::{Heap, KINDS, Kind, Peaks};
 use super::layer::Model;
-use super::rows::Recompute;
 use super::setting::Trains;
 use super::tape::{Body, Cost, Tape, Tensor};
 

@@ -1,9 +1,10 @@
 //! What a setting needs in another stack: memory from a step of that stack, op by op, and its time from the same step.
 //!
-//! A stack is a row of data (`rows`). A model and a setting give the ops of a step (`layer`, `head`), each with what its
+//! A stack is plain data (`behaviour`), which its tool's row fills in. A model and a setting give the ops of a step (`layer`, `head`), each with what its
 //! derivative saves; a tape of these (`tape`) says which tensors exist when, and a copy of PyTorch's caching allocator
 //! (`heap`) what that takes of the device.
 
+mod behaviour;
 mod device;
 mod dora;
 mod error;
@@ -15,11 +16,13 @@ mod memory;
 mod of_recipe;
 mod own;
 mod predictor;
-mod rows;
 mod setting;
 mod shape;
 mod tape;
 
+pub use behaviour::{
+    AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
+};
 pub use device::{Generation, HOST, StackDevice};
 pub use error::StackError;
 pub use heap::{KINDS, Kind};
@@ -28,6 +31,5 @@ pub use memory::{EVALUATION, PhasePeak, StackMemory};
 pub use of_recipe::{deepspeed_refuses, optimizer_form, takes_fsdp};
 pub use own::OwnEngine;
 pub use predictor::{Fit, StackPrediction, Verdict, predict};
-pub use rows::{AttentionForm, LossForm, Number, Raised, Recompute, STACKS, Stack, StackRow};
 pub use setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
 pub use shape::{ExpertShape, ModelShape, ROLES, Role};

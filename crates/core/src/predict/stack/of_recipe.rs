@@ -1,6 +1,6 @@
 //! A recipe as another stack runs it: what its exported file says there.
 
-use super::rows::{Number, Recompute, Stack};
+use super::behaviour::{HostUpdates, Number, Recompute, StackBehaviour};
 use super::setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
 use super::shape::{ROLES, Role};
 use crate::recipe::{
@@ -9,7 +9,7 @@ use crate::recipe::{
 
 impl StackSetting {
     /// The setting that `recipe` becomes in `stack`.
-    pub fn of_recipe(stack: Stack, recipe: &Recipe) -> Self {
+    pub fn of_recipe(stack: &'static StackBehaviour, recipe: &Recipe) -> Self {
         let weights = weight_form(recipe.precision);
         let mut setting = Self::new(stack, weights);
         let number = match recipe.precision {
@@ -28,8 +28,7 @@ impl StackSetting {
         setting.gradient_accumulation = batch.gradient_accumulation as u64;
         setting.sequence_length = batch.sequence_length as u64;
         setting.devices = batch.devices as u64;
-        // The one file that says it.
-        if stack == Stack::Axolotl && !batch.sharding.is_none() && takes_fsdp(recipe) {
+        if stack.says_sharding && !batch.sharding.is_none() && takes_fsdp(recipe) {
             setting.sharing = Sharing::Full;
         }
         setting.recompute = match recipe.gradient_checkpointing {
@@ -43,12 +42,14 @@ impl StackSetting {
             setting.optimizer.states = 0;
         }
         if !recipe.optimizer.offload.is_none() {
-            match stack {
-                Stack::Trl | Stack::Axolotl | Stack::LlamaFactory if deepspeed_refuses(recipe).is_none() => {
+            match stack.host_updates {
+                HostUpdates::DeepSpeed if deepspeed_refuses(recipe).is_none() => {
                     (setting.sharing, setting.offloads) = (Sharing::Zero2, true);
                 }
-                Stack::Torchtune if recipe.optimizer.kind == OptimizerKind::AdamW => setting.optimizer.is_paged = true,
-                _ => {}
+                HostUpdates::PagedAdamW if recipe.optimizer.kind == OptimizerKind::AdamW => {
+                    setting.optimizer.is_paged = true;
+                }
+                HostUpdates::DeepSpeed | HostUpdates::PagedAdamW | HostUpdates::Unsaid => {}
             }
         }
         setting
@@ -61,7 +62,7 @@ pub fn takes_fsdp(recipe: &Recipe) -> bool {
     recipe.precision != Precision::Int8 && row.bits == 32 && !row.paged
 }
 
-/// Why DeepSpeed, which the files of TRL, axolotl and LLaMA-Factory can name, does not update a recipe's parameters on the host; `None` where
+/// Why DeepSpeed, which files of tools on transformers' Trainer can name, does not update a recipe's parameters on the host; `None` where
 /// it does.
 pub fn deepspeed_refuses(recipe: &Recipe) -> Option<&'static str> {
     let optimizer = &recipe.optimizer;
@@ -132,6 +133,17 @@ mod tests {
     use super::*;
     use crate::recipe::DataSettings;
 
+    const WITH_FSDP: StackBehaviour = StackBehaviour {
+        says_sharding: true,
+        host_updates: HostUpdates::DeepSpeed,
+        ..StackBehaviour::PLAIN
+    };
+    const WITH_PAGES: StackBehaviour = StackBehaviour {
+        adapters: [Number::F32, Number::Half],
+        host_updates: HostUpdates::PagedAdamW,
+        ..StackBehaviour::PLAIN
+    };
+
     #[test]
     fn a_recipe_becomes_what_its_exported_file_says() {
         let mut recipe = Recipe::new("model", DataSettings::default());
@@ -139,29 +151,25 @@ mod tests {
         recipe.optimizer.kind = OptimizerKind::PagedAdamW8bit;
         recipe.gradient_checkpointing = Checkpointing::EVERY_SECOND;
         recipe.batch.micro_batch = 3;
-        let setting = StackSetting::of_recipe(Stack::Trl, &recipe);
+        let setting = StackSetting::of_recipe(&WITH_PAGES, &recipe);
         assert_eq!(setting.weights, WeightForm::Nf4Double);
         assert_eq!((setting.optimizer.bytes, setting.optimizer.is_paged), (2, true));
         assert_eq!((setting.recompute, setting.micro_batch), (Recompute::Layers, 3));
-        assert_eq!(
-            setting.adapters,
-            Number::Half,
-            "TRL trains adapters of quantized weights in BF16"
-        );
+        assert_eq!(setting.adapters, Number::Half, "those beside quantized weights");
         assert!(!setting.dora);
         recipe.adapter.as_mut().unwrap().dora = true;
-        assert!(StackSetting::of_recipe(Stack::Trl, &recipe).dora);
+        assert!(StackSetting::of_recipe(&WITH_PAGES, &recipe).dora);
         (recipe.batch.devices, recipe.batch.sharding) = (4, crate::recipe::Sharding::Full);
         let sharing = |stack, recipe: &Recipe| StackSetting::of_recipe(stack, recipe).sharing;
         assert_eq!(
-            sharing(Stack::Axolotl, &recipe),
+            sharing(&WITH_FSDP, &recipe),
             Sharing::Copies,
             "not with an optimizer of 8 bits"
         );
         recipe.optimizer.kind = OptimizerKind::AdamW;
-        assert_eq!(sharing(Stack::Axolotl, &recipe), Sharing::Full);
+        assert_eq!(sharing(&WITH_FSDP, &recipe), Sharing::Full);
         assert_eq!(
-            sharing(Stack::Trl, &recipe),
+            sharing(&WITH_PAGES, &recipe),
             Sharing::Copies,
             "its file does not say it"
         );
@@ -171,23 +179,24 @@ mod tests {
             (setting.sharing, setting.offloads, setting.optimizer.is_paged)
         };
         assert_eq!(
-            offload(Stack::Axolotl, &recipe),
+            offload(&WITH_FSDP, &recipe),
             (Sharing::Full, false, false),
             "FSDP is in the way"
         );
         recipe.batch.sharding = crate::recipe::Sharding::None;
-        for stack in [Stack::Trl, Stack::Axolotl, Stack::LlamaFactory] {
-            assert_eq!(offload(stack, &recipe), (Sharing::Zero2, true, false));
-        }
-        assert_eq!(offload(Stack::Torchtune, &recipe), (Sharing::Copies, false, true));
-        assert_eq!(offload(Stack::Unsloth, &recipe), (Sharing::Copies, false, false));
+        assert_eq!(offload(&WITH_FSDP, &recipe), (Sharing::Zero2, true, false));
+        assert_eq!(offload(&WITH_PAGES, &recipe), (Sharing::Copies, false, true));
+        assert_eq!(
+            offload(&StackBehaviour::PLAIN, &recipe),
+            (Sharing::Copies, false, false)
+        );
         recipe.optimizer.kind = OptimizerKind::Lion;
         assert_eq!(
-            offload(Stack::Trl, &recipe),
+            offload(&WITH_FSDP, &recipe),
             (Sharing::Copies, false, false),
             "DeepSpeed has AdamW alone"
         );
         recipe.adapter = None;
-        assert!(StackSetting::of_recipe(Stack::Trl, &recipe).trains == Trains::Everything);
+        assert!(StackSetting::of_recipe(&WITH_PAGES, &recipe).trains == Trains::Everything);
     }
 }

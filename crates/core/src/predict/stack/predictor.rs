@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use super::behaviour::AttentionForm;
 use super::device::StackDevice;
 use super::layer::Model;
 use super::memory::{StackMemory, Traced, trace, trained_tensors};
-use super::rows::AttentionForm;
 use super::setting::Sharing;
 use super::tape::Cost;
 use super::{ModelShape, StackError, StackSetting};
@@ -178,7 +178,7 @@ fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
     if device.is_host() {
         return host_seconds(model, costs, device);
     }
-    let row = model.setting.stack.row();
+    let row = model.setting.stack;
     let narrow = device.sheet.matrix * row.product_share * device.row().matrix_share;
     // Beside products of 16 bits those in F32 (adapters, a raised head) run on the matrix units where these take TF32.
     let takes_tf32 = device.sheet.has_bf16 && model.setting.computes != super::Number::F32;
@@ -206,7 +206,7 @@ fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
 
 /// On the host: its ceilings were measured, and nothing runs while Python makes the next op.
 fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
-    let row = model.setting.stack.row();
+    let row = model.setting.stack;
     let seconds = costs.iter().map(|cost| {
         let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED_HOST);
         let is_wide = cost.is_wide || model.setting.computes == super::Number::F32;
@@ -222,7 +222,7 @@ fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::{LossForm, Stack};
+    use super::super::behaviour::{LossForm, StackBehaviour};
     use super::super::setting::WeightForm;
     use super::*;
     use crate::predict::{DataSheet, device};
@@ -240,8 +240,9 @@ mod tests {
     }
 
     #[test]
-    fn trls_tile_has_all_its_words_however_few_the_vocabulary_has() {
-        let mut setting = StackSetting::new(Stack::Trl, WeightForm::Numbers);
+    fn a_tile_has_all_its_words_however_few_the_vocabulary_has() {
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+        (setting.loss, setting.holds_logits) = (LossForm::Tiled, false);
         (setting.micro_batch, setting.sequence_length) = (2, 129);
         let tile = 256 * 32_768 * 2;
         let tiled = tensors(&shape(1024), &setting, None);
@@ -263,7 +264,7 @@ mod tests {
         let gpu = StackDevice {
             sheet: device("L4").unwrap(),
         };
-        let setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         let [here, there] = [host, gpu].map(|device| predict(&shape(1024), &setting, Some(device)).unwrap());
         assert_eq!(here.outside_bytes, 0);
         assert!(here.memory.tensors_bytes + 8_000_000 < there.memory.tensors_bytes);
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn rows_of_other_lengths_leave_blocks_in_the_cache_and_need_no_more_tensors() {
-        let mut setting = StackSetting::new(Stack::Peft, WeightForm::Numbers);
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         (setting.micro_batch, setting.sequence_length) = (4, 2048);
         let shape = shape(32_000);
         let same = predict(&shape, &setting, None).unwrap();
@@ -285,7 +286,13 @@ mod tests {
 
     #[test]
     fn what_stands_beside_weights_in_gptq_is_not_raised() {
-        let of = |weights| tensors(&shape(128_000), &StackSetting::new(Stack::Peft, weights), None);
+        let of = |weights| {
+            tensors(
+                &shape(128_000),
+                &StackSetting::new(&StackBehaviour::PLAIN, weights),
+                None,
+            )
+        };
         let embeddings = 128_000 * 128 * 2 * 2;
         assert!(of(WeightForm::Nf4) > of(WeightForm::Gptq4) + embeddings);
     }

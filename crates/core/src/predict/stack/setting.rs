@@ -1,8 +1,8 @@
 //! [`StackSetting`]: one fine-tuning as a stack runs it.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::rows::{AttentionForm, LossForm, Number, Raised, Recompute, Stack};
+use super::behaviour::{AttentionForm, LossForm, Number, Raised, Recompute, StackBehaviour};
 use super::shape::Role;
 use super::{ModelShape, StackError};
 
@@ -95,10 +95,15 @@ pub enum Sharing {
     Hybrid(u64),
 }
 
+fn by_name<S: Serializer>(stack: &StackBehaviour, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(stack.name)
+}
+
 /// One fine-tuning as a stack runs it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StackSetting {
-    pub stack: Stack,
+    #[serde(serialize_with = "by_name")]
+    pub stack: &'static StackBehaviour,
     pub trains: Trains,
     pub weights: WeightForm,
     /// Dtype of weights that are not quantized.
@@ -139,8 +144,7 @@ const MOST_TOKENS: u64 = 1 << 24;
 
 impl StackSetting {
     /// A setting as `stack` has it by default: LoRA on all linear layers at rank 16, AdamW, rows of 1024 tokens.
-    pub fn new(stack: Stack, weights: WeightForm) -> Self {
-        let row = stack.row();
+    pub fn new(stack: &'static StackBehaviour, weights: WeightForm) -> Self {
         Self {
             stack,
             trains: Trains::Adapters {
@@ -150,30 +154,30 @@ impl StackSetting {
                 whole_embeddings: false,
             },
             weights,
-            loads: row.loads,
+            loads: stack.loads,
             computes: Number::Half,
-            autocast: row.autocast,
-            raises: row.raises,
-            adapters: row.adapters[usize::from(weights.is_quantized())],
+            autocast: stack.autocast,
+            raises: stack.raises,
+            adapters: stack.adapters[usize::from(weights.is_quantized())],
             dora: false,
             micro_batch: 1,
             gradient_accumulation: 1,
             sequence_length: 1024,
             rows_differ: false,
-            recompute: row.recompute,
+            recompute: stack.recompute,
             optimizer: OptimizerForm {
                 states: 2,
                 bytes: 0,
                 is_paged: false,
-                foreach: row.foreach,
+                foreach: stack.foreach,
                 in_backward: false,
             },
-            attention: row.attention,
-            loss: row.loss,
-            fused: row.fused,
-            fused_lora: row.fused_lora,
+            attention: stack.attention,
+            loss: stack.loss,
+            fused: stack.fused,
+            fused_lora: stack.fused_lora,
             compiled: false,
-            holds_logits: row.holds_logits,
+            holds_logits: stack.holds_logits,
             raises_outputs: false,
             devices: 1,
             sharing: Sharing::Copies,
@@ -209,7 +213,7 @@ impl StackSetting {
                 most: 1 << 16,
             }),
             Trains::Everything if self.weights.is_quantized() => Err(StackError::CannotRun {
-                stack: self.stack.name(),
+                stack: self.stack.name,
                 what: "all parameters are trained, and weights are quantized".into(),
                 instead: "train adapters, or load the weights in bf16".into(),
             }),
@@ -218,27 +222,18 @@ impl StackSetting {
     }
 
     fn check_stack(&self, shape: &ModelShape) -> Result<(), StackError> {
-        let refused = |what: &str, instead: &str| {
+        let refused = self
+            .stack
+            .refuses
+            .iter()
+            .find(|refusal| refusal.of.is_asked(self, shape));
+        refused.map_or(Ok(()), |refusal| {
             Err(StackError::CannotRun {
-                stack: self.stack.name(),
-                what: what.to_owned(),
-                instead: instead.to_owned(),
+                stack: self.stack.name,
+                what: refusal.what.to_owned(),
+                instead: refusal.instead.to_owned(),
             })
-        };
-        match self.stack {
-            Stack::Torchtune if shape.experts.is_some() => refused(
-                "it has no recipe for mixtures of experts",
-                "export for `trl` or `axolotl`",
-            ),
-            Stack::Torchtune if self.weights == WeightForm::Int8 => {
-                refused("its quantized base is NF4 only", "take nf4_double or bf16")
-            }
-            Stack::Unsloth if self.devices > 1 && self.sharing != Sharing::Copies => refused(
-                "it does not share weights out between devices",
-                "take one device, or `axolotl`",
-            ),
-            _ => Ok(()),
-        }
+        })
     }
 
     /// DeepSpeed updates F32 copies of parameters of 16 bits.

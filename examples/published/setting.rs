@@ -1,9 +1,11 @@
 //! The setting of a row, as the stack of its source runs it.
 
 use peft_tune_core::predict::stack::{
-    AttentionForm, LossForm, Number, OptimizerForm, ROLES, Raised, Recompute, Role, Sharing, Stack, StackSetting,
-    Trains, WeightForm,
+    AttentionForm, LossForm, Number, OptimizerForm, ROLES, Raised, Recompute, Role, Sharing, StackSetting, Trains,
+    WeightForm,
 };
+
+use peft_tune::tools::Tool;
 
 use super::row::Row;
 
@@ -18,7 +20,7 @@ pub(crate) fn of(row: &Row) -> Result<StackSetting, String> {
     }
     let weights = weights(row)?;
     let stack = stack_of(&row.source);
-    let mut setting = StackSetting::new(stack, weights);
+    let mut setting = StackSetting::new(stack.behaviour(), weights);
     setting.micro_batch = row.micro_batch;
     setting.gradient_accumulation = row.grad_accum.unwrap_or(1);
     setting.sequence_length = row.sequence_length;
@@ -47,18 +49,18 @@ pub(crate) fn of(row: &Row) -> Result<StackSetting, String> {
     Ok(setting)
 }
 
-fn stack_of(source: &str) -> Stack {
+fn stack_of(source: &str) -> Tool {
     let lower = source.to_lowercase();
     let known = [
-        ("torchtune", Stack::Torchtune),
-        ("axolotl", Stack::Axolotl),
-        ("unsloth", Stack::Unsloth),
-        ("llama-factory", Stack::LlamaFactory),
-        ("llamafactory", Stack::LlamaFactory),
-        ("trl", Stack::Trl),
+        ("torchtune", Tool::Torchtune),
+        ("axolotl", Tool::Axolotl),
+        ("unsloth", Tool::Unsloth),
+        ("llama-factory", Tool::LlamaFactory),
+        ("llamafactory", Tool::LlamaFactory),
+        ("trl", Tool::Trl),
     ];
     let found = known.iter().find(|(part, _)| lower.contains(part));
-    found.map_or(Stack::Peft, |(_, stack)| *stack)
+    found.map_or(Tool::Peft, |(_, stack)| *stack)
 }
 
 fn weights(row: &Row) -> Result<WeightForm, String> {

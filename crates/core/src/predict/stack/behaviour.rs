@@ -1,0 +1,181 @@
+//! How a stack trains: what it keeps, and how fast it is. The rows stand with the tools that they are of.
+//!
+//! What a setting's own file says goes before the row.
+
+use serde::Serialize;
+
+use super::setting::{Sharing, WeightForm};
+use super::{ModelShape, StackSetting};
+
+/// Bytes of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Number {
+    F32,
+    /// BF16 or FP16.
+    Half,
+}
+
+impl Number {
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Half => 2,
+        }
+    }
+}
+
+/// What is raised to F32 where weights are quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Raised {
+    Nothing,
+    Norms,
+    /// Norms, embedding and head (`prepare_model_for_kbit_training`).
+    All,
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionForm {
+    /// All scores of a layer exist at once, in the compute dtype and in F32.
+    Eager,
+    /// PyTorch's own: flash attention where the device has it, its memory-efficient kernel elsewhere.
+    Sdpa,
+    Flash,
+}
+
+/// How the loss is made of the last hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossForm {
+    /// Logits as a whole; beside them F32 logits, their log-softmax and gradients of both.
+    Full,
+    /// Logits as a whole, and F32 logits that become their own gradient.
+    FusedCrossEntropy,
+    /// The hidden states go through the head in so many chunks; log-probabilities of all of them are kept.
+    Chunked(u64),
+    /// Head and loss in one: logits of a few MiB at a time, and the hidden states' gradient is made at once.
+    FusedLinear,
+    /// Head and loss in one: tiles of 4096 tokens and 32,768 words, which the backward pass computes again.
+    Tiled,
+}
+
+/// What the backward pass gets back by computing it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    Nothing,
+    /// Each decoder layer from its input.
+    Layers,
+    /// The same, with the inputs in the host's memory.
+    LayersOffloaded,
+}
+
+/// How a stack's exported file has updates computed on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostUpdates {
+    /// It cannot say so.
+    Unsaid,
+    /// By DeepSpeed's ZeRO 2, which takes some recipes only ([`deepspeed_refuses`](super::deepspeed_refuses)).
+    DeepSpeed,
+    /// By an AdamW whose states are pages of the host's memory.
+    PagedAdamW,
+}
+
+/// What a stack may be unable to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unable {
+    /// Mixtures of experts.
+    Experts,
+    /// Weights of 8 bits.
+    Int8,
+    /// On several devices, weights that are shared out among them.
+    SharedWeights,
+}
+
+impl Unable {
+    pub(super) fn is_asked(self, setting: &StackSetting, shape: &ModelShape) -> bool {
+        match self {
+            Self::Experts => shape.experts.is_some(),
+            Self::Int8 => setting.weights == WeightForm::Int8,
+            Self::SharedWeights => setting.devices > 1 && setting.sharing != Sharing::Copies,
+        }
+    }
+}
+
+/// Something that a stack cannot train, in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackRefusal {
+    pub of: Unable,
+    pub what: &'static str,
+    /// What to do.
+    pub instead: &'static str,
+}
+
+/// What is to be known of a stack.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StackBehaviour {
+    /// Its name in messages.
+    pub name: &'static str,
+    /// Weights that are not quantized, where the file does not say: as published (16 bits), or in F32.
+    pub loads: Number,
+    /// Products run under autocast; else in the dtype of their operands.
+    pub autocast: bool,
+    /// What is raised to F32 beside quantized weights.
+    pub raises: Raised,
+    /// Adapters beside weights of 16 bits, and beside quantized ones.
+    pub adapters: [Number; 2],
+    pub attention: AttentionForm,
+    pub loss: LossForm,
+    pub recompute: Recompute,
+    /// Norms, rotation and MLP activation are one kernel each.
+    pub fused: bool,
+    /// LoRA's products are written by hand: no tensor of the output's size but the output.
+    pub fused_lora: bool,
+    /// The model's output, with its logits, lives until the step ends.
+    pub holds_logits: bool,
+    /// AdamW works on all parameters at once, with temporaries as large as they are.
+    pub foreach: bool,
+    /// Rows of a micro-batch are padded to the longest of them, rounded up to a multiple of this.
+    pub pads_to: u64,
+    /// Share of the matrix units' peak that large products reach, beside a device's own factor.
+    pub product_share: f64,
+    /// Share of the bandwidth that passes over memory reach.
+    pub bandwidth_share: f64,
+    /// Seconds from one launch to the next, as Python makes them.
+    pub launch_s: f64,
+    /// Behind a dropout, DoRA's frozen product is computed again of the dropped input.
+    pub dora_drops_inputs: bool,
+    /// Its exported file shares weights out (FSDP) where the recipe does.
+    pub says_sharding: bool,
+    pub host_updates: HostUpdates,
+    pub refuses: &'static [StackRefusal],
+}
+
+impl StackBehaviour {
+    /// A loop over PyTorch's modules with adapters beside them, from which stacks differ in little.
+    pub const PLAIN: Self = Self {
+        name: "plain",
+        loads: Number::Half,
+        autocast: false,
+        raises: Raised::All,
+        adapters: [Number::F32, Number::F32],
+        attention: AttentionForm::Sdpa,
+        loss: LossForm::Full,
+        recompute: Recompute::Nothing,
+        fused: false,
+        fused_lora: false,
+        holds_logits: true,
+        foreach: true,
+        pads_to: 1,
+        product_share: 0.72,
+        bandwidth_share: 0.8,
+        launch_s: 17e-6,
+        dora_drops_inputs: true,
+        says_sharding: false,
+        host_updates: HostUpdates::Unsaid,
+        refuses: &[],
+    };
+}

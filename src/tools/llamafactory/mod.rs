@@ -1,0 +1,13 @@
+//! LLaMA-Factory (0.9.5).
+
+mod memory;
+
+use super::row::ToolRow;
+
+const NAME: &str = "llamafactory";
+
+pub(super) const ROW: ToolRow = ToolRow {
+    name: NAME,
+    aliases: &["llama-factory"],
+    memory: memory::BEHAVIOUR,
+};

@@ -1,0 +1,143 @@
+//! [`Tool`]: the tools, one row each. A new one is a folder beside this file and a row here.
+
+use super::row::ToolRow;
+use super::{axolotl, llamafactory, peft, torchtune, trl, unsloth};
+use peft_tune_core::predict::stack::{StackBehaviour, StackSetting};
+use peft_tune_core::recipe::Recipe;
+
+/// Of each row: its kind, and the folder that says all else.
+macro_rules! tools {
+    ($($(#[$attribute:meta])* $kind:ident => $folder:ident;)*) => {
+        /// A program that trains from a settings file.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Tool {
+            $($(#[$attribute])* $kind,)*
+        }
+
+        impl Tool {
+            /// All tools in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// All that is known of it.
+            pub(super) fn row(self) -> &'static ToolRow {
+                match self {
+                    $(Self::$kind => &$folder::ROW,)*
+                }
+            }
+        }
+    };
+}
+
+tools! {
+    /// transformers' Trainer with PEFT's adapters.
+    Peft => peft;
+    /// TRL's SFTTrainer and `trl sft`.
+    Trl => trl;
+    Axolotl => axolotl;
+    LlamaFactory => llamafactory;
+    Torchtune => torchtune;
+    /// unsloth, with its kernels.
+    Unsloth => unsloth;
+}
+
+/// A name that no tool has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no stack `{name}`; choose one of {known}")]
+pub struct UnknownTool {
+    name: String,
+    known: String,
+}
+
+impl Tool {
+    /// Its name on the command line and in study files.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Its names in study files, the usual one last.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let row = self.row();
+        row.aliases.iter().copied().chain([row.name])
+    }
+
+    /// The tool of that name.
+    ///
+    /// # Errors
+    /// [`UnknownTool`], with the names that there are.
+    pub fn from_name(name: &str) -> Result<Self, UnknownTool> {
+        let wanted = name.trim().to_lowercase();
+        let mut all = Self::ALL.iter().copied();
+        all.find(|tool| tool.names().any(|name| name == wanted))
+            .ok_or_else(|| UnknownTool {
+                name: name.to_owned(),
+                known: Self::ALL.iter().map(|tool| tool.name()).collect::<Vec<_>>().join(", "),
+            })
+    }
+
+    /// How it trains.
+    pub fn behaviour(self) -> &'static StackBehaviour {
+        &self.row().memory
+    }
+
+    /// The setting that `recipe` becomes there.
+    pub fn setting_of(self, recipe: &Recipe) -> StackSetting {
+        StackSetting::of_recipe(self.behaviour(), recipe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::predict::stack::{ModelShape, Number, Sharing, WeightForm, predict};
+    use peft_tune_core::recipe::{DataSettings, OptimizerKind, OptimizerOffload, Precision};
+
+    #[test]
+    fn each_tool_is_found_by_its_names() {
+        for tool in Tool::ALL {
+            assert_eq!(tool.behaviour().name, tool.name());
+            for name in tool.names() {
+                assert_eq!(Tool::from_name(name), Ok(*tool));
+            }
+        }
+        let error = Tool::from_name("megatron").unwrap_err().to_string();
+        assert!(error.contains("trl"), "{error}");
+    }
+
+    #[test]
+    fn a_tool_holds_what_its_row_says_and_needs_more_for_more_rows() {
+        let config = r#"{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true}"#;
+        let shape = ModelShape::from_json("config.json", &serde_json::from_str(config).unwrap()).unwrap();
+        for tool in Tool::ALL {
+            let mut setting = StackSetting::new(tool.behaviour(), WeightForm::Numbers);
+            let few = predict(&shape, &setting, None).unwrap().memory.tensors_bytes;
+            setting.micro_batch = 8;
+            let many = predict(&shape, &setting, None).unwrap();
+            assert!(few < many.memory.tensors_bytes, "{tool:?}");
+            let components: u64 = many.memory.components.iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(components, many.memory.tensors_bytes, "{tool:?}");
+        }
+    }
+
+    #[test]
+    fn a_recipe_becomes_what_its_exported_file_says() {
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        recipe.precision = Precision::Nf4Double;
+        assert_eq!(
+            Tool::Trl.setting_of(&recipe).adapters,
+            Number::Half,
+            "TRL trains adapters of quantized weights in BF16"
+        );
+        recipe.optimizer.kind = OptimizerKind::AdamW;
+        recipe.optimizer.offload = OptimizerOffload::Host;
+        let offload = |tool: Tool| {
+            let setting = tool.setting_of(&recipe);
+            (setting.sharing, setting.offloads, setting.optimizer.is_paged)
+        };
+        for tool in [Tool::Trl, Tool::Axolotl, Tool::LlamaFactory] {
+            assert_eq!(offload(tool), (Sharing::Zero2, true, false));
+        }
+        assert_eq!(offload(Tool::Torchtune), (Sharing::Copies, false, true));
+        assert_eq!(offload(Tool::Unsloth), (Sharing::Copies, false, false));
+    }
+}

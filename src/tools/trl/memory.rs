@@ -1,0 +1,17 @@
+//! What TRL's SFTTrainer holds, read from TRL 1.16.
+
+use peft_tune_core::predict::stack::{HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour};
+
+pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
+    name: super::NAME,
+    loads: Number::F32,
+    autocast: true,
+    raises: Raised::Nothing,
+    adapters: [Number::F32, Number::Half],
+    loss: LossForm::Tiled,
+    recompute: Recompute::Layers,
+    holds_logits: false,
+    foreach: false,
+    host_updates: HostUpdates::DeepSpeed,
+    ..StackBehaviour::PLAIN
+};
