@@ -10,11 +10,10 @@ use serde_json::{Value, json};
 use super::target_yaml::TargetYaml;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput, Warning};
-use peft_tune_core::recipe::settings::{SettingRow, Tool, setting, settings, unsearched};
+use crate::tools::Tool;
+pub(super) use crate::tools::Word;
+use peft_tune_core::recipe::settings::{SettingRow, setting, settings, unsearched};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, ParamValue, Recipe};
-
-/// A key of a tool's file with its value.
-pub(super) type Word = (&'static str, Value);
 
 /// The fields that say which rows are read, and how.
 pub(super) const ROWS: [&str; 6] = [
@@ -131,7 +130,7 @@ impl<'a> Draft<'a> {
     /// The tool's key for a setting that the recipe reads, and this value.
     pub(super) fn word_as(&mut self, name: &str, value: impl Into<Value>) -> Option<Word> {
         let row = setting(name).filter(|row| row.is_read(self.recipe()))?;
-        let key = row.name_at(self.tool()?)?;
+        let key = self.tool()?.key_of(row.name)?;
         self.said.insert(row.field);
         Some((key, value.into()))
     }

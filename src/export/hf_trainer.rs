@@ -4,8 +4,8 @@
 use serde_json::json;
 
 use super::draft::{Draft, Word};
-use super::rows::words;
 use super::step_counts::Warmup;
+use crate::tools::optimizer_name;
 use peft_tune_core::recipe::{BatchSettings, TrainingLength};
 
 /// What differs between the tools.
@@ -24,12 +24,12 @@ impl Draft<'_> {
         let kind = optimizer.kind;
         self.said(&["optimizer.kind"]);
         // One that the tool lacks was refused before anything was written.
-        let mut all = words(&kind.row().keys, self.tool()).unwrap_or_default();
+        let mut all = self.words(|keys| (keys.optimizer)(kind)).unwrap_or_default();
         all.extend(self.word("learning_rate"));
         all.extend(self.word("weight_decay"));
         all.extend(self.word_as("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0)));
         // Only transformers' own optimizers read these.
-        if kind.reads_momentum() && kind.row().keys.trl.is_some() {
+        if kind.reads_momentum() && optimizer_name(kind).is_some() {
             let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
             let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
             all.push((
@@ -38,7 +38,7 @@ impl Draft<'_> {
             ));
             self.said(&["optimizer.momentum", "optimizer.nesterov"]);
         }
-        if kind.row().keys.trl.is_some() {
+        if optimizer_name(kind).is_some() {
             all.extend(self.word("beta1"));
             all.extend(self.word_as("beta2", optimizer.beta2()));
             all.extend(self.word("epsilon"));

@@ -3,21 +3,22 @@
 use serde_json::{Value, json};
 
 use super::draft::{Draft, Word};
-use peft_tune_core::recipe::settings::{Tool, setting};
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, ToolKeys};
-
-/// A row's keys at a tool; `None` where the tool has no such thing.
-pub(super) fn words(keys: &ToolKeys, tool: Option<Tool>) -> Option<Vec<Word>> {
-    keys.at(tool?).map(|keys| keys.to_json().collect())
-}
+use crate::tools::{Tool, ToolKeys};
+use peft_tune_core::recipe::settings::setting;
+use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind};
 
 /// Whether a tool has an optimizer. PEFT's file, and that of peft-tune itself, say nothing of another tool's.
 pub(super) fn has_optimizer(tool: Option<Tool>, optimizer: OptimizerKind) -> bool {
     let tool = tool.filter(|tool| *tool != Tool::Peft);
-    tool.is_none_or(|tool| optimizer.row().keys.at(tool).is_some())
+    tool.is_none_or(|tool| tool.optimizer_words(optimizer).is_some())
 }
 
 impl Draft<'_> {
+    /// The tool's words for something; `None` where it has no such thing.
+    pub(super) fn words(&self, of: impl Fn(&ToolKeys) -> Option<Vec<Word>>) -> Option<Vec<Word>> {
+        of(self.tool()?.keys())
+    }
+
     /// The words for the precision or, where the tool has none, for the one that is nearest to it.
     pub(super) fn precision_words(&mut self) -> Vec<Word> {
         self.said(&["precision"]);
@@ -35,9 +36,9 @@ impl Draft<'_> {
                 ),
             ),
         };
-        words(&precision.row().keys, self.tool()).unwrap_or_else(|| {
+        self.words(|keys| (keys.precision)(precision)).unwrap_or_else(|| {
             self.warn("precision", difference);
-            words(&nearest.row().keys, self.tool()).unwrap_or_default()
+            self.words(|keys| (keys.precision)(nearest)).unwrap_or_default()
         })
     }
 
@@ -45,19 +46,21 @@ impl Draft<'_> {
     pub(super) fn checkpointing_words(&mut self) -> Vec<Word> {
         self.said(&["gradient_checkpointing"]);
         let checkpointing = self.recipe().gradient_checkpointing;
-        words(&checkpointing.row().keys, self.tool()).unwrap_or_else(|| {
-            self.warn_of_every_layer();
-            words(&Checkpointing::Full.row().keys, self.tool()).unwrap_or_default()
-        })
+        self.words(|keys| (keys.checkpointing)(checkpointing))
+            .unwrap_or_else(|| {
+                self.warn_of_every_layer();
+                self.words(|keys| (keys.checkpointing)(Checkpointing::Full))
+                    .unwrap_or_default()
+            })
     }
 
     /// The words for the start of an adapter; those for PEFT's where the tool has no other, which remains to be told.
     pub(super) fn init_words(&mut self, init: AdapterInit) -> Vec<Word> {
-        let said = words(&init.row().keys, self.tool());
+        let said = self.words(|keys| (keys.init)(init));
         if said.is_some() {
             self.said(&["adapter.init"]);
         }
-        said.or_else(|| words(&AdapterInit::default().row().keys, self.tool()))
+        said.or_else(|| self.words(|keys| (keys.init)(AdapterInit::default())))
             .unwrap_or_default()
     }
 
@@ -66,9 +69,18 @@ impl Draft<'_> {
         self.said(&["schedule.kind"]);
         if self.recipe().optimizer.kind.is_schedule_free() {
             // It warms up by itself.
-            return words(&ScheduleKind::Constant.row().keys, self.tool()).unwrap_or_default();
+            return self
+                .words(|keys| (keys.schedule)(ScheduleKind::Constant))
+                .unwrap_or_default();
         }
-        let mut all = words(self.recipe().schedule.keys(), self.tool()).unwrap_or_default();
+        let schedule = &self.recipe().schedule;
+        let (kind, warms_up) = (schedule.kind, schedule.warmup > 0.0);
+        let behind = warms_up
+            .then(|| self.words(|keys| (keys.schedule_after_warmup)(kind)))
+            .flatten();
+        let mut all = behind
+            .or_else(|| self.words(|keys| (keys.schedule)(kind)))
+            .unwrap_or_default();
         let arguments = self.schedule_arguments();
         match self.tool() {
             Some(Tool::Torchtune) => all.extend(arguments),

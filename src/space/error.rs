@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
 
 use super::yaml::Span;
+use crate::tools::setting_called;
 use peft_tune_core::recipe::HubDataSet;
-use peft_tune_core::recipe::settings::{setting, setting_called_elsewhere};
+use peft_tune_core::recipe::settings::setting;
 
 /// A mistake in a file. The message names file, line, column and key, and ends in what to do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -152,7 +153,7 @@ impl SpaceError {
     pub(super) fn unknown_key(at: Box<Span>, key: &str, known: Vec<String>) -> Self {
         // A parameter written beside `space` instead of in it.
         let is_top_level_of_a_study = at.key == key && known.iter().any(|name| name == "space");
-        let parameter = setting(key).or_else(|| setting_called_elsewhere(key));
+        let parameter = setting(key).or_else(|| setting_called(key));
         let nearest = match parameter {
             Some(parameter) if is_top_level_of_a_study => Some(format!("space.{}", parameter.name)),
             _ => nearest(key, &known),

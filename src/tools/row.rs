@@ -1,5 +1,9 @@
 //! [`ToolRow`]: all that is to be known of a tool.
 
+use serde_json::Value;
+
+use super::keys::ToolKeys;
+use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::StackBehaviour;
 
 /// What is to be known of a tool.
@@ -8,6 +12,10 @@ pub(super) struct ToolRow {
     pub name: &'static str,
     /// Other names for it in study files.
     pub aliases: &'static [&'static str],
+    /// What its file calls what recipes have.
+    pub keys: ToolKeys,
+    /// What it calls the parts of a family, where it builds models by functions of its own; `null` for one that it has none of.
+    pub family: Option<fn(Family) -> Value>,
     /// How it trains, for what a setting needs there.
     pub memory: StackBehaviour,
 }

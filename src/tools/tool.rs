@@ -1,7 +1,11 @@
 //! [`Tool`]: the tools, one row each. A new one is a folder beside this file and a row here.
 
+use serde_json::Value;
+
+use super::keys::ToolKeys;
 use super::row::ToolRow;
 use super::{axolotl, llamafactory, peft, torchtune, trl, unsloth};
+use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::{StackBehaviour, StackSetting};
 use peft_tune_core::recipe::Recipe;
 
@@ -72,6 +76,17 @@ impl Tool {
                 name: name.to_owned(),
                 known: Self::ALL.iter().map(|tool| tool.name()).collect::<Vec<_>>().join(", "),
             })
+    }
+
+    /// What its file calls what recipes have.
+    pub(crate) fn keys(self) -> &'static ToolKeys {
+        &self.row().keys
+    }
+
+    /// What tools that build models by functions of their own call the parts of a family, by the tool's name.
+    pub(crate) fn names_of_family(family: Family) -> Vec<(&'static str, Value)> {
+        let of = |tool: &Self| tool.row().family.map(|names| (tool.name(), names(family)));
+        Self::ALL.iter().filter_map(of).collect()
     }
 
     /// How it trains.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use peft_tune::export::{AnswerMarks, ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
 use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune::stacks::parse_recipe;
+use peft_tune::tools::Tool;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
     AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LongRows,
@@ -270,7 +271,11 @@ fn every_optimizer_has_its_name_in_the_file() {
     for kind in OptimizerKind::ALL {
         let mut recipe = lora();
         recipe.optimizer.kind = kind;
-        let Some(name) = kind.row().keys.trl.and_then(|keys| keys.text("optim")) else {
+        let words = Tool::Trl.optimizer_words(kind).unwrap_or_default();
+        let Some(name) = words
+            .iter()
+            .find_map(|(key, value)| value.as_str().filter(|_| *key == "optim"))
+        else {
             continue;
         };
         let folder = folder.path().join(kind.name());

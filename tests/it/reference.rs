@@ -6,8 +6,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use peft_tune::cli::{command_reference, exit_codes};
+use peft_tune::tools::Tool;
 use peft_tune::worker::{MetricPart, metric_rows};
-use peft_tune_core::recipe::settings::{Tool, settings};
+use peft_tune_core::recipe::settings::settings;
 
 /// Where the part begins that is made; the text before it is by hand.
 const MARK: &str = "<!-- made by tests/it/reference.rs: UPDATE_DOCS=1 cargo test --test it reference -->\n";
@@ -62,7 +63,7 @@ fn the_page_of_settings_has_every_row() {
         ];
         let names: Vec<String> = tools
             .into_iter()
-            .filter_map(|(tool, of)| Some(format!("{tool} `{}`", row.name_at(of)?)))
+            .filter_map(|(tool, of)| Some(format!("{tool} `{}`", of.key_of(row.name)?)))
             .collect();
         if !names.is_empty() {
             let _ = writeln!(text, "| called | {} |", names.join(", "));

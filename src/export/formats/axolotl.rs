@@ -13,8 +13,8 @@ use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
 use crate::export::reading::Reading;
 use crate::export::{ExportError, ExportFormat, TokenFiles};
+use crate::tools::Tool;
 use peft_tune_core::predict::stack::takes_fsdp;
-use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, LongRows, LossOn, Recipe, Sharding, TargetModules, TargetPreset,
 };

@@ -14,7 +14,7 @@ use crate::export::modules::module_names;
 use crate::export::reading::Reading;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Precision, Recipe, TargetModules,
     TargetPreset,

@@ -14,8 +14,7 @@ use std::path::Path;
 use super::reading::Reading;
 use super::write::Rendered;
 use super::{ExportError, ExportInput};
-use crate::tools;
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 
 /// A tool whose file can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,16 +70,8 @@ impl ExportFormat {
     }
 
     /// The stack that trains from the file; none of this program's own recipe.
-    pub fn stack(self) -> Option<tools::Tool> {
-        match self {
-            Self::Recipe => None,
-            Self::Peft => Some(tools::Tool::Peft),
-            Self::Trl => Some(tools::Tool::Trl),
-            Self::Axolotl => Some(tools::Tool::Axolotl),
-            Self::LlamaFactory => Some(tools::Tool::LlamaFactory),
-            Self::Torchtune => Some(tools::Tool::Torchtune),
-            Self::Unsloth => Some(tools::Tool::Unsloth),
-        }
+    pub fn stack(self) -> Option<Tool> {
+        self.row().tool
     }
 
     /// Name as the command line has it.

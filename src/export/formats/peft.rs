@@ -12,8 +12,8 @@ use crate::export::draft::{Advice, Draft};
 use crate::export::modules::{is_within, peft_targets};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
+use crate::tools::Tool;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 
 pub(super) const FORMAT: Format = Format {

@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::Format;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
-use crate::export::rows::{value_of, words};
+use crate::export::rows::value_of;
 use crate::export::step_counts::{StepCounts, Warmup};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{
     BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, OptimizerKind, OptimizerOffload,
     OptimizerSettings, Precision, Recipe, TrainingLength,
@@ -215,7 +215,7 @@ fn length(draft: &mut Draft<'_>, step_counts: &StepCounts) {
 
 fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     draft.said(&["optimizer.kind"]);
-    let mut keys = words(&optimizer.kind.row().keys, draft.tool()).unwrap_or_default();
+    let mut keys = draft.words(|keys| (keys.optimizer)(optimizer.kind)).unwrap_or_default();
     offload(draft, optimizer, &mut keys);
     keys.extend(draft.word("learning_rate"));
     keys.extend(draft.word("weight_decay"));

@@ -14,7 +14,7 @@ use crate::export::draft::{Advice, Draft, Word, builder_of, on_hub};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::reading::Reading;
 use crate::export::{ExportError, ExportFormat, TokenFiles};
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
 
 pub(super) const FORMAT: Format = Format {

@@ -14,10 +14,10 @@ use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::{is_within, peft_targets};
 use crate::export::reading::Reading;
-use crate::export::rows::{value_of, words};
+use crate::export::rows::value_of;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TrainingSet};
 
 pub(super) const FORMAT: Format = Format {
@@ -379,7 +379,8 @@ fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
     };
     arguments.extend(draft.course_words(WORDS).into_iter().map(literal));
     arguments.extend(draft.optimizer_words());
-    let computing = words(&recipe.precision.compute().row().keys, draft.tool()).unwrap_or_default();
+    let computing = recipe.precision.compute();
+    let computing = draft.words(|keys| (keys.precision)(computing)).unwrap_or_default();
     let is_half = |(key, _): &Word| ["bf16", "fp16"].contains(key);
     arguments.extend(computing.into_iter().filter(is_half));
     arguments.extend(draft.reading_words("dataset_num_proc"));

@@ -6,7 +6,8 @@ use super::values::{ValueReader, Values};
 use crate::space::SpaceError;
 use crate::space::file::{DetailedParameter, Entries, FileValue, ParameterEntry};
 use crate::space::yaml::Span;
-use peft_tune_core::recipe::settings::{SettingRow, setting, setting_called_elsewhere, settings};
+use crate::tools::setting_called;
+use peft_tune_core::recipe::settings::{SettingRow, setting, settings};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -136,7 +137,7 @@ impl Context<'_> {
         setting(name).ok_or_else(|| {
             let at = self.document.key(&["space", name]);
             let known: Vec<String> = settings().map(|row| row.name.to_owned()).collect();
-            match setting_called_elsewhere(name) {
+            match setting_called(name) {
                 Some(row) => SpaceError::UnknownKey {
                     at,
                     nearest: Some(row.name.to_owned()),

@@ -5,7 +5,7 @@ use super::reader::Reader;
 use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset,
 };

@@ -8,15 +8,15 @@ use super::{axolotl, llamafactory, peft, torchtune, trl, unsloth};
 use crate::stacks::StackFileError;
 use crate::stacks::config::{parsed, stack_of, text_of};
 use crate::stacks::keys::Keys;
-use crate::tools;
-use peft_tune_core::recipe::settings::{Tool, settings};
+use crate::tools::Tool;
+use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{DataFormat, LossOn, Recipe};
 use peft_tune_core::study::Params;
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    pub stack: tools::Tool,
+    pub stack: Tool,
     /// The file's settings, and the tool's own where the file is silent. The model is empty where the file names none, and so
     /// are the files to train on. No file that is held out is an empty list.
     pub recipe: Recipe,
@@ -40,7 +40,7 @@ impl Imported {
 
     /// Takes the format that the rows were recognised as, with the tokens that the tool then trains on.
     pub fn recognised(&mut self, format: DataFormat) {
-        let is_of_trl = matches!(self.stack, tools::Tool::Trl | tools::Tool::Unsloth);
+        let is_of_trl = matches!(self.stack, Tool::Trl | Tool::Unsloth);
         // TRL's own choice where the file says nothing of completions.
         if is_of_trl && self.recipe.data.format == DataFormat::Auto && format == DataFormat::PromptCompletion {
             self.recipe.data.loss_on = LossOn::Completions;
@@ -56,7 +56,7 @@ type Read = fn(&mut Reader<'_>) -> Result<(), StackFileError>;
 ///
 /// # Errors
 /// A file that cannot be read, whose tool is not clear, or with a value that the tool would not take.
-pub fn import(path: &Path, stack: Option<tools::Tool>) -> Result<Imported, StackFileError> {
+pub fn import(path: &Path, stack: Option<Tool>) -> Result<Imported, StackFileError> {
     parse(path, &text_of(path)?, stack)
 }
 
@@ -64,19 +64,19 @@ pub fn import(path: &Path, stack: Option<tools::Tool>) -> Result<Imported, Stack
 ///
 /// # Errors
 /// Those of [`import`] that are about what the file says.
-pub fn parse(path: &Path, text: &str, stack: Option<tools::Tool>) -> Result<Imported, StackFileError> {
+pub fn parse(path: &Path, text: &str, stack: Option<Tool>) -> Result<Imported, StackFileError> {
     let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     let stack = stack_of(&keys, text, stack)?;
     let is_adapter = keys.has("peft_type");
     let (tool, read): (Tool, Read) = match stack {
         _ if is_adapter => (Tool::Peft, peft::read),
-        tools::Tool::Peft => (Tool::Peft, peft::read),
-        tools::Tool::Trl => (Tool::Trl, trl::read),
-        tools::Tool::Unsloth => (Tool::Unsloth, unsloth::read),
-        tools::Tool::Axolotl => (Tool::Axolotl, axolotl::read),
-        tools::Tool::LlamaFactory => (Tool::LlamaFactory, llamafactory::read),
-        tools::Tool::Torchtune => (Tool::Torchtune, torchtune::read),
+        Tool::Peft => (Tool::Peft, peft::read),
+        Tool::Trl => (Tool::Trl, trl::read),
+        Tool::Unsloth => (Tool::Unsloth, unsloth::read),
+        Tool::Axolotl => (Tool::Axolotl, axolotl::read),
+        Tool::LlamaFactory => (Tool::LlamaFactory, llamafactory::read),
+        Tool::Torchtune => (Tool::Torchtune, torchtune::read),
     };
     let mut reader = Reader::new(&keys, text, stack, tool);
     read(&mut reader)?;

@@ -10,7 +10,7 @@ use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
 use crate::stacks::config::text_of;
 use crate::stacks::keys::Keys;
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, ScheduleKind, TargetModules, TargetPreset,
     TrainingData, TrainingLength,

@@ -3,7 +3,7 @@
 use super::adapter;
 use super::reader::Reader;
 use crate::stacks::StackFileError;
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;

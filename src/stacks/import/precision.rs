@@ -3,8 +3,8 @@
 use super::reader::Reader;
 use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
+use crate::tools::Tool;
 use peft_tune_core::recipe::Precision;
-use peft_tune_core::recipe::settings::Tool;
 
 /// Reads it.
 ///

@@ -9,8 +9,8 @@ use crate::stacks::StackFileError;
 use crate::stacks::config::is_script;
 use crate::stacks::keys::Keys;
 use crate::stacks::script;
-use crate::tools;
-use peft_tune_core::recipe::settings::{Legal, SettingRow, Tool, setting, settings};
+use crate::tools::{Tool, optimizer_called};
+use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
 use peft_tune_core::recipe::{DataSettings, HeldOut, OptimizerKind, ParamValue, Recipe, ScheduleKind};
 
 /// Settings whose keys mean more than their value says; each has a reader of its own.
@@ -112,7 +112,7 @@ pub(super) struct Reader<'a> {
     pub text: &'a str,
     pub tool: Tool,
     pub recipe: Recipe,
-    stack: tools::Tool,
+    stack: Tool,
     said: BTreeSet<&'static str>,
     unread: Vec<String>,
     notes: Vec<String>,
@@ -120,7 +120,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(keys: &'a Keys<'a>, text: &'a str, stack: tools::Tool, tool: Tool) -> Self {
+    pub(super) fn new(keys: &'a Keys<'a>, text: &'a str, stack: Tool, tool: Tool) -> Self {
         let data = DataSettings {
             held_out: HeldOut::Files(Vec::new()),
             ..DataSettings::default()
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
     pub(super) fn values(&mut self, tools: &[Tool]) -> Result<(), StackFileError> {
         let keys = self.keys;
         for row in settings().filter(|row| row.derived_from.is_none() && !OWN_READERS.contains(&row.name)) {
-            let mut names = tools.iter().filter_map(|tool| row.name_at(*tool));
+            let mut names = tools.iter().filter_map(|tool| tool.key_of(row.name));
             if let Some(key) = names.find(|key| keys.has(key)) {
                 self.value(row.name, key, keys)?;
             }
@@ -229,8 +229,8 @@ impl<'a> Reader<'a> {
 
     /// Sets the optimizer by the tool's name for it.
     pub(super) fn optimizer(&mut self, key: &str, name: &str) {
-        let unpaged = name.strip_prefix("paged_").and_then(OptimizerKind::called_elsewhere);
-        let kind = match (OptimizerKind::called_elsewhere(name), unpaged) {
+        let unpaged = name.strip_prefix("paged_").and_then(optimizer_called);
+        let kind = match (optimizer_called(name), unpaged) {
             (Some(kind), _) => kind,
             (None, Some(kind)) => {
                 self.note(format!(

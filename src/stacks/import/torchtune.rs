@@ -9,10 +9,11 @@ use super::reader::Reader;
 use super::{adapter, tables};
 use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
-use peft_tune_core::recipe::settings::{Tool, setting};
+use crate::tools::Tool;
+use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind,
-    TargetModules, TrainingLength,
+    DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind, TargetModules,
+    TrainingLength,
 };
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
@@ -32,8 +33,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     reader.recipe.model = folder.unwrap_or_default();
     optimizer(reader)?;
     schedule(reader)?;
-    let forms = [Checkpointing::None, Checkpointing::Full, Checkpointing::Offload];
-    if let Some(form) = tables::row_of(keys, forms.map(|form| (form, form.keys(Tool::Torchtune)))) {
+    if let Some(form) = tables::checkpointing(keys, Tool::Torchtune) {
         reader.recipe.gradient_checkpointing = form;
         reader.said("gradient_checkpointing");
     }
@@ -102,7 +102,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         return Ok(());
     };
     let class = part.text("_component_")?.unwrap_or_default();
-    let rows = OptimizerKind::ALL.map(|kind| (kind, kind.row().keys.at(Tool::Torchtune)));
+    let rows = OptimizerKind::ALL.map(|kind| (kind, Tool::Torchtune.optimizer_words(kind)));
     match tables::row_of(&part, rows) {
         // torchao's, which makes torch's AdamW.
         _ if class.ends_with("CPUOffloadOptimizer") => {

@@ -8,7 +8,7 @@ use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
 use crate::stacks::config::is_script;
 use crate::stacks::keys::Keys;
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
 };

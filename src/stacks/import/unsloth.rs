@@ -11,7 +11,7 @@ use super::{adapter, precision, trainer};
 use crate::stacks::StackFileError;
 use crate::stacks::keys::Keys;
 use crate::stacks::script;
-use peft_tune_core::recipe::settings::Tool;
+use crate::tools::Tool;
 use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingLength};
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {

@@ -1,5 +1,6 @@
 //! unsloth (2026.10), whose settings are a script.
 
+mod keys;
 mod memory;
 
 use super::row::ToolRow;
@@ -9,5 +10,7 @@ const NAME: &str = "unsloth";
 pub(super) const ROW: ToolRow = ToolRow {
     name: NAME,
     aliases: &[],
+    keys: keys::KEYS,
+    family: None,
     memory: memory::BEHAVIOUR,
 };

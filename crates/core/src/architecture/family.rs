@@ -58,8 +58,6 @@ pub struct FamilyRow {
     /// What `model_type` is where the same language model is a part of a multimodal one.
     pub text_names: &'static [&'static str],
     pub switches: Switches,
-    /// Its parts in torchtune, where torchtune has it.
-    pub torchtune: Option<TorchtuneFamily>,
     /// What stands around the turns of its chat template.
     pub chat: ChatMarks,
 }
@@ -270,32 +268,6 @@ pub enum Windows {
     Pattern,
 }
 
-/// What torchtune calls the parts of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct TorchtuneFamily {
-    /// Function under `torchtune.models` that builds the model with adapters.
-    pub builder: &'static str,
-    /// Its arguments beside those that all builders have.
-    pub arguments: &'static [&'static str],
-    /// The tokenizer of all models, or of those with the first one's vocabulary before the one of all others.
-    pub tokenizers: &'static [TorchtuneTokenizer],
-    pub checkpoint: &'static str,
-    /// The checkpoint of models whose LM head is the embedding, where that has another name.
-    pub tied_checkpoint: Option<&'static str>,
-}
-
-/// A tokenizer of torchtune.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct TorchtuneTokenizer {
-    /// Function under `torchtune.models`.
-    pub builder: &'static str,
-    /// The file that it reads, and one more.
-    pub file: &'static str,
-    pub merges: Option<&'static str>,
-    /// Rows of the embedding of the models that it is for; all where absent.
-    pub vocabulary: Option<usize>,
-}
-
 /// What stands before the turns of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMarks {
@@ -338,18 +310,5 @@ const fn assert_order() {
     while index < ROWS.len() {
         assert!(ROWS[index].family as usize == index);
         index += 1;
-    }
-}
-
-impl TorchtuneFamily {
-    /// The tokenizer of models whose embedding has so many rows.
-    pub fn tokenizer(&self, vocabulary: usize) -> Option<&'static TorchtuneTokenizer> {
-        let serves = |one: &&TorchtuneTokenizer| one.vocabulary.is_none_or(|rows| rows == vocabulary);
-        self.tokenizers.iter().find(serves)
-    }
-
-    /// The checkpoint of a model whose LM head is the embedding or is not.
-    pub fn checkpoint(&self, is_tied: bool) -> &'static str {
-        self.tied_checkpoint.filter(|_| is_tied).unwrap_or(self.checkpoint)
     }
 }

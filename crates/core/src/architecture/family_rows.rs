@@ -2,7 +2,7 @@
 
 use super::family::{
     Bias, ChatMarks, DEFAULT_WINDOW, Factor, Family, FamilyRow, MlpWidth, QueryScale, RopeLayers, SlidingRope, SoftCap,
-    Switches, TorchtuneFamily, TorchtuneTokenizer, Windows,
+    Switches, Windows,
 };
 use super::{
     Activation, ExpertNames, ExpertSwitches, FINAL_NORM, Grouping, LayerNames, Mixers, NormPlacement, QueryKeyNorm,
@@ -224,41 +224,12 @@ const GRANITE_CHAT: ChatMarks = ChatMarks {
     assistant: "<|start_of_role|>assistant<|end_of_role|>",
 };
 
-/// A tokenizer for all models of its family.
-const fn tokenizer(builder: &'static str, file: &'static str) -> TorchtuneTokenizer {
-    TorchtuneTokenizer {
-        builder,
-        file,
-        merges: None,
-        vocabulary: None,
-    }
-}
-
 pub(super) const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Llama,
         name: "llama",
         text_names: &[],
         switches: WITH_BIASES,
-        torchtune: Some(TorchtuneFamily {
-            // The builder of Llama 3.2 serves all llamas.
-            builder: "llama3_2.lora_llama3_2",
-            arguments: &[
-                "rope_base",
-                "scale_factor",
-                "tie_word_embeddings",
-                "apply_lora_to_output",
-            ],
-            tokenizers: &[
-                TorchtuneTokenizer {
-                    vocabulary: Some(128_256),
-                    ..tokenizer("llama3.llama3_tokenizer", "original/tokenizer.model")
-                },
-                tokenizer("llama2.llama2_tokenizer", "tokenizer.model"),
-            ],
-            checkpoint: "LLAMA3",
-            tied_checkpoint: Some("LLAMA3_2"),
-        }),
         chat: ChatMarks {
             user: "<|start_header_id|>user<|end_header_id|>\n\n",
             assistant: "<|start_header_id|>assistant<|end_header_id|>\n\n",
@@ -274,13 +245,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             },
             ..PLAIN
         },
-        torchtune: Some(TorchtuneFamily {
-            builder: "mistral.lora_mistral",
-            arguments: &["rope_base", "apply_lora_to_output"],
-            tokenizers: &[tokenizer("mistral.mistral_tokenizer", "tokenizer.model")],
-            checkpoint: "MISTRAL",
-            tied_checkpoint: None,
-        }),
         chat: ChatMarks {
             user: "[INST]",
             assistant: "[/INST]",
@@ -295,16 +259,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             windows: Windows::FromLayer,
             ..PLAIN
         },
-        torchtune: Some(TorchtuneFamily {
-            builder: "qwen2.lora_qwen2",
-            arguments: &["rope_base_float", "tie_word_embeddings", "apply_lora_to_output"],
-            tokenizers: &[TorchtuneTokenizer {
-                merges: Some("merges.txt"),
-                ..tokenizer("qwen2_5.qwen2_5_tokenizer", "vocab.json")
-            }],
-            checkpoint: "QWEN2",
-            tied_checkpoint: None,
-        }),
         chat: CHATML,
     },
     FamilyRow {
@@ -318,7 +272,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             windows: Windows::FromLayer,
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -331,20 +284,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             windows: Windows::ExceptEvery { nth: 2, key: None },
             ..GEMMA
         },
-        torchtune: Some(TorchtuneFamily {
-            builder: "gemma2.lora_gemma2",
-            arguments: &[
-                "head_dim",
-                "rope_base",
-                "hidden_capping_value",
-                "final_capping_value",
-                "sliding_window_size",
-                "query_pre_attn_scalar",
-            ],
-            tokenizers: &[tokenizer("gemma.gemma_tokenizer", "tokenizer.model")],
-            checkpoint: "GEMMA2",
-            tied_checkpoint: None,
-        }),
         chat: GEMMA_CHAT,
     },
     FamilyRow {
@@ -364,7 +303,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             refused: &["use_bidirectional_attention"],
             ..GEMMA
         },
-        torchtune: None,
         chat: GEMMA_CHAT,
     },
     FamilyRow {
@@ -377,13 +315,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             windows: Windows::All { default: None },
             ..PLAIN
         },
-        torchtune: Some(TorchtuneFamily {
-            builder: "phi3.lora_phi3",
-            arguments: &["rope_base", "apply_lora_to_output"],
-            tokenizers: &[tokenizer("phi3.phi3_mini_tokenizer", "tokenizer.model")],
-            checkpoint: "PHI3_MINI",
-            tied_checkpoint: None,
-        }),
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -400,7 +331,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             refused: &["use_sliding_window"],
             ..WITH_BIASES
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -408,7 +338,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
         name: "granite",
         text_names: &[],
         switches: GRANITE,
-        torchtune: None,
         chat: GRANITE_CHAT,
     },
     FamilyRow {
@@ -424,7 +353,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rope_order: RopeOrder::Neighbours,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "User: ",
             assistant: "Assistant: ",
@@ -444,7 +372,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             },
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<｜hy_User｜>",
             assistant: "<｜hy_Assistant｜>",
@@ -460,7 +387,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             query_growth: true,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "[INST]",
             assistant: "[/INST]",
@@ -477,7 +403,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rope_layers: RopeLayers::SlidingIfAny,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "[|user|]\n",
             assistant: "[|assistant|]\n",
@@ -496,7 +421,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             sliding_rope: SlidingRope::Unscaled,
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -516,7 +440,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rotary_share: 0.5,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -542,7 +465,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rope_order: RopeOrder::Neighbours,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
             assistant: "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
@@ -564,7 +486,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             refused: &["post_norm"],
             ..WITH_BIASES
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user_start|>",
             assistant: "<|assistant_start|>",
@@ -586,7 +507,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             refused: &["num_local_experts"],
             ..GRANITE
         },
-        torchtune: None,
         chat: GRANITE_CHAT,
     },
     FamilyRow {
@@ -601,7 +521,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             experts: Some(PLAIN_EXPERTS),
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -621,7 +540,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             }),
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -636,7 +554,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             experts: Some(GLM_EXPERTS),
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -669,7 +586,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             ..PLAIN
         },
         text_names: &[],
-        torchtune: None,
         chat: ChatMarks {
             user: "<|start|>user<|message|>",
             assistant: "<|start|>assistant",
@@ -692,7 +608,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             }),
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -706,7 +621,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rope_order_key: Some("rope_interleave"),
             ..DEEPSEEK
         },
-        torchtune: None,
         chat: DEEPSEEK_CHAT,
     },
     FamilyRow {
@@ -725,7 +639,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             }),
             ..DEEPSEEK
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "User: ",
             assistant: "Assistant:",
@@ -744,7 +657,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             }),
             ..DEEPSEEK
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -775,7 +687,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             mixers: Mixers::Convolutions,
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -793,7 +704,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             head_dim: Some(256),
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -807,7 +717,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             refused: &["use_bidirectional_attention"],
             ..GEMMA
         },
-        torchtune: None,
         chat: GEMMA_CHAT,
     },
     FamilyRow {
@@ -821,7 +730,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             query_key_norm: QueryKeyNorm::AllHeads,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -838,7 +746,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rotary_share: 0.5,
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
@@ -855,7 +762,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rope_base: 100_000.0,
             ..PLAIN
         },
-        torchtune: None,
         chat: CHATML,
     },
     FamilyRow {
@@ -875,7 +781,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             refused: &["use_qk_norm"],
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
             assistant: "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
@@ -902,7 +807,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             experts: Some(GEMMA4_EXPERTS),
             ..GEMMA
         },
-        torchtune: None,
         chat: GEMMA4_CHAT,
     },
     FamilyRow {
@@ -953,7 +857,6 @@ pub(super) const ROWS: &[FamilyRow] = &[
             }),
             ..PLAIN
         },
-        torchtune: None,
         chat: ChatMarks {
             user: "<|header_start|>user<|header_end|>\n\n",
             assistant: "<|header_start|>assistant<|header_end|>\n\n",

@@ -33,7 +33,7 @@ pub use experts::{
 };
 pub use family::{
     Bias, ChatMarks, Factor, Family, FamilyRow, MlpWidth, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
-    TorchtuneFamily, TorchtuneTokenizer, Windows,
+    Windows,
 };
 pub use latent::{LATENT_NORM_EPSILON, Latent};
 pub use layer_inputs::{LAYER_INPUT_END, LAYER_INPUT_NORM, LAYER_INPUT_PROJECTION, LAYER_INPUT_TABLE, LayerInputs};

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::KeyValue::{Flag, Number, Text};
 use super::named::named;
-use super::tool_keys::{ToolKeys, keys};
 
 /// LoRA settings, with PEFT's meaning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -126,8 +124,6 @@ pub struct TargetPresetRow {
     pub modules: &'static [&'static str],
     /// Those of the families that fuse some of them, beside the ones that are the same.
     pub fused_modules: &'static [&'static str],
-    /// What other tools call all of them; `None` where the modules are listed.
-    pub keys: ToolKeys,
 }
 
 const PRESETS: &[TargetPresetRow] = &[
@@ -146,12 +142,6 @@ const PRESETS: &[TargetPresetRow] = &[
             "down_proj",
         ],
         fused_modules: &["qkv_proj", "gate_up_proj", "input_linear", "output_linear"],
-        keys: ToolKeys {
-            trl: keys!("lora_target_modules": Text("all-linear")),
-            axolotl: keys!("lora_target_linear": Flag(true)),
-            llamafactory: keys!("lora_target": Text("all")),
-            ..ToolKeys::NONE
-        },
     },
     TargetPresetRow {
         kind: TargetPreset::Attention,
@@ -160,7 +150,6 @@ const PRESETS: &[TargetPresetRow] = &[
         about: "q, k, v and o.",
         modules: &["q_proj", "k_proj", "v_proj", "o_proj"],
         fused_modules: &["qkv_proj"],
-        keys: ToolKeys::NONE,
     },
     TargetPresetRow {
         kind: TargetPreset::Mlp,
@@ -169,7 +158,6 @@ const PRESETS: &[TargetPresetRow] = &[
         about: "gate, up and down.",
         modules: &["gate_proj", "up_proj", "down_proj"],
         fused_modules: &["gate_up_proj", "input_linear", "output_linear"],
-        keys: ToolKeys::NONE,
     },
 ];
 
@@ -199,8 +187,6 @@ pub struct AdapterInitRow {
     /// Other names for it.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
-    /// What other tools call it.
-    pub keys: ToolKeys,
 }
 
 const INITS: &[AdapterInitRow] = &[
@@ -209,41 +195,18 @@ const INITS: &[AdapterInitRow] = &[
         name: "kaiming",
         aliases: &[],
         about: "lora_a Kaiming-uniform with a = sqrt(5), lora_b zero (PEFT's default).",
-        // It is the default everywhere.
-        keys: ToolKeys {
-            peft: keys!("init_lora_weights": Flag(true)),
-            trl: keys!(),
-            axolotl: keys!(),
-            llamafactory: keys!("pissa_init": Flag(false)),
-            torchtune: keys!(),
-            unsloth: keys!("init_lora_weights": Flag(true)),
-        },
     },
     AdapterInitRow {
         kind: AdapterInit::Gaussian,
         name: "gaussian",
         aliases: &[],
         about: "lora_a normal with deviation 1/r, lora_b zero.",
-        keys: ToolKeys {
-            peft: keys!("init_lora_weights": Text("gaussian")),
-            axolotl: keys!("peft_init_lora_weights": Text("gaussian")),
-            unsloth: keys!("init_lora_weights": Text("gaussian")),
-            ..ToolKeys::NONE
-        },
     },
     AdapterInitRow {
         kind: AdapterInit::Pissa,
         name: "pissa",
         aliases: &[],
         about: "Principal singular vectors of the weight, which keeps the rest (arXiv:2404.02948).",
-        keys: ToolKeys {
-            peft: keys!("init_lora_weights": Text("pissa")),
-            axolotl: keys!("peft_init_lora_weights": Text("pissa")),
-            // The exact decomposition, and no fast approximation.
-            llamafactory: keys!("pissa_init": Flag(true), "pissa_iter": Number(-1)),
-            unsloth: keys!("init_lora_weights": Text("pissa")),
-            ..ToolKeys::NONE
-        },
     },
 ];
 

@@ -8,11 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::KeyValue::{Flag, Text};
-use super::Keys;
 use super::Sharding;
-use super::settings::Tool;
-use super::tool_keys::{ToolKeys, keys};
 use crate::quantity::{self, Count};
 
 /// How tokens are batched.
@@ -119,60 +115,25 @@ pub struct CheckpointingRow {
     /// The name; `every_N` stands for those of all numbers.
     pub name: &'static str,
     pub about: &'static str,
-    /// What other tools call it.
-    pub keys: ToolKeys,
 }
 
 impl Checkpointing {
-    /// All forms.
-    pub const ROWS: &'static [CheckpointingRow] = &[
+    const ROWS: &'static [CheckpointingRow] = &[
         CheckpointingRow {
             name: "none",
             about: "Keeps all activations.",
-            keys: ToolKeys {
-                peft: None,
-                trl: keys!("gradient_checkpointing": Flag(false)),
-                axolotl: keys!("gradient_checkpointing": Flag(false)),
-                llamafactory: keys!("disable_gradient_checkpointing": Flag(true)),
-                torchtune: keys!(
-                    "enable_activation_checkpointing": Flag(false), "enable_activation_offloading": Flag(false),
-                ),
-                unsloth: keys!("use_gradient_checkpointing": Flag(false)),
-            },
         },
         CheckpointingRow {
             name: "every_N",
             about: "Recomputes every n-th layer, n at least 2.",
-            keys: ToolKeys::NONE,
         },
         CheckpointingRow {
             name: "full",
             about: "Keeps layer inputs only.",
-            keys: ToolKeys {
-                peft: None,
-                trl: keys!("gradient_checkpointing": Flag(true)),
-                axolotl: keys!("gradient_checkpointing": Flag(true)),
-                llamafactory: keys!("disable_gradient_checkpointing": Flag(false)),
-                torchtune: keys!(
-                    "enable_activation_checkpointing": Flag(true), "enable_activation_offloading": Flag(false),
-                ),
-                unsloth: keys!("use_gradient_checkpointing": Flag(true)),
-            },
         },
         CheckpointingRow {
             name: "offload",
             about: "Keeps layer inputs only, in host memory.",
-            // LLaMA-Factory needs no unsloth package for this.
-            keys: ToolKeys {
-                peft: None,
-                trl: keys!("gradient_checkpointing": Flag(true), "activation_offloading": Flag(true)),
-                axolotl: keys!("gradient_checkpointing": Flag(true), "activation_offloading": Flag(true)),
-                llamafactory: keys!("disable_gradient_checkpointing": Flag(false), "use_unsloth_gc": Flag(true)),
-                torchtune: keys!(
-                    "enable_activation_checkpointing": Flag(true), "enable_activation_offloading": Flag(true),
-                ),
-                unsloth: keys!("use_gradient_checkpointing": Text("unsloth")),
-            },
         },
     ];
 
@@ -187,10 +148,8 @@ impl Checkpointing {
         &Self::ROWS[index]
     }
 
-    /// What a tool's file says, or `None` where the tool has no such form.
-    pub fn keys(self, tool: Tool) -> Option<Keys> {
-        self.row().keys.at(tool)
-    }
+    /// All forms, one number of layers for all.
+    pub const FORMS: [Self; 4] = [Self::None, Self::EVERY_SECOND, Self::Full, Self::Offload];
 
     /// Recomputes every second layer.
     pub const EVERY_SECOND: Self = Self::Every(NonZeroU16::new(2).expect("2 is not 0"));

@@ -2,10 +2,7 @@
 
 use serde::Serialize;
 
-use super::KeyValue::{Flag, Text};
 use super::named::named;
-use super::settings::Tool;
-use super::tool_keys::{ToolKeys, keys};
 
 /// The update rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,9 +28,6 @@ pub struct OptimizerRow {
     pub name: &'static str,
     /// Other spellings of it.
     pub aliases: &'static [&'static str],
-    /// What transformers, axolotl or torchao call the same arithmetic beside the names in `keys`. Recipes do not take these.
-    #[serde(skip)]
-    pub elsewhere: &'static [&'static str],
     pub about: &'static str,
     /// The optimizer with the same arithmetic whose states are F32 and on the device: itself, for most.
     pub rule: OptimizerKind,
@@ -48,8 +42,6 @@ pub struct OptimizerRow {
     pub schedule_free: bool,
     pub reads: Reads,
     pub update: Update,
-    /// What other tools call it.
-    pub keys: ToolKeys,
 }
 
 /// Which states an optimizer keeps.
@@ -123,32 +115,11 @@ const fn at_once(ceiling: &'static str, bytes: f64) -> Update {
     }
 }
 
-/// Keys of an optimizer that transformers' `OptimizerNames` has and all its trainers take, with its class for torchtune.
-macro_rules! trainers {
-    ($name:literal, $class:literal) => {
-        ToolKeys {
-            peft: None,
-            trl: keys!("optim": Text($name)),
-            axolotl: keys!("optimizer": Text($name)),
-            llamafactory: keys!("optim": Text($name)),
-            torchtune: keys!("_component_": Text($class)),
-            unsloth: keys!("optim": Text($name)),
-        }
-    };
-}
-
 /// AdamW with F32 states on the device, from which its other forms differ in little.
 const ADAMW: OptimizerRow = OptimizerRow {
     kind: OptimizerKind::AdamW,
     name: "adamw",
     aliases: &[],
-    elsewhere: &[
-        "adamw_torch",
-        "adamw_torch_xla",
-        "adamw_torch_npu_fused",
-        "adamw_apex_fused",
-        "adamw_hf",
-    ],
     about: "AdamW (arXiv:1711.05101).",
     rule: OptimizerKind::AdamW,
     of_vectors: None,
@@ -158,24 +129,20 @@ const ADAMW: OptimizerRow = OptimizerRow {
     schedule_free: false,
     reads: ADAM,
     update: at_once("update_f32", 28.0),
-    keys: trainers!("adamw_torch_fused", "torch.optim.AdamW"),
 };
 const ADAMW_8BIT: OptimizerRow = OptimizerRow {
     kind: OptimizerKind::AdamW8bit,
     name: "adamw_8bit",
     aliases: &["adamw8bit"],
-    elsewhere: &["adamw_bnb_8bit", "adamw_torch_8bit", "ao_adamw_8bit"],
     about: "AdamW whose states are 8-bit codes (arXiv:2110.02861).",
     bits: 8,
     update: at_once("update_8bit", 16.0),
-    keys: trainers!("adamw_8bit", "bitsandbytes.optim.AdamW8bit"),
     ..ADAMW
 };
 const LION_ROW: OptimizerRow = OptimizerRow {
     kind: OptimizerKind::Lion,
     name: "lion",
     aliases: &[],
-    elsewhere: &["lion_pytorch"],
     about: "Lion (arXiv:2302.06675).",
     rule: OptimizerKind::Lion,
     of_vectors: None,
@@ -185,7 +152,6 @@ const LION_ROW: OptimizerRow = OptimizerRow {
     schedule_free: false,
     reads: LION,
     update: at_once("update_lion", 20.0),
-    keys: trainers!("lion_32bit", "bitsandbytes.optim.Lion"),
 };
 
 const ROWS: &[OptimizerRow] = &[
@@ -194,7 +160,6 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::Sgd,
         name: "sgd",
         aliases: &[],
-        elsewhere: &[],
         about: "Gradient descent, with momentum where that is not 0.",
         rule: OptimizerKind::Sgd,
         of_vectors: None,
@@ -208,27 +173,22 @@ const ROWS: &[OptimizerRow] = &[
             ..NOTHING
         },
         update: at_once("update_sgd", 20.0),
-        keys: trainers!("sgd", "torch.optim.SGD"),
     },
     ADAMW_8BIT,
     OptimizerRow {
         kind: OptimizerKind::PagedAdamW,
         name: "paged_adamw",
         aliases: &[],
-        elsewhere: &[],
         about: "AdamW whose states lie in the host's memory.",
         paged: true,
-        keys: trainers!("paged_adamw_32bit", "bitsandbytes.optim.PagedAdamW"),
         ..ADAMW
     },
     OptimizerRow {
         kind: OptimizerKind::PagedAdamW8bit,
         name: "paged_adamw_8bit",
         aliases: &["paged_adamw8bit"],
-        elsewhere: &[],
         about: "AdamW whose states are 8-bit codes in the host's memory.",
         paged: true,
-        keys: trainers!("paged_adamw_8bit", "bitsandbytes.optim.PagedAdamW8bit"),
         ..ADAMW_8BIT
     },
     LION_ROW,
@@ -236,18 +196,15 @@ const ROWS: &[OptimizerRow] = &[
         kind: OptimizerKind::Lion8bit,
         name: "lion_8bit",
         aliases: &["lion8bit"],
-        elsewhere: &[],
         about: "Lion whose state is 8-bit codes.",
         bits: 8,
         update: at_once("update_lion_8bit", 14.0),
-        keys: trainers!("lion_8bit", "bitsandbytes.optim.Lion8bit"),
         ..LION_ROW
     },
     OptimizerRow {
         kind: OptimizerKind::Adafactor,
         name: "adafactor",
         aliases: &[],
-        elsewhere: &[],
         about: "Adafactor with the learning rate as it is set (arXiv:1804.04235).",
         rule: OptimizerKind::Adafactor,
         of_vectors: None,
@@ -261,13 +218,11 @@ const ROWS: &[OptimizerRow] = &[
             bytes: 20.0,
             order: UpdateOrder::OneByOne,
         },
-        keys: trainers!("adafactor", "torch.optim.Adafactor"),
     },
     OptimizerRow {
         kind: OptimizerKind::Muon,
         name: "muon",
         aliases: &[],
-        elsewhere: &[],
         about: "Muon for matrices, AdamW for all else (Jordan et al. 2024).",
         rule: OptimizerKind::Muon,
         of_vectors: Some(OptimizerKind::AdamW),
@@ -283,28 +238,16 @@ const ROWS: &[OptimizerRow] = &[
             order: UpdateOrder::Orthogonalised,
             ..at_once("update_sgd", 20.0)
         },
-        keys: ToolKeys {
-            axolotl: keys!("optimizer": Text("muon")),
-            llamafactory: keys!("use_muon": Flag(true)),
-            torchtune: keys!("_component_": Text("torch.optim.Muon")),
-            ..ToolKeys::NONE
-        },
     },
     OptimizerRow {
         kind: OptimizerKind::AdamWScheduleFree,
         name: "adamw_schedulefree",
         aliases: &["schedule_free_adamw"],
-        elsewhere: &[],
         about: "Schedule-Free AdamW, of whose schedule only the warm-up counts (arXiv:2405.15682).",
         rule: OptimizerKind::AdamWScheduleFree,
         schedule_free: true,
         // The update, and before the passes a read of values and offsets and a write of values.
         update: at_once("update_schedulefree", 40.0),
-        keys: ToolKeys {
-            // torchtune never tells an optimizer whether it trains or evaluates.
-            torchtune: None,
-            ..trainers!("schedule_free_adamw", "")
-        },
         ..ADAMW
     },
 ];
@@ -312,24 +255,6 @@ const ROWS: &[OptimizerRow] = &[
 named!(OptimizerKind, OptimizerRow, ROWS, "OptimizerKind", "The update rule.");
 
 impl OptimizerKind {
-    /// The optimizer that another tool, or this one, calls `name`: `adamw_torch_fused` is AdamW.
-    pub fn called_elsewhere(name: &str) -> Option<Self> {
-        let name = name.to_lowercase();
-        let says = |kind: &Self| {
-            let keys = kind.row().keys;
-            let mut tools = Tool::ALL.into_iter().filter_map(|tool| keys.at(tool));
-            tools.any(|keys| {
-                ["optim", "optimizer"]
-                    .into_iter()
-                    .any(|key| keys.text(key) == Some(name.as_str()))
-            })
-        };
-        let is_called = |kind: &Self| kind.row().elsewhere.contains(&name.as_str());
-        Self::from_name(&name)
-            .or_else(|| Self::ALL.into_iter().find(says))
-            .or_else(|| Self::ALL.into_iter().find(is_called))
-    }
-
     /// Whether it reads `beta1` and `beta2`.
     pub fn reads_betas(self) -> bool {
         self.row().reads.default_beta2.is_some()
@@ -429,7 +354,7 @@ mod tests {
         let rows = OptimizerKind::ALL.map(OptimizerKind::row);
         let mut names: Vec<&str> = rows
             .iter()
-            .flat_map(|row| row.aliases.iter().chain(row.elsewhere).chain([&row.name]))
+            .flat_map(|row| row.aliases.iter().chain([&row.name]))
             .copied()
             .collect();
         let all = names.len();
@@ -437,34 +362,6 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all);
         assert_eq!(OptimizerKind::from_name("adamw8bit"), Some(AdamW8bit));
-    }
-
-    #[test]
-    fn names_of_transformers_are_those_with_the_same_arithmetic() {
-        // `OptimizerNames` of transformers 5.24; those without a row have no arithmetic here.
-        for (name, kind) in [
-            ("adamw_torch", Some(AdamW)),
-            ("adamw_torch_fused", Some(AdamW)),
-            ("adamw_torch_xla", Some(AdamW)),
-            ("adamw_bnb_8bit", Some(AdamW8bit)),
-            ("adamw_8bit", Some(AdamW8bit)),
-            ("adamw_torch_8bit", Some(AdamW8bit)),
-            ("adamw_torch_4bit", None),
-            ("paged_adamw_32bit", Some(PagedAdamW)),
-            ("paged_adamw_8bit", Some(PagedAdamW8bit)),
-            ("lion_32bit", Some(Lion)),
-            ("lion_8bit", Some(Lion8bit)),
-            ("paged_lion_8bit", None),
-            ("sgd", Some(Sgd)),
-            ("adafactor", Some(Adafactor)),
-            ("schedule_free_adamw", Some(AdamWScheduleFree)),
-            ("schedule_free_sgd", None),
-            ("galore_adamw", None),
-        ] {
-            assert_eq!(OptimizerKind::called_elsewhere(name), kind, "{name}");
-        }
-        // A recipe has a name of its own for each.
-        assert_eq!(OptimizerKind::from_name("adamw_bnb_8bit"), None);
     }
 
     #[test]

@@ -2,10 +2,7 @@
 
 use serde::Serialize;
 
-use super::KeyValue::{Flag, Map, Number, Text};
-use super::Keys;
 use super::named::named;
-use super::tool_keys::{ToolKeys, keys};
 
 /// Storage and arithmetic of the frozen base weights; adapters are always F32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,8 +31,6 @@ pub struct PrecisionRow {
     pub constants: Option<BlockConstants>,
     /// The precision in which one computes: itself where values are stored.
     pub compute: Precision,
-    /// What other tools call it.
-    pub keys: ToolKeys,
 }
 
 /// How the constants of quantized blocks are stored.
@@ -48,55 +43,6 @@ pub enum BlockConstants {
     Quantized,
 }
 
-/// Keys of weights that are stored as they are multiplied.
-macro_rules! dense {
-    ($dtype:literal, $bf16:literal, $fp16:literal, $torchtune:expr) => {
-        ToolKeys {
-            peft: None,
-            trl: keys!("dtype": Text($dtype), "bf16": Flag($bf16), "fp16": Flag($fp16)),
-            axolotl: keys!(
-                "adapter": Text("lora"), "load_in_8bit": Flag(false), "load_in_4bit": Flag(false),
-                "bf16": Flag($bf16), "fp16": Flag($fp16), "tf32": Flag(false),
-            ),
-            llamafactory: keys!("bf16": Flag($bf16), "fp16": Flag($fp16)),
-            torchtune: $torchtune,
-            unsloth: keys!(
-                "dtype": Text($dtype), "load_in_4bit": Flag(false), "load_in_8bit": Flag(false),
-                "bf16": Flag($bf16), "fp16": Flag($fp16),
-            ),
-        }
-    };
-}
-
-/// Keys of NF4 in blocks of 64.
-macro_rules! nf4 {
-    ($double:literal, $torchtune:expr, $unsloth:expr) => {
-        ToolKeys {
-            peft: None,
-            trl: keys!(
-                "dtype": Text("bfloat16"), "bf16": Flag(true), "fp16": Flag(false), "load_in_4bit": Flag(true),
-                "bnb_4bit_quant_type": Text("nf4"), "use_bnb_nested_quant": Flag($double),
-            ),
-            axolotl: keys!(
-                "adapter": Text("qlora"), "load_in_8bit": Flag(false), "load_in_4bit": Flag(true),
-                "bnb_config_kwargs": Map(Keys(&[
-                    ("bnb_4bit_quant_type", Text("nf4")),
-                    ("bnb_4bit_use_double_quant", Flag($double)),
-                    ("bnb_4bit_compute_dtype", Text("bfloat16")),
-                ])),
-                "bf16": Flag(true), "fp16": Flag(false), "tf32": Flag(false),
-            ),
-            llamafactory: keys!(
-                "bf16": Flag(true), "fp16": Flag(false), "quantization_bit": Number(4),
-                "quantization_method": Text("bnb"), "quantization_type": Text("nf4"),
-                "double_quantization": Flag($double),
-            ),
-            torchtune: $torchtune,
-            unsloth: $unsloth,
-        }
-    };
-}
-
 const ROWS: &[PrecisionRow] = &[
     PrecisionRow {
         kind: Precision::Fp32,
@@ -106,12 +52,6 @@ const ROWS: &[PrecisionRow] = &[
         bits: 32,
         constants: None,
         compute: Precision::Fp32,
-        keys: dense!(
-            "float32",
-            false,
-            false,
-            keys!("quantize_base": Flag(false), "dtype": Text("fp32"))
-        ),
     },
     PrecisionRow {
         kind: Precision::Bf16,
@@ -121,12 +61,6 @@ const ROWS: &[PrecisionRow] = &[
         bits: 16,
         constants: None,
         compute: Precision::Bf16,
-        keys: dense!(
-            "bfloat16",
-            true,
-            false,
-            keys!("quantize_base": Flag(false), "dtype": Text("bf16"))
-        ),
     },
     PrecisionRow {
         kind: Precision::Fp16,
@@ -136,7 +70,6 @@ const ROWS: &[PrecisionRow] = &[
         bits: 16,
         constants: None,
         compute: Precision::Fp16,
-        keys: dense!("float16", false, true, None),
     },
     PrecisionRow {
         kind: Precision::Int8,
@@ -146,25 +79,6 @@ const ROWS: &[PrecisionRow] = &[
         bits: 8,
         constants: Some(BlockConstants::Plain),
         compute: Precision::Bf16,
-        keys: ToolKeys {
-            peft: None,
-            trl: keys!(
-                "dtype": Text("bfloat16"), "bf16": Flag(true), "fp16": Flag(false), "load_in_8bit": Flag(true),
-            ),
-            axolotl: keys!(
-                "adapter": Text("lora"), "load_in_8bit": Flag(true), "load_in_4bit": Flag(false),
-                "bf16": Flag(true), "fp16": Flag(false), "tf32": Flag(false),
-            ),
-            llamafactory: keys!(
-                "bf16": Flag(true), "fp16": Flag(false), "quantization_bit": Number(8),
-                "quantization_method": Text("bnb"),
-            ),
-            torchtune: None,
-            unsloth: keys!(
-                "dtype": Text("bfloat16"), "load_in_4bit": Flag(false), "load_in_8bit": Flag(true),
-                "bf16": Flag(true), "fp16": Flag(false),
-            ),
-        },
     },
     PrecisionRow {
         kind: Precision::Nf4,
@@ -174,8 +88,6 @@ const ROWS: &[PrecisionRow] = &[
         bits: 4,
         constants: Some(BlockConstants::Plain),
         compute: Precision::Bf16,
-        // torchtune and unsloth always quantise the constants too.
-        keys: nf4!(false, None, None),
     },
     PrecisionRow {
         kind: Precision::Nf4Double,
@@ -185,14 +97,6 @@ const ROWS: &[PrecisionRow] = &[
         bits: 4,
         constants: Some(BlockConstants::Quantized),
         compute: Precision::Bf16,
-        keys: nf4!(
-            true,
-            keys!("quantize_base": Flag(true), "dtype": Text("bf16")),
-            keys!(
-                "dtype": Text("bfloat16"), "load_in_4bit": Flag(true), "load_in_8bit": Flag(false),
-                "bf16": Flag(true), "fp16": Flag(false),
-            )
-        ),
     },
 ];
 

@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::KeyValue::{Float, Text};
 use super::named::named;
-use super::tool_keys::{ToolKeys, keys};
 use crate::quantity::{self, StepsOrShare};
 
 /// Course of the learning rate over the training.
@@ -108,29 +106,9 @@ pub struct ScheduleRow {
     /// Other names for it.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
-    /// What other tools call it.
-    pub keys: ToolKeys,
-    /// What they call it behind a warm-up, where that differs.
-    pub keys_with_warmup: Option<ToolKeys>,
     /// Arguments of transformers' function for it beside the warm-up, with the settings that they are.
     pub arguments: &'static [(&'static str, &'static str)],
 }
-
-/// Keys of a schedule in transformers' `SchedulerType`, with the keys of torchtune.
-macro_rules! scheduler {
-    ($name:literal, $torchtune:expr) => {
-        ToolKeys {
-            peft: None,
-            trl: keys!("lr_scheduler_type": Text($name)),
-            axolotl: keys!("lr_scheduler": Text($name)),
-            llamafactory: keys!("lr_scheduler_type": Text($name)),
-            torchtune: $torchtune,
-            unsloth: keys!("lr_scheduler_type": Text($name)),
-        }
-    };
-}
-
-const TORCHTUNE_COSINE: &str = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup";
 
 const ROWS: &[ScheduleRow] = &[
     ScheduleRow {
@@ -138,15 +116,6 @@ const ROWS: &[ScheduleRow] = &[
         name: "constant",
         aliases: &[],
         about: "Stays as it is.",
-        // torchtune knows a constant rate as a cosine of no cycles.
-        keys: scheduler!(
-            "constant",
-            keys!("_component_": Text(TORCHTUNE_COSINE), "num_cycles": Float(0.0))
-        ),
-        keys_with_warmup: Some(scheduler!(
-            "constant_with_warmup",
-            keys!("_component_": Text(TORCHTUNE_COSINE), "num_cycles": Float(0.0))
-        )),
         arguments: &[],
     },
     ScheduleRow {
@@ -154,11 +123,6 @@ const ROWS: &[ScheduleRow] = &[
         name: "linear",
         aliases: &[],
         about: "Falls to zero in a straight line.",
-        keys: scheduler!(
-            "linear",
-            keys!("_component_": Text("transformers.get_linear_schedule_with_warmup"))
-        ),
-        keys_with_warmup: None,
         arguments: &[],
     },
     ScheduleRow {
@@ -166,8 +130,6 @@ const ROWS: &[ScheduleRow] = &[
         name: "cosine",
         aliases: &[],
         about: "Falls to zero along half a cosine.",
-        keys: scheduler!("cosine", keys!("_component_": Text(TORCHTUNE_COSINE))),
-        keys_with_warmup: None,
         arguments: &[],
     },
     ScheduleRow {
@@ -175,11 +137,6 @@ const ROWS: &[ScheduleRow] = &[
         name: "cosine_with_min_lr",
         aliases: &[],
         about: "Falls to `min_lr_rate` of the peak along half a cosine.",
-        keys: scheduler!(
-            "cosine_with_min_lr",
-            keys!("_component_": Text("transformers.get_cosine_with_min_lr_schedule_with_warmup"))
-        ),
-        keys_with_warmup: None,
         arguments: &[("min_lr_rate", "min_lr_rate")],
     },
     ScheduleRow {
@@ -187,11 +144,6 @@ const ROWS: &[ScheduleRow] = &[
         name: "wsd",
         aliases: &["warmup_stable_decay"],
         about: "Stays as it is, and falls to `min_lr_rate` of the peak in the last steps (arXiv:2404.06395).",
-        keys: scheduler!(
-            "warmup_stable_decay",
-            keys!("_component_": Text("transformers.get_wsd_schedule"))
-        ),
-        keys_with_warmup: None,
         arguments: &[
             ("num_decay_steps", "lr_decay"),
             ("decay_type", "lr_decay_type"),
@@ -207,14 +159,3 @@ named!(
     "ScheduleKind",
     "Shape of the learning rate after the warm-up."
 );
-
-impl ScheduleSettings {
-    /// What other tools call it, with the warm-up or without.
-    pub fn keys(&self) -> &'static ToolKeys {
-        let row = self.kind.row();
-        match &row.keys_with_warmup {
-            Some(keys) if self.warmup > 0.0 => keys,
-            _ => &row.keys,
-        }
-    }
-}

@@ -8,6 +8,7 @@ use super::refused;
 use crate::export::draft::{Draft, Word};
 use crate::export::modules::module_names;
 use crate::export::{ExportError, ExportFormat};
+use crate::tools::TorchtuneFamily;
 use peft_tune_core::architecture::{Architecture, RopeScaling};
 use peft_tune_core::recipe::AdapterSettings;
 
@@ -51,7 +52,7 @@ fn alpha(adapter: &AdapterSettings) -> f64 {
 
 /// The function that builds the model, with its dimensions.
 fn builder(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
-    let Some(family) = &architecture.family.row().torchtune else {
+    let Some(family) = TorchtuneFamily::of(architecture.family) else {
         return Err(refused(
             "model",
             "torchtune 0.6 has no builder for this family; use --format trl or axolotl",
@@ -168,7 +169,7 @@ fn adapted(
         ("lora_attn_modules", json!(attention)),
         ("apply_lora_to_mlp", json!(mlp > 0)),
     ];
-    let family = architecture.family.row().torchtune;
+    let family = TorchtuneFamily::of(architecture.family);
     if family.is_some_and(|family| family.arguments.contains(&"apply_lora_to_output")) {
         let head = names.iter().any(|name| name == "lm_head");
         keys.push(("apply_lora_to_output", json!(head)));
@@ -178,7 +179,7 @@ fn adapted(
 
 fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, longest: usize) {
     let at = |file: &str| json!(folder.join(file).to_string_lossy());
-    let family = architecture.family.row().torchtune;
+    let family = TorchtuneFamily::of(architecture.family);
     let Some(tokenizer) = family.and_then(|family| family.tokenizer(architecture.vocabulary)) else {
         return;
     };
@@ -203,7 +204,7 @@ fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, 
 }
 
 fn checkpoint(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path) {
-    let family = architecture.family.row().torchtune;
+    let family = TorchtuneFamily::of(architecture.family);
     let kind = family.map(|family| family.checkpoint(architecture.tied_embeddings));
     let keys = [
         ("_component_", json!("torchtune.training.FullModelHFCheckpointer")),

@@ -1,6 +1,5 @@
 //! Settings of the adapter and of the base weights under it.
 
-use super::Tool::{Axolotl, LlamaFactory, Peft, Torchtune, Trl, Unsloth};
 use super::effect::{Circumstance, Effects, Form, changes, form, same};
 use super::field::{count, name_of, named, put, truth};
 use super::tool::name;
@@ -54,12 +53,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Whether an adapter trains (lora), or every parameter of the model (full), to which the adapter's parameters mean nothing.",
         legal: Legal::Choice(&["lora", "full"]),
         widest: None,
-        elsewhere: &[
-            name("finetuning_type", &[LlamaFactory]),
-            name("tuner_type", &[]),
-            name("peft_method", &[]),
-            name("use_peft", &[Trl]),
-        ],
+        elsewhere: &["tuner_type", "peft_method"],
         unit: None,
         derived_from: None,
         effects: Effects::all(
@@ -83,14 +77,13 @@ pub(super) const ROWS: &[SettingRow] = &[
         legal: Legal::Choice(&Precision::NAMES),
         widest: None,
         elsewhere: &[
-            name("dtype", &[Trl, Torchtune, Unsloth]),
-            name("torch_dtype", &[]),
-            name("bf16", &[]),
-            name("fp16", &[]),
-            name("load_in_4bit", &[]),
-            name("load_in_8bit", &[]),
-            name("quantization", &[]),
-            name("quantization_bit", &[]),
+            "torch_dtype",
+            "bf16",
+            "fp16",
+            "load_in_4bit",
+            "load_in_8bit",
+            "quantization",
+            "quantization_bit",
         ],
         unit: None,
         derived_from: None,
@@ -108,12 +101,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Which products of quantized base weights take their activations in 8 bits, with a scale for each token.",
         legal: Legal::Choice(&ActivationQuantization::NAMES),
         widest: None,
-        elsewhere: &[
-            name("activations", &[]),
-            name("activation_dtype", &[]),
-            name("w8a8", &[]),
-            name("w4a8", &[]),
-        ],
+        elsewhere: &["activations", "activation_dtype", "w8a8", "w4a8"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -130,7 +118,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Which two of each four values of the frozen linear weights stay (2:4), by size or by size times activations.",
         legal: Legal::Choice(&WeightSparsity::NAMES),
         widest: None,
-        elsewhere: &[name("sparsity", &[]), name("pruning", &[]), name("wanda", &[])],
+        elsewhere: &["sparsity", "pruning", "wanda"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -147,7 +135,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Which form the merged weights are rounded to in each pass, so that the model can be merged and quantized so (`merge --quantize`).",
         legal: Legal::Choice(&QuantizationAware::NAMES),
         widest: None,
-        elsewhere: &[name("qat", &[]), name("quantizer", &[]), name("qat_scheme", &[])],
+        elsewhere: &["qat", "quantizer", "qat_scheme"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -164,7 +152,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Which steps compute in fp32 instead: none, the first N (fp32_N), or as gradients say every N steps (adaptive_N).",
         legal: Legal::PrecisionSchedule,
         widest: None,
-        elsewhere: &[name("dynamic_precision", &[]), name("mixed_precision_schedule", &[])],
+        elsewhere: &["dynamic_precision", "mixed_precision_schedule"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -181,12 +169,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Rank r of the adapters.",
         legal: Legal::Int { least: 1, most: 4096 },
         widest: None,
-        elsewhere: &[
-            name("r", &[Peft, Unsloth]),
-            name("lora_r", &[Trl, Axolotl]),
-            name("lora_rank", &[LlamaFactory, Torchtune]),
-            name("lora_dim", &[]),
-        ],
+        elsewhere: &["lora_dim"],
         unit: None,
         derived_from: None,
         effects: Effects::all(
@@ -203,10 +186,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Numerator of the scaling alpha / r.",
         legal: Legal::Float(FloatRange::POSITIVE),
         widest: Some(FloatRange::between(0.01, 4096.0)),
-        elsewhere: &[name(
-            "lora_alpha",
-            &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
-        )],
+        elsewhere: &[],
         unit: None,
         derived_from: None,
         effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
@@ -219,11 +199,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Sets alpha to this many times the rank.",
         legal: Legal::Float(FloatRange::POSITIVE),
         widest: Some(FloatRange::between(0.01, 64.0)),
-        elsewhere: &[
-            name("scaling", &[]),
-            name("lora_scaling", &[]),
-            name("alpha_over_rank", &[]),
-        ],
+        elsewhere: &["scaling", "lora_scaling", "alpha_over_rank"],
         unit: None,
         derived_from: Some("rank"),
         effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
@@ -241,10 +217,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Probability that an element of an adapter's input is dropped.",
         legal: Legal::Float(FloatRange::BELOW_ONE),
         widest: None,
-        elsewhere: &[name(
-            "lora_dropout",
-            &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
-        )],
+        elsewhere: &[],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -261,14 +234,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Linear layers that get an adapter.",
         legal: Legal::Targets,
         widest: None,
-        elsewhere: &[
-            name("target_modules", &[Peft, Unsloth]),
-            name("lora_target_modules", &[Trl, Axolotl]),
-            name("lora_target", &[LlamaFactory]),
-            name("lora_attn_modules", &[Torchtune]),
-            name("targets", &[]),
-            name("modules", &[]),
-        ],
+        elsewhere: &["targets", "modules"],
         unit: None,
         derived_from: None,
         effects: Effects::all(
@@ -294,10 +260,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Scales by alpha / sqrt(r) instead of alpha / r (arXiv:2312.03732).",
         legal: Legal::Bool,
         widest: None,
-        elsewhere: &[
-            name("use_rslora", &[Peft, Trl, LlamaFactory, Unsloth]),
-            name("peft_use_rslora", &[Axolotl]),
-        ],
+        elsewhere: &[],
         unit: None,
         derived_from: None,
         effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
@@ -310,10 +273,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Trains magnitude and direction of the weights apart (arXiv:2402.09353).",
         legal: Legal::Bool,
         widest: None,
-        elsewhere: &[
-            name("use_dora", &[Peft, Trl, LlamaFactory, Torchtune, Unsloth]),
-            name("peft_use_dora", &[Axolotl]),
-        ],
+        elsewhere: &[],
         unit: None,
         derived_from: None,
         effects: Effects::all(
@@ -330,12 +290,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "How the adapters start.",
         legal: Legal::Choice(&AdapterInit::NAMES),
         widest: None,
-        elsewhere: &[
-            name("init_lora_weights", &[Peft, Unsloth]),
-            name("peft_init_lora_weights", &[Axolotl]),
-            name("pissa_init", &[LlamaFactory]),
-            name("lora_init", &[]),
-        ],
+        elsewhere: &["lora_init"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -352,7 +307,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Which biases of the base model train too.",
         legal: Legal::Choice(&["none", "lora_only", "all"]),
         widest: None,
-        elsewhere: &[name("bias", &[Peft, Unsloth]), name("lora_bias_type", &[])],
+        elsewhere: &["lora_bias_type"],
         unit: None,
         derived_from: None,
         effects: Effects::all(
@@ -369,7 +324,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Adds a trainable bias to lora_b.",
         legal: Legal::Bool,
         widest: None,
-        elsewhere: &[name("lora_bias", &[Peft]), name("use_bias", &[])],
+        elsewhere: &["use_bias"],
         unit: None,
         derived_from: None,
         effects: Effects::all(

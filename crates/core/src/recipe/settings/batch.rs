@@ -1,6 +1,5 @@
 //! Settings of batching and of what is kept for the backward pass.
 
-use super::Tool::{Axolotl, LlamaFactory, Torchtune, Trl, Unsloth};
 use super::effect::{Effects, changes, same, through_global_batch};
 use super::field::{count, name_of, named, put, truth};
 use super::tool::name;
@@ -17,15 +16,7 @@ pub(super) const ROWS: &[SettingRow] = &[
             most: 4_194_304,
         },
         widest: None,
-        elsewhere: &[
-            name("max_length", &[Trl, Unsloth]),
-            name("max_seq_length", &[]),
-            name("max_seq_len", &[Torchtune]),
-            name("cutoff_len", &[LlamaFactory]),
-            name("sequence_len", &[Axolotl]),
-            name("seq_len", &[]),
-            name("context_length", &[]),
-        ],
+        elsewhere: &["max_seq_length", "seq_len", "context_length"],
         unit: Some("tokens"),
         derived_from: None,
         effects: Effects::all(
@@ -42,12 +33,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Fills rows with several documents, each attending to itself only.",
         legal: Legal::Bool,
         widest: None,
-        elsewhere: &[
-            name("packing", &[Trl, LlamaFactory, Unsloth]),
-            name("sample_packing", &[Axolotl]),
-            name("packed", &[Torchtune]),
-            name("neat_packing", &[]),
-        ],
+        elsewhere: &["neat_packing"],
         unit: None,
         derived_from: None,
         effects: Effects::all("tokens in a row", "tokens in a micro-batch", "documents in a step"),
@@ -60,12 +46,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Puts rows of similar length into the same step. Saves padding in stacks that pad; this engine never does.",
         legal: Legal::Bool,
         widest: None,
-        elsewhere: &[
-            name("group_by_length", &[Axolotl]),
-            name("train_sampling_strategy", &[Trl, Unsloth]),
-            name("length_grouped", &[]),
-            name("length_grouping", &[]),
-        ],
+        elsewhere: &["length_grouped", "length_grouping"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -82,13 +63,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Rows that go through the model at once.",
         legal: Legal::Int { least: 1, most: 65_536 },
         widest: None,
-        elsewhere: &[
-            name("per_device_train_batch_size", &[Trl, LlamaFactory, Unsloth]),
-            name("micro_batch_size", &[Axolotl]),
-            name("batch_size", &[Torchtune]),
-            name("batch", &[]),
-            name("train_micro_batch_size_per_gpu", &[]),
-        ],
+        elsewhere: &["batch", "train_micro_batch_size_per_gpu"],
         unit: Some("rows"),
         derived_from: None,
         effects: Effects {
@@ -106,14 +81,14 @@ pub(super) const ROWS: &[SettingRow] = &[
         legal: Legal::Int { least: 1, most: 64 },
         widest: None,
         elsewhere: &[
-            name("num_devices", &[]),
-            name("n_gpus", &[]),
-            name("num_gpus", &[]),
-            name("gpus", &[]),
-            name("nproc_per_node", &[]),
-            name("num_processes", &[]),
-            name("world_size", &[]),
-            name("data_parallel_size", &[]),
+            "num_devices",
+            "n_gpus",
+            "num_gpus",
+            "gpus",
+            "nproc_per_node",
+            "num_processes",
+            "world_size",
+            "data_parallel_size",
         ],
         unit: None,
         derived_from: None,
@@ -131,12 +106,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "What each of several devices holds of the frozen weights: all, or a part, gathered layer by layer.",
         legal: Legal::Choice(&Sharding::NAMES),
         widest: None,
-        elsewhere: &[
-            name("fsdp", &[]),
-            name("sharding_strategy", &[]),
-            name("zero_stage", &[]),
-            name("zero3", &[]),
-        ],
+        elsewhere: &["fsdp", "sharding_strategy", "zero_stage", "zero3"],
         unit: None,
         derived_from: None,
         effects: Effects {
@@ -153,15 +123,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Micro-batches of each device whose gradients are added up before a step.",
         legal: Legal::Int { least: 1, most: 65_536 },
         widest: None,
-        elsewhere: &[
-            name(
-                "gradient_accumulation_steps",
-                &[Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
-            ),
-            name("grad_accum", &[]),
-            name("accumulate_grad_batches", &[]),
-            name("accumulation", &[]),
-        ],
+        elsewhere: &["grad_accum", "accumulate_grad_batches", "accumulation"],
         unit: Some("micro-batches"),
         derived_from: None,
         effects: Effects {
@@ -182,10 +144,10 @@ pub(super) const ROWS: &[SettingRow] = &[
         },
         widest: None,
         elsewhere: &[
-            name("global_batch_size", &[]),
-            name("effective_batch_size", &[]),
-            name("train_batch_size", &[]),
-            name("total_batch_size", &[]),
+            "global_batch_size",
+            "effective_batch_size",
+            "train_batch_size",
+            "total_batch_size",
         ],
         unit: Some("rows"),
         derived_from: Some("micro_batch"),
@@ -215,10 +177,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Steps whose rows are prepared ahead, on a thread of their own; 0 prepares each within its step.",
         legal: Legal::Int { least: 0, most: 1_024 },
         widest: None,
-        elsewhere: &[
-            name("dataloader_prefetch_factor", &[Trl, Axolotl, LlamaFactory, Unsloth]),
-            name("prefetch_factor", &[]),
-        ],
+        elsewhere: &["prefetch_factor"],
         unit: Some("steps"),
         derived_from: None,
         effects: Effects {
@@ -235,14 +194,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         about: "Which activations are computed again in the backward pass instead of kept.",
         legal: Legal::Checkpointing,
         widest: None,
-        elsewhere: &[
-            name("gradient_checkpointing", &[Trl, Axolotl]),
-            name("use_gradient_checkpointing", &[Unsloth]),
-            name("enable_activation_checkpointing", &[Torchtune]),
-            name("disable_gradient_checkpointing", &[LlamaFactory]),
-            name("activation_checkpointing", &[]),
-            name("checkpointing", &[]),
-        ],
+        elsewhere: &["activation_checkpointing", "checkpointing"],
         unit: None,
         derived_from: None,
         effects: Effects {

@@ -1,8 +1,8 @@
 //! The settings that can be searched: one table with a row each.
 //!
-//! A row says what the setting is called, which values it takes, which field of the recipe it sets, what it can change and
-//! what other tools call it. Everything else reads the rows: study files and their JSON schema, recipes made of sampled
-//! values, the cost key and the loss key, and the files for other tools.
+//! A row says what the setting is called, which values it takes, which field of the recipe it sets and what it can change.
+//! Everything else reads the rows: study files and their JSON schema, recipes made of sampled values, the cost key and the loss
+//! key, and the files for other tools.
 
 mod adapter;
 mod batch;
@@ -12,12 +12,10 @@ mod keys;
 mod legal;
 mod optimizer;
 mod row;
-mod tool;
 mod unsearched;
 
 pub use effect::{Circumstance, Effect, Effects, Form, Outcome, Reach};
 pub use keys::RecipeKey;
 pub use legal::{FloatRange, Legal};
-pub use row::{SetError, SettingRow, setting, setting_called_elsewhere, settings};
-pub use tool::{Alias, Tool};
+pub use row::{SetError, SettingRow, setting, settings};
 pub use unsearched::{Unsearched, unsearched};

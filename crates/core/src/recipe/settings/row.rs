@@ -1,6 +1,6 @@
 //! One searchable setting, and all of them.
 
-use super::{Alias, Effects, FloatRange, Legal, Outcome, Tool, adapter, batch, optimizer};
+use super::{Effects, FloatRange, Legal, Outcome, adapter, batch, optimizer};
 use crate::recipe::{ParamValue, Recipe};
 
 /// One setting that can be searched.
@@ -14,7 +14,8 @@ pub struct SettingRow {
     /// How far a search may widen a range of it by itself: where more of it changes the loss alone, and no meaning. `None` where
     /// ranges stay as they are. One that lies outside (a `warmup` in steps) stays too.
     pub widest: Option<FloatRange>,
-    pub elsewhere: &'static [Alias],
+    /// Names that people have for it, suggested where someone writes one in a study file.
+    pub elsewhere: &'static [&'static str],
     /// What a number counts; `None` where it counts nothing.
     pub unit: Option<&'static str>,
     /// The setting that must be set before, for one whose field is computed from it.
@@ -54,12 +55,6 @@ impl SettingRow {
     pub fn is_count(&self) -> bool {
         self.unit.is_some()
     }
-
-    /// The key of a tool's file for this setting, where it has one.
-    pub fn name_at(&self, tool: Tool) -> Option<&'static str> {
-        let alias = self.elsewhere.iter().find(|alias| alias.tools.contains(&tool));
-        alias.map(|alias| alias.name)
-    }
 }
 
 impl std::fmt::Debug for SettingRow {
@@ -76,12 +71,6 @@ pub fn settings() -> impl Iterator<Item = &'static SettingRow> {
 /// The setting of that name.
 pub fn setting(name: &str) -> Option<&'static SettingRow> {
     settings().find(|row| row.name == name)
-}
-
-/// The setting that other tools call `name`.
-pub fn setting_called_elsewhere(name: &str) -> Option<&'static SettingRow> {
-    let name = name.to_lowercase();
-    settings().find(|row| row.elsewhere.iter().any(|alias| alias.name == name))
 }
 
 #[cfg(test)]

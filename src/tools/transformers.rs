@@ -1,0 +1,64 @@
+//! Names of transformers, which the tools on its Trainer (TRL, axolotl, LLaMA-Factory, unsloth) share.
+
+use super::keys::Word;
+use peft_tune_core::recipe::{OptimizerKind, ScheduleKind};
+
+/// What transformers, axolotl or torchao call the arithmetic of an optimizer beside the name that is written.
+const OPTIMIZERS_CALLED: &[(&str, OptimizerKind)] = &[
+    ("adamw_torch", OptimizerKind::AdamW),
+    ("adamw_torch_xla", OptimizerKind::AdamW),
+    ("adamw_torch_npu_fused", OptimizerKind::AdamW),
+    ("adamw_apex_fused", OptimizerKind::AdamW),
+    ("adamw_hf", OptimizerKind::AdamW),
+    ("adamw_bnb_8bit", OptimizerKind::AdamW8bit),
+    ("adamw_torch_8bit", OptimizerKind::AdamW8bit),
+    ("ao_adamw_8bit", OptimizerKind::AdamW8bit),
+    ("lion_pytorch", OptimizerKind::Lion),
+];
+
+/// The optimizer that is called `name` beside the name that is written.
+pub(super) fn optimizer_called(name: &str) -> Option<OptimizerKind> {
+    let found = OPTIMIZERS_CALLED.iter().find(|(called, _)| *called == name);
+    found.map(|(_, kind)| *kind)
+}
+
+/// An optimizer's name in `OptimizerNames`, which all its trainers take.
+pub(crate) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
+    match kind {
+        OptimizerKind::AdamW => Some("adamw_torch_fused"),
+        OptimizerKind::Sgd => Some("sgd"),
+        OptimizerKind::AdamW8bit => Some("adamw_8bit"),
+        OptimizerKind::PagedAdamW => Some("paged_adamw_32bit"),
+        OptimizerKind::PagedAdamW8bit => Some("paged_adamw_8bit"),
+        OptimizerKind::Lion => Some("lion_32bit"),
+        OptimizerKind::Lion8bit => Some("lion_8bit"),
+        OptimizerKind::Adafactor => Some("adafactor"),
+        OptimizerKind::Muon => None,
+        OptimizerKind::AdamWScheduleFree => Some("schedule_free_adamw"),
+    }
+}
+
+/// An optimizer under a tool's key for it.
+pub(super) fn optimizer(key: &'static str, kind: OptimizerKind) -> Option<Vec<Word>> {
+    optimizer_name(kind).map(|name| vec![(key, name.into())])
+}
+
+/// A schedule of `SchedulerType` under a tool's key for it.
+pub(super) fn schedule(key: &'static str, kind: ScheduleKind) -> Option<Vec<Word>> {
+    let name = match kind {
+        ScheduleKind::Constant => "constant",
+        ScheduleKind::Linear => "linear",
+        ScheduleKind::Cosine => "cosine",
+        ScheduleKind::CosineWithMinLr => "cosine_with_min_lr",
+        ScheduleKind::Wsd => "warmup_stable_decay",
+    };
+    Some(vec![(key, name.into())])
+}
+
+/// A schedule that has another name behind a warm-up.
+pub(super) fn schedule_after_warmup(key: &'static str, kind: ScheduleKind) -> Option<Vec<Word>> {
+    match kind {
+        ScheduleKind::Constant => Some(vec![(key, "constant_with_warmup".into())]),
+        ScheduleKind::Linear | ScheduleKind::Cosine | ScheduleKind::CosineWithMinLr | ScheduleKind::Wsd => None,
+    }
+}
