@@ -11,7 +11,7 @@
 //! | 4 | [`tune`], [`dashboard`] |
 //! | 3 | [`track`] |
 //! | 2 | [`worker`], [`report`] |
-//! | 1 | [`export`], [`stacks`], [`store`], [`space`], [`tools`], [`shell`], [`files`] |
+//! | 1 | [`export`], [`store`], [`space`], [`tools`], [`shell`], [`files`] |
 
 #[cfg(not(unix))]
 compile_error!("peft-tune runs on Linux and macOS");
@@ -23,7 +23,6 @@ pub mod files;
 pub mod report;
 pub mod shell;
 pub mod space;
-pub mod stacks;
 pub mod store;
 pub mod tools;
 pub mod track;

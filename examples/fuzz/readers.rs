@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use peft_tune::space::{ReadOptions, RecipeFile, StudyFile};
-use peft_tune::stacks;
+use peft_tune::tools::import;
 use peft_tune::tools::Tool;
 use peft_tune::store::Store;
 use peft_tune::worker::{Message, Request};
@@ -174,10 +174,10 @@ fn recipe(_: &Corpus, bytes: &[u8]) {
 fn settings_of_stacks(_: &Corpus, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for file in ["settings.yaml", "train.py"] {
-        if let Ok(config) = stacks::parse(Path::new(file), &text, Some(Tool::Trl)) {
+        if let Ok(config) = import::parse_setting(Path::new(file), &text, Some(Tool::Trl)) {
             let _ = config.setting.tokens();
         }
-        if let Ok(imported) = stacks::parse_recipe(Path::new(file), &text, Some(Tool::Trl)) {
+        if let Ok(imported) = import::parse_recipe(Path::new(file), &text, Some(Tool::Trl)) {
             let _ = imported.params();
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::CliError;
 use super::output::tell;
 use crate::space::{ReadOptions, RecipeFile};
-use crate::stacks::{self, StackFileError};
+use crate::tools::import::{self, StackFileError};
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::study::Params;
 
@@ -15,7 +15,7 @@ use peft_tune_core::study::Params;
 /// # Errors
 /// Bad input where the file cannot be read or is none of a tool, or where it says no setting at all.
 pub(super) fn read(path: &Path) -> Result<Params, CliError> {
-    let imported = match stacks::import(path, None) {
+    let imported = match import::read_recipe(path, None) {
         Ok(imported) => imported,
         Err(error @ StackFileError::UnknownTool { .. }) => {
             return of_recipe(path).ok_or_else(|| CliError::bad_input(error));

@@ -2,12 +2,12 @@
 
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
-use crate::export::TrainedRows;
 use crate::report::{
     against_baseline, confirmation_text, disturbance_text, loss_rows_text, target_text, unsaid_length,
     with_found_length,
 };
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
+use crate::tools::export::TrainedRows;
 use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, PEAK_MEMORY, counted_as};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Trial, TrialNumber};

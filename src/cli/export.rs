@@ -20,8 +20,10 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{tell, write_exact};
 use crate::export;
-use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
+use crate::export::{ExportError, ExportFormat};
 use crate::space::{Bytes, Target};
+use crate::tools::Tool;
+use crate::tools::export::{ExportInput, Known, TrainedRows};
 use installed::CheckArgs;
 use known::{KnownFacts, answer_marks};
 pub(super) use known::{model_folder, shape_in};
@@ -115,7 +117,7 @@ pub(super) enum StudyFormat {
 impl ValueEnum for Format {
     fn value_variants<'a>() -> &'a [Self] {
         static ALL: LazyLock<Vec<Format>> = LazyLock::new(|| {
-            let tools = ExportFormat::ALL.into_iter().map(Format::Trial);
+            let tools = ExportFormat::all().map(Format::Trial);
             let studies = StudyFormat::value_variants().iter().copied().map(Format::Study);
             tools.chain(studies).collect()
         });
@@ -200,10 +202,10 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
     let facts = KnownFacts::of(&chosen.recipe);
     let need = Need::of(chosen, format, &facts, args)?;
     let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
-    let marks = match format {
-        ExportFormat::Trl => answer_marks(recipe, facts.model_folder.as_deref()),
-        _ => None,
-    };
+    let asks_for_marks = format.tool().is_some_and(Tool::asks_for_answer_marks);
+    let marks = asks_for_marks
+        .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
+        .flatten();
     let mut input = ExportInput {
         recipe,
         study: &chosen.study,
@@ -234,9 +236,8 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
     }
     let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
         ExportError::Exists { .. }
-        | ExportError::NoAdapter { .. }
         | ExportError::NoOptimizer { .. }
-        | ExportError::Refused { .. }
+        | ExportError::Tool(_)
         | ExportError::Write { .. } => CliError::bad_input(error),
         ExportError::Recipe(_) => CliError::failed(error),
     })?;

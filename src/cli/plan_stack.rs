@@ -11,9 +11,9 @@ use super::plan_own;
 use super::plan_stack_text::{setting_text, to_json, to_text};
 use super::study_rows::{lengths_of, study_of};
 use crate::report::Lengths;
-use crate::stacks;
 use crate::store::Store;
 use crate::tools::Tool;
+use crate::tools::import;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{
     Fit, HOST, Lever, Limits, ModelShape, Sharing, StackDevice, StackPrediction, StackSetting, levers, limits,
@@ -162,7 +162,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 }
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
-    let config = stacks::read(path, stack).map_err(CliError::bad_input)?;
+    let config = import::read_setting(path, stack).map_err(CliError::bad_input)?;
     let mut notes = config.notes;
     if !config.unread.is_empty() {
         let keys = config.unread.join("`, `");

@@ -76,12 +76,12 @@ fn names() -> serde_json::Result<Value> {
     }))
 }
 
-/// What tools call something, by the tool; `null` where one has no such thing. PEFT, whose file is the adapter's alone, is left out then.
+/// What tools call something, by the tool; `null` where one has no such thing. One whose file is an adapter's alone is left out then.
 fn keys_of(words: impl Fn(&ToolKeys) -> Option<Vec<Word>>) -> Value {
     let of = |tool: &Tool| {
         let words = words(tool.keys()).map(|words| words.into_iter().map(|(key, value)| (key.to_owned(), value)));
         let words = words.map(|words| Value::Object(words.collect()));
-        let is_left_out = words.is_none() && *tool == Tool::Peft;
+        let is_left_out = words.is_none() && !tool.says_training();
         (!is_left_out).then(|| (tool.name().to_owned(), json!(words)))
     };
     Value::Object(Tool::ALL.iter().filter_map(of).collect())

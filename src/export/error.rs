@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::ExportFormat;
 use crate::space::RecipeFileError;
+use crate::tools::export::RenderError;
 use peft_tune_core::recipe::OptimizerKind;
 
 /// A failed export; nothing was written.
@@ -13,10 +14,6 @@ pub enum ExportError {
     Exists { path: PathBuf },
     #[error("cannot write {}: {source}; choose another path with `--output`", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error(
-        "the recipe has no adapter (it trains every parameter), so there is nothing to say in {format}; use --format recipe or trl"
-    )]
-    NoAdapter { format: ExportFormat },
     #[error("{format} has no optimizer `{optimizer}`; use --format {}, or search with another one", others.join(", "))]
     NoOptimizer {
         format: ExportFormat,
@@ -24,13 +21,8 @@ pub enum ExportError {
         /// Formats of tools that have it.
         others: Vec<&'static str>,
     },
-    #[error("{format} refuses `{field}` here: {reason}")]
-    Refused {
-        format: ExportFormat,
-        field: &'static str,
-        /// Ends in what to do.
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    Tool(#[from] RenderError),
     #[error(transparent)]
     Recipe(#[from] RecipeFileError),
 }

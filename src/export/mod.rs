@@ -1,23 +1,12 @@
-//! Recipe -> other tools' files.
+//! A trial's settings as files: peft-tune's own recipe, other tools' files, and studies for MLflow.
 
-mod deepspeed;
-mod draft;
 mod error;
-mod formats;
-mod hf_trainer;
-mod input;
+mod format;
 mod mlflow;
-mod modules;
-mod reading;
-mod rows;
-mod step_counts;
-mod target_yaml;
+mod recipe;
 mod write;
 
 pub use error::ExportError;
-pub use formats::ExportFormat;
-pub use input::{AnswerMarks, ExportInput, Exported, Known, Warning};
+pub use format::ExportFormat;
 pub use mlflow::{MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus, mlflow_key};
-pub use reading::TokenFiles;
-pub use step_counts::TrainedRows;
 pub use write::write;

@@ -2,27 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::rows::has_optimizer;
-use super::{ExportError, ExportFormat, ExportInput, Exported, Warning};
+use super::{ExportError, ExportFormat, recipe};
+use crate::tools::Tool;
+use crate::tools::export::{ExportInput, Exported, Rendered};
 use peft_tune_core::recipe::OptimizerKind;
 use peft_tune_core::whole_file::write_whole;
-
-/// The files of an export, and what they could not say.
-pub(super) struct Rendered {
-    /// Name and text of each file; the one that the tool is started with first.
-    pub files: Vec<(&'static str, String)>,
-    pub warnings: Vec<Warning>,
-}
-
-impl Rendered {
-    /// An export of one file.
-    pub(super) fn new(format: ExportFormat, text: String, warnings: Vec<Warning>) -> Self {
-        Self {
-            files: vec![(format.file_name(), text)],
-            warnings,
-        }
-    }
-}
 
 /// Writes `input` for one tool into `directory`, which is made where it is missing. The file appears whole or not at
 /// all; one that is there already is replaced only with `force`. What a tool's file names beside itself may be there with the same text,
@@ -38,7 +22,10 @@ pub fn write(
     force: bool,
 ) -> Result<Exported, ExportError> {
     check_optimizer(format, input.recipe.optimizer.kind)?;
-    let Rendered { mut files, warnings } = (format.row().render)(input, directory)?;
+    let Rendered { mut files, warnings } = match format {
+        ExportFormat::Recipe => recipe::render(input)?,
+        ExportFormat::Tool(tool) => tool.render(input, directory)?,
+    };
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
     let is_own = |name: &str| name == format.file_name();
     files.retain(|(name, text)| is_own(name) || !has_text(&directory.join(name), text));
@@ -75,11 +62,12 @@ fn has_text(path: &Path, text: &str) -> bool {
 
 /// Refuses a tool that has no such optimizer.
 fn check_optimizer(format: ExportFormat, optimizer: OptimizerKind) -> Result<(), ExportError> {
-    let has = |format: &ExportFormat| has_optimizer(format.row().tool, optimizer);
+    let takes = |tool: Tool| tool.takes_optimizer(optimizer);
+    let has = |format: &ExportFormat| format.tool().is_none_or(takes);
     if has(&format) {
         return Ok(());
     }
-    let others = ExportFormat::ALL.into_iter().filter(has).map(ExportFormat::name);
+    let others = ExportFormat::all().filter(has).map(ExportFormat::name);
     Err(ExportError::NoOptimizer {
         format,
         optimizer,

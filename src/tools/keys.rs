@@ -19,6 +19,8 @@ pub(crate) struct ToolKeys {
     pub schedule: fn(ScheduleKind) -> Option<Vec<Word>>,
     /// The same behind a warm-up, for schedules that some tool calls otherwise then.
     pub schedule_after_warmup: fn(ScheduleKind) -> Option<Vec<Word>>,
+    /// The key of a map with the schedule's arguments; they stand beside its name where there is none.
+    pub schedule_arguments: Option<&'static str>,
     pub init: fn(AdapterInit) -> Option<Vec<Word>>,
     /// What all modules of a shorthand are called; `None` where the modules are listed.
     pub preset: fn(TargetPreset) -> Option<Vec<Word>>,
@@ -33,6 +35,7 @@ impl ToolKeys {
         checkpointing: |_| None,
         schedule: |_| None,
         schedule_after_warmup: |_| None,
+        schedule_arguments: None,
         init: |_| None,
         preset: |_| None,
     };

@@ -1,6 +1,8 @@
 //! Other programs that train: one row and one folder each, and what their folders share.
 
 mod axolotl;
+pub mod export;
+pub mod import;
 mod keys;
 mod llamafactory;
 mod peft;
@@ -14,5 +16,3 @@ mod unsloth;
 pub(crate) use keys::{ToolKeys, Word};
 pub use keys::{optimizer_called, setting_called};
 pub use tool::{Tool, UnknownTool};
-pub(crate) use torchtune::TorchtuneFamily;
-pub(crate) use transformers::optimizer_name;

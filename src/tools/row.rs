@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::export::ExportRow;
+use super::import::ImportRow;
 use super::keys::ToolKeys;
 use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::StackBehaviour;
@@ -10,12 +12,18 @@ use peft_tune_core::predict::stack::StackBehaviour;
 pub(super) struct ToolRow {
     /// As the command line and study files have it.
     pub name: &'static str,
+    /// As messages call it.
+    pub title: &'static str,
     /// Other names for it in study files.
     pub aliases: &'static [&'static str],
     /// What its file calls what recipes have.
     pub keys: ToolKeys,
     /// What it calls the parts of a family, where it builds models by functions of its own; `null` for one that it has none of.
     pub family: Option<fn(Family) -> Value>,
+    /// How its file is written.
+    pub export: ExportRow,
+    /// How its file is told and read.
+    pub import: ImportRow,
     /// How it trains, for what a setting needs there.
     pub memory: StackBehaviour,
 }

@@ -1,10 +1,11 @@
 //! [`Tool`]: the tools, one row each. A new one is a folder beside this file and a row here.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use super::keys::ToolKeys;
 use super::row::ToolRow;
-use super::{axolotl, llamafactory, peft, torchtune, trl, unsloth};
 use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::{StackBehaviour, StackSetting};
 use peft_tune_core::recipe::Recipe;
@@ -25,7 +26,7 @@ macro_rules! tools {
             /// All that is known of it.
             pub(super) fn row(self) -> &'static ToolRow {
                 match self {
-                    $(Self::$kind => &$folder::ROW,)*
+                    $(Self::$kind => &super::$folder::ROW,)*
                 }
             }
         }
@@ -44,6 +45,12 @@ tools! {
     Unsloth => unsloth;
 }
 
+impl fmt::Display for Tool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
 /// A name that no tool has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no stack `{name}`; choose one of {known}")]
@@ -56,6 +63,11 @@ impl Tool {
     /// Its name on the command line and in study files.
     pub fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// The tool as messages call it.
+    pub fn title(self) -> &'static str {
+        self.row().title
     }
 
     /// Its names in study files, the usual one last.

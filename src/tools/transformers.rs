@@ -23,7 +23,7 @@ pub(super) fn optimizer_called(name: &str) -> Option<OptimizerKind> {
 }
 
 /// An optimizer's name in `OptimizerNames`, which all its trainers take.
-pub(crate) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
+pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
     match kind {
         OptimizerKind::AdamW => Some("adamw_torch_fused"),
         OptimizerKind::Sgd => Some("sgd"),
@@ -54,6 +54,9 @@ pub(super) fn schedule(key: &'static str, kind: ScheduleKind) -> Option<Vec<Word
     };
     Some(vec![(key, name.into())])
 }
+
+/// The key of a map with the arguments of a schedule's function.
+pub(super) const SCHEDULE_ARGUMENTS: &str = "lr_scheduler_kwargs";
 
 /// A schedule that has another name behind a warm-up.
 pub(super) fn schedule_after_warmup(key: &'static str, kind: ScheduleKind) -> Option<Vec<Word>> {

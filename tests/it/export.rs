@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use peft_tune::export::{AnswerMarks, ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
+use peft_tune::export::{ExportError, ExportFormat, write};
 use peft_tune::space::{ReadOptions, RecipeFile};
-use peft_tune::stacks::parse_recipe;
 use peft_tune::tools::Tool;
+use peft_tune::tools::export::{AnswerMarks, ExportInput, Exported, Known, RenderError, TrainedRows};
+use peft_tune::tools::import::parse_recipe;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
     AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LongRows,
@@ -170,7 +171,7 @@ fn check(case: &str, recipe: &Recipe) {
     let folder = tempfile::tempdir().unwrap();
     let mut told = String::new();
     let mut names = vec!["warnings.txt".to_owned()];
-    for format in ExportFormat::ALL {
+    for format in ExportFormat::all() {
         let exported = match export(recipe, format, folder.path()) {
             Ok(exported) => exported,
             Err(error) => {
@@ -237,10 +238,10 @@ fn a_recipe_without_adapter_has_nothing_to_say_to_peft() {
         adapter: None,
         ..lora()
     };
-    let error = export(&recipe, ExportFormat::Peft, folder.path()).unwrap_err();
-    assert!(matches!(error, ExportError::NoAdapter { .. }));
+    let error = export(&recipe, ExportFormat::Tool(Tool::Peft), folder.path()).unwrap_err();
+    assert!(matches!(error, ExportError::Tool(RenderError::NoAdapter { .. })));
     assert!(!folder.path().join("adapter_config.json").exists());
-    let exported = export(&recipe, ExportFormat::Trl, folder.path()).unwrap();
+    let exported = export(&recipe, ExportFormat::Tool(Tool::Trl), folder.path()).unwrap();
     let text = std::fs::read_to_string(&exported.files[0]).unwrap();
     assert!(text.contains("use_peft: false\n"));
 }
@@ -250,7 +251,7 @@ fn an_optimizer_that_a_tool_lacks_is_refused_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut recipe = lora();
     recipe.optimizer.kind = OptimizerKind::Muon;
-    for format in [ExportFormat::Trl, ExportFormat::Unsloth] {
+    for format in [ExportFormat::Tool(Tool::Trl), ExportFormat::Tool(Tool::Unsloth)] {
         let error = export(&recipe, format, folder.path()).unwrap_err().to_string();
         let expected =
             format!("{format} has no optimizer `muon`; use --format recipe, peft, axolotl, llamafactory, torchtune");
@@ -260,9 +261,9 @@ fn an_optimizer_that_a_tool_lacks_is_refused_by_its_name() {
         let exported = export(&recipe, format, folder.path()).unwrap();
         std::fs::read_to_string(&exported.files[0]).unwrap()
     };
-    assert!(text(ExportFormat::Axolotl).contains("optimizer: muon\n"));
-    assert!(text(ExportFormat::LlamaFactory).contains("use_muon: true\n"));
-    assert!(text(ExportFormat::Torchtune).contains("torch.optim.Muon"));
+    assert!(text(ExportFormat::Tool(Tool::Axolotl)).contains("optimizer: muon\n"));
+    assert!(text(ExportFormat::Tool(Tool::LlamaFactory)).contains("use_muon: true\n"));
+    assert!(text(ExportFormat::Tool(Tool::Torchtune)).contains("torch.optim.Muon"));
 }
 
 #[test]
@@ -280,9 +281,9 @@ fn every_optimizer_has_its_name_in_the_file() {
         };
         let folder = folder.path().join(kind.name());
         for (format, key) in [
-            (ExportFormat::Trl, "optim"),
-            (ExportFormat::Axolotl, "optimizer"),
-            (ExportFormat::LlamaFactory, "optim"),
+            (ExportFormat::Tool(Tool::Trl), "optim"),
+            (ExportFormat::Tool(Tool::Axolotl), "optimizer"),
+            (ExportFormat::Tool(Tool::LlamaFactory), "optim"),
         ] {
             let exported = export(&recipe, format, &folder).unwrap();
             let text = std::fs::read_to_string(&exported.files[0]).unwrap();
@@ -306,11 +307,11 @@ fn a_schedule_has_its_arguments_in_the_file() {
         arguments.join("\n  ")
     );
     for (format, expected) in [
-        (ExportFormat::Trl, &kwargs),
-        (ExportFormat::Axolotl, &kwargs),
-        (ExportFormat::LlamaFactory, &kwargs),
-        (ExportFormat::Torchtune, &keys),
-        (ExportFormat::Unsloth, &python),
+        (ExportFormat::Tool(Tool::Trl), &kwargs),
+        (ExportFormat::Tool(Tool::Axolotl), &kwargs),
+        (ExportFormat::Tool(Tool::LlamaFactory), &kwargs),
+        (ExportFormat::Tool(Tool::Torchtune), &keys),
+        (ExportFormat::Tool(Tool::Unsloth), &python),
     ] {
         let exported = export(&recipe, format, &folder.path().join(format.to_string())).unwrap();
         let text = std::fs::read_to_string(&exported.files[0]).unwrap();
@@ -330,7 +331,7 @@ fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
     let mut recipe = lora();
     recipe.training.length = TrainingLength::Steps(200);
     recipe.optimizer.kind = OptimizerKind::AdamWScheduleFree;
-    let exported = export(&recipe, ExportFormat::Trl, &folder.path().join("trl")).unwrap();
+    let exported = export(&recipe, ExportFormat::Tool(Tool::Trl), &folder.path().join("trl")).unwrap();
     let text = std::fs::read_to_string(&exported.files[0]).unwrap();
     for line in [
         "optim: schedule_free_adamw",
@@ -340,7 +341,14 @@ fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
         assert!(text.contains(&format!("{line}\n")), "{text}");
     }
     // Its recipe never tells an optimizer that it evaluates.
-    assert!(export(&recipe, ExportFormat::Torchtune, &folder.path().join("torchtune")).is_err());
+    assert!(
+        export(
+            &recipe,
+            ExportFormat::Tool(Tool::Torchtune),
+            &folder.path().join("torchtune")
+        )
+        .is_err()
+    );
 }
 
 #[test]
@@ -354,7 +362,7 @@ fn trl_gets_a_chat_template_with_marks_where_the_models_own_has_none() {
             ..Known::default()
         };
         let directory = folder.path().join(name);
-        let exported = export_over(&recipe, ExportFormat::Trl, &directory, known, false).unwrap();
+        let exported = export_over(&recipe, ExportFormat::Tool(Tool::Trl), &directory, known, false).unwrap();
         let text = std::fs::read_to_string(directory.join("trl_sft.yaml")).unwrap();
         let is_warned = exported.warnings.iter().any(|warning| warning.field == "data.loss_on");
         (directory.join("chat_template.jinja"), text, is_warned)
@@ -390,17 +398,17 @@ fn long_rows_that_are_left_out_are_said_to_axolotl_and_told_of_other_tools() {
         (text, told.map(ToString::to_string))
     };
     for (format, line) in [
-        (ExportFormat::Axolotl, "excess_length_strategy: drop\n"),
+        (ExportFormat::Tool(Tool::Axolotl), "excess_length_strategy: drop\n"),
         (ExportFormat::Recipe, "long_rows: drop\n"),
     ] {
         let (text, told) = export_to(format);
         assert!(text.contains(line) && told.is_none(), "{format}: {text}");
     }
     for format in [
-        ExportFormat::Trl,
-        ExportFormat::LlamaFactory,
-        ExportFormat::Torchtune,
-        ExportFormat::Unsloth,
+        ExportFormat::Tool(Tool::Trl),
+        ExportFormat::Tool(Tool::LlamaFactory),
+        ExportFormat::Tool(Tool::Torchtune),
+        ExportFormat::Tool(Tool::Unsloth),
     ] {
         let (_, told) = export_to(format);
         assert!(told.is_some_and(|told| told.contains("are cut there")), "{format}");
@@ -418,13 +426,13 @@ fn what_peft_itself_refuses_is_refused_here() {
         let adapter = recipe.adapter.as_mut().unwrap();
         adapter.lora_bias = true;
         change(adapter);
-        let error = export(&recipe, ExportFormat::Peft, folder.path()).unwrap_err();
+        let error = export(&recipe, ExportFormat::Tool(Tool::Peft), folder.path()).unwrap_err();
         assert!(matches!(
             error,
-            ExportError::Refused {
+            ExportError::Tool(RenderError::Refused {
                 field: "adapter.lora_bias",
                 ..
-            }
+            })
         ));
     }
 }
@@ -442,7 +450,11 @@ fn updates_on_the_host_are_said_where_a_tool_can_and_told_where_not() {
         let more = std::fs::read_to_string(folder.join("deepspeed.json")).ok();
         (text, more, told.map(|warning| warning.message))
     };
-    for format in [ExportFormat::Trl, ExportFormat::Axolotl, ExportFormat::LlamaFactory] {
+    for format in [
+        ExportFormat::Tool(Tool::Trl),
+        ExportFormat::Tool(Tool::Axolotl),
+        ExportFormat::Tool(Tool::LlamaFactory),
+    ] {
         let (text, file, told) = export_to(&recipe, format, "adamw");
         assert!(text.contains("deepspeed: deepspeed.json"), "{text}");
         assert!(told.unwrap().contains("needs the deepspeed package"));
@@ -461,21 +473,21 @@ fn updates_on_the_host_are_said_where_a_tool_can_and_told_where_not() {
             "{imported:?}"
         );
     }
-    let (text, file, told) = export_to(&recipe, ExportFormat::Torchtune, "adamw");
+    let (text, file, told) = export_to(&recipe, ExportFormat::Tool(Tool::Torchtune), "adamw");
     let component = "optimizer:\n  _component_: torchao.optim.CPUOffloadOptimizer\n";
     assert!(text.contains(component) && file.is_none(), "{text}");
     assert!(told.unwrap().contains("torchao"));
-    let (_, file, told) = export_to(&recipe, ExportFormat::Unsloth, "adamw");
+    let (_, file, told) = export_to(&recipe, ExportFormat::Tool(Tool::Unsloth), "adamw");
     assert!(file.is_none() && told.unwrap().contains("no optimizer that updates on the host"));
     let (text, ..) = export_to(&recipe, ExportFormat::Recipe, "adamw");
     assert!(text.contains("offload: host"), "{text}");
     // DeepSpeed and torchao have it for AdamW alone.
     recipe.optimizer.kind = OptimizerKind::Lion8bit;
     for format in [
-        ExportFormat::Trl,
-        ExportFormat::Axolotl,
-        ExportFormat::LlamaFactory,
-        ExportFormat::Torchtune,
+        ExportFormat::Tool(Tool::Trl),
+        ExportFormat::Tool(Tool::Axolotl),
+        ExportFormat::Tool(Tool::LlamaFactory),
+        ExportFormat::Tool(Tool::Torchtune),
     ] {
         let (text, file, told) = export_to(&recipe, format, "lion");
         assert!(
@@ -502,7 +514,7 @@ fn weights_that_devices_share_out_are_said_where_a_tool_can_and_told_where_not()
         let text = std::fs::read_to_string(&exported.files[0]).unwrap();
         (text, told.map(|warning| warning.message))
     };
-    let (text, told) = export_to(&recipe, ExportFormat::Axolotl);
+    let (text, told) = export_to(&recipe, ExportFormat::Tool(Tool::Axolotl));
     let expected = "fsdp_version: 2\nfsdp_config:\n  auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  state_dict_type: FULL_STATE_DICT\n  \
                     reshard_after_forward: true\n  offload_params: false\n";
     assert!(text.contains(expected) && told.is_none(), "{text}");
@@ -517,20 +529,23 @@ fn weights_that_devices_share_out_are_said_where_a_tool_can_and_told_where_not()
         "{imported:?}"
     );
     for (format, said) in [
-        (ExportFormat::Trl, "accelerate launch --use_fsdp --fsdp_version 2"),
         (
-            ExportFormat::LlamaFactory,
+            ExportFormat::Tool(Tool::Trl),
             "accelerate launch --use_fsdp --fsdp_version 2",
         ),
-        (ExportFormat::Torchtune, "`lora_finetune_distributed`"),
-        (ExportFormat::Unsloth, "all weights on each device"),
+        (
+            ExportFormat::Tool(Tool::LlamaFactory),
+            "accelerate launch --use_fsdp --fsdp_version 2",
+        ),
+        (ExportFormat::Tool(Tool::Torchtune), "`lora_finetune_distributed`"),
+        (ExportFormat::Tool(Tool::Unsloth), "all weights on each device"),
     ] {
         let (text, told) = export_to(&recipe, format);
         assert!(!text.contains("fsdp_config"), "{format}: {text}");
         assert!(told.is_some_and(|told| told.contains(said)), "{format}");
     }
     recipe.precision = Precision::Int8;
-    let (text, told) = export_to(&recipe, ExportFormat::Axolotl);
+    let (text, told) = export_to(&recipe, ExportFormat::Tool(Tool::Axolotl));
     assert!(
         !text.contains("fsdp_config") && told.unwrap().contains("neither int8 weights"),
         "{text}"

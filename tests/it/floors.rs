@@ -71,7 +71,6 @@ const CRATES: &[(&str, &[&str])] = &[
             "shell",
             "tools",
             "space",
-            "stacks",
             "store",
             "export",
             "worker",

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use peft_tune::export::{ExportFormat, Exported};
-use peft_tune::stacks::{Imported, import, parse_recipe};
+use peft_tune::export::ExportFormat;
+use peft_tune::tools::Tool;
+use peft_tune::tools::export::Exported;
+use peft_tune::tools::import::{Imported, parse_recipe, read_recipe};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataFormat, HeldOut, LongRows, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
@@ -13,14 +15,9 @@ use peft_tune_core::recipe::{
 use crate::export::{export_again, lora, odd, qlora};
 
 /// The files of other tools.
-const TOOLS: [ExportFormat; 6] = [
-    ExportFormat::Peft,
-    ExportFormat::Trl,
-    ExportFormat::Axolotl,
-    ExportFormat::LlamaFactory,
-    ExportFormat::Torchtune,
-    ExportFormat::Unsloth,
-];
+fn tools() -> impl Iterator<Item = ExportFormat> {
+    Tool::ALL.iter().copied().map(ExportFormat::Tool)
+}
 
 /// What the files say, without comments: a rounding is told in the first export only.
 fn said(exported: &Exported) -> Vec<String> {
@@ -44,7 +41,7 @@ fn there_and_back(recipe: &Recipe, format: ExportFormat) -> Option<(Exported, Im
     let folder = tempfile::tempdir().unwrap();
     let exported = export_again(recipe, format, folder.path(), false).ok()?;
     let before = said(&exported);
-    let imported = import(&exported.files[0], format.stack()).unwrap();
+    let imported = read_recipe(&exported.files[0], format.tool()).unwrap();
     let again = export_again(&imported.recipe, format, folder.path(), true).unwrap();
     assert_eq!(said(&again), before, "{format}");
     assert_eq!(imported.unread, [""; 0], "{format}");
@@ -66,14 +63,14 @@ fn value(row: &SettingRow, recipe: &Recipe) -> Option<String> {
 #[test]
 fn export_import_and_export_is_the_identity_for_every_tool() {
     for (case, recipe) in [("lora", lora()), ("qlora", qlora()), ("odd", odd())] {
-        for format in TOOLS {
+        for format in tools() {
             let (exported, imported) = there_and_back(&recipe, format).unwrap();
             // What both know is the same; of what was changed on the way out, the export has warned.
             let is_told = |row: &SettingRow| exported.warnings.iter().any(|warning| warning.field == row.field);
             for row in settings().filter(|row| imported.said.contains(row.name) && !is_told(row)) {
                 // Fractions of a length are steps in other tools, rsLoRA a factor of alpha, `none` of a default a number.
                 let is_counted = ["warmup", "beta2"].contains(&row.name);
-                let is_scaled = format == ExportFormat::Torchtune && row.name == "alpha";
+                let is_scaled = format == ExportFormat::Tool(Tool::Torchtune) && row.name == "alpha";
                 if !is_counted && !is_scaled {
                     let (was, is) = (value(row, &recipe), value(row, &imported.recipe));
                     assert_eq!(is, was, "{case}, {format}: {}", row.name);
@@ -85,7 +82,7 @@ fn export_import_and_export_is_the_identity_for_every_tool() {
 
 #[test]
 fn data_and_length_come_back_as_far_as_a_tool_says_them() {
-    for format in TOOLS.into_iter().filter(|format| *format != ExportFormat::Peft) {
+    for format in tools().filter(|format| *format != ExportFormat::Tool(Tool::Peft)) {
         let (_, imported) = there_and_back(&qlora(), format).unwrap();
         let (back, recipe) = (imported.recipe, qlora());
         assert_eq!(back.model, recipe.model, "{format}");
@@ -96,7 +93,7 @@ fn data_and_length_come_back_as_far_as_a_tool_says_them() {
             (Some(5000), LossOn::Completions)
         );
         assert_eq!((back.training.seed, back.training.shuffle), (42, false), "{format}");
-        let says_files = ![ExportFormat::Trl, ExportFormat::Torchtune].contains(&format);
+        let says_files = ![ExportFormat::Tool(Tool::Trl), ExportFormat::Tool(Tool::Torchtune)].contains(&format);
         let held_out = if says_files {
             recipe.data.held_out
         } else {
@@ -112,10 +109,10 @@ fn data_and_length_come_back_as_far_as_a_tool_says_them() {
 #[test]
 fn a_data_set_of_the_hub_is_named_and_read_back() {
     let tools = [
-        (ExportFormat::Trl, "path: owner/rows"),
-        (ExportFormat::Axolotl, "path: owner/rows"),
-        (ExportFormat::LlamaFactory, "dataset: train"),
-        (ExportFormat::Torchtune, "source: owner/rows"),
+        (ExportFormat::Tool(Tool::Trl), "path: owner/rows"),
+        (ExportFormat::Tool(Tool::Axolotl), "path: owner/rows"),
+        (ExportFormat::Tool(Tool::LlamaFactory), "dataset: train"),
+        (ExportFormat::Tool(Tool::Torchtune), "source: owner/rows"),
     ];
     for address in ["hf://datasets/owner/rows", "hf://datasets/owner/rows:en/train_sft"] {
         for (format, part) in tools {
@@ -133,7 +130,7 @@ fn a_data_set_of_the_hub_is_named_and_read_back() {
     // A revision that a tool cannot say is told, and a second data set where it loads one only.
     let mut recipe = lora();
     recipe.data.train = "hf://datasets/owner/rows@v1".into();
-    for format in [ExportFormat::Trl, ExportFormat::LlamaFactory] {
+    for format in [ExportFormat::Tool(Tool::Trl), ExportFormat::Tool(Tool::LlamaFactory)] {
         let (exported, _) = there_and_back(&recipe, format).unwrap();
         let is_told = exported.warnings.iter().any(|warning| warning.field == "data.train");
         assert!(is_told, "{format}");
@@ -143,7 +140,7 @@ fn a_data_set_of_the_hub_is_named_and_read_back() {
         .to_vec()
         .into();
     let folder = tempfile::tempdir().unwrap();
-    let error = export_again(&recipe, ExportFormat::Torchtune, folder.path(), false).unwrap_err();
+    let error = export_again(&recipe, ExportFormat::Tool(Tool::Torchtune), folder.path(), false).unwrap_err();
     assert!(error.to_string().contains("data.train"), "{error}");
 }
 
@@ -157,13 +154,13 @@ fn a_mixture_is_said_where_a_tool_mixes_and_refused_by_name_elsewhere() {
     };
     recipe.data.train = TrainingData::Mixture(vec![set("/data/a.jsonl", 0.7), set("/data/b.jsonl", 0.3)]);
     for (format, parts) in [
-        (ExportFormat::Trl, ["fraction: 0.7", "fraction: 0.3"]),
+        (ExportFormat::Tool(Tool::Trl), ["fraction: 0.7", "fraction: 0.3"]),
         (
-            ExportFormat::LlamaFactory,
+            ExportFormat::Tool(Tool::LlamaFactory),
             ["mix_strategy: interleave_over", "interleave_probs: \"0.7,0.3\""],
         ),
         (
-            ExportFormat::Unsloth,
+            ExportFormat::Tool(Tool::Unsloth),
             ["interleave_datasets(", "probabilities=[0.7, 0.3]"],
         ),
     ] {
@@ -181,7 +178,7 @@ fn a_mixture_is_said_where_a_tool_mixes_and_refused_by_name_elsewhere() {
         assert!(parts.iter().all(|part| text.contains(part)), "{format}: {text}");
     }
     let folder = tempfile::tempdir().unwrap();
-    for format in [ExportFormat::Axolotl, ExportFormat::Torchtune] {
+    for format in [ExportFormat::Tool(Tool::Axolotl), ExportFormat::Tool(Tool::Torchtune)] {
         let error = export_again(&recipe, format, folder.path(), false)
             .unwrap_err()
             .to_string();
@@ -192,13 +189,13 @@ fn a_mixture_is_said_where_a_tool_mixes_and_refused_by_name_elsewhere() {
     }
     // Its held-out files are mixed by the weights of others.
     recipe.data.held_out = HeldOut::File("/data/held_out.jsonl".into());
-    let error = export_again(&recipe, ExportFormat::LlamaFactory, folder.path(), false).unwrap_err();
+    let error = export_again(&recipe, ExportFormat::Tool(Tool::LlamaFactory), folder.path(), false).unwrap_err();
     assert!(error.to_string().contains("refuses `data.held_out`"), "{error}");
     // A file of such a tool that says something else.
     let path = folder.path().join("trl.yaml");
     let text = "model_name_or_path: m\ndatasets:\n  - {path: json, data_files: a.jsonl, fraction: 0.5}\n  - {path: json, data_files: b.jsonl}\n";
     std::fs::write(&path, text).unwrap();
-    let imported = import(&path, ExportFormat::Trl.stack()).unwrap();
+    let imported = read_recipe(&path, Some(Tool::Trl)).unwrap();
     assert_eq!(imported.recipe.data.train.sets(), []);
     assert!(
         imported.data_notes[0].contains("has no share above 0 for each of the 2 data sets"),
@@ -268,7 +265,7 @@ fn every_row_of_the_tables_comes_back() {
     change("adapter", &|recipe| recipe.adapter = None);
     let mut read = 0;
     for (field, recipe) in &changes {
-        for format in TOOLS {
+        for format in tools() {
             let Some((exported, imported)) = there_and_back(recipe, format) else {
                 continue;
             };
@@ -399,10 +396,10 @@ fn what_becomes_of_long_rows_is_read_of_axolotl_alone() {
     for long_rows in [LongRows::Cut, LongRows::Drop] {
         let mut recipe = lora();
         recipe.data.long_rows = long_rows;
-        for format in TOOLS {
+        for format in tools() {
             let (_, imported) = there_and_back(&recipe, format).unwrap();
             let expected = match format {
-                ExportFormat::Axolotl => long_rows,
+                ExportFormat::Tool(Tool::Axolotl) => long_rows,
                 _ => LongRows::Cut,
             };
             assert_eq!(imported.recipe.data.long_rows, expected, "{format}");
@@ -410,7 +407,7 @@ fn what_becomes_of_long_rows_is_read_of_axolotl_alone() {
     }
     let of = |line: &str| {
         let text = format!("base_model: m\nadapter: lora\nlora_r: 8\n{line}");
-        let imported = parse_recipe(Path::new("a.yaml"), &text, ExportFormat::Axolotl.stack()).unwrap();
+        let imported = parse_recipe(Path::new("a.yaml"), &text, Some(Tool::Axolotl)).unwrap();
         assert_eq!(imported.unread, [""; 0]);
         let told = imported.notes.into_iter().filter(|note| note.contains("excess_length"));
         (imported.recipe.data.long_rows, told.collect::<Vec<String>>().join("\n"))

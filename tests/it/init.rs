@@ -5,6 +5,7 @@ use std::process::Output;
 
 use peft_tune::export::ExportFormat;
 use peft_tune::space::{ReadOptions, StudyFile};
+use peft_tune::tools::Tool;
 use peft_tune_core::recipe::{DataFormat, LongRows, Recipe};
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
@@ -132,15 +133,12 @@ const OWN_DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quick
 #[test]
 fn a_config_of_every_tool_becomes_a_study_around_its_setting() {
     let recipe = own_recipe();
-    for format in ExportFormat::ALL
-        .into_iter()
-        .filter(|format| *format != ExportFormat::Recipe)
-    {
+    for format in ExportFormat::all().filter(|format| *format != ExportFormat::Recipe) {
         let folder = tempfile::tempdir().unwrap();
         let exported = crate::export::export_again(&recipe, format, folder.path(), false).unwrap();
         let name = exported.files[0].file_name().unwrap().to_str().unwrap();
         // Of the adapter alone, the rows are to be named.
-        let data: &[&str] = if format == ExportFormat::Peft {
+        let data: &[&str] = if format == ExportFormat::Tool(Tool::Peft) {
             &["--data", OWN_DATA]
         } else {
             &[]
@@ -160,7 +158,7 @@ fn a_config_of_every_tool_becomes_a_study_around_its_setting() {
             (recipe.model.as_str(), Path::new(OWN_DATA))
         );
         assert_eq!(base.data.format, recipe.data.format);
-        if format != ExportFormat::Peft {
+        if format != ExportFormat::Tool(Tool::Peft) {
             assert_eq!(
                 (own("learning_rate"), own("micro_batch")),
                 ("0.003".into(), "2".into()),
@@ -188,7 +186,7 @@ fn a_config_of_every_tool_becomes_a_study_around_its_setting() {
 #[test]
 fn what_init_makes_of_a_config_is_planned_and_searched() {
     let folder = tempfile::tempdir().unwrap();
-    crate::export::export_again(&own_recipe(), ExportFormat::Axolotl, folder.path(), false).unwrap();
+    crate::export::export_again(&own_recipe(), ExportFormat::Tool(Tool::Axolotl), folder.path(), false).unwrap();
     let output = run(folder.path(), &["--from", "axolotl.yaml", "--output", "around.yaml"]);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -53,17 +53,9 @@ fn the_page_of_settings_has_every_row() {
         let _ = writeln!(text, "| changes throughput | {} |", row.effects.throughput);
         let _ = writeln!(text, "| changes peak memory | {} |", row.effects.peak_memory);
         let _ = writeln!(text, "| changes loss | {} |", row.effects.loss);
-        let tools = [
-            ("PEFT", Tool::Peft),
-            ("TRL", Tool::Trl),
-            ("axolotl", Tool::Axolotl),
-            ("LLaMA-Factory", Tool::LlamaFactory),
-            ("torchtune", Tool::Torchtune),
-            ("unsloth", Tool::Unsloth),
-        ];
-        let names: Vec<String> = tools
-            .into_iter()
-            .filter_map(|(tool, of)| Some(format!("{tool} `{}`", of.key_of(row.name)?)))
+        let names: Vec<String> = Tool::ALL
+            .iter()
+            .filter_map(|tool| Some(format!("{} `{}`", tool.title(), tool.key_of(row.name)?)))
             .collect();
         if !names.is_empty() {
             let _ = writeln!(text, "| called | {} |", names.join(", "));

@@ -57,7 +57,7 @@ impl CheckArgs {
     /// # Errors
     /// Bad input: `--check` of what no other tool reads.
     pub(super) fn is_for(&self, format: Option<ExportFormat>) -> Result<(), CliError> {
-        match (self.check, format.and_then(ExportFormat::stack)) {
+        match (self.check, format.and_then(ExportFormat::tool)) {
             (true, None) => Err(CliError::bad(
                 "no training tool reads this format, so that none can check it: export it without --check",
             )),

@@ -9,7 +9,7 @@ use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 
-use crate::export::AnswerMarks;
+use crate::tools::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
 pub(super) struct KnownFacts {

@@ -27,7 +27,7 @@ impl Need {
         facts: &KnownFacts,
         args: &Args,
     ) -> Result<Option<Self>, CliError> {
-        let Some(stack) = format.stack() else {
+        let Some(stack) = format.tool() else {
             return match args.strict {
                 true => Err(CliError::bad(format!(
                     "`{}` is no other tool's file: export it without --strict",

@@ -7,8 +7,10 @@ use serde_json::json;
 
 use super::known::KnownFacts;
 use super::{Args, CliError, saved_dataset};
-use crate::export::{ExportError, ExportFormat, ExportInput, TokenFiles};
+use crate::export::{ExportError, ExportFormat};
 use crate::report::bytes;
+use crate::tools::Tool;
+use crate::tools::export::{ExportInput, TokenFiles};
 use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
 use peft_tune_engine::data::{DocumentSet, DocumentView, PreparedData};
@@ -73,7 +75,7 @@ impl RowsForTool {
         folder: &Path,
         args: &Args,
     ) -> Result<Self, CliError> {
-        let Some(token_files) = format.token_files() else {
+        let Some((tool, token_files)) = format.tool().and_then(|tool| Some((tool, tool.token_files()?))) else {
             return Ok(Self::default());
         };
         let rows = match TrainedTokens::of(input.recipe, facts) {
@@ -89,18 +91,18 @@ impl RowsForTool {
                 return Ok(Self { written: None, lines });
             }
         };
-        let Some(why) = rows.misread(format, input, facts) else {
+        let Some(why) = rows.misread(tool, input, facts) else {
             return Ok(Self::default());
         };
         let is_mixed = !input.recipe.data.train.sets().is_empty();
-        if args.no_data || is_mixed && !format.mixes_tokens() {
+        if args.no_data || is_mixed && !tool.mixes_tokens() {
             let lines = vec![format!("warning: `data.train`: {why}")];
             return Ok(Self { written: None, lines });
         }
         let written = rows.write(input.recipe, token_files, folder, args.force)?;
         let mut lines = vec![format!("{why}; {}", written.line)];
         if token_files == TokenFiles::SavedDataset {
-            lines.extend(rows.counted_first_tokens(format));
+            lines.extend(rows.counted_first_tokens(tool));
         }
         Ok(Self {
             lines,
@@ -128,11 +130,11 @@ impl TrainedTokens {
     }
 
     /// Why the tool has to be given the rows as tokens; `None` where it reads their files as the trials did.
-    fn misread(&self, format: ExportFormat, input: &ExportInput<'_>, facts: &KnownFacts) -> Option<String> {
+    fn misread(&self, tool: Tool, input: &ExportInput<'_>, facts: &KnownFacts) -> Option<String> {
         let learns_others = input
             .marked_template()
             .is_some_and(|template| !self.is_same_with(template, input.recipe, facts));
-        format.misreads(input, self.0.oddities(), learns_others)
+        tool.misreads(input, self.0.oddities(), learns_others)
     }
 
     /// Whether a chat template makes the same tokens and targets of the rows.
@@ -149,7 +151,7 @@ impl TrainedTokens {
 
     /// What is told of first tokens that are labels, where everything of a row is learnt: no token predicts them, but transformers 5.6,
     /// on which LLaMA-Factory 0.9.5 runs, counts them in the number that it divides losses by.
-    fn counted_first_tokens(&self, format: ExportFormat) -> Option<String> {
+    fn counted_first_tokens(&self, tool: Tool) -> Option<String> {
         let train = self.0.train();
         let documents = (0..train.len()).map(|index| train.document(index));
         let counted = documents.filter(|document| document.labels().next().is_some_and(|label| label != IGNORE));
@@ -158,7 +160,7 @@ impl TrainedTokens {
             format!(
                 "warning: `data.loss_on`: {} divides losses by {counted} first tokens of rows too, which nothing predicts: with {targets} \
                  targets its losses and gradients are {:.1}% smaller",
-                format.title(),
+                tool.title(),
                 100.0 * counted as f64 / (counted + targets) as f64,
             )
         })

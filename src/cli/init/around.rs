@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::find::Machine;
 use super::text::{near, one_line, quoted, study_name};
 use crate::report::bytes;
-use crate::stacks::Imported;
+use crate::tools::import::Imported;
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataSettings, EpochSteps, HeldOut, LongRows, ParamValue, Recipe, TargetModules,
@@ -67,7 +67,7 @@ pub(super) fn study_file(around: &Around<'_>) -> String {
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {limit} MiB\"\n\
              # target_stack: {}     # memory by what it needs there; see docs/space-file.md\n\n",
-            around.imported.stack.name()
+            around.imported.tool.name()
         ),
         space(recipe, &searched, around.rows),
         baseline(&searched),
@@ -104,7 +104,7 @@ fn heading(around: &Around<'_>) -> String {
         "# Around the setting of {} ({}), on {} with {}.\n\
          # Written by `peft-tune init --from`; change what you know better, then: peft-tune search FILE\n",
         one_line(&from),
-        around.imported.stack.name(),
+        around.imported.tool.name(),
         one_line(&around.machine.device),
         bytes(around.memory_bytes as f64),
     )

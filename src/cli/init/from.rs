@@ -9,7 +9,7 @@ use crate::cli::CliError;
 use crate::cli::export::model_folder;
 use crate::cli::output::tell;
 use crate::space::{ReadOptions, StudyFile};
-use crate::stacks::{self, Imported};
+use crate::tools::import::{self, Imported};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TrainingData};
 use peft_tune_engine::data::recognise;
 
@@ -18,7 +18,7 @@ use peft_tune_engine::data::recognise;
 /// # Errors
 /// Bad input: a config that cannot be read, without a model or without rows that can be read here.
 pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
-    let mut imported = stacks::import(from, None).map_err(CliError::bad_input)?;
+    let mut imported = import::read_recipe(from, None).map_err(CliError::bad_input)?;
     model(args, from, &mut imported)?;
     data(args, from, &mut imported)?;
     let architecture = architecture(&imported.recipe.model)?;

@@ -41,6 +41,7 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
     checkpointing,
     schedule: |kind| transformers::schedule("lr_scheduler", kind),
     schedule_after_warmup: |kind| transformers::schedule_after_warmup("lr_scheduler", kind),
+    schedule_arguments: Some(transformers::SCHEDULE_ARGUMENTS),
     init: |init| match init {
         AdapterInit::Kaiming => words!(),
         AdapterInit::Gaussian => words!("peft_init_lora_weights": "gaussian"),

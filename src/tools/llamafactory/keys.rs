@@ -39,6 +39,7 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
     checkpointing,
     schedule: |kind| transformers::schedule("lr_scheduler_type", kind),
     schedule_after_warmup: |kind| transformers::schedule_after_warmup("lr_scheduler_type", kind),
+    schedule_arguments: Some(transformers::SCHEDULE_ARGUMENTS),
     init: |init| match init {
         AdapterInit::Kaiming => words!("pissa_init": false),
         AdapterInit::Gaussian => None,

@@ -1,16 +1,29 @@
 //! transformers' Trainer with PEFT's adapters, whose file is the adapter's (PEFT 0.21, transformers 5.23).
 
+pub(super) mod export;
+mod import;
 pub(super) mod keys;
-mod memory;
+pub(super) mod memory;
 
+use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
 
 const NAME: &str = "peft";
 
 pub(super) const ROW: ToolRow = ToolRow {
     name: NAME,
+    title: "PEFT",
     aliases: &["transformers", "transformers+peft", "hf"],
     keys: keys::KEYS,
     family: None,
+    export: export::EXPORT,
+    import: ImportRow {
+        file: FileKind::Adapter,
+        has_own_keys: |keys| keys.has("peft_type"),
+        has_shared_keys: |_| false,
+        learns_completions: false,
+        read: import::read,
+        setting: memory::setting,
+    },
     memory: memory::BEHAVIOUR,
 };

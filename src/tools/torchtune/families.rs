@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// What torchtune calls the parts of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct TorchtuneFamily {
+pub(super) struct TorchtuneFamily {
     /// Function under `torchtune.models` that builds the model with adapters.
     pub builder: &'static str,
     /// Its arguments beside those that all builders have.
@@ -19,7 +19,7 @@ pub(crate) struct TorchtuneFamily {
 
 /// A tokenizer of torchtune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct TorchtuneTokenizer {
+pub(super) struct TorchtuneTokenizer {
     /// Function under `torchtune.models`.
     pub builder: &'static str,
     /// The file that it reads, and one more.
@@ -116,19 +116,19 @@ const fn tokenizer(builder: &'static str, file: &'static str) -> TorchtuneTokeni
 
 impl TorchtuneFamily {
     /// The parts of a family that torchtune has.
-    pub(crate) fn of(family: Family) -> Option<&'static Self> {
+    pub(super) fn of(family: Family) -> Option<&'static Self> {
         let found = FAMILIES.iter().find(|(one, _)| *one == family);
         found.map(|(_, parts)| parts)
     }
 
     /// The tokenizer of models whose embedding has so many rows.
-    pub(crate) fn tokenizer(&self, vocabulary: usize) -> Option<&'static TorchtuneTokenizer> {
+    pub(super) fn tokenizer(&self, vocabulary: usize) -> Option<&'static TorchtuneTokenizer> {
         let serves = |one: &&TorchtuneTokenizer| one.vocabulary.is_none_or(|rows| rows == vocabulary);
         self.tokenizers.iter().find(serves)
     }
 
     /// The checkpoint of a model whose LM head is the embedding or is not.
-    pub(crate) fn checkpoint(&self, is_tied: bool) -> &'static str {
+    pub(super) fn checkpoint(&self, is_tied: bool) -> &'static str {
         self.tied_checkpoint.filter(|_| is_tied).unwrap_or(self.checkpoint)
     }
 }

@@ -1,16 +1,38 @@
 //! TRL's SFTTrainer and `trl sft` (TRL 1.16).
 
+mod export;
+mod import;
 mod keys;
-mod memory;
+pub(super) mod memory;
 
+use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
 
 const NAME: &str = "trl";
 
 pub(super) const ROW: ToolRow = ToolRow {
     name: NAME,
+    title: "TRL",
     aliases: &["sft"],
     keys: keys::KEYS,
     family: None,
+    export: export::EXPORT,
+    import: ImportRow {
+        file: FileKind::Training,
+        has_own_keys: |_| false,
+        has_shared_keys: |keys| {
+            [
+                "model_name_or_path",
+                "per_device_train_batch_size",
+                "lora_r",
+                "max_length",
+            ]
+            .iter()
+            .any(|key| keys.has(key))
+        },
+        learns_completions: true,
+        read: import::read,
+        setting: memory::setting,
+    },
     memory: memory::BEHAVIOUR,
 };

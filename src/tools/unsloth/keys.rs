@@ -43,6 +43,7 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
     },
     schedule: |kind| transformers::schedule("lr_scheduler_type", kind),
     schedule_after_warmup: |kind| transformers::schedule_after_warmup("lr_scheduler_type", kind),
+    schedule_arguments: Some(transformers::SCHEDULE_ARGUMENTS),
     init: PEFT.init,
     ..ToolKeys::NONE
 };

@@ -1,16 +1,29 @@
 //! unsloth (2026.10), whose settings are a script.
 
+mod export;
+mod import;
 mod keys;
 mod memory;
 
+use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
 
 const NAME: &str = "unsloth";
 
 pub(super) const ROW: ToolRow = ToolRow {
     name: NAME,
+    title: "unsloth",
     aliases: &[],
     keys: keys::KEYS,
     family: None,
+    export: export::EXPORT,
+    import: ImportRow {
+        file: FileKind::Script("unsloth"),
+        has_own_keys: |_| false,
+        has_shared_keys: |_| false,
+        learns_completions: true,
+        read: import::read,
+        setting: memory::setting,
+    },
     memory: memory::BEHAVIOUR,
 };

@@ -1,0 +1,270 @@
+//! axolotl's YAML.
+
+use crate::tools::Tool;
+use crate::tools::import::Keys;
+use crate::tools::import::Reader;
+use crate::tools::import::StackFileError;
+use crate::tools::import::data::{files, is_file, located, on_hub, rename};
+use crate::tools::import::{adapter, precision, trainer};
+use peft_tune_core::recipe::{
+    Checkpointing, DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset,
+};
+
+const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
+    targets: "lora_target_modules",
+    modules_to_save: "lora_modules_to_save",
+    target_parameters: "lora_target_parameters",
+    layers: "peft_layers_to_transform",
+    rank_pattern: "lora_rank_pattern",
+    alpha_pattern: "lora_alpha_pattern",
+};
+
+const QUANTIZED: precision::QuantizedKeys = precision::QuantizedKeys {
+    counts_bits: false,
+    is_4_bits: |keys| Ok(keys.text("adapter")?.as_deref() == Some("qlora")),
+    is_double: |keys| {
+        let within = keys.part("bnb_config_kwargs", "bnb_config_kwargs.");
+        let within = within
+            .map(|part| part.flag("bnb_4bit_use_double_quant"))
+            .transpose()?
+            .flatten();
+        Ok(within.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(true))
+    },
+};
+
+/// Keys of a data set that say nothing beside its type.
+const OF_SETS: &[&str] = &["ds_type", "train_on_eos", "train_on_eot", "name", "shards", "roles"];
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    reader.recipe.model = keys.text("base_model")?.unwrap_or_default();
+    reader.recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
+    reader.recipe.batch.micro_batch = 1;
+    reader.recipe.batch.sequence_length = 512;
+    reader.recipe.optimizer.learning_rate = 5e-5;
+    reader.recipe.schedule.kind = ScheduleKind::Cosine;
+    match keys.text("adapter")?.as_deref() {
+        Some("lora" | "qlora") => {}
+        None => reader.recipe.adapter = None,
+        Some(other) => return Err(keys.wrong("adapter", &other.into(), "write lora or qlora, or leave it out")),
+    }
+    reader.said("method");
+    precision::read(reader, &QUANTIZED)?;
+    reader.values(&[Tool::Axolotl])?;
+    adapter::read(reader, &ADAPTER)?;
+    let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
+    if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) {
+        adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
+        reader.said("target_modules");
+    }
+    if let Some(adapter) = &mut reader.recipe.adapter {
+        let folder = keys.text("lora_model_dir")?;
+        adapter.adapter_init = folder.map(|folder| located(keys.path(), &folder));
+    }
+    trainer::read(reader, "num_epochs", "optimizer", "lr_scheduler")?;
+    if keys
+        .text("gradient_checkpointing")?
+        .is_some_and(|form| form.starts_with("offload"))
+    {
+        reader.recipe.gradient_checkpointing = Checkpointing::Offload;
+        reader.said("gradient_checkpointing");
+    }
+    if keys.flag("shuffle_merged_datasets")? == Some(false) {
+        reader.recipe.training.shuffle = false;
+    }
+    data(reader)?;
+    held_out(reader)
+}
+
+fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    reader.recipe.data.loss_on = match keys.flag("train_on_inputs")?.unwrap_or(false) {
+        true => LossOn::All,
+        false => LossOn::Completions,
+    };
+    long_rows(reader)?;
+    let mut train = Vec::new();
+    for set in keys.items("datasets", "datasets.") {
+        let path = set.text("path")?.unwrap_or_default();
+        let named = match files(&set, "data_files") {
+            none if none.is_empty() && (set.has("ds_type") || is_file(keys.path(), &path)) => {
+                vec![located(keys.path(), &path)]
+            }
+            named => named,
+        };
+        let named = match named.is_empty() {
+            true => on_hub(&set, "path")?.into_iter().collect(),
+            false => named,
+        };
+        if named.is_empty() {
+            reader.not_a_file("datasets.path", &path);
+        }
+        train.extend(named);
+        let split = set.text("split")?;
+        reader.split("datasets.split", split);
+        rows(reader, &set)?;
+        reader.part_unread(&set, "datasets.", OF_SETS);
+    }
+    reader.recipe.data.train = train.into();
+    template(reader)
+}
+
+/// What becomes of rows that are longer than the sequence length: axolotl leaves them out where nothing else is said.
+fn long_rows(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    const KEY: &str = "excess_length_strategy";
+    let strategy = reader.keys.text(KEY)?;
+    reader.recipe.data.long_rows = match strategy.as_deref() {
+        Some("truncate") => LongRows::Cut,
+        _ => LongRows::Drop,
+    };
+    match strategy.as_deref() {
+        None | Some("drop" | "truncate") => {}
+        Some("raise") => reader.note(format!(
+            "`{KEY}: raise` is not carried over: axolotl stops at a row that is too long, and here it is left out \
+             (`data.long_rows`)"
+        )),
+        Some(other) => reader.unknown_word(KEY, other, "`drop`"),
+    }
+    Ok(())
+}
+
+/// What a row is, by the `type` of its data set.
+fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    if let Some(own) = set.part("type", "datasets.type.") {
+        let data = &mut reader.recipe.data;
+        rename(data, "prompt", own.text("field_instruction")?);
+        rename(data, "completion", own.text("field_output")?);
+        data.format = DataFormat::PromptCompletion;
+        for key in ["format", "no_input_format"] {
+            let _ = own.has(key);
+        }
+        reader.part_unread(&own, "datasets.type.", &[]);
+        return Ok(());
+    }
+    let kind = set.text("type")?;
+    let data = &mut reader.recipe.data;
+    match kind.as_deref() {
+        Some("chat_template") => {
+            chat(data, set)?;
+            trained_turns(reader, set)?;
+        }
+        Some("sharegpt") => data.format = DataFormat::Sharegpt,
+        Some("alpaca") => data.format = DataFormat::Alpaca,
+        Some("completion") => {
+            data.format = DataFormat::Text;
+            rename(data, "text", set.text("field")?);
+        }
+        None => data.format = DataFormat::Tokenized,
+        Some(other) => {
+            let other = other.to_owned();
+            reader.unknown_word("datasets.type", &other, "what the columns of the first row tell");
+        }
+    }
+    Ok(())
+}
+
+/// Rows of conversations.
+fn chat(data: &mut DataSettings, set: &Keys<'_>) -> Result<(), StackFileError> {
+    let mapping = set.part("message_property_mappings", "message_property_mappings.");
+    let role = mapping.map(|mapping| mapping.text("role")).transpose()?.flatten();
+    let (format, name) = match role.as_deref() {
+        Some("from") => (DataFormat::Sharegpt, "conversations"),
+        _ => (DataFormat::Messages, "messages"),
+    };
+    data.format = format;
+    rename(data, name, set.text("field_messages")?);
+    Ok(())
+}
+
+/// Which turns of a conversation are trained on: the answers with their ends, as axolotl does where nothing else is said,
+/// or all. What is trained otherwise there is told.
+fn trained_turns(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    if let Some(roles) = set.names("roles_to_train")? {
+        let has = |names: &[&str]| roles.iter().any(|role| names.contains(&role.as_str()));
+        let (questions, answers) = (has(&["user", "human"]), has(&["assistant", "gpt"]));
+        // `export` writes all three roles for all tokens.
+        let (loss_on, is_same) = match questions && answers {
+            true => (LossOn::All, has(&["system"])),
+            false => (LossOn::Completions, answers && roles.len() == 1),
+        };
+        reader.recipe.data.loss_on = loss_on;
+        if !is_same {
+            let (all, taken) = (roles.join(", "), trained_here(loss_on));
+            reader.note(format!(
+                "`roles_to_train: [{all}]` is not carried over: axolotl trains on the turns of these roles alone, and here \
+                 {taken} (`data.loss_on`)"
+            ));
+        }
+    }
+    let loss_on = reader.recipe.data.loss_on;
+    for key in ["train_on_eos", "train_on_eot"] {
+        // Older files have it beside the data sets.
+        let Some(ends) = set.text(key)?.or(reader.keys.text(key)?) else {
+            continue;
+        };
+        let there = match (ends.as_str(), loss_on) {
+            ("turn", _) | ("all", LossOn::All) => continue,
+            ("all", LossOn::Completions) => "on the end of every turn, those of questions too",
+            ("last", _) => "on the end of the last turn alone",
+            ("none" | "false", _) => "on no end of a turn",
+            _ => "on ends of turns by a rule that is not known here",
+        };
+        let taken = match loss_on {
+            LossOn::Completions => "each answer is trained on with its end",
+            LossOn::All => trained_here(loss_on),
+        };
+        reader.note(format!(
+            "`{key}: {ends}` is not carried over: axolotl trains {there}, and here {taken}"
+        ));
+    }
+    Ok(())
+}
+
+fn trained_here(loss_on: LossOn) -> &'static str {
+    match loss_on {
+        LossOn::Completions => "the answers are trained on",
+        LossOn::All => "all tokens are trained on",
+    }
+}
+
+fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let name = keys.text("chat_template")?;
+    match name.as_deref() {
+        None | Some("tokenizer_default") => {}
+        Some("jinja") => match keys.text("chat_template_jinja")? {
+            Some(path) if !path.contains('{') => {
+                reader.recipe.data.chat_template = Some(located(keys.path(), &path));
+            }
+            _ => reader.note("the text of `chat_template_jinja` is left out: write it to a file, and name it in `data.chat_template`"),
+        },
+        Some(other) => {
+            let other = other.to_owned();
+            reader.unknown_word("chat_template", &other, "the tokenizer's own template");
+        }
+    }
+    Ok(())
+}
+
+fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let mut all = Vec::new();
+    for set in keys.items("test_datasets", "test_datasets.") {
+        match set.text("path")? {
+            Some(path) if set.has("ds_type") || is_file(keys.path(), &path) => all.push(located(keys.path(), &path)),
+            path => match on_hub(&set, "path")? {
+                Some(on_hub) => all.push(on_hub),
+                None => reader.not_a_file("test_datasets.path", &path.unwrap_or_default()),
+            },
+        }
+    }
+    let share = keys
+        .number("val_set_size")?
+        .filter(|share| *share > 0.0 && *share < 1.0);
+    reader.recipe.data.held_out = match (share, all.len()) {
+        (Some(share), _) => HeldOut::Fraction(share),
+        (None, 1) => HeldOut::File(all.remove(0)),
+        (None, _) => HeldOut::Files(all),
+    };
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! The keys of a settings file: typed readings, errors with file and key, and what was not read.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::StackFileError;
+
+/// A file's keys, each read at most as what it is.
+pub(in crate::tools) struct Keys<'a> {
+    path: &'a Path,
+    values: &'a Map<String, Value>,
+    /// In front of the keys in messages: `model.` of a part.
+    prefix: &'static str,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Keys<'a> {
+    pub(in crate::tools) fn new(path: &'a Path, values: &'a Map<String, Value>) -> Self {
+        Self {
+            path,
+            values,
+            prefix: "",
+            read: RefCell::new(BTreeSet::new()),
+        }
+    }
+
+    /// The keys of a part, such as `model` of torchtune.
+    pub(in crate::tools) fn part(&self, key: &str, prefix: &'static str) -> Option<Keys<'a>> {
+        self.mark(key);
+        let values = self.values.get(key)?.as_object()?;
+        Some(Keys {
+            prefix,
+            ..Keys::new(self.path, values)
+        })
+    }
+
+    /// The maps of a list of them, such as `datasets`; one map counts as a list of one.
+    pub(in crate::tools) fn items(&self, key: &str, prefix: &'static str) -> Vec<Keys<'a>> {
+        let all = match self.value(key) {
+            Some(Value::Array(all)) => all.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+            None => &[],
+        };
+        let maps = all.iter().filter_map(Value::as_object);
+        maps.map(|values| Keys {
+            prefix,
+            ..Keys::new(self.path, values)
+        })
+        .collect()
+    }
+
+    /// The value as it stands in the file.
+    pub(in crate::tools) fn raw(&self, key: &str) -> Option<&'a Value> {
+        self.value(key)
+    }
+
+    /// The file that the keys are of.
+    pub(in crate::tools) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    pub(in crate::tools) fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// # Errors
+    /// A value that is no whole number from 1 on.
+    pub(in crate::tools) fn count(&self, key: &str) -> Result<Option<u64>, StackFileError> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let number = match value {
+            Value::String(text) => text.trim().parse().ok(),
+            other => other.as_u64(),
+        };
+        let number = number.filter(|number| *number > 0);
+        number
+            .map(Some)
+            .ok_or_else(|| self.wrong(key, value, "write a whole number, 1 or more"))
+    }
+
+    /// # Errors
+    /// A value that is neither true nor false.
+    pub(in crate::tools) fn flag(&self, key: &str) -> Result<Option<bool>, StackFileError> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let flag = match value {
+            Value::Bool(flag) => Some(*flag),
+            Value::String(text) => match text.to_lowercase().as_str() {
+                "true" | "yes" | "1" | "auto" => Some(true),
+                "false" | "no" | "0" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        };
+        flag.map(Some)
+            .ok_or_else(|| self.wrong(key, value, "write true or false"))
+    }
+
+    /// # Errors
+    /// A value that is a list or an object.
+    pub(in crate::tools) fn text(&self, key: &str) -> Result<Option<String>, StackFileError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(value @ (Value::Bool(_) | Value::Number(_))) => Ok(Some(value.to_string())),
+            Some(value) => Err(self.wrong(key, value, "write a text")),
+        }
+    }
+
+    /// A number that may be 0.
+    ///
+    /// # Errors
+    /// A value that is no number.
+    pub(in crate::tools) fn number(&self, key: &str) -> Result<Option<f64>, StackFileError> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let number = match value {
+            Value::String(text) => text.trim().parse().ok(),
+            other => other.as_f64(),
+        };
+        number.map(Some).ok_or_else(|| self.wrong(key, value, "write a number"))
+    }
+
+    /// A list of names: a list, or one text with commas.
+    ///
+    /// # Errors
+    /// A value that is neither.
+    pub(in crate::tools) fn names(&self, key: &str) -> Result<Option<Vec<String>>, StackFileError> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let names: Option<Vec<String>> = match value {
+            Value::String(text) => Some(text.split(',').map(|name| name.trim().to_owned()).collect()),
+            Value::Array(all) => all.iter().map(|name| name.as_str().map(str::to_owned)).collect(),
+            _ => None,
+        };
+        names
+            .map(Some)
+            .ok_or_else(|| self.wrong(key, value, "write a list of names"))
+    }
+
+    /// An error about one key.
+    pub(in crate::tools) fn wrong(&self, key: &str, value: &Value, instead: &'static str) -> StackFileError {
+        let mut text = value.to_string();
+        if text.len() > 120 {
+            text = text.chars().take(120).collect::<String>() + "…";
+        }
+        StackFileError::Value {
+            path: self.path.to_owned(),
+            key: format!("{}{key}", self.prefix),
+            value: text,
+            instead,
+        }
+    }
+
+    /// Keys that were not read and that are not known to leave memory and speed alone.
+    pub(in crate::tools) fn unread(&self, harmless: &[&str]) -> Vec<String> {
+        let read = self.read.borrow();
+        let is_left = |key: &&String| !read.contains(*key) && !harmless.iter().any(|part| key.contains(part));
+        self.values.keys().filter(is_left).cloned().collect()
+    }
+
+    fn value(&self, key: &str) -> Option<&'a Value> {
+        self.mark(key);
+        self.values.get(key).filter(|value| !value.is_null())
+    }
+
+    fn mark(&self, key: &str) {
+        self.read.borrow_mut().insert(key.to_owned());
+    }
+}

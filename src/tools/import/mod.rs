@@ -1,0 +1,23 @@
+//! What readers of settings files share: the file's keys, the recipe and the setting as they grow, and parts that several tools have.
+
+pub(super) mod adapter;
+pub(super) mod data;
+mod error;
+mod file_keys;
+mod imported;
+pub(super) mod precision;
+mod reader;
+mod row;
+pub(super) mod script;
+pub(super) mod setting;
+mod settings_file;
+pub(super) mod tables;
+pub(super) mod trainer;
+
+pub use error::StackFileError;
+pub(super) use file_keys::Keys;
+pub use imported::{Imported, parse_recipe, read_recipe};
+pub(super) use reader::Reader;
+pub(super) use row::{FileKind, ImportRow};
+pub use settings_file::{StackConfig, parse_setting, read_setting};
+pub(super) use settings_file::{is_script, text_of};

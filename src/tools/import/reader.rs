@@ -1,0 +1,303 @@
+//! A file as it is read: its keys, the recipe so far, and what is to be said.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Imported;
+use super::Keys;
+use super::StackFileError;
+use super::is_script;
+use super::script;
+use crate::tools::{Tool, optimizer_called};
+use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
+use peft_tune_core::recipe::{DataSettings, HeldOut, OptimizerKind, ParamValue, Recipe, ScheduleKind};
+
+/// Settings whose keys mean more than their value says; each has a reader of its own.
+const OWN_READERS: [&str; 11] = [
+    "method",
+    "precision",
+    "target_modules",
+    "init",
+    "optimizer",
+    "schedule",
+    "warmup",
+    "max_grad_norm",
+    "gradient_checkpointing",
+    "group_by_length",
+    "prefetch_depth",
+];
+
+/// Parts of keys that change no setting: logs, files, processes, kernels.
+const HARMLESS: &[&str] = &[
+    "log",
+    "save",
+    "output",
+    "report",
+    "wandb",
+    "mlflow",
+    "swanlab",
+    "hub",
+    "resume",
+    "overwrite",
+    "plot",
+    "metric_logger",
+    "profiler",
+    "checkpointer",
+    "num_proc",
+    "workers",
+    "num_threads",
+    "dataloader",
+    "prefetch",
+    "preprocess",
+    "dataset_prepared",
+    "trust_remote_code",
+    "cache",
+    "timeout",
+    "run_name",
+    "flash",
+    "attn_implementation",
+    "sdp_attention",
+    "tf32",
+    "liger",
+    "compile",
+    "fused",
+    "kernel",
+    "plugins",
+    "eval_",
+    "per_device_eval",
+    "do_train",
+    "do_eval",
+    "predict_with",
+    "strict",
+    "device",
+    "remove_unused",
+    "push_to",
+    "packing_strategy",
+    "neat_packing",
+    "pad_to_sequence_len",
+    "task_type",
+    "inference_mode",
+    "fan_in_fan_out",
+    "auto_mapping",
+    "revision",
+    "version",
+    "print",
+    "dataset_text_field",
+    "random_state",
+    "return_dict",
+];
+
+/// Of what shares a model out.
+const SHARED_OUT: &str =
+    "the file does not say on how many devices; to share weights out, write `devices` and `sharding: full`";
+
+/// Of DeepSpeed's file, which is not read.
+const DEEPSPEED: &str = "the file does not say on how many devices; to share weights out, write `devices` and `sharding: full`, and for \
+     `offload_optimizer` write `optimizer_offload: host`";
+
+/// Keys of whole parts of other tools that trials here do without, with what is to be said.
+const WITHOUT: [(&str, &str); 5] = [
+    ("deepspeed", DEEPSPEED),
+    ("fsdp", SHARED_OUT),
+    ("fsdp_config", SHARED_OUT),
+    ("neftune_noise_alpha", "no noise is added to embeddings here"),
+    ("quantization_method", "weights are quantized as bitsandbytes does it"),
+];
+
+/// The file and what has been read of it.
+pub(in crate::tools) struct Reader<'a> {
+    pub keys: &'a Keys<'a>,
+    /// The whole text, of which a script's keys are a part only.
+    pub text: &'a str,
+    /// The tool whose words the file has.
+    pub tool: Tool,
+    pub recipe: Recipe,
+    trains: Tool,
+    said: BTreeSet<&'static str>,
+    unread: Vec<String>,
+    notes: Vec<String>,
+    data_notes: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(in crate::tools) fn new(keys: &'a Keys<'a>, text: &'a str, [trains, tool]: [Tool; 2]) -> Self {
+        let data = DataSettings {
+            held_out: HeldOut::Files(Vec::new()),
+            ..DataSettings::default()
+        };
+        Self {
+            keys,
+            text,
+            tool,
+            recipe: Recipe::new("", data),
+            trains,
+            said: BTreeSet::new(),
+            unread: Vec::new(),
+            notes: Vec::new(),
+            data_notes: Vec::new(),
+        }
+    }
+
+    /// Says what is not as in the file, and what to do.
+    pub(in crate::tools) fn note(&mut self, message: impl Into<String>) {
+        self.notes.push(message.into());
+    }
+
+    /// The same of the rows to train on.
+    pub(in crate::tools) fn data_note(&mut self, message: impl Into<String>) {
+        self.data_notes.push(message.into());
+    }
+
+    /// Notes that the file says a setting.
+    pub(in crate::tools) fn said(&mut self, name: &'static str) {
+        self.said.insert(name);
+    }
+
+    /// The settings whose value stands in the file as it is, under the name that one of `tools` has for it.
+    ///
+    /// # Errors
+    /// A value that the setting cannot have.
+    pub(in crate::tools) fn values(&mut self, tools: &[Tool]) -> Result<(), StackFileError> {
+        let keys = self.keys;
+        for row in settings().filter(|row| row.derived_from.is_none() && !OWN_READERS.contains(&row.name)) {
+            let mut names = tools.iter().filter_map(|tool| tool.key_of(row.name));
+            if let Some(key) = names.find(|key| keys.has(key)) {
+                self.value(row.name, key, keys)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A setting's value as it stands under `key`; nothing where it does not.
+    ///
+    /// # Errors
+    /// A value that the setting cannot have.
+    pub(in crate::tools) fn value(&mut self, name: &str, key: &str, keys: &Keys<'_>) -> Result<(), StackFileError> {
+        let Some((row, found)) = setting(name).zip(keys.raw(key)) else {
+            return Ok(());
+        };
+        let value = value_of(row, key, keys)?;
+        let is_set = row.legal.allows(&value) && (row.set)(&mut self.recipe, &value).is_ok();
+        if !is_set {
+            return Err(keys.wrong(key, found, expected(row)));
+        }
+        self.said.insert(row.name);
+        Ok(())
+    }
+
+    /// What was read, with the keys that were not.
+    pub(in crate::tools) fn finish(mut self) -> Imported {
+        for (key, what) in WITHOUT {
+            let is_on = self.keys.raw(key).is_some_and(|value| !is_off(value) && value != "bnb");
+            if is_on {
+                self.notes.push(format!("`{key}` is left out: {what}"));
+            }
+        }
+        let mut unread = self.keys.unread(HARMLESS);
+        unread.retain(|key| self.keys.raw(key).is_some_and(|value| !is_off(value)));
+        if is_script(self.keys.path()) {
+            let arguments = script::argument_names(self.text);
+            unread.retain(|key| arguments.contains(key));
+        }
+        unread.extend(self.unread);
+        Imported {
+            tool: self.trains,
+            recipe: self.recipe,
+            said: self.said,
+            unread,
+            notes: self.notes,
+            data_notes: self.data_notes,
+        }
+    }
+
+    /// Names the keys of a part that were not read.
+    pub(in crate::tools) fn part_unread(&mut self, part: &Keys<'_>, prefix: &str, harmless: &[&str]) {
+        let mut unread = part.unread(harmless);
+        unread.retain(|key| part.raw(key).is_some_and(|value| !is_off(value)));
+        self.unread
+            .extend(unread.into_iter().map(|key| format!("{prefix}{key}")));
+    }
+
+    /// Says that a word of the tool is not known, and what is taken in its place.
+    pub(in crate::tools) fn unknown_word(&mut self, key: &str, word: &str, taken: &str) {
+        let message = format!("`{key}: {word}` is not known here: {taken} is taken; change it in the file");
+        match key.starts_with("data") || key.contains("template") || key == "split" {
+            true => self.data_note(message),
+            false => self.note(message),
+        }
+    }
+
+    /// Sets the optimizer by the tool's name for it.
+    pub(in crate::tools) fn optimizer(&mut self, key: &str, name: &str) {
+        let unpaged = name.strip_prefix("paged_").and_then(optimizer_called);
+        let kind = match (optimizer_called(name), unpaged) {
+            (Some(kind), _) => kind,
+            (None, Some(kind)) => {
+                self.note(format!(
+                    "`{key}: {name}` has no paged form here: {kind} is taken, whose states lie on the device"
+                ));
+                kind
+            }
+            (None, None) => return self.unknown_word(key, name, self.recipe.optimizer.kind.name()),
+        };
+        self.recipe.optimizer.kind = kind;
+        self.said("optimizer");
+    }
+
+    /// Sets the schedule.
+    pub(in crate::tools) fn schedule(&mut self, key: &str, name: &str, found: Option<ScheduleKind>) {
+        match found {
+            Some(kind) => {
+                self.recipe.schedule.kind = kind;
+                self.said("schedule");
+            }
+            None => self.unknown_word(key, name, self.recipe.schedule.kind.name()),
+        }
+    }
+}
+
+/// A value that says nothing.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty() || text == "none" || text == "False" || text == "false",
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(true) | Value::Number(_) => false,
+    }
+}
+
+/// The value under a key, as the kind that the setting has.
+fn value_of(row: &SettingRow, key: &str, keys: &Keys<'_>) -> Result<ParamValue, StackFileError> {
+    let none = || ParamValue::from("none");
+    Ok(match row.legal {
+        Legal::Int { .. } => keys
+            .count(key)?
+            .map_or_else(none, |count| ParamValue::Int(count as i64)),
+        Legal::Float(_) => keys.number(key)?.map_or_else(none, ParamValue::Float),
+        Legal::FloatOrNone(_) => match keys.raw(key) {
+            Some(Value::String(text)) if text == "none" || text == "None" => none(),
+            _ => keys.number(key)?.map_or_else(none, ParamValue::Float),
+        },
+        Legal::Bool => keys.flag(key)?.map_or_else(none, ParamValue::Bool),
+        Legal::Choice(_) | Legal::Checkpointing | Legal::PrecisionSchedule | Legal::Targets => {
+            keys.text(key)?.map_or_else(none, ParamValue::from)
+        }
+    })
+}
+
+fn expected(row: &SettingRow) -> &'static str {
+    match row.legal {
+        Legal::Int { .. } => "write a whole number that is smaller",
+        Legal::Float(range) | Legal::FloatOrNone(range) => match (range.low_included, range.high.is_finite()) {
+            (_, true) => "write a number of 0 or more, and below 1",
+            (true, false) => "write a number of 0 or more",
+            (false, false) => "write a number above 0",
+        },
+        Legal::Bool => "write true or false",
+        Legal::Choice(_) | Legal::Checkpointing | Legal::PrecisionSchedule | Legal::Targets => {
+            "write a name that the tool knows"
+        }
+    }
+}

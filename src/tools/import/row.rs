@@ -1,0 +1,42 @@
+//! [`ImportRow`]: how a tool's file is told and read.
+
+use super::settings_file::StackConfig;
+use super::{Keys, Reader, StackFileError};
+use crate::tools::Tool;
+
+/// What a tool's file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tools) enum FileKind {
+    /// The adapter alone, which every tool on PEFT takes.
+    Adapter,
+    /// All of a training.
+    Training,
+    /// A program in Python, told by this word.
+    Script(&'static str),
+}
+
+/// What is to be known of reading a tool's file.
+pub(in crate::tools) struct ImportRow {
+    pub file: FileKind,
+    /// Whether some keys are the tool's, and no other's.
+    pub has_own_keys: fn(&Keys<'_>) -> bool,
+    /// Whether some keys are the tool's, where they are not another's own.
+    pub has_shared_keys: fn(&Keys<'_>) -> bool,
+    /// Of prompts with completions it trains on the completions, where the file says nothing of them.
+    pub learns_completions: bool,
+    /// Reads the file into the recipe.
+    pub read: fn(&mut Reader<'_>) -> Result<(), StackFileError>,
+    /// Reads what a training from the file needs in a tool, this one or, of an adapter's file, any: also what no recipe says, such as kernels.
+    pub setting: fn(Tool, &Keys<'_>) -> Result<StackConfig, StackFileError>,
+}
+
+impl Tool {
+    pub(in crate::tools) fn import(self) -> &'static ImportRow {
+        &self.row().import
+    }
+
+    /// Whether its file says how is trained, and not what the adapter is alone.
+    pub(crate) fn says_training(self) -> bool {
+        self.import().file != FileKind::Adapter
+    }
+}

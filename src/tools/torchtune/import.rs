@@ -1,0 +1,262 @@
+//! torchtune's config.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::tools::Tool;
+use crate::tools::import::Keys;
+use crate::tools::import::Reader;
+use crate::tools::import::StackFileError;
+use crate::tools::import::data::{Split, files, on_hub, rename};
+use crate::tools::import::{adapter, tables};
+use peft_tune_core::recipe::settings::setting;
+use peft_tune_core::recipe::{
+    DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind, TargetModules,
+    TrainingLength,
+};
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    model(reader)?;
+    for (name, key) in [
+        ("micro_batch", "batch_size"),
+        ("gradient_accumulation", "gradient_accumulation_steps"),
+    ] {
+        reader.value(name, key, keys)?;
+    }
+    if let Some(tokenizer) = keys.part("tokenizer", "tokenizer.") {
+        reader.value("sequence_length", "max_seq_len", &tokenizer)?;
+    }
+    let folder = keys.part("checkpointer", "checkpointer.");
+    let folder = folder.map(|part| part.text("checkpoint_dir")).transpose()?.flatten();
+    reader.recipe.model = folder.unwrap_or_default();
+    optimizer(reader)?;
+    schedule(reader)?;
+    if let Some(form) = tables::checkpointing(keys, Tool::Torchtune) {
+        reader.recipe.gradient_checkpointing = form;
+        reader.said("gradient_checkpointing");
+    }
+    let norm = keys.number("clip_grad_norm")?;
+    reader.recipe.optimizer.max_grad_norm = norm.filter(|norm| *norm > 0.0);
+    length(reader)?;
+    if let Some(seed) = keys.number("seed")? {
+        reader.recipe.training.seed = seed.max(0.0) as u64;
+    }
+    reader.recipe.training.shuffle = keys.flag("shuffle")?.unwrap_or(true);
+    // Its loss and its logger are parts that change nothing here.
+    let _ = keys.has("loss");
+    data(reader)
+}
+
+/// Adapter and precision, which are arguments of the model's builder.
+fn model(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let Some(model) = keys.part("model", "model.") else {
+        return Err(keys.wrong("model", &Value::Null, "write the model's `_component_`"));
+    };
+    let component = model.text("_component_")?.unwrap_or_default();
+    let is_adapted = model.has("lora_rank") || component.contains("lora");
+    reader.recipe.adapter = is_adapted.then(|| adapter::default(8, 16.0, 0.0));
+    let is_quantized = model.flag("quantize_base")?.unwrap_or(component.contains("qlora"));
+    let is_f32 = keys.text("dtype")?.is_some_and(|dtype| dtype.contains("32"));
+    reader.recipe.precision = match (is_quantized, is_f32) {
+        (true, _) => Precision::Nf4Double,
+        (false, true) => Precision::Fp32,
+        (false, false) => Precision::Bf16,
+    };
+    reader.said("precision");
+    reader.said("method");
+    if !is_adapted {
+        return Ok(());
+    }
+    for (name, key) in [
+        ("rank", "lora_rank"),
+        ("alpha", "lora_alpha"),
+        ("dropout", "lora_dropout"),
+        ("dora", "use_dora"),
+    ] {
+        reader.value(name, key, &model)?;
+    }
+    let mut targets = model.names("lora_attn_modules")?.unwrap_or_default();
+    for name in &mut targets {
+        if name == "output_proj" {
+            *name = "o_proj".into();
+        }
+    }
+    if model.flag("apply_lora_to_mlp")?.unwrap_or(false) {
+        targets.extend(["gate_proj", "up_proj", "down_proj"].map(str::to_owned));
+    }
+    if model.flag("apply_lora_to_output")?.unwrap_or(false) {
+        targets.push("lm_head".into());
+    }
+    if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| !targets.is_empty()) {
+        adapter.target_modules = TargetModules::Named(targets);
+        reader.said("target_modules");
+    }
+    Ok(())
+}
+
+fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let Some(part) = reader.keys.part("optimizer", "optimizer.") else {
+        return Ok(());
+    };
+    let class = part.text("_component_")?.unwrap_or_default();
+    let rows = OptimizerKind::ALL.map(|kind| (kind, Tool::Torchtune.optimizer_words(kind)));
+    match tables::row_of(&part, rows) {
+        // torchao's, which makes torch's AdamW.
+        _ if class.ends_with("CPUOffloadOptimizer") => {
+            let optimizer = &mut reader.recipe.optimizer;
+            (optimizer.kind, optimizer.offload) = (OptimizerKind::AdamW, OptimizerOffload::Host);
+            reader.said("optimizer");
+            reader.said("optimizer_offload");
+        }
+        Some(kind) => {
+            reader.recipe.optimizer.kind = kind;
+            reader.said("optimizer");
+        }
+        None => reader.unknown_word("optimizer._component_", &class, "adamw"),
+    }
+    for (name, key) in [
+        ("learning_rate", "lr"),
+        ("weight_decay", "weight_decay"),
+        ("epsilon", "eps"),
+        ("momentum", "momentum"),
+        ("nesterov", "nesterov"),
+    ] {
+        reader.value(name, key, &part)?;
+    }
+    if let Some(betas) = part.raw("betas") {
+        let pair = betas
+            .as_array()
+            .map(|all| all.iter().filter_map(Value::as_f64).collect::<Vec<_>>());
+        let Some([first, second]) = pair.as_deref() else {
+            return Err(part.wrong("betas", betas, "write two numbers below 1"));
+        };
+        (reader.recipe.optimizer.beta1, reader.recipe.optimizer.beta2) = (*first, Some(*second));
+        reader.said("beta1");
+        reader.said("beta2");
+    }
+    reader.part_unread(&part, "optimizer.", &["fused", "offload_gradients", "minimal_size"]);
+    Ok(())
+}
+
+fn schedule(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    reader.recipe.schedule.kind = ScheduleKind::Constant;
+    let Some(part) = reader.keys.part("lr_scheduler", "lr_scheduler.") else {
+        return Ok(());
+    };
+    let name = part.text("_component_")?.unwrap_or_default();
+    let found = tables::schedule(&part, Tool::Torchtune);
+    reader.recipe.schedule.kind = ScheduleKind::Cosine;
+    reader.schedule("lr_scheduler._component_", &name, found);
+    if let Some(steps) = part.number("num_warmup_steps")? {
+        reader.recipe.schedule.warmup = steps.max(0.0);
+        reader.said("warmup");
+    }
+    for (argument, name) in reader.recipe.schedule.kind.row().arguments {
+        let (Some(row), Some(found)) = (setting(name), part.raw(argument)) else {
+            continue;
+        };
+        let value = match found {
+            Value::String(text) => ParamValue::from(text.as_str()),
+            other => other.as_f64().map_or(ParamValue::Bool(false), ParamValue::Float),
+        };
+        if !row.legal.allows(&value) || (row.set)(&mut reader.recipe, &value).is_err() {
+            return Err(part.wrong(argument, found, "write a value that the schedule takes"));
+        }
+        reader.said(row.name);
+    }
+    reader.part_unread(&part, "lr_scheduler.", &[]);
+    Ok(())
+}
+
+fn length(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let epochs = reader.keys.count("epochs")?.unwrap_or(1);
+    let steps = reader.keys.count("max_steps_per_epoch")?;
+    reader.recipe.training.length = match steps {
+        Some(steps) => TrainingLength::Steps(epochs.saturating_mul(steps)),
+        None => TrainingLength::Epochs(epochs as f64),
+    };
+    Ok(())
+}
+
+fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let mut train: Vec<PathBuf> = Vec::new();
+    for set in keys.items("dataset", "dataset.") {
+        rows(reader, &set)?;
+        let named = match files(&set, "data_files") {
+            none if none.is_empty() => on_hub(&set, "source")?.into_iter().collect(),
+            named => named,
+        };
+        if named.is_empty() {
+            let source = set.text("source")?.or(set.text("_component_")?).unwrap_or_default();
+            reader.not_a_file("dataset.source", &source);
+        }
+        train.extend(named);
+        reader.value("packing", "packed", &set)?;
+        reader.recipe.data.loss_on = match set.flag("train_on_input")?.unwrap_or(false) {
+            true => LossOn::All,
+            false => LossOn::Completions,
+        };
+        let split = set.text("split")?.unwrap_or_default();
+        match Split::of(&split) {
+            Some(Split::All) => {}
+            Some(Split::First(rows)) => reader.recipe.data.max_rows = Some(rows),
+            // What is left of the rows is there to evaluate on.
+            Some(Split::Percent(percent)) if percent < 100.0 => {
+                reader.recipe.data.held_out = HeldOut::Fraction((100.0 - percent) / 100.0);
+            }
+            Some(Split::Percent(_)) => {}
+            None => reader.unknown_word("dataset.split", &split, "all of the rows"),
+        }
+        reader.part_unread(&set, "dataset.", &["source", "new_system_prompt"]);
+    }
+    reader.recipe.data.train = train.into();
+    Ok(())
+}
+
+/// What a row is, by the class of its data set.
+fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    let class = set.text("_component_")?.unwrap_or_default();
+    let style = set.text("conversation_style")?;
+    let column = set.text("conversation_column")?;
+    let own_text = set.text("column")?;
+    let columns = set.part("column_map", "column_map.");
+    let map = |name: &str| columns.as_ref().map(|columns| columns.text(name)).transpose();
+    let (input, output, instruction) = (
+        map("input")?.flatten(),
+        map("output")?.flatten(),
+        map("instruction")?.flatten(),
+    );
+    let data = &mut reader.recipe.data;
+    match class.rsplit('.').next().unwrap_or_default() {
+        "chat_dataset" if style.as_deref() == Some("sharegpt") => {
+            data.format = DataFormat::Sharegpt;
+            rename(data, "conversations", column);
+        }
+        "chat_dataset" => {
+            data.format = DataFormat::Messages;
+            rename(data, "messages", column);
+        }
+        "alpaca_dataset" | "alpaca_cleaned_dataset" => {
+            data.format = DataFormat::Alpaca;
+            rename(data, "instruction", instruction);
+            rename(data, "input", input);
+            rename(data, "output", output);
+        }
+        "instruct_dataset" => {
+            data.format = DataFormat::PromptCompletion;
+            // Without a map, torchtune's columns are called `input` and `output`.
+            rename(data, "prompt", Some(input.unwrap_or_else(|| "input".into())));
+            rename(data, "completion", Some(output.unwrap_or_else(|| "output".into())));
+        }
+        "text_completion_dataset" => {
+            data.format = DataFormat::Text;
+            rename(data, "text", own_text);
+        }
+        _ => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! `trl_sft.yaml`: the file that `trl sft --config` (TRL 1.16, transformers 5.23) reads.
+//!
+//! TRL refuses unknown keys and has defaults of its own (gradient checkpointing is on, for one), so everything that the
+//! recipe decides is written out, and nothing else but the output folder. Its `assistant_only_loss` asks for a chat template that
+//! marks answers: where the model's own does not, one that does is written beside the file.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::tools::Tool;
+use crate::tools::export::draft::{Advice, Draft, Word, builder_of, on_hub};
+use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
+use crate::tools::export::reading::Reading;
+use crate::tools::export::{ExportRow, RenderError, TokenFiles};
+use crate::tools::peft::export::{target_modules, whole_if_possible};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
+
+pub(super) const EXPORT: ExportRow = ExportRow {
+    about: "trl_sft.yaml, for trl sft --config",
+    file_name: "trl_sft.yaml",
+    reading: Some(Reading {
+        formats: &[
+            DataFormat::Messages,
+            DataFormat::PromptCompletion,
+            DataFormat::Text,
+            DataFormat::Tokenized,
+        ],
+        renames_columns: false,
+        passes_over_columns: false,
+        cuts: true,
+        mixes_tokens: true,
+        tokens: TokenFiles::Jsonl,
+    }),
+    sharding: Some(TRAINER_SHARES),
+    asks_for_answer_marks: true,
+    render: |input, directory| {
+        let recipe = input.recipe;
+        let mut draft = Draft::new(Tool::Trl, input);
+        model(&mut draft, recipe);
+        draft.say_as("method", recipe.adapter.is_some());
+        if let Some(adapter) = &recipe.adapter {
+            self::adapter(&mut draft, adapter);
+        }
+        data(&mut draft, &recipe.data, directory)?;
+        batch(&mut draft, recipe);
+        let words = draft.optimizer_words();
+        draft.keys(words);
+        let words = draft.course_words(WORDS);
+        draft.keys(words);
+        evaluation(&mut draft, recipe);
+        draft.say_seed("seed");
+        draft.key("output_dir", input.output_folder());
+        let offload = draft.offload_file();
+        let mut rendered = draft.finish("trl sft --config", ADVICE, "");
+        rendered.files.extend(offload);
+        let template = input.marked_template().map(|text| (CHAT_TEMPLATE, text.to_owned()));
+        rendered.files.extend(template);
+        Ok(rendered)
+    },
+};
+
+/// The chat template with marks around answers, where the model's own has none.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+
+const WORDS: TrainerWords = TrainerWords {
+    epochs: "num_train_epochs",
+    // Below 1 it is a fraction there too.
+    warmup_share: "warmup_steps",
+};
+
+const ADVICE: Advice = Advice {
+    adapter: "pass the LoraConfig of --format peft to SFTTrainer yourself",
+    other: "pass it in code, or train with `peft-tune train`",
+};
+
+fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.said(&["model"]);
+    draft.key("model_name_or_path", recipe.model.as_str());
+    let words = draft.precision_words();
+    draft.keys(words);
+    if recipe.batch.packing {
+        // The only way in which TRL keeps packed documents from attending to each other.
+        draft.key("attn_implementation", "flash_attention_2");
+        draft.warn(
+            "batch.packing",
+            "needs the flash-attn package, or documents attend to each other",
+        );
+    }
+}
+
+fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
+    draft.say("rank");
+    draft.say_as("alpha", whole_if_possible(adapter.alpha));
+    draft.say("dropout");
+    let targets = match target_modules(adapter, draft.input.known.architecture) {
+        Value::String(name) => json!([name]),
+        names => names,
+    };
+    draft.say_as("target_modules", targets);
+    draft.say_each(&["rslora", "dora"]);
+    draft.said(&["adapter.modules_to_save", "adapter.target_parameters"]);
+    if !adapter.target_parameters.is_empty() {
+        draft.key("lora_target_parameters", adapter.target_parameters.clone());
+    }
+    if !adapter.modules_to_save.is_empty() {
+        draft.key("lora_modules_to_save", adapter.modules_to_save.clone());
+    }
+}
+
+fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<(), RenderError> {
+    draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
+    let (mut items, mut is_text) = (Vec::new(), false);
+    match data.train.sets() {
+        [] => {
+            let files: Vec<_> = data.train.files().collect();
+            is_text = loads(draft, &files, data.max_rows, &mut items);
+        }
+        sets => {
+            for set in sets {
+                let before = items.len();
+                is_text |= loads(draft, &set.files.iter().collect::<Vec<_>>(), data.max_rows, &mut items);
+                if items.len() != before + 1 {
+                    return Err(RenderError::Refused {
+                        tool: Tool::Trl,
+                        field: "data.train",
+                        reason: "each set that it mixes is one data set, of the hub or of files; put a set's files together",
+                    });
+                }
+                items[before].push(("fraction", json!(set.weight)));
+            }
+            draft.warn(
+                "data.train",
+                "TRL takes of each set its first rows, as many as make these shares without repeating one: an epoch is shorter \
+                 there; set `max_steps` for as many steps",
+            );
+        }
+    }
+    draft.yaml.block("datasets", &items);
+    if data.max_rows.is_some() && items.len() > 1 && data.train.sets().is_empty() {
+        draft.warn(
+            "data.max_rows",
+            "is applied to each data set by itself; lower it in `split`",
+        );
+    }
+    if is_text {
+        draft.warn(
+            "data.train",
+            "TRL takes each line of a text file for a row; write JSONL rows of `text`",
+        );
+    }
+    let written = draft.input.marked_template().map(|_| directory.join(CHAT_TEMPLATE));
+    let written = written.map(|path| std::path::absolute(&path).unwrap_or(path));
+    if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
+        draft.key("chat_template_path", template.to_string_lossy().into_owned());
+    }
+    if !data.columns.is_empty() {
+        draft.warn(
+            "data.columns",
+            "TRL renames no columns; let the rows be written for it, without --no-data",
+        );
+    }
+    targets(draft, data);
+    Ok(())
+}
+
+/// Adds what loads some files, and what loads data sets of the hub. Returns whether the files are plain text.
+fn loads(draft: &mut Draft<'_>, paths: &[&PathBuf], max_rows: Option<usize>, items: &mut Vec<Vec<Word>>) -> bool {
+    let (sets, files): (Vec<_>, Vec<_>) = paths
+        .iter()
+        .copied()
+        .partition(|path: &&PathBuf| HubDataSet::is_written(path));
+    let builder = files.first().map_or("json", |path| builder_of(path));
+    if !files.is_empty() {
+        let of_files = match &files[..] {
+            [one] => json!(one),
+            many => json!(many),
+        };
+        let split = max_rows.map_or("train".to_owned(), |rows| format!("train[:{rows}]"));
+        items.push(vec![
+            ("path", json!(builder)),
+            ("data_files", of_files),
+            ("split", json!(split)),
+        ]);
+    }
+    for (mut words, split) in sets.iter().filter_map(|path| on_hub(path, max_rows)) {
+        if words.iter().any(|(word, _)| *word == "revision") {
+            words.retain(|(word, _)| *word != "revision");
+            draft.warn(
+                "data.train",
+                "TRL loads the newest revision of a data set; download another one and name its files",
+            );
+        }
+        words.push(("split", json!(split)));
+        items.push(words);
+    }
+    builder == "text"
+}
+
+/// Which tokens count in the loss.
+fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
+    draft.said(&["data.format", "data.loss_on"]);
+    match (draft.input.data_format(), data.loss_on) {
+        (DataFormat::Alpaca | DataFormat::Sharegpt, _) => {
+            draft.warn(
+                "data.format",
+                "TRL reads `messages` or `prompt` and `completion`; let the rows be written for it, without --no-data",
+            );
+        }
+        (DataFormat::Auto, LossOn::Completions) => draft.warn(
+            "data.loss_on",
+            "write data.format for chats, so that assistant_only_loss can be set; TRL trains on whole chats otherwise",
+        ),
+        (DataFormat::Messages, LossOn::Completions) => {
+            draft.key("assistant_only_loss", true);
+            if draft.input.known.marks.is_none() {
+                draft.warn(
+                    "data.loss_on",
+                    "the chat template must mark answers with {% generation %}, and TRL stops where it does not: name one that \
+                     does in data.chat_template",
+                );
+            }
+        }
+        (DataFormat::PromptCompletion, loss_on) => {
+            draft.key("completion_only_loss", loss_on == LossOn::Completions);
+        }
+        (DataFormat::Text | DataFormat::Tokenized, _) | (DataFormat::Auto | DataFormat::Messages, LossOn::All) => {
+            draft.key("assistant_only_loss", false);
+        }
+    }
+}
+
+fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.say_each(&["sequence_length", "packing"]);
+    if recipe.batch.packing {
+        draft.key("packing_strategy", "bfd");
+        draft.key("eval_packing", false);
+    }
+    draft.say_each(&["micro_batch", "gradient_accumulation"]);
+    let words = draft.reading_words("dataset_num_proc");
+    draft.keys(words);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
+}
+
+fn evaluation(draft: &mut Draft<'_>, recipe: &Recipe) {
+    let sampling = draft.sampling_words();
+    draft.keys(sampling);
+    match &recipe.data.held_out {
+        HeldOut::Fraction(fraction) => {
+            draft.key("test_split_size", *fraction);
+            let words = draft.evaluation_words();
+            draft.keys(words);
+            draft.key("per_device_eval_batch_size", recipe.batch.micro_batch);
+            draft.warn_of_other_rows();
+        }
+        HeldOut::File(_) | HeldOut::Files(_) => {
+            draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
+            draft.key("eval_strategy", "no");
+            draft.warn(
+                "data.held_out",
+                "TRL's file takes no held-out file beside local data; evaluate afterwards",
+            );
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! TRL's YAML, its command line, and a script with `SFTConfig` and `LoraConfig`.
+
+use std::path::PathBuf;
+
+use crate::tools::Tool;
+use crate::tools::import::Keys;
+use crate::tools::import::Reader;
+use crate::tools::import::StackFileError;
+use crate::tools::import::data::{files, is_file, located, on_hub, rename};
+use crate::tools::import::is_script;
+use crate::tools::import::{adapter, precision, trainer};
+use peft_tune_core::recipe::{
+    Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
+};
+
+/// Keys of a YAML or a command line; a script has PEFT's.
+const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
+    targets: "lora_target_modules",
+    modules_to_save: "lora_modules_to_save",
+    target_parameters: "lora_target_parameters",
+    layers: "layers_to_transform",
+    rank_pattern: "rank_pattern",
+    alpha_pattern: "alpha_pattern",
+};
+
+const QUANTIZED: precision::QuantizedKeys = precision::QuantizedKeys {
+    is_double: |keys| {
+        let said = keys.flag("use_bnb_nested_quant")?;
+        Ok(said.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(false))
+    },
+    ..precision::QuantizedKeys::NONE
+};
+
+/// `datasets` builders of files.
+const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    defaults(reader);
+    for key in ["model_name_or_path", "model_name", "model_id", "model"] {
+        if reader.recipe.model.is_empty()
+            && let Some(model) = keys.text(key)?
+        {
+            reader.recipe.model = model;
+        }
+    }
+    let is_script = is_script(keys.path());
+    let has_adapter = keys
+        .flag("use_peft")?
+        .unwrap_or(keys.has("lora_r") || is_script && keys.has("r"));
+    if keys.has("use_peft") {
+        reader.said("method");
+    }
+    if !has_adapter {
+        reader.recipe.adapter = None;
+    }
+    precision::read(reader, &QUANTIZED)?;
+    if !keys.has("dtype") && !keys.has("torch_dtype") && !is_script && !reader.recipe.precision.is_quantized() {
+        reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+    }
+    if has_adapter {
+        reader.values(&[Tool::Trl, Tool::Peft])?;
+        adapter::read(reader, if is_script { &adapter::OF_PEFT } else { &OF_TRL })?;
+    } else {
+        reader.values(&[Tool::Trl])?;
+    }
+    if !keys.has("max_length") {
+        reader.value("sequence_length", "max_seq_length", keys)?;
+    }
+    trainer::read(reader, "num_train_epochs", "optim", "lr_scheduler_type")?;
+    data(reader)?;
+    targets(reader)?;
+    held_out(reader)
+}
+
+/// What TRL (1.16) takes where nothing is said.
+fn defaults(reader: &mut Reader<'_>) {
+    let recipe = &mut reader.recipe;
+    recipe.adapter = Some(adapter::default(16, 32.0, 0.05));
+    recipe.batch.micro_batch = 8;
+    recipe.batch.sequence_length = 1024;
+    recipe.gradient_checkpointing = Checkpointing::Full;
+    recipe.optimizer.learning_rate = 2e-5;
+    recipe.schedule.kind = ScheduleKind::Linear;
+    recipe.training.length = TrainingLength::Epochs(3.0);
+}
+
+fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let mut train: Vec<PathBuf> = files(keys, "data_files");
+    reader.split("split", keys.text("split")?);
+    let (mut sets, mut fractions) = (Vec::new(), Vec::new());
+    for set in keys.items("datasets", "datasets.") {
+        let path = set.text("path")?.unwrap_or_default();
+        let mut named = files(&set, "data_files");
+        if !BUILDERS.contains(&path.as_str()) && !is_file(keys.path(), &path) || named.is_empty() {
+            match on_hub(&set, "path")?.filter(|_| named.is_empty()) {
+                Some(on_hub) => named = vec![on_hub],
+                None => {
+                    reader.not_a_file("datasets.path", &path);
+                    continue;
+                }
+            }
+        } else if path == "text" {
+            reader.recipe.data.format = DataFormat::Text;
+        }
+        sets.push(named);
+        fractions.extend(set.number("fraction")?);
+        reader.split("datasets.split", set.text("split")?);
+        reader.part_unread(&set, "datasets.", &[]);
+    }
+    if !fractions.is_empty() && sets.len() > 1 {
+        reader.recipe.data.train = reader.mixture("datasets.fraction", sets, Some(fractions));
+        return template(reader);
+    }
+    train.extend(sets.concat());
+    if let Some(name) = keys.text("dataset_name")? {
+        match is_file(keys.path(), &name) {
+            true => train.push(located(keys.path(), &name)),
+            false => match hub_name(keys, name.clone())? {
+                Some(on_hub) => train.push(on_hub),
+                None => reader.not_a_file("dataset_name", &name),
+            },
+        }
+    }
+    reader.recipe.data.train = match reader.mixed_in_script() {
+        Some(mixture) if is_script(keys.path()) => mixture,
+        _ => train.into(),
+    };
+    template(reader)
+}
+
+fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let template = keys.text("chat_template_path")?;
+    reader.recipe.data.chat_template = template.map(|path| located(keys.path(), &path));
+    let field = keys.text("dataset_text_field")?;
+    rename(&mut reader.recipe.data, "text", field);
+    Ok(())
+}
+
+/// The data set of the hub that `dataset_name` and the keys beside it name.
+fn hub_name(keys: &Keys<'_>, id: String) -> Result<Option<PathBuf>, StackFileError> {
+    let split = keys.text("dataset_train_split")?.filter(|split| split != "train");
+    let set = HubDataSet {
+        id,
+        revision: None,
+        part: HubPart::Split {
+            configuration: keys.text("dataset_config")?,
+            split,
+        },
+    };
+    let path = PathBuf::from(set.to_string());
+    Ok(HubDataSet::of(&path)
+        .is_some_and(|read| read == Ok(set))
+        .then_some(path))
+}
+
+/// Which tokens count, and what that says of the rows.
+fn targets(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let of_answers = keys.flag("assistant_only_loss")?.unwrap_or(false);
+    let of_completions = keys.flag("completion_only_loss")?;
+    let data = &mut reader.recipe.data;
+    // TRL trains on whole chats and texts unless it is told not to.
+    data.loss_on = LossOn::All;
+    if of_answers {
+        (data.format, data.loss_on) = (DataFormat::Messages, LossOn::Completions);
+    } else if let Some(only) = of_completions {
+        data.format = DataFormat::PromptCompletion;
+        data.loss_on = if only { LossOn::Completions } else { LossOn::All };
+    }
+    Ok(())
+}
+
+fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let share = keys.number("test_split_size")?.or(keys.number("test_size")?);
+    if let Some(share) = share.filter(|share| *share > 0.0 && *share < 1.0) {
+        reader.recipe.data.held_out = HeldOut::Fraction(share);
+    }
+    Ok(())
+}
