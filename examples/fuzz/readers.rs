@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use peft_tune::space::{ReadOptions, RecipeFile, StudyFile};
-use peft_tune::tools::import;
-use peft_tune::tools::Tool;
 use peft_tune::store::Store;
+use peft_tune::tools::Tool;
+use peft_tune::tools::import;
 use peft_tune::worker::{Message, Request};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::ModelShape;

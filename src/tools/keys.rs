@@ -28,7 +28,7 @@ pub(crate) struct ToolKeys {
 
 impl ToolKeys {
     /// For what a tool's file says nothing of.
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         settings: &[],
         optimizer: |_| None,
         precision: |_| None,
@@ -41,7 +41,7 @@ impl ToolKeys {
     };
 
     /// The key of a setting.
-    pub fn setting(&self, name: &str) -> Option<&'static str> {
+    pub(crate) fn setting(&self, name: &str) -> Option<&'static str> {
         let found = self.settings.iter().find(|(setting, _)| *setting == name);
         found.map(|(_, key)| *key)
     }

@@ -1,11 +1,8 @@
 //! axolotl's YAML.
 
 use crate::tools::Tool;
-use crate::tools::import::Keys;
-use crate::tools::import::Reader;
-use crate::tools::import::StackFileError;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
-use crate::tools::import::{adapter, precision, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, trainer};
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset,
 };

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::Keys;
-use super::Reader;
-use super::StackFileError;
-use super::tables;
+use super::{Keys, Reader, StackFileError, tables};
 use peft_tune_core::plan::names_within;
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
 

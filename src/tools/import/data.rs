@@ -4,10 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::Keys;
-use super::Reader;
-use super::StackFileError;
-use super::script;
+use super::{Keys, Reader, StackFileError, script};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, TrainingData, TrainingSet};
 
 /// Endings of files that rows can be read from.

@@ -1,8 +1,6 @@
 //! The precision of the base weights, which the tools spread over several keys.
 
-use super::Keys;
-use super::Reader;
-use super::StackFileError;
+use super::{Keys, Reader, StackFileError};
 use peft_tune_core::recipe::Precision;
 
 /// How a tool's file says that weights are quantized, beside `load_in_4bit` and `load_in_8bit`.

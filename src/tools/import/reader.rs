@@ -4,14 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::Imported;
-use super::Keys;
-use super::StackFileError;
-use super::is_script;
-use super::script;
+use super::{Imported, Keys, StackFileError, is_script, script};
 use crate::tools::{Tool, optimizer_called};
 use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
-use peft_tune_core::recipe::{DataSettings, HeldOut, OptimizerKind, ParamValue, Recipe, ScheduleKind};
+use peft_tune_core::recipe::{DataSettings, HeldOut, ParamValue, Recipe, ScheduleKind};
 
 /// Settings whose keys mean more than their value says; each has a reader of its own.
 const OWN_READERS: [&str; 11] = [

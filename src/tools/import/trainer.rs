@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use super::Reader;
-use super::StackFileError;
-use super::tables;
+use super::{Reader, StackFileError, tables};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{ParamValue, ScheduleKind, TrainingLength};
 

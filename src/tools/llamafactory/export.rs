@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::tools::Tool;
-use crate::tools::export::Rendered;
 use crate::tools::export::draft::{Advice, Draft, ROWS, column};
 use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
 use crate::tools::export::modules::module_names;
 use crate::tools::export::reading::Reading;
-use crate::tools::export::{ExportInput, ExportRow, RenderError, TokenFiles};
+use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered, TokenFiles};
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Precision, Recipe, TargetModules,
     TargetPreset,

@@ -5,12 +5,8 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use crate::tools::Tool;
-use crate::tools::import::Keys;
-use crate::tools::import::Reader;
-use crate::tools::import::StackFileError;
 use crate::tools::import::data::{is_file, located, on_hub, rename};
-use crate::tools::import::text_of;
-use crate::tools::import::{adapter, precision, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, text_of, trainer};
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, ScheduleKind, TargetModules, TargetPreset,
     TrainingData, TrainingLength,

@@ -8,10 +8,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::tools::Tool;
-use crate::tools::export::Rendered;
 use crate::tools::export::draft::{Advice, Draft};
 use crate::tools::export::modules::{is_within, peft_targets};
-use crate::tools::export::{ExportInput, ExportRow, RenderError};
+use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 

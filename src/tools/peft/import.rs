@@ -1,9 +1,7 @@
 //! `adapter_config.json`.
 
 use crate::tools::Tool;
-use crate::tools::import::Reader;
-use crate::tools::import::StackFileError;
-use crate::tools::import::adapter;
+use crate::tools::import::{Reader, StackFileError, adapter};
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;

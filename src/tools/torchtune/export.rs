@@ -10,11 +10,10 @@ use serde_json::json;
 
 use super::model;
 use crate::tools::Tool;
-use crate::tools::export::Rendered;
 use crate::tools::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::tools::export::rows::value_of;
 use crate::tools::export::step_counts::{StepCounts, Warmup};
-use crate::tools::export::{ExportInput, ExportRow, RenderError};
+use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered};
 use peft_tune_core::recipe::{
     BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, OptimizerKind, OptimizerOffload,
     OptimizerSettings, Precision, Recipe, TrainingLength,

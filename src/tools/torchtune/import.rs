@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::tools::Tool;
-use crate::tools::import::Keys;
-use crate::tools::import::Reader;
-use crate::tools::import::StackFileError;
 use crate::tools::import::data::{Split, files, on_hub, rename};
-use crate::tools::import::{adapter, tables};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, tables};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{
     DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind, TargetModules,

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::export::refused;
 use super::families::TorchtuneFamily;
+use crate::tools::Tool;
 use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, Word};
 use crate::tools::export::modules::module_names;

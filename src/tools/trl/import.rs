@@ -3,12 +3,8 @@
 use std::path::PathBuf;
 
 use crate::tools::Tool;
-use crate::tools::import::Keys;
-use crate::tools::import::Reader;
-use crate::tools::import::StackFileError;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
-use crate::tools::import::is_script;
-use crate::tools::import::{adapter, precision, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision, trainer};
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
 };

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::tools::Tool;
-use crate::tools::export::Rendered;
 use crate::tools::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::tools::export::hf_trainer::TrainerWords;
 use crate::tools::export::modules::{is_within, peft_targets};
 use crate::tools::export::reading::Reading;
 use crate::tools::export::rows::value_of;
-use crate::tools::export::{ExportInput, ExportRow, RenderError, TokenFiles};
+use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered, TokenFiles};
 use crate::tools::peft::export::whole_if_possible;
 use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TrainingSet};
 

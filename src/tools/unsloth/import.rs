@@ -6,12 +6,8 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::tools::Tool;
-use crate::tools::import::Keys;
-use crate::tools::import::Reader;
-use crate::tools::import::StackFileError;
 use crate::tools::import::data::{files, located};
-use crate::tools::import::script;
-use crate::tools::import::{adapter, precision, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, script, trainer};
 use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingLength};
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {

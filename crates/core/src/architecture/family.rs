@@ -295,6 +295,12 @@ impl Family {
         self.row().name
     }
 
+    /// Whether that is its `model_type`, or that of a multimodal model around it, which leaves `_text` out.
+    pub fn is_called(self, model_type: &str) -> bool {
+        let name = self.name();
+        name == model_type || name.strip_suffix("_text") == Some(model_type)
+    }
+
     /// The family of a `model_type`.
     pub fn from_model_type(model_type: &str) -> Option<Self> {
         Self::all().find(|family| {

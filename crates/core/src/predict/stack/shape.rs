@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::StackError;
+use crate::architecture::{Bias, Family, NormPlacement, QueryKeyNorm, Switches};
 
 /// Dimensions of a decoder-only model.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,37 +41,101 @@ pub struct ExpertShape {
     pub shared: u64,
 }
 
-/// Types whose layers are those of the plain decoder, and how they differ from it.
-const KNOWN: &[(&str, Differs)] = &[
-    ("llama", Differs::Not),
-    ("mistral", Differs::Not),
-    ("mixtral", Differs::Not),
-    ("phi3", Differs::Not),
-    ("gemma", Differs::Not),
-    ("gemma2", Differs::FourNorms),
-    ("gemma3_text", Differs::FourNormsAndHeads),
-    ("gemma3", Differs::FourNormsAndHeads),
-    ("granite", Differs::Not),
-    ("power", Differs::Not),
-    ("olmo2", Differs::Heads),
-    ("olmo3", Differs::Heads),
-    ("qwen", Differs::QkvBias),
-    ("qwen2", Differs::QkvBias),
-    ("qwen2_moe", Differs::QkvBias),
-    ("qwen3", Differs::Heads),
-    ("qwen3_moe", Differs::Heads),
-    ("gpt_bigcode", Differs::Ungated),
-    ("starcoder2", Differs::Ungated),
+/// Families whose layers were compared with what is counted of them here.
+const CHECKED: [Family; 13] = [
+    Family::Llama,
+    Family::Mistral,
+    Family::Phi3,
+    Family::Gemma,
+    Family::Gemma2,
+    Family::Gemma3,
+    Family::Granite,
+    Family::Olmo2,
+    Family::Olmo3,
+    Family::Qwen2,
+    Family::Qwen2Moe,
+    Family::Qwen3,
+    Family::Qwen3Moe,
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Differs {
-    Not,
-    QkvBias,
-    Heads,
-    FourNorms,
-    FourNormsAndHeads,
-    Ungated,
+/// Types that were compared too and are no family of [`Family`].
+const CHECKED_BESIDE: [(&str, Layout); 5] = [
+    ("mixtral", Layout::PLAIN),
+    ("power", Layout::PLAIN),
+    (
+        "qwen",
+        Layout {
+            qkv_bias: Bias::Always,
+            ..Layout::PLAIN
+        },
+    ),
+    (
+        "gpt_bigcode",
+        Layout {
+            tied_embeddings: true,
+            ..Layout::UNGATED
+        },
+    ),
+    ("starcoder2", Layout::UNGATED),
+];
+
+/// How the layers of a type differ from those of the plain decoder.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    is_gated: bool,
+    qkv_bias: Bias,
+    /// Norms of a layer over the residual stream.
+    norms: u64,
+    head_norms: bool,
+    /// Where the file does not say.
+    tied_embeddings: bool,
+}
+
+impl Layout {
+    const PLAIN: Self = Self {
+        is_gated: true,
+        qkv_bias: Bias::Key("attention_bias"),
+        norms: 2,
+        head_norms: false,
+        tied_embeddings: false,
+    };
+    const UNGATED: Self = Self {
+        is_gated: false,
+        ..Self::PLAIN
+    };
+
+    /// The layout of a type that was checked.
+    fn checked(model_type: &str) -> Option<Self> {
+        let of_family = CHECKED.iter().find(|family| family.is_called(model_type));
+        let beside = CHECKED_BESIDE.iter().find(|(name, _)| *name == model_type);
+        let of_family = of_family.map(|family| Self::of(&family.row().switches));
+        of_family.or(beside.map(|(_, layout)| *layout))
+    }
+
+    fn of(switches: &Switches) -> Self {
+        Self {
+            is_gated: true,
+            qkv_bias: switches.qkv_bias,
+            norms: match switches.norm_placement {
+                NormPlacement::BeforeAndBehind => 4,
+                NormPlacement::Before | NormPlacement::Behind => 2,
+                NormPlacement::Shared => 1,
+            },
+            head_norms: switches.query_key_norm != QueryKeyNorm::None,
+            tied_embeddings: switches.tied_embeddings,
+        }
+    }
+
+    /// That of a type which was not checked, by its name and its activation.
+    fn assumed(model_type: &str, activation: Option<&str>) -> Self {
+        let is_gpt = model_type.starts_with("gpt");
+        let is_plain = matches!(activation, Some("gelu" | "gelu_new" | "relu" | "gelu_pytorch_tanh"));
+        Self {
+            is_gated: !(is_gpt && is_plain),
+            tied_embeddings: is_gpt || model_type.starts_with("gemma"),
+            ..Self::PLAIN
+        }
+    }
 }
 
 impl ModelShape {
@@ -89,16 +154,9 @@ impl ModelShape {
         let reader = Reader { file, config: text };
         let model_type = text.get("model_type").or_else(|| outer.get("model_type"));
         let model_type = model_type.and_then(Value::as_str).unwrap_or_default().to_owned();
-        let known = KNOWN
-            .iter()
-            .find(|(name, _)| *name == model_type)
-            .map(|(_, differs)| *differs);
-        let differs = known.unwrap_or(match text.get("hidden_act").and_then(Value::as_str) {
-            Some("gelu" | "gelu_new" | "relu" | "gelu_pytorch_tanh") if model_type.starts_with("gpt") => {
-                Differs::Ungated
-            }
-            _ => Differs::Not,
-        });
+        let checked = Layout::checked(&model_type);
+        let activation = text.get("hidden_act").and_then(Value::as_str);
+        let layout = checked.unwrap_or_else(|| Layout::assumed(&model_type, activation));
         let hidden = reader.required(&["hidden_size", "n_embd", "d_model"], 1 << 20)?;
         let heads = reader.required(&["num_attention_heads", "n_head"], 1 << 14)?;
         let kv_heads = reader.kv_heads(heads)?;
@@ -106,7 +164,6 @@ impl ModelShape {
             Some(head_dim) => head_dim,
             None => (hidden / heads).max(1),
         };
-        let is_gated = differs != Differs::Ungated;
         let intermediate = match reader.optional(&["intermediate_size", "n_inner", "ffn_dim"], 1 << 22)? {
             Some(width) => width,
             None => 4 * hidden,
@@ -122,18 +179,14 @@ impl ModelShape {
             head_dim,
             intermediate,
             vocabulary: reader.required(&["vocab_size"], 1 << 24)?,
-            tied_embeddings: tied.and_then(Value::as_bool).unwrap_or(is_tied_by_default(&model_type)),
-            is_gated,
-            qkv_bias: differs == Differs::QkvBias
-                || text.get("attention_bias").and_then(Value::as_bool).unwrap_or(false),
-            norms: match differs {
-                Differs::FourNorms | Differs::FourNormsAndHeads => 4,
-                _ => 2,
-            },
-            head_norms: matches!(differs, Differs::Heads | Differs::FourNormsAndHeads),
+            tied_embeddings: tied.and_then(Value::as_bool).unwrap_or(layout.tied_embeddings),
+            is_gated: layout.is_gated,
+            qkv_bias: reader.has_bias(layout.qkv_bias),
+            norms: layout.norms,
+            head_norms: layout.head_norms,
             experts: reader.experts()?,
             max_positions: reader.optional(&["max_position_embeddings", "n_positions"], 1 << 40)?,
-            is_known: known.is_some(),
+            is_known: checked.is_some(),
             model_type,
         })
     }
@@ -240,10 +293,6 @@ impl Role {
     }
 }
 
-fn is_tied_by_default(model_type: &str) -> bool {
-    model_type.starts_with("gemma") || model_type.starts_with("gpt")
-}
-
 struct Reader<'a> {
     file: &'a str,
     config: &'a Value,
@@ -270,6 +319,16 @@ impl Reader<'_> {
                 value: value.to_string(),
                 most,
             }),
+        }
+    }
+
+    fn has_bias(&self, bias: Bias) -> bool {
+        let flag = |key: &str| self.config.get(key).and_then(Value::as_bool);
+        match bias {
+            Bias::Never => false,
+            Bias::Always => true,
+            Bias::Key(key) => flag(key).unwrap_or(false),
+            Bias::Unless(key) => flag(key).unwrap_or(true),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::effect::{Circumstance, Effects, Form, changes, form, same};
 use super::field::{count, name_of, named, put, truth};
-use super::tool::name;
 use super::{FloatRange, Legal, SetError, SettingRow};
 use crate::recipe::{
     ActivationQuantization, AdapterInit, AdapterSettings, ParamValue, Precision, QuantizationAware, Recipe,

@@ -2,7 +2,6 @@
 
 use super::effect::{Effects, changes, same, through_global_batch};
 use super::field::{count, name_of, named, put, truth};
-use super::tool::name;
 use super::{Legal, SetError, SettingRow};
 use crate::recipe::{ParamValue, Sharding};
 

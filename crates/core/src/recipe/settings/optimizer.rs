@@ -2,7 +2,6 @@
 
 use super::effect::{Circumstance, Effects, Form, changes, form, same};
 use super::field::{maybe, name_of, named, or_none, put, truth};
-use super::tool::name;
 use super::{FloatRange, Legal, SettingRow};
 use crate::recipe::{DecayType, OptimizerKind, OptimizerOffload, ScheduleKind};
 
