@@ -17,7 +17,7 @@ pub(crate) struct ToolKeys {
     pub precision: fn(Precision) -> Option<Vec<Word>>,
     pub checkpointing: fn(Checkpointing) -> Option<Vec<Word>>,
     pub schedule: fn(ScheduleKind) -> Option<Vec<Word>>,
-    /// The same behind a warm-up, for schedules that some tool calls otherwise then.
+    /// Words for a schedule behind a warm-up, where some tool calls it otherwise then.
     pub schedule_after_warmup: fn(ScheduleKind) -> Option<Vec<Word>>,
     /// The key of a map with the schedule's arguments; they stand beside its name where there is none.
     pub schedule_arguments: Option<&'static str>,

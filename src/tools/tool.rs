@@ -60,7 +60,7 @@ pub struct UnknownTool {
 }
 
 impl Tool {
-    /// Its name on the command line and in study files.
+    /// Name on the command line and in study files.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -70,7 +70,7 @@ impl Tool {
         self.row().title
     }
 
-    /// Its names in study files, the usual one last.
+    /// Names in study files, the usual one last.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let row = self.row();
         row.aliases.iter().copied().chain([row.name])
@@ -101,12 +101,12 @@ impl Tool {
         Self::ALL.iter().filter_map(of).collect()
     }
 
-    /// How it trains.
+    /// Behaviour of its trainings: what they hold and cannot run.
     pub fn behaviour(self) -> &'static StackBehaviour {
         &self.row().memory
     }
 
-    /// The setting that `recipe` becomes there.
+    /// The setting that `recipe` becomes in the tool.
     pub fn setting_of(self, recipe: &Recipe) -> StackSetting {
         StackSetting::of_recipe(self.behaviour(), recipe)
     }

@@ -15,7 +15,7 @@ pub(in crate::tools) struct ExportRow {
     pub reading: Option<Reading>,
     /// How the tool shares weights out, where its file has no key for it; `None` where the file has one, or says nothing of devices.
     pub sharding: Option<&'static str>,
-    /// Learns answers alone only where the chat template marks them (`{% generation %}`).
+    /// Whether the tool learns answers alone only where the chat template marks them (`{% generation %}`).
     pub asks_for_answer_marks: bool,
     /// Makes the files for the folder that they will lie in.
     pub render: fn(&ExportInput<'_>, &Path) -> Result<Rendered, RenderError>,
@@ -26,22 +26,22 @@ impl Tool {
         &self.row().export
     }
 
-    /// What its file is, in one line.
+    /// What the tool's file is, in one line.
     pub fn about_file(self) -> &'static str {
         self.export().about
     }
 
-    /// Name of the file that it is started with.
+    /// Name of the file that the tool is started with.
     pub fn file_name(self) -> &'static str {
         self.export().file_name
     }
 
-    /// Whether it learns answers alone only where the chat template marks them.
+    /// Whether the tool learns answers alone only where the chat template marks them.
     pub fn asks_for_answer_marks(self) -> bool {
         self.export().asks_for_answer_marks
     }
 
-    /// Makes its files for the folder that they will lie in.
+    /// Makes the tool's files for the folder that they will lie in.
     ///
     /// # Errors
     /// What the tool has no way to say.

@@ -22,11 +22,11 @@ pub(in crate::tools) struct ImportRow {
     pub has_own_keys: fn(&Keys<'_>) -> bool,
     /// Whether some keys are the tool's, where they are not another's own.
     pub has_shared_keys: fn(&Keys<'_>) -> bool,
-    /// Of prompts with completions it trains on the completions, where the file says nothing of them.
+    /// Whether the tool trains on the completions alone of prompts with completions, where the file says nothing of them.
     pub learns_completions: bool,
     /// Reads the file into the recipe.
     pub read: fn(&mut Reader<'_>) -> Result<(), StackFileError>,
-    /// Reads what a training from the file needs in a tool, this one or, of an adapter's file, any: also what no recipe says, such as kernels.
+    /// Reads what a training from the file needs in a tool (of an adapter's file, in any): also what no recipe says, such as kernels.
     pub setting: fn(Tool, &Keys<'_>) -> Result<StackConfig, StackFileError>,
 }
 
@@ -35,7 +35,7 @@ impl Tool {
         &self.row().import
     }
 
-    /// Whether its file says how is trained, and not what the adapter is alone.
+    /// Whether the tool's file says how is trained, and not only what the adapter is.
     pub(crate) fn says_training(self) -> bool {
         self.import().file != FileKind::Adapter
     }

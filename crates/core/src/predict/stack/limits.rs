@@ -218,7 +218,7 @@ pub fn made_to_fit(
 
 #[cfg(test)]
 mod tests {
-    use super::super::behaviour::StackBehaviour;
+    use super::super::behaviour::{Number, Raised, StackBehaviour};
     use super::*;
     use crate::predict::device;
 
@@ -287,7 +287,18 @@ mod tests {
 
     #[test]
     fn sharing_weights_out_takes_less_of_each_device() {
-        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+        // Weights in F32 below autocast, and little beside them.
+        const STACK: StackBehaviour = StackBehaviour {
+            loads: Number::F32,
+            autocast: true,
+            raises: Raised::Nothing,
+            loss: LossForm::Tiled,
+            recompute: Recompute::Layers,
+            holds_logits: false,
+            foreach: false,
+            ..StackBehaviour::PLAIN
+        };
+        let mut setting = StackSetting::new(&STACK, WeightForm::Numbers);
         setting.trains = Trains::Everything;
         setting.devices = 8;
         let needs = |sharing| {
