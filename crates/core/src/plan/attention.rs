@@ -182,6 +182,18 @@ impl Heads {
         4 * scores.max(sums[0]).max(sums[1]) as u64
     }
 
+    /// Bytes that a backward pass takes on the CPU for a moment, beside its results and the shares of dk and dv.
+    pub fn backward_room(&self, call: AttentionCall, threads: usize) -> u64 {
+        let AttentionCall {
+            longest,
+            pairs,
+            vectors,
+            ..
+        } = call;
+        let totals = (4 * threads * longest * self.width.max(self.value)) as u64;
+        totals.max(threads as u64 * self.packing(longest, pairs, vectors))
+    }
+
     /// Bytes of all shares of dk and dv of one document: each span of queries has its own over the keys that it sees.
     pub fn shares(&self, tokens: usize, window: Option<usize>) -> u64 {
         let keys: usize = seen(tokens, SPAN_BACKWARD, window).sum();

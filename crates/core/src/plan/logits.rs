@@ -1,6 +1,8 @@
-//! How many logits exist at a time.
+//! How many logits exist at a time, and what the loss head takes for them.
 
 use super::products::amx::KC;
+use super::products::{Call, Vectors};
+use super::{Form, Memory};
 
 /// Bytes of F32 logits that exist at a time in the loss head.
 ///
@@ -59,6 +61,139 @@ pub fn even_chunks(positions: usize, most: usize) -> usize {
     let most = most.clamp(1, positions.max(1));
     let even = positions.div_ceil(positions.div_ceil(most).max(1)).next_multiple_of(8);
     even.min(most).max(1)
+}
+
+/// A pass of the loss head, as far as its memory depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadCall {
+    pub tokens: usize,
+    /// Positions that have a target; at least 1.
+    pub targets: usize,
+    pub hidden: usize,
+    pub vocabulary: usize,
+    /// Bytes of an element of the hidden states.
+    pub element_bytes: u64,
+    /// Whether two bytes of it are BF16.
+    pub bf16: bool,
+    /// Whether the head's weight trains.
+    pub head_trains: bool,
+    pub vectors: Vectors,
+    /// Bytes of a GPU's memory.
+    pub device_bytes: u64,
+}
+
+/// Logits that exist at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logits {
+    pub rows: usize,
+    pub columns: usize,
+    /// Bytes of the buffers.
+    pub bytes: u64,
+    /// Bytes that are there for a moment.
+    pub growing: u64,
+}
+
+impl HeadCall {
+    fn memory(&self) -> Memory {
+        match self.vectors {
+            Vectors::None => Memory::Device,
+            _ => Memory::Host,
+        }
+    }
+
+    /// The logits that exist at a time.
+    pub fn logits(&self) -> Logits {
+        match self.memory() {
+            Memory::Device => self.on_gpu(),
+            Memory::Host if self.head_trains => self.in_chunks(),
+            Memory::Host => self.streamed(),
+        }
+    }
+
+    fn row(&self) -> u64 {
+        self.hidden as u64 * self.element_bytes
+    }
+
+    fn in_chunks(&self) -> Logits {
+        let rows = even_chunks(self.targets, chunk_tokens(self.vocabulary, true));
+        let inputs = rows.next_power_of_two() as u64 * self.row();
+        let logits = 4 * (self.targets.next_power_of_two() + rows * self.vocabulary) as u64;
+        Logits {
+            rows,
+            columns: self.vocabulary,
+            bytes: logits + rows as u64 * self.row() + inputs,
+            // The inputs' buffer doubles as the first chunk is gathered: for a moment its last two sizes exist.
+            growing: inputs / 2,
+        }
+    }
+
+    /// Likewise where the head is not trained: beside a group's logits there are inputs and F32 sums, and of each target its
+    /// position, its token and the state of its row.
+    fn streamed(&self) -> Logits {
+        let rows = even_chunks(self.targets, STREAMED_ROWS);
+        let columns = streamed_columns(rows, chunk_tokens(self.vocabulary, false), self.vocabulary);
+        let of_rows = rows as u64 * (self.hidden as u64 * (4 + self.element_bytes) + 8 + 24);
+        let positions = 4 * self.targets.next_power_of_two() as u64;
+        Logits {
+            rows,
+            columns,
+            bytes: 4 * (rows * columns) as u64 + of_rows + positions,
+            growing: 0,
+        }
+    }
+
+    /// Likewise on a GPU, with the rows of a chunk twice where not every position is a target.
+    fn on_gpu(&self) -> Logits {
+        let rows = chunk_tokens_on_gpu(self.vocabulary, self.device_bytes).min(self.targets);
+        let gathered = match self.targets < self.tokens {
+            true => 2 * rows as u64 * self.row(),
+            false => 0,
+        };
+        Logits {
+            rows,
+            columns: self.vocabulary,
+            bytes: 4 * (rows * self.vocabulary) as u64,
+            growing: gathered,
+        }
+    }
+
+    /// The blocks that the logits of all targets are made of: rows of a block, and how many there are.
+    pub fn blocks(&self, logits: &Logits) -> impl Iterator<Item = (usize, usize)> {
+        let (most, targets) = (logits.rows, self.targets);
+        let blocks = [(most, targets / most), (targets % most, 1)];
+        blocks.into_iter().filter(|(rows, blocks)| *rows > 0 && *blocks > 0)
+    }
+
+    /// The products of a block of logits: the logits, the gradient of the hidden states and, where it trains, that of the head.
+    pub fn products(&self, rows: usize, columns: usize) -> Vec<Call> {
+        let call = |form, [rows, columns, depth]: [usize; 3], left_bytes, f32_result| Call {
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0,
+            longest_term: depth,
+            beside: 0,
+            left_bytes,
+            bf16: self.bf16,
+            quantized: false,
+            in_bytes: false,
+            f32_result,
+        };
+        // Gradients of logits are F32, or pairs of BF16 in the same place.
+        let is_pairs = self.bf16 && columns.is_multiple_of(2) && self.vectors.multiplies_pairs();
+        let left = if is_pairs { 2 } else { 4 };
+        let is_streamed = self.memory() == Memory::Host && !self.head_trains;
+        let is_f32 = self.element_bytes == 4 || is_streamed;
+        let mut products = vec![
+            call(Form::Nt, [rows, columns, self.hidden], self.element_bytes, true),
+            call(Form::Nn, [rows, self.hidden, columns], left, is_f32),
+        ];
+        if self.head_trains {
+            products.push(call(Form::Tn, [columns, self.hidden, rows], left, true));
+        }
+        products
+    }
 }
 
 #[cfg(test)]

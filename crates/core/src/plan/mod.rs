@@ -26,7 +26,7 @@ mod whole;
 
 pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnds};
 pub use error::PlanError;
-pub use logits::{STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
+pub use logits::{HeadCall, Logits, STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};
 pub use model::{KeySharing, LayerInputPlan};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot};

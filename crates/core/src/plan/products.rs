@@ -501,6 +501,16 @@ impl Call {
         }
     }
 
+    /// Adds what a GPU keeps after the call: of a quantized weight, which it dequantizes as a whole for each product, or multiplies as
+    /// bytes.
+    pub fn keep_on_gpu(&self, kept: &mut ThreadScratch) {
+        match (self.quantized, self.in_bytes) {
+            (false, _) => {}
+            (true, true) => device_int8::Operands::new([self.rows, self.columns, self.longest_term]).keep(kept),
+            (true, false) => kept.dequantize(self.columns * self.longest_term, self.left_bytes),
+        }
+    }
+
     /// What a product of bytes keeps: the codes of the left operand, and NR micro-panels over the whole depth.
     fn keep_bytes(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
         self.keep_codes(kept, Buffer::ByteCodes, vectors);

@@ -540,19 +540,16 @@ impl StepTracer<'_> {
         let shares: f64 = documents
             .map(|documents| documents.count * heads.shares(documents.tokens, kind.window) as f64)
             .sum();
-        let (longest, pairs) = (self.longest_of(kind), self.multiplies_pairs());
-        let totals = (4 * self.host.threads * longest * heads.width.max(heads.value)) as u64;
         trace.hold(AttentionWorkspace, shares as u64);
-        let packing = self.host.threads as u64 * heads.packing(longest, pairs, self.host.vectors);
         let call = AttentionCall {
-            longest,
+            longest: self.longest_of(kind),
             window: kind.window,
             backward: true,
-            pairs,
+            pairs: self.multiplies_pairs(),
             vectors: self.host.vectors,
         };
         heads.keep(&mut trace.scratch, call);
-        trace.spike(AttentionWorkspace, totals.max(packing));
+        trace.spike(AttentionWorkspace, heads.backward_room(call, self.host.threads));
         trace.free(AttentionWorkspace, shares as u64);
     }
 }

@@ -16,7 +16,6 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
 use super::stream::StreamShape;
 use super::trace::Trace;
-use crate::plan::products::device_int8::Operands;
 use crate::plan::products::{Call, MAX_TERMS, longer};
 use crate::plan::{AdapterOnInput, Form, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan, SavedTensor, Vectors};
 use crate::recipe::Precision;
@@ -62,7 +61,7 @@ impl<'a> StepTracer<'a> {
     }
 
     /// Whether activations are BF16.
-    fn is_bf16(&self) -> bool {
+    pub(super) fn is_bf16(&self) -> bool {
         self.c() == 2 && self.precision != Precision::Fp16
     }
 
@@ -152,15 +151,8 @@ impl<'a> StepTracer<'a> {
         };
         of_one.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(MemoryCategory::Scratch, of_one.spike(self.host.vectors));
-        match self.host.vectors == Vectors::None && call.quantized {
-            true if call.in_bytes => {
-                Operands::new([call.rows, call.columns, call.longest_term]).keep(&mut trace.scratch);
-            }
-            // Off the CPU a quantized weight is dequantized as a whole for each product, into memory that stays.
-            true => trace
-                .scratch
-                .dequantize(call.columns * call.longest_term, call.left_bytes),
-            false => {}
+        if self.is_on_gpu() {
+            call.keep_on_gpu(&mut trace.scratch);
         }
         trace.run(Work::Product(Product {
             module,
