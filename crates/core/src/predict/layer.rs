@@ -286,17 +286,18 @@ impl StepTracer<'_> {
             return self.group_forward(trace, (group, module), kept, Target::Sum(target));
         }
         let hidden = self.plan.architecture.hidden_size;
-        self.group_forward(trace, (group, module), kept, Target::New(Scratch));
         if !self.has_norm_behind() {
+            self.group_forward(trace, (group, module), kept, Target::New(Scratch));
             trace.hold(target, self.act(hidden));
             self.pass(trace, module, Pass::Add, hidden);
             trace.free(Scratch, self.act(hidden));
             return;
         }
+        // The norm keeps what it reads.
+        self.group_forward(trace, (group, module), kept, Target::New(kept));
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
         self.norm_pass(trace, Pass::NormForward, hidden);
-        trace.rename(Scratch, kept, self.act(hidden));
         trace.hold(target, self.act(hidden));
         self.pass(trace, module, Pass::Add, hidden);
         trace.free(Scratch, self.act(hidden));
@@ -504,6 +505,7 @@ impl StepTracer<'_> {
             self.pass(trace, Module::QueryKeyValue, Pass::Add, key);
             trace.free(Scratch, 2 * k);
         }
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::HeadNorms]));
         let wants_d_normed = wants_dx || kind.input_norm_trains;
         if architecture.head_gates {
             trace.hold(Scratch, 2 * q);
@@ -517,7 +519,7 @@ impl StepTracer<'_> {
         } else {
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
-        let freed = [SavedTensor::Input, SavedTensor::HeadNorms, SavedTensor::QkvXa];
+        let freed = [SavedTensor::Input, SavedTensor::QkvXa];
         trace.free(SavedActivations, self.saved(kind, &freed));
     }
 

@@ -439,13 +439,17 @@ impl<'a> StepTracer<'a> {
         trace.hold(MemoryCategory::Scratch, self.act(all));
         for (index, AdapterOnInput { rank, .. }) in group.adapters.iter().enumerate() {
             let reads = |projection: &&ProjectionPlan| projection.adapter == Some(index);
-            let outputs: usize = group
-                .projections
-                .iter()
-                .filter(reads)
-                .map(ProjectionPlan::outputs)
-                .sum();
-            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nn, [*rank, outputs, 0]);
+            let readers = group.projections.iter().filter(reads).map(ProjectionPlan::outputs);
+            let (outputs, longest) = (readers.clone().sum(), readers.max().unwrap_or(0));
+            let call = Call {
+                longest_term: longest,
+                ..self.call(
+                    Right::Adapter,
+                    Form::Nn,
+                    [self.rows_of(Module::Adapters), *rank, outputs],
+                )
+            };
+            self.product(trace, Module::Adapters, Right::Adapter, call);
         }
         if self.is_stacked(group) {
             self.gradient(trace, Module::Adapters, all, group.inputs);
