@@ -148,7 +148,8 @@ impl AttentionBlock {
             let (of_o, of_gate) = head_gate::backward(&flat(&saved.heads.o)?, &gate, &d_o)?;
             (d_o, d_gate) = (of_o, Some(of_gate));
         }
-        let d_o = d_o.reshape(saved.heads.o.shape())?;
+        // Not by a new name: the old one would hold it to the end.
+        d_o = d_o.reshape(saved.heads.o.shape())?;
         let mut d_projected = match &self.reader {
             Some(reader) => reader.backward(saved.heads, d_o, &self.settings, (stream, ropes), cross)?,
             None => self.backward_heads(saved.heads, d_o, stream, (ropes, cross))?,
