@@ -1,5 +1,6 @@
 //! What cannot be predicted, and why.
 
+use super::Segment;
 use crate::plan::PlanError;
 use crate::recipe::{
     ActivationQuantization, BadGroup, BadOptimizerOffload, BadPrecisionSchedule, BadSharding, QuantizationAware,
@@ -38,6 +39,8 @@ pub enum PredictError {
     Zero { key: &'static str },
     #[error("rows of {tokens} tokens are longer than the {most} positions of the model; lower `sequence_length`")]
     TooLong { tokens: usize, most: usize },
+    #[error("{segment:?} cannot be run on paper: {reason}")]
+    OnPaper { segment: Segment, reason: String },
     #[error("there is no device `{name}` in the table{}; it has: {known}", said(.nearest))]
     UnknownDevice {
         name: String,

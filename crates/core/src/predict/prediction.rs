@@ -16,6 +16,7 @@ use super::memory_category::Bytes;
 use super::network::{Network, Networks};
 use super::op::{Op, Stage, Work};
 use super::seconds::{self, Context, Seconds};
+use super::segment::StepModel;
 use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
@@ -197,6 +198,17 @@ impl Predictor {
             tokens: own.tokens,
             host_bytes: own.host_bytes,
         })
+    }
+
+    /// As the bytes of [`Predictor::predict`], from the segments of a model that runs on paper.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`]; a segment that the model does not trace.
+    pub fn bytes_on(&self, setting: &Setting<'_>, model: &dyn StepModel) -> Result<Bytes, PredictError> {
+        check(&self.architecture, setting)?;
+        let network = self.network(setting.recipe)?;
+        self.trace(&network, setting.recipe)
+            .bytes_on(&setting.workload.longest, model)
     }
 
     /// As the bytes of [`Predictor::predict`], where the micro-batch is that of several trainings which share the passes.

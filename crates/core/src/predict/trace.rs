@@ -8,19 +8,23 @@ use super::op::{Op, Stage, Work};
 use crate::plan::ThreadScratch;
 
 /// A recorded piece of a step.
-#[derive(Clone, Debug)]
-pub(super) struct Trace {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
     now: [i64; MEMORY_CATEGORIES],
     total: i64,
     rise: i64,
     at_rise: [i64; MEMORY_CATEGORIES],
+    /// What it computes.
     pub ops: Vec<Op>,
+    /// Of the ops that are recorded next.
     pub stage: Stage,
+    /// What threads keep afterwards.
     pub scratch: ThreadScratch,
 }
 
 impl Trace {
-    pub(super) fn new(stage: Stage) -> Self {
+    /// A trace of nothing yet.
+    pub fn new(stage: Stage) -> Self {
         Self {
             now: [0; MEMORY_CATEGORIES],
             total: 0,
@@ -33,7 +37,7 @@ impl Trace {
     }
 
     /// Allocates.
-    pub(super) fn hold(&mut self, category: MemoryCategory, bytes: u64) {
+    pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] += bytes;
         self.total += bytes;
@@ -44,26 +48,27 @@ impl Trace {
     }
 
     /// Frees.
-    pub(super) fn free(&mut self, category: MemoryCategory, bytes: u64) {
+    pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] -= bytes;
         self.total -= bytes;
     }
 
     /// Allocates and frees at once.
-    pub(super) fn spike(&mut self, category: MemoryCategory, bytes: u64) {
+    pub fn spike(&mut self, category: MemoryCategory, bytes: u64) {
         self.hold(category, bytes);
         self.free(category, bytes);
     }
 
     /// Calls the same bytes another name.
-    pub(super) fn rename(&mut self, from: MemoryCategory, to: MemoryCategory, bytes: u64) {
+    pub fn rename(&mut self, from: MemoryCategory, to: MemoryCategory, bytes: u64) {
         self.free(from, bytes);
         // Not `hold`: nothing is allocated.
         self.now[to as usize] += bytes.cast_signed();
         self.total += bytes.cast_signed();
     }
 
+    /// Records an op.
     pub(super) fn run(&mut self, work: Work) {
         let stage = self.stage;
         self.ops.push(Op {

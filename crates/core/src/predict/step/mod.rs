@@ -2,7 +2,10 @@
 
 mod head;
 
+use std::cell::RefCell;
+
 use super::data_sheet::LINK;
+use super::error::PredictError;
 use super::expert_load::ExpertLoad;
 use super::group::Sharers;
 use super::host::Host;
@@ -10,6 +13,7 @@ use super::memory_category::{Bytes, MemoryCategory};
 use super::network::{Network, Slots};
 use super::op::{Module, Op, Pass, Right, Stage, Work};
 use super::optimizer_state::{gpu_update_bytes, state_bytes, update_bytes};
+use super::segment::{Segment, StepModel};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::tracer::StepTracer;
@@ -41,14 +45,35 @@ pub(super) struct StepTrace<'a> {
 impl<'a> StepTrace<'a> {
     /// Bytes by category at the highest moment of a step on the micro-batch `stream`, or of what comes before the first one.
     pub(super) fn bytes(&self, stream: &StreamShape) -> Bytes {
-        let mut level = Level::default();
-        self.hold_lasting(&mut level, stream);
-        let before = level.end_phase();
         let tracer = StepTracer {
             sharers: self.sharers,
             ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
         };
-        self.trace(&tracer, |_, trace| level.replay(trace));
+        self.bytes_of(&tracer, &|segment| self.segment(&tracer, segment))
+    }
+
+    /// The same of a model that runs on paper.
+    pub(super) fn bytes_on(&self, stream: &StreamShape, model: &dyn StepModel) -> Result<Bytes, PredictError> {
+        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
+        let refused = RefCell::new(None);
+        let bytes = self.bytes_of(&tracer, &|segment| {
+            model.trace(segment).unwrap_or_else(|reason| {
+                refused.replace(Some(PredictError::OnPaper { segment, reason }));
+                Trace::new(Stage::Forward)
+            })
+        });
+        match refused.into_inner() {
+            None => Ok(bytes),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// The same from the traces of the segments.
+    fn bytes_of(&self, tracer: &StepTracer<'_>, segments: &dyn Fn(Segment) -> Trace) -> Bytes {
+        let mut level = Level::default();
+        self.hold_lasting(&mut level, tracer.stream);
+        let before = level.end_phase();
+        self.trace(tracer, segments, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
         let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
         let on_gpu = self.host.memory() == Memory::Device;
@@ -98,7 +123,7 @@ impl<'a> StepTrace<'a> {
         };
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
-        self.trace(&tracer, |piece, trace| {
+        self.trace(&tracer, &|segment| self.segment(&tracer, segment), |piece, trace| {
             let known = pieces
                 .iter_mut()
                 .find(|(known, ..)| *known == piece && piece != StepSegment::Once);
@@ -272,12 +297,32 @@ impl<'a> StepTrace<'a> {
         micro_batches.saturating_mul(PREPARED_TOKEN_BYTES * tokens.next_power_of_two())
     }
 
-    /// Walks one micro-batch forward and backward and hands every piece to `take`.
-    fn trace(&self, tracer: &StepTracer<'_>, mut take: impl FnMut(StepSegment, &Trace)) {
+    /// A segment, op by op.
+    fn segment(&self, tracer: &StepTracer<'_>, segment: Segment) -> Trace {
+        let kind = |layer: usize| self.network.plan.layers[layer];
+        match segment {
+            Segment::Embed => self.embed(tracer),
+            Segment::Forward { layer, keep } => self.forward(tracer, kind(layer), keep),
+            Segment::Head => self.head(tracer),
+            Segment::Backward { layer, keep, wants_dx } => self.backward(tracer, kind(layer), keep, wants_dx),
+        }
+    }
+
+    /// Goes through one micro-batch forward and backward and hands every piece to `take`.
+    fn trace(
+        &self,
+        tracer: &StepTracer<'_>,
+        segments: &dyn Fn(Segment) -> Trace,
+        mut take: impl FnMut(StepSegment, &Trace),
+    ) {
         let plan = &self.network.plan;
         let first = plan.first_on_tape();
-        take(StepSegment::Once, &self.embed(tracer));
-        let forward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.forward(tracer, kind, kept));
+        let any_of = |kind: usize| plan.layers.iter().position(|other| *other == kind).unwrap_or(0);
+        take(StepSegment::Once, &segments(Segment::Embed));
+        let forward = SegmentTraces::new(plan.kinds.len(), |kind, keep| {
+            let layer = any_of(kind);
+            segments(Segment::Forward { layer, keep })
+        });
         for (index, kind) in plan.layers.iter().enumerate() {
             let keep = self.keep(index);
             take(StepSegment::Forward(*kind, keep), forward.of(*kind, keep));
@@ -292,13 +337,17 @@ impl<'a> StepTrace<'a> {
                 &self.gone_home(tracer, UNDER_WAY.min(plan.layers.len() - first)),
             );
         }
-        take(StepSegment::Once, &self.head(tracer));
+        take(StepSegment::Once, &segments(Segment::Head));
         if plan.inputs_train {
             let mut trace = Trace::new(Stage::Backward);
             trace.hold(MemoryCategory::Scratch, tracer.input_bytes());
             take(StepSegment::Once, &trace);
         }
-        let backward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.backward(tracer, kind, kept, true));
+        let of_backward = |kind: usize, keep: LayerKeep, wants_dx: bool| {
+            let layer = any_of(kind);
+            segments(Segment::Backward { layer, keep, wants_dx })
+        };
+        let backward = SegmentTraces::new(plan.kinds.len(), |kind, keep| of_backward(kind, keep, true));
         for index in (first..plan.layers.len()).rev() {
             let (kind, keep) = (plan.layers[index], self.keep(index));
             if at_home {
@@ -312,7 +361,7 @@ impl<'a> StepTrace<'a> {
             if index > first || plan.embedding_trains {
                 take(StepSegment::Backward(kind, keep), backward.of(kind, keep));
             } else {
-                take(StepSegment::Once, &self.backward(tracer, kind, keep, false));
+                take(StepSegment::Once, &of_backward(kind, keep, false));
             }
         }
         let mut end = Trace::new(Stage::Backward);
