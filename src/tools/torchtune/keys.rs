@@ -26,7 +26,7 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("epsilon", "eps"),
         ("max_grad_norm", "clip_grad_norm"),
     ],
-    optimizer: |kind| optimizer_class(kind).and_then(|class| words!("_component_": class)),
+    optimizer: |kind| words!("_component_": optimizer_class(kind)?),
     precision: |precision| match precision {
         Precision::Fp32 => words!("quantize_base": false, "dtype": "fp32"),
         Precision::Bf16 => words!("quantize_base": false, "dtype": "bf16"),
