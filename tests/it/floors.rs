@@ -43,6 +43,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "guarded",
             "span",
+            "tensor",
             "parameters",
             "gguf",
             "hub",

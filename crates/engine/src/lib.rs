@@ -13,7 +13,7 @@
 //! | 4 | `model` |
 //! | 3 | `base`, [`data`], [`optimizer`] |
 //! | 2 | `error` |
-//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `gguf`, `parameters`, [`span`] |
+//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `gguf`, `parameters`, `tensor`, [`span`] |
 
 pub mod adapter;
 mod base;
@@ -34,6 +34,7 @@ pub mod profile;
 pub mod run;
 pub mod span;
 mod sparsity;
+mod tensor;
 pub mod tokenizer;
 mod training;
 
@@ -43,6 +44,7 @@ pub use error::TrainError;
 pub use generation::{AnswerSettings, Decoding, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 pub use gguf::{GgufError, GgufType};
 pub use merge::{GgufFile, MergedModel, ModelDirectory, WeightQuantization, WrittenDtype, write_checkpoint};
+pub use model::PaperModel;
 pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use sparsity::load_base;

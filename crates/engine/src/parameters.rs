@@ -33,6 +33,16 @@ impl Parameters {
         })
     }
 
+    /// Parameters on paper: one zero in the place of all.
+    pub(crate) fn on_paper(layout: ParameterLayout) -> Result<Self> {
+        let zeros = Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(layout.elements().max(1))?;
+        Ok(Self {
+            layout,
+            values: zeros.clone(),
+            gradients: zeros,
+        })
+    }
+
     /// Parameter `index` as a view into the flat values: it sees every later update, and copies nothing.
     pub fn value(&self, index: usize) -> Result<Tensor> {
         self.view(&self.values, index)
@@ -57,5 +67,10 @@ impl Parameters {
 
 /// The elements of a flat buffer from `offset` on, in a shape.
 pub(crate) fn flat_view(buffer: &Tensor, offset: usize, shape: &[usize]) -> Result<Tensor> {
-    buffer.narrow(0, offset, shape.iter().product())?.reshape(shape)
+    let part = buffer.narrow(0, offset, shape.iter().product())?;
+    match part.layout().stride() {
+        // On paper; a reshape would copy.
+        [0] => part.narrow(0, 0, 1)?.reshape(())?.broadcast_as(shape),
+        _ => part.reshape(shape),
+    }
 }

@@ -251,6 +251,30 @@ impl BaseModel {
         })
     }
 
+    /// A model on paper: those of its weights whose name `wants` says, without memory. Experts that lie in one tensor are not in it.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn on_paper(
+        architecture: &Architecture,
+        precision: Precision,
+        wants: impl Fn(&str) -> bool,
+    ) -> Result<Self, TrainError> {
+        let (kinds, mut weights) = (WeightKinds::new(architecture), BTreeMap::new());
+        for tensor in architecture.tensors().into_iter().filter(|tensor| wants(&tensor.name)) {
+            let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), precision)?;
+            weights.insert(tensor.name, weight);
+        }
+        Ok(Self {
+            architecture: architecture.clone(),
+            precision,
+            device: Device::Cpu,
+            weights,
+            sharded: None,
+            sparsity: Sparsity::default(),
+        })
+    }
+
     /// The model with those of its weights only whose name `keep` says: what is left to know of it where every parameter trains.
     pub(crate) fn with_weights(&self, keep: impl Fn(&str) -> bool) -> Self {
         let kept = self.weights.iter().filter(|(name, _)| keep(name));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 use half::bf16;
 
 use crate::checkpoint::Checkpoint;
@@ -269,6 +269,24 @@ impl Weight {
         Ok(match codes {
             Some(codes) => Self::quantized(codes.to_device(device)?, dtype),
             None => Self::Dense(value.to_device(device)?.to_dtype(dtype)?.contiguous()?),
+        })
+    }
+
+    /// A weight on paper, in the storage of `precision`: all of it but memory.
+    ///
+    /// # Errors
+    /// A matrix that is quantized and has no two dimensions.
+    pub(crate) fn on_paper(shape: &[usize], kind: WeightKind, precision: Precision) -> candle_core::Result<Self> {
+        let (dtype, shape) = (kind.dtype(precision), Shape::from(shape));
+        let codes = match (kind, precision) {
+            (WeightKind::Linear, Precision::Nf4) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, false)?)),
+            (WeightKind::Linear, Precision::Nf4Double) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, true)?)),
+            (WeightKind::Linear, Precision::Int8) => Some(Codes::Int8(Int8::on_paper(shape.dims2()?)?)),
+            _ => None,
+        };
+        Ok(match codes {
+            Some(codes) => Self::quantized(codes, dtype),
+            None => Self::Dense(Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape)?),
         })
     }
 

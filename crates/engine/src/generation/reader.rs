@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
         let stream = Stream::new(&batch, None, None, device)?.owned_by(owners);
         let normed = self.decoder.infer(&stream, self.ropes, &mut decoding.cache)?;
         let last = Tensor::from_slice(&last, last.len(), device)?;
-        let logits = self.decoder.logits(&normed.index_select(&last, 0)?)?;
+        let logits = self.decoder.logits(&normed.index_rows(&last)?)?;
         Ok(logits.to_dtype(DType::F32)?)
     }
 }

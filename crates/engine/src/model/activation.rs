@@ -1,8 +1,9 @@
 //! The activation of the MLP: of a gate that is multiplied with up, or of up alone.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::traced::{glu, xielu};
+use crate::tensor::Tensor;
 
 /// What the MLP does between its first layers and the last.
 #[derive(Clone, Copy, Debug)]

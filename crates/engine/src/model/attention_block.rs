@@ -1,6 +1,6 @@
 //! The attention half of a decoder layer: norm, projections, rotation, attention, output projection, residual.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::block_end::BlockEnd;
 use super::chunks::Chunks;
@@ -15,6 +15,7 @@ use super::traced::{attention, head_gate, residual, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
+use crate::tensor::Tensor;
 
 /// x + end(attention(rope(norm_qk(qkv_proj(norm(x))))))
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(super) struct AttentionBlock {
     pub end: BlockEnd,
     pub settings: attention::Settings,
     /// (Hq,), one more logit of each head.
-    pub sinks: Option<Tensor>,
+    pub sinks: Option<candle_core::Tensor>,
     pub head_dim: usize,
     /// Whether each query comes with a gate on the result of its head.
     pub has_gates: bool,

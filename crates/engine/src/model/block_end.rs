@@ -1,12 +1,13 @@
 //! The end of a block: what its last layer gives, through a norm or times a factor, onto the residual stream.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::AdapterPass;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::NormSaved;
 use super::traced::residual;
+use crate::tensor::Tensor;
 
 /// x + s norm(out(inner)), with the norm and the factor s where there are any.
 #[derive(Debug)]

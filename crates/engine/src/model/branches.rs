@@ -9,7 +9,7 @@
 //! y = x + norm(norm_1(a) + norm_2(b)). The router reads x in F32 through a third norm, whose weight is `router.scale` / sqrt(H). The
 //! three norms of x divide by the same root, which is kept once. A row's weight is f w, with w as the router gave it.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result};
 
 use super::Stream;
 use super::expert_block::{ExpertBlock, SharedExpert, only};
@@ -20,6 +20,7 @@ use super::saved::{BranchesSaved, ExpertsSaved, NormSaved};
 use super::traced::{expert_parts, residual, routing, rows};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// What branches have beside their products.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) struct Branches {
     /// In F32.
     pub router: Norm,
     /// f, (E, 1) F32
-    pub factors: Tensor,
+    pub factors: candle_core::Tensor,
     pub before_experts: Norm,
     /// Of the MLP and of the experts.
     pub behind: [Norm; 2],
@@ -37,7 +38,8 @@ pub(super) struct Branches {
 impl Branches {
     /// `values` (R,), each times the factor of its row's expert.
     pub(super) fn times_factors(&self, values: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
-        let product = Tensor::zeros((values.dims1()?, 1), DType::F32, values.device())?;
+        let product = candle_core::Tensor::zeros((values.dims1()?, 1), DType::F32, self.factors.device())?;
+        let product = Tensor::from(product);
         expert_parts::add_of_experts(&product, &self.factors, &routing.offsets, Some(values))?;
         product.flatten_all()
     }

@@ -1,7 +1,6 @@
 //! Builds a decoder from a base model and the list of what trains.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use candle_core::Tensor;
 
@@ -78,7 +77,7 @@ impl Decoder {
         base: &BaseModel,
         trainables: &Trainables<'_>,
         dtype: DType,
-        layers: Range<usize>,
+        layers: impl IntoIterator<Item = usize>,
     ) -> Result<Self, TrainError> {
         let rounded = Rounded::new(trainables.parameters, dtype)?;
         let builder = Builder {
@@ -97,7 +96,7 @@ impl Decoder {
             true => embedding.clone(),
             false => builder.parameter(LM_HEAD)?,
         };
-        let layers = layers.map(|index| builder.layer(index));
+        let layers = layers.into_iter().map(|index| builder.layer(index));
         Ok(Self {
             embedding,
             embedding_scale: architecture.embedding_scale,

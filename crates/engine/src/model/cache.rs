@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::tensor;
 use peft_tune_core::architecture::{Architecture, LayerHeads, Mixer};
 
 /// The cache of all layers.
@@ -105,7 +106,8 @@ impl KeyValueCache {
             LayerCache::Attention { keys, values } => [Some(keys), Some(values)],
             LayerCache::Mixed { before, states } => [Some(before), states.as_ref()],
         });
-        tensors.flatten().map(super::saved::bytes).sum()
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        tensors.flatten().map(bytes).sum()
     }
 
     /// One layer's place in a pass of `counts` new tokens.
@@ -147,8 +149,8 @@ impl CacheSlot<'_> {
     }
 
     /// Keeps the new tokens' keys and values, (T, Hkv, d), and returns those of all tokens.
-    pub(super) fn keep(&self, keys: &Tensor, values: &Tensor) -> Result<(&Tensor, &Tensor)> {
-        let (all_keys, all_values) = self.kept()?;
+    pub(super) fn keep(&self, keys: &tensor::Tensor, values: &tensor::Tensor) -> Result<(&Tensor, &Tensor)> {
+        let ((all_keys, all_values), keys, values) = (self.kept()?, keys.real()?, values.real()?);
         let mut first = 0;
         for (sequence, count) in self.counts.iter().enumerate() {
             let row = sequence * self.cache.capacity + self.cache.lengths[sequence];
@@ -181,8 +183,8 @@ impl CacheSlot<'_> {
     }
 
     /// Keeps the last rows of what was convolved, (T, W), of each sequence.
-    pub(super) fn keep_rows(&self, rows: &Tensor) -> Result<()> {
-        let (before, mut first) = (self.before()?, 0);
+    pub(super) fn keep_rows(&self, rows: &tensor::Tensor) -> Result<()> {
+        let (rows, before, mut first) = (rows.real()?, self.before()?, 0);
         let kept = before.dim(1)?;
         for (sequence, count) in self.counts.iter().enumerate() {
             let new = rows.narrow(0, first + count - kept.min(*count), kept.min(*count))?;

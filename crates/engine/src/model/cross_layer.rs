@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::saved::bytes;
 use super::traced::residual;
+use crate::tensor::Tensor;
 
 /// It grows in the forward pass, and is used up in the backward pass.
 #[derive(Debug, Default)]
@@ -107,11 +108,14 @@ mod tests {
     use super::*;
 
     fn tensor(value: f32) -> Tensor {
-        Tensor::full(value, (2, 1, 3), &Device::Cpu).unwrap()
+        candle_core::Tensor::full(value, (2, 1, 3), &Device::Cpu)
+            .unwrap()
+            .into()
     }
 
     fn first(tensor: &Tensor) -> f32 {
-        tensor.flatten_all().unwrap().get(0).unwrap().to_scalar().unwrap()
+        let values = tensor.real().unwrap().flatten_all().unwrap();
+        values.get(0).unwrap().to_scalar().unwrap()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result};
 
 use super::cross_layer::CrossLayer;
 use super::layer::Layer;
@@ -19,6 +19,7 @@ use super::traced::{embedding, loss_head, matmul, residual};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
+use crate::tensor::Tensor;
 use peft_tune_core::plan::{GradientsReady, LayerKeep, chunk_tokens, chunk_tokens_on_gpu, layer_keep};
 use peft_tune_core::recipe::Checkpointing;
 
@@ -152,7 +153,7 @@ impl Decoder {
         let mut x = self.begin(&stream.ids)?;
         let mut cross = self.cross_layer(&x, stream)?;
         let mut layers = Vec::with_capacity(self.layers.len());
-        let mut offload = Offload::new(x.device())?;
+        let mut offload = Offload::new(x.real()?.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
             self.bring_up(index)?;
             let _span = span::module(Module::Layer(index as u16));
@@ -167,7 +168,7 @@ impl Decoder {
             layers.push(tape);
             x = y;
         }
-        let (normed, last_rstd) = self.final_norm.forward(&x)?;
+        let (normed, last_rstd) = self.end(&x)?;
         if keep == Keep::Nothing {
             cross = CrossLayer::default();
         }
@@ -180,7 +181,19 @@ impl Decoder {
         if keep != Keep::Nothing {
             span::keep(|| tape.last_bytes() + tape.cross.bytes());
         }
-        Ok((self.scaled_for_head(normed)?, tape))
+        Ok((normed, tape))
+    }
+
+    /// What the head reads of the stream behind the last layer, (T, H), and rstd of the last norm.
+    pub(super) fn end(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (normed, rstd) = self.final_norm.forward(x)?;
+        Ok((self.scaled_for_head(normed)?, rstd))
+    }
+
+    /// The gradient of that stream from that of what the head read.
+    pub(super) fn end_backward(&self, x: &Tensor, rstd: &Tensor, d_normed: Tensor) -> Result<Tensor> {
+        let d_normed = self.scaled_for_head(d_normed)?;
+        self.final_norm.backward(x, rstd, &d_normed)
     }
 
     /// Loss of the stream and, where it has a gradient scale, the gradient with respect to the normed hidden states. Adds
@@ -225,10 +238,9 @@ impl Decoder {
         (tape, d_normed): (Tape, Tensor),
         follower: &mut dyn FnMut(GradientsReady) -> Result<()>,
     ) -> Result<()> {
-        let d_normed = self.scaled_for_head(d_normed)?;
-        let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
+        let mut dx = self.end_backward(&tape.last, &tape.last_rstd, d_normed)?;
         span::release(|| tape.last_bytes());
-        drop((tape.last, tape.last_rstd, d_normed));
+        drop((tape.last, tape.last_rstd));
         follower(GradientsReady::Head)?;
         let mut cross = tape.cross;
         let of_layers = cross.bytes();
@@ -236,7 +248,7 @@ impl Decoder {
         if let (Some(inputs), Some(all)) = (&self.inputs, &cross.inputs) {
             cross.input_gradients = inputs.trains.then(|| all.zeros_like()).transpose()?;
         }
-        let mut kept = SavedLayers::new(tape.layers, dx.device());
+        let mut kept = SavedLayers::new(tape.layers, dx.real()?.device());
         while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
             if index >= self.first_on_tape {
@@ -270,9 +282,11 @@ impl Decoder {
     }
 
     /// Logits (tokens, V) F32 of normed hidden states, all at once.
-    pub(crate) fn logits(&self, normed: &Tensor) -> Result<Tensor> {
+    pub(crate) fn logits(&self, normed: &Tensor) -> Result<candle_core::Tensor> {
         let _span = span::module(Module::Head);
-        let logits = matmul::nt(normed, self.head.value())?.to_dtype(DType::F32)?;
+        let logits = matmul::nt(normed, self.head.value())?
+            .into_real()?
+            .to_dtype(DType::F32)?;
         match self.logit_soft_cap {
             Some(cap) => (logits / cap)?.tanh()? * cap,
             None => Ok(logits),
@@ -296,7 +310,7 @@ impl Decoder {
         }
     }
 
-    fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+    pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
         let _span = span::module(Module::Embedding);
         let x = embedding::forward(self.embedding.value(), ids)?.to_dtype(self.compute_dtype)?;
         match self.embedding_scale {
@@ -341,7 +355,7 @@ fn keep_layer(keep: LayerKeep, input: Tensor, saved: LayerSaved, offload: &mut O
     Ok(match keep {
         LayerKeep::Nothing => LayerTape::Nothing,
         LayerKeep::Input => LayerTape::Input(input),
-        LayerKeep::HostInput => LayerTape::HostInput(offload.put(&input)?),
+        LayerKeep::HostInput => LayerTape::HostInput(offload.put(input.real()?)?),
         LayerKeep::Saved => LayerTape::Saved(Box::new(saved.held())),
     })
 }
@@ -378,8 +392,8 @@ impl SavedLayers {
             LayerTape::Nothing => Recomputed::Nothing,
             LayerTape::Saved(saved) => Recomputed::Saved(saved),
             LayerTape::Input(input) => Recomputed::Input(input),
-            LayerTape::HostInput(input) => Recomputed::Input(input.fetch(&self.device)?.arrive()?),
-            LayerTape::HostToDevice(input) => Recomputed::Input(input.arrive()?),
+            LayerTape::HostInput(input) => Recomputed::Input(input.fetch(&self.device)?.arrive()?.into()),
+            LayerTape::HostToDevice(input) => Recomputed::Input(input.arrive()?.into()),
         };
         if let Some(LayerTape::HostInput(_)) = self.layers.last()
             && let Some(LayerTape::HostInput(next)) = self.layers.pop()

@@ -16,6 +16,7 @@ use candle_core::{DType, Result, Tensor};
 use super::parameter::Trained;
 use super::traced::gain::NormParts;
 use super::traced::matmul::{self, Factor, Term};
+use crate::tensor;
 
 /// The magnitude of one projection.
 #[derive(Clone, Debug)]
@@ -76,8 +77,9 @@ pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64)
 /// A W^T (r, out), in A's dtype, from A as `factor`, and A A^T (r, r).
 fn products(weight: Factor<'_>, factor: &Tensor, a: &Tensor) -> Result<(Tensor, Tensor)> {
     // (r, out) rather than (out, r): the result of a product has the dtype of its left side.
-    let projected = matmul::nt_sum(&[Term::new(factor, weight, 1.0)], 0)?;
-    Ok((projected, matmul::nt(a, a)?))
+    let left = |factor: &Tensor| tensor::Tensor::from(factor.clone());
+    let projected = matmul::nt_sum(&[Term::new(&left(factor), weight, 1.0)], 0)?;
+    Ok((projected.into_real()?, matmul::nt(&left(a), a)?.into_real()?))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Dropout on the inputs of adapters, keyed by where a token stands in the global batch.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::traced;
+use crate::tensor::Tensor;
 use peft_tune_kernels::ops::dropout::{MaskKey, mix};
 
 /// What decides the masks of one micro-batch.

@@ -15,7 +15,7 @@
 //!
 //! The router is F32 whatever the rest is. Its rows may differ by less than a rounded logit tells apart.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result};
 
 use super::Stream;
 use super::branches::Branches;
@@ -28,6 +28,7 @@ use super::traced::routing;
 use super::traced::{clamped_glu, glu, residual, rows};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// x + experts(norm(x)) + shared(norm(x))
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(super) struct ExpertBlock {
     pub norm: Norm,
     pub router: LinearGroup,
     /// (E,) F32, added to the scores to choose by.
-    pub correction: Option<Tensor>,
+    pub correction: Option<candle_core::Tensor>,
     pub settings: routing::Settings,
     pub experts: Experts,
     pub activation: glu::Activation,
@@ -232,7 +233,7 @@ impl ExpertBlock {
         if !self.weighs_input {
             let mut of_rows = rows::dot(&dz, &z)?;
             if let Some(more) = self.experts.bias_weight_gradients(&dy, &routing.offsets)? {
-                of_rows = (of_rows + more)?;
+                of_rows = (of_rows.real()? + more.real()?)?.into();
             }
             d_weights = Some(of_rows);
             rows::scale(&z, &weights)?;
@@ -308,7 +309,8 @@ impl SharedExpert {
             Some(scale) => {
                 let d_scale = rows::dot(&d_inner, &glu::forward(&saved.gate, &saved.up, activation)?)?;
                 rows::scale(&d_inner, scale)?;
-                Some((d_scale * (scale * (1.0 - scale)?)?)?)
+                let scale = scale.real()?;
+                Some(Tensor::from((d_scale.real()? * (scale * (1.0 - scale)?)?)?))
             }
             None => None,
         };
@@ -329,7 +331,7 @@ impl SharedExpert {
 
 /// 1 / (1 + exp(-x)) of a small tensor.
 fn sigmoid(x: &Tensor) -> Result<Tensor> {
-    (x.neg()?.exp()? + 1.0)?.recip()
+    Ok((x.real()?.neg()?.exp()? + 1.0)?.recip()?.into())
 }
 
 /// The output of a group of one projection.

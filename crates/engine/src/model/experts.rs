@@ -10,7 +10,7 @@
 //! Gate and up share one A and have the first and the last I rows of B: to PEFT they are one parameter. B is split by expert before
 //! its products, since the columns of one expert lie E values apart, and so is its gradient before it is added.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result};
 
 use super::matrix::Matrix;
 use super::parameter::Trained;
@@ -18,6 +18,7 @@ use super::traced::grouped::{self, GroupFactors, GroupTerm};
 use super::traced::{expert_parts, matmul};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 use peft_tune_kernels::ops::offsets::Offsets;
 
 /// The projections of all experts of a layer.
@@ -40,11 +41,11 @@ pub(super) struct Experts {
 #[derive(Debug)]
 pub(super) struct ExpertBiases {
     /// (E, I)
-    pub gate: Tensor,
+    pub gate: candle_core::Tensor,
     /// (E, I)
-    pub up: Tensor,
+    pub up: candle_core::Tensor,
     /// (E, H)
-    pub down: Tensor,
+    pub down: candle_core::Tensor,
 }
 
 /// Some of an adapter's outputs.
@@ -86,7 +87,7 @@ impl ExpertAdapter {
     }
 
     /// A of every expert, (E, r, in), without a copy but where it is swapped.
-    fn a(&self) -> Result<Tensor> {
+    fn a(&self) -> Result<candle_core::Tensor> {
         if self.swapped {
             let parts = expert_parts::split_experts(&self.b.factor, self.experts()?)?;
             return parts.transpose(1, 2)?.contiguous();
@@ -95,7 +96,7 @@ impl ExpertAdapter {
     }
 
     /// B of every expert for some of its outputs, (E, outputs, r).
-    fn b(&self, outputs: Outputs) -> Result<Tensor> {
+    fn b(&self, outputs: Outputs) -> Result<candle_core::Tensor> {
         if self.swapped {
             let all = self.a.factor.reshape((self.experts()?, self.rank, ()))?;
             return outputs.of_columns(&all)?.transpose(1, 2)?.contiguous();
@@ -109,13 +110,18 @@ impl ExpertAdapter {
         grouped::nt(&[term(x, GroupFactors::Stacked(&a), 1.0)], offsets, 0)
     }
 
+    /// Room for the gradients of some experts' factors.
+    fn zeros(&self, shape: (usize, usize)) -> Result<candle_core::Tensor> {
+        candle_core::Tensor::zeros(shape, DType::F32, self.a.value.device())
+    }
+
     /// dA += d_xa^T x
     fn add_a_gradient(&self, d_xa: &Tensor, x: &Tensor, offsets: &Offsets) -> Result<()> {
         if !self.swapped {
             return grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient);
         }
         let (experts, width) = (self.experts()?, x.dims2()?.1);
-        let parts = Tensor::zeros((experts * width, self.rank), DType::F32, x.device())?;
+        let parts = self.zeros((experts * width, self.rank))?;
         grouped::tn_add(x, d_xa, offsets, 1.0, &parts)?;
         expert_parts::join_experts_add(&parts.reshape((experts, width, self.rank))?, &self.b.gradient)
     }
@@ -124,11 +130,11 @@ impl ExpertAdapter {
     fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &Offsets, outputs: Outputs) -> Result<()> {
         let (experts, width) = (self.experts()?, dy.dims2()?.1);
         if self.swapped {
-            let parts = Tensor::zeros((experts * self.rank, width), DType::F32, dy.device())?;
+            let parts = self.zeros((experts * self.rank, width))?;
             grouped::tn_add(xa, dy, offsets, self.scaling, &parts)?;
             return outputs.add_columns(&parts, &self.a.gradient);
         }
-        let parts = Tensor::zeros((experts * width, self.rank), DType::F32, dy.device())?;
+        let parts = self.zeros((experts * width, self.rank))?;
         grouped::tn_add(dy, xa, offsets, self.scaling, &parts)?;
         let (parts, gradient) = (parts.reshape((experts, width, self.rank))?, &self.b.gradient);
         let Outputs::Second(place) = outputs else {
@@ -153,20 +159,20 @@ impl Outputs {
     }
 
     /// These columns of a tensor (E, r, out).
-    fn of_columns(self, tensor: &Tensor) -> Result<Tensor> {
+    fn of_columns(self, tensor: &candle_core::Tensor) -> Result<candle_core::Tensor> {
         let (first, count) = self.columns(tensor.dim(2)?)?;
         tensor.narrow(2, first, count)
     }
 
     /// Adds `parts` to these columns of `into`, in place.
-    fn add_columns(self, parts: &Tensor, into: &Tensor) -> Result<()> {
+    fn add_columns(self, parts: &candle_core::Tensor, into: &candle_core::Tensor) -> Result<()> {
         let (first, count) = self.columns(into.dim(1)?)?;
         let sum = (into.narrow(1, first, count)? + parts)?;
         into.slice_set(&sum, 1, first)
     }
 
     /// These rows of a tensor (out, n).
-    fn of(self, tensor: &Tensor) -> Result<Tensor> {
+    fn of(self, tensor: &candle_core::Tensor) -> Result<candle_core::Tensor> {
         let (rows, columns) = tensor.dims2()?;
         match self {
             Self::All => Ok(tensor.clone()),

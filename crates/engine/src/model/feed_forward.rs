@@ -1,12 +1,13 @@
 //! The second half of a decoder layer: an MLP, or a mixture of experts.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::Stream;
 use super::expert_block::ExpertBlock;
 use super::linear::LinearGroup;
 use super::mlp_block::MlpBlock;
 use super::saved::FeedForwardSaved;
+use crate::tensor::Tensor;
 
 /// What stands behind attention.
 #[derive(Debug)]

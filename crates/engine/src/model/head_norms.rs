@@ -1,12 +1,12 @@
 //! Queries and keys on their way from their projections to attention: norms, and the rotation.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::norm::Norm;
 use super::rope_tables::LayerRope;
 use super::traced::rope;
 use super::{RopeTables, Stream};
-use peft_tune_kernels::gpu;
+use crate::tensor::Tensor;
 
 /// Norms of queries and keys, over d or over all heads at once.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl HeadNorms {
     /// Whether a GPU makes both norms and the rotation in one launch.
     fn fits_one_launch(&self, [q, _]: &[Tensor; 2]) -> bool {
         let width = self.query.weight.value().elem_count();
-        gpu::takes(q) && q.dims3().is_ok_and(|(_, _, head_dim)| head_dim == width)
+        q.is_on_gpu() && q.dims3().is_ok_and(|(_, _, head_dim)| head_dim == width)
     }
 
     fn forward_turned(

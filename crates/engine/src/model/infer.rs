@@ -1,6 +1,6 @@
 //! The forward pass of generation: tokens that follow those in a cache of keys and values, or of what other mixers keep.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::attention_block::{Attended, AttentionBlock, forward_before, gated};
 use super::cache::{CacheSlot, KeyValueCache};
@@ -10,6 +10,7 @@ use super::traced::{attention, cached_attention, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 impl Decoder {
     /// The normed hidden states (T, H) of `stream`: its documents continue with the sequences of `cache`, which has

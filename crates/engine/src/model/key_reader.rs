@@ -1,6 +1,6 @@
 //! Attention on the keys and values of an earlier layer: only queries are a layer's own.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::attention_block::{Attended, flat};
 use super::cross_layer::CrossLayer;
@@ -8,6 +8,7 @@ use super::norm::Norm;
 use super::saved::HeadsSaved;
 use super::traced::attention;
 use super::{RopeTables, Stream};
+use crate::tensor::Tensor;
 
 /// Which keys and values a layer reads, and what its queries go through.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! q = turn(b_q(norm(a))); [k, v] = b_kv(norm(c)), with turn(p) behind each head's k. Queries, keys and values are kept as attention
 //! reads them, and a and c with rstd of their norms; backward makes the normed ones again.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::attention_block::{Attended, flat};
 use super::head_norms::QueryKeyPath;
@@ -19,6 +19,7 @@ use super::norm::Norm;
 use super::saved::{ExpansionSaved, LatentSaved};
 use super::traced::latent_heads;
 use super::{AdapterPass, RopeTables, Stream};
+use crate::tensor::Tensor;
 
 /// The second projections of a layer.
 #[derive(Debug)]

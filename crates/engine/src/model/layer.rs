@@ -1,6 +1,6 @@
 //! One decoder layer.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::attention_block::BlockGradients;
 use super::cross_layer::CrossLayer;
@@ -11,6 +11,7 @@ use super::mixer::MixerBlock;
 use super::saved::{InputSaved, LayerSaved};
 use super::traced::residual;
 use super::{RopeTables, Stream};
+use crate::tensor::Tensor;
 
 /// Attention or what stands in its place, then an MLP or experts, on the residual stream.
 #[derive(Debug)]

@@ -8,7 +8,7 @@
 //!
 //! x = (p + sqrt(P) e) / sqrt(2), p = norm(W h_0 / sqrt(H)) over each layer's part; h + norm(projection(act(gate(h)) x_l)).
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::block_end::BlockEnd;
 use super::cross_layer::CrossLayer;
@@ -21,6 +21,7 @@ use super::traced::{embedding, glu, residual};
 use super::{AdapterPass, Stream};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// What a layer does with its own input.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result};
 
 use super::build::Trainables;
 use super::cross_layer::CrossLayer;
@@ -17,6 +17,7 @@ use super::decoder::Decoder;
 use super::{RopeTables, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
+use crate::tensor::Tensor;
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::ModelPlan;
@@ -28,7 +29,7 @@ pub(crate) struct ColumnSums(Rc<RefCell<BTreeMap<&'static str, Vec<f64>>>>);
 impl ColumnSums {
     /// Adds what the linear layers `modules` read, x (T, in).
     pub(super) fn add(&self, modules: impl Iterator<Item = &'static str>, x: &Tensor) -> Result<()> {
-        let rows = x.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let rows = x.real()?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         let mut sums = vec![0.0; x.dim(1)?];
         for row in &rows {
             for (sum, value) in sums.iter_mut().zip(row) {

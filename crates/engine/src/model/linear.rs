@@ -15,7 +15,7 @@
 //! buffer, they are one (sum of r, in) matrix and one product. A fused tensor (`qkv_proj`) is a group whose projections
 //! are row ranges of it and share one A.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::AdapterPass;
 use super::adapter_pass::ColumnOwners;
@@ -25,6 +25,7 @@ use super::traced::matmul::{self, Term};
 use super::traced::residual;
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// Projections of one input.
 #[derive(Clone, Debug)]

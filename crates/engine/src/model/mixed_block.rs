@@ -1,6 +1,6 @@
 //! The first half of a decoder layer that does not attend: norm, projections, a mixer, output projection, residual.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result};
 
 use super::attention_block::{Before, BlockGradients, forward_before};
 use super::block_end::BlockEnd;
@@ -14,6 +14,7 @@ use super::traced::delta_rule;
 use super::traced::gated_norm;
 use crate::span;
 use crate::span::{Module, StepPhase};
+use crate::tensor::Tensor;
 
 /// x + end(mixer(projections(norm(x))))
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) enum Rule {
     /// c conv(b x) of b, c and x.
     Convolution {
         /// (H, 1, K)
-        weight: Tensor,
+        weight: candle_core::Tensor,
     },
     /// Of mixed, z, b and a: a convolution of mixed, the gated delta rule, a norm with the gate z.
     Delta(Box<DeltaLayer>),
@@ -41,11 +42,11 @@ pub(super) enum Rule {
 #[derive(Debug)]
 pub(super) struct DeltaLayer {
     /// (2 Hk dk + Hv dv, 1, K)
-    pub weight: Tensor,
+    pub weight: candle_core::Tensor,
     /// (Hv,)
-    pub rate: Tensor,
+    pub rate: candle_core::Tensor,
     /// (Hv,)
-    pub shift: Tensor,
+    pub shift: candle_core::Tensor,
     /// Over dv.
     pub norm: Norm,
     pub heads: delta_rule::Heads,
@@ -182,7 +183,7 @@ impl Rule {
     /// Keeps what the tokens that follow read of these.
     fn keep(&self, projected: &[Tensor], slot: &CacheSlot<'_>) -> Result<()> {
         match (self, projected) {
-            (Self::Convolution { .. }, [b, _, x]) => slot.keep_rows(&(b * x)?),
+            (Self::Convolution { .. }, [b, _, x]) => slot.keep_rows(&(b.real()? * x.real()?)?.into()),
             (Self::Delta(_), [mixed, ..]) => slot.keep_rows(mixed),
             (_, other) => unfit(other),
         }

@@ -1,6 +1,6 @@
 //! The first half of a decoder layer: attention, or what stands in its place.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::attention_block::{AttentionBlock, BlockGradients};
 use super::cache::CacheSlot;
@@ -10,6 +10,7 @@ use super::linear::LinearGroup;
 use super::mixed_block::MixedBlock;
 use super::saved::MixerSaved;
 use super::{RopeTables, Stream};
+use crate::tensor::Tensor;
 
 /// What mixes the tokens of a layer.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The MLP half of a decoder layer: norm, gate and up, activation, down, residual.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::Stream;
 use super::activation::Activation;
@@ -11,6 +11,7 @@ use super::norm::Norm;
 use super::saved::MlpSaved;
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// onto + end(act(gate(norm(x))) * up(norm(x)))
 #[derive(Debug)]

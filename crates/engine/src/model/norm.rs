@@ -1,11 +1,12 @@
 //! RMS norm with a weight that may be trained, and LayerNorm: an RMS norm of rows without their mean.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::parameter::BaseParameter;
 use super::traced::{centre, residual, rms_norm};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// One norm over the last dimension.
 #[derive(Clone, Debug)]

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
-use super::saved::bytes;
 use peft_tune_kernels::gpu::{Copied, HostRoom, TransferStream, empty, has_transfer_stream};
 
 /// Inputs on their way home, at most: their memory is the device's until they have arrived.
@@ -115,6 +114,10 @@ impl HostToDevice {
             Back::UnderWay(copied) => copied.wait(),
         }
     }
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::tensor;
+
 /// A trained parameter: views into the flat values and gradients.
 #[derive(Clone, Debug)]
 pub(super) struct Trained {
@@ -24,8 +26,11 @@ impl Trained {
     }
 
     /// Adds `gradient` (F32, same shape).
-    pub(super) fn add_gradient(&self, gradient: &Tensor) -> Result<()> {
-        self.gradient.slice_set(&(&self.gradient + gradient)?, 0, 0)
+    pub(super) fn add_gradient(&self, gradient: &tensor::Tensor) -> Result<()> {
+        match gradient.paper() {
+            Some(_) => Ok(()),
+            None => self.gradient.slice_set(&(&self.gradient + gradient.real()?)?, 0, 0),
+        }
     }
 }
 
@@ -70,7 +75,7 @@ impl BaseParameter {
 }
 
 /// Sum over the tokens of (T, features), F32.
-pub(super) fn column_sum(dy: &Tensor) -> Result<Tensor> {
+pub(super) fn column_sum(dy: &tensor::Tensor) -> Result<tensor::Tensor> {
     let _span = super::traced::column_sum(dy);
-    dy.to_dtype(DType::F32)?.sum(0)
+    dy.to_dtype(DType::F32)?.sum_rows()
 }

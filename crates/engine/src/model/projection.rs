@@ -2,7 +2,7 @@
 //!
 //! The formulas are those of [`super::linear`] and [`super::dora`].
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::dora::Dora;
 use super::linear::{AdapterInput, GroupInput};
@@ -13,6 +13,7 @@ use super::traced::matmul::{self, Adapted, AdapterGradients, Factor, Term};
 use super::traced::{bias, gain, residual};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 
 /// One projection of a group.
 #[derive(Clone, Debug)]
@@ -206,7 +207,7 @@ impl Projection {
         };
         if let Some(bias) = &adapter.bias {
             let _span = span::module(Module::Adapter);
-            bias.add_gradient(&(column_sum(&gradients.update)? * adapter.scaling)?)?;
+            bias.add_gradient(&column_sum(&gradients.update)?.affine(adapter.scaling, 0.0)?)?;
         }
         Ok(gradients)
     }

@@ -1,8 +1,9 @@
 //! The cosines and sines of all ropes of a model, as long as the longest document so far.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result};
 
 use super::traced::rope;
+use crate::tensor::Tensor;
 use peft_tune_core::architecture::{Rope, RopeOrder};
 use peft_tune_kernels::ops::rope::{PairOrder, RopeTable};
 

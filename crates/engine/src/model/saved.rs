@@ -2,10 +2,9 @@
 //!
 //! The backward pass takes the struct by value and drops each tensor after its last use.
 
-use candle_core::Tensor;
-
 use super::traced::routing::Routing;
-use peft_tune_core::plan::{Memory, SavedTensor};
+use crate::tensor::Tensor;
+use peft_tune_core::plan::SavedTensor;
 
 /// Everything that one decoder layer keeps.
 #[derive(Debug)]
@@ -17,6 +16,10 @@ pub(super) struct LayerSaved {
 
 /// What the first half of a layer keeps.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each layer, beside tensors of megabytes"
+)]
 pub(super) enum MixerSaved {
     Attention(AttentionSaved),
     Mixed(MixedSaved),
@@ -197,15 +200,8 @@ pub(super) struct NormSaved {
 impl LayerSaved {
     /// What a layer holds on to until backward.
     pub(super) fn held(mut self) -> Self {
-        let memory = |x: &Tensor| {
-            if x.device().is_cpu() {
-                Memory::Host
-            } else {
-                Memory::Device
-            }
-        };
         let between = self.mlp.input();
-        *between = between.take().filter(|x| SavedTensor::Between.is_held(memory(x)));
+        *between = between.take().filter(|x| SavedTensor::Between.is_held(x.memory()));
         self
     }
 

@@ -6,6 +6,8 @@ use super::traced::attention::Documents;
 use super::traced::loss_head::Targets;
 use super::{AdapterPass, DropoutKey, RowOwners, RowPart};
 use crate::data::MicroBatch;
+use crate::tensor;
+use crate::tensor::Ledger;
 use peft_tune_kernels::gpu;
 use peft_tune_kernels::ops::loss_head::{PlacedTargets, Sums, target_positions};
 
@@ -14,9 +16,9 @@ use peft_tune_kernels::ops::loss_head::{PlacedTargets, Sums, target_positions};
 pub(crate) struct Stream<'a> {
     pub batch: &'a MicroBatch,
     /// (T,) U32
-    pub ids: Tensor,
+    pub ids: tensor::Tensor,
     /// (T,) U32
-    pub positions: Tensor,
+    pub positions: tensor::Tensor,
     pub pass: AdapterPass,
     /// Factor on the gradient of the loss sum; absent where nothing trains.
     pub gradient_scale: Option<f32>,
@@ -56,8 +58,8 @@ impl<'a> Stream<'a> {
         let tokens = batch.tokens();
         Ok(Self {
             batch,
-            ids: Tensor::from_slice(&batch.input_ids, tokens, device)?,
-            positions: Tensor::from_slice(&batch.positions, tokens, device)?,
+            ids: Tensor::from_slice(&batch.input_ids, tokens, device)?.into(),
+            positions: Tensor::from_slice(&batch.positions, tokens, device)?.into(),
             pass: AdapterPass {
                 dropout,
                 ..AdapterPass::default()
@@ -65,6 +67,22 @@ impl<'a> Stream<'a> {
             gradient_scale,
             place: None,
         })
+    }
+
+    /// The stream on paper, of a training. The bytes of ids and positions are counted with the micro-batch.
+    pub(crate) fn on_paper(batch: &'a MicroBatch, dropout: Option<DropoutKey>, ledger: &Ledger) -> Self {
+        let of_tokens = || tensor::Tensor::from(ledger.uncounted(batch.tokens(), DType::U32));
+        Self {
+            batch,
+            ids: of_tokens(),
+            positions: of_tokens(),
+            pass: AdapterPass {
+                dropout,
+                ..AdapterPass::default()
+            },
+            gradient_scale: Some(1.0),
+            place: None,
+        }
     }
 
     /// Writes the micro-batch to a place for as many tokens and targets.
@@ -93,8 +111,8 @@ impl<'a> Stream<'a> {
         }
         Self {
             batch,
-            ids: place.ids.clone(),
-            positions: place.positions.clone(),
+            ids: place.ids.clone().into(),
+            positions: place.positions.clone().into(),
             pass: AdapterPass {
                 dropout,
                 ..AdapterPass::default()
@@ -216,6 +234,10 @@ mod tests {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
     }
 
+    fn values(tensor: &tensor::Tensor) -> Vec<u32> {
+        words(tensor.real().unwrap())
+    }
+
     #[test]
     fn another_micro_batch_takes_the_place_of_one_of_its_size() {
         emulated(|| {
@@ -225,14 +247,14 @@ mod tests {
             let stream = Stream::onto(&place, &first, key(0), Some(0.5)).unwrap();
             let targets = |stream: &Stream<'_>| stream.targets().placed.unwrap().clone();
             assert_eq!(
-                (words(&stream.ids), words(&stream.positions)),
+                (values(&stream.ids), values(&stream.positions)),
                 (vec![7, 8, 9, 1, 2], vec![0, 1, 2, 0, 1])
             );
             assert_eq!(words(&targets(&stream).rows), [0, 1, 3]);
             // The tensors of the first see the second.
             let expected = Stream::onto(&place, &second, key(1), Some(0.25)).unwrap();
             let (placed, key) = (targets(&stream), expected.pass.dropout.as_ref().unwrap().masks.words());
-            assert_eq!(words(&stream.ids), [4, 5, 6, 1, 2]);
+            assert_eq!(values(&stream.ids), [4, 5, 6, 1, 2]);
             assert_eq!(
                 (words(&placed.ids), words(&placed.scale)),
                 (vec![5, 6, 2], vec![0.25f32.to_bits()])

@@ -11,7 +11,7 @@
 //! shapes that it would have by itself, so that its bits do not depend on the others. Norms, attention and activations take rows or
 //! documents one by one anyway.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::adapter_pass::RowPart;
 use super::linear::LinearGroup;
@@ -23,6 +23,7 @@ use super::traced::{bias, residual};
 use super::{AdapterPass, Decoder};
 use crate::span;
 use crate::span::Module;
+use crate::tensor::Tensor;
 use peft_tune_kernels::ops::loss_head::Sums;
 
 /// What one training has of a group in a pass.

@@ -25,6 +25,7 @@ use crate::optimizer::{Norm, Optimizer, OptimizerError};
 use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
+use crate::tensor;
 use crate::{Control, Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use peft_tune_core::plan::{AdapterPlan, update_parts};
 use peft_tune_core::recipe::{Precision, Recipe};
@@ -441,7 +442,7 @@ impl Trainer {
     }
 
     /// A forward pass that keeps nothing.
-    fn forward(&self, stream: &Stream<'_>) -> Result<(Tensor, Tape), TrainError> {
+    fn forward(&self, stream: &Stream<'_>) -> Result<(tensor::Tensor, Tape), TrainError> {
         let decoder = &self.own.decoder;
         let forward = decoder.forward(stream, &self.ropes, Keep::Nothing);
         forward.map_err(|error| self.cause(error))

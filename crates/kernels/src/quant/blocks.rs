@@ -11,6 +11,11 @@ use crate::thread_pool;
 /// Elements that one thread quantizes or widens at a time, a multiple of every block size.
 pub(super) const CHUNK: usize = 16 * 1024;
 
+/// A tensor of so many elements that holds one.
+pub(super) fn on_paper(elements: usize, dtype: DType) -> Result<Tensor> {
+    Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(elements)
+}
+
 /// The elements of a weight (out, in) in F32, after checking that they are finite.
 pub(super) fn to_rows(weight: &Tensor) -> std::result::Result<(usize, usize, Vec<f32>), QuantError> {
     let &[outputs, inputs] = weight.dims() else {

@@ -12,7 +12,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::BLOCK;
 
-use super::blocks::{CHUNK, absmax, not_a_number, to_rows, with_slice};
+use super::blocks::{CHUNK, absmax, not_a_number, on_paper, to_rows, with_slice};
 use super::cuda;
 use super::element::Element;
 use super::error::QuantError;
@@ -53,6 +53,21 @@ impl Int8 {
     /// As [`Int8::quantize`].
     pub fn quantize_rows(weight: &Tensor) -> std::result::Result<Self, QuantError> {
         Self::quantize_in(weight, |inputs| inputs)
+    }
+
+    /// A weight on paper: all of it but memory. What reads its codes finds one of them everywhere.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn on_paper((outputs, inputs): (usize, usize)) -> Result<Self> {
+        let elements = outputs * inputs;
+        Ok(Self {
+            outputs,
+            inputs,
+            block: BLOCK,
+            codes: on_paper(elements, DType::U8)?,
+            constants: on_paper(elements.div_ceil(BLOCK), DType::F32)?,
+        })
     }
 
     /// A weight of zeros with one block a row, for [`Int8::replace_rows`].

@@ -13,7 +13,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::{BLOCK, NESTED_BLOCK};
 
-use super::blocks::{CHUNK, absmax, not_a_number, to_rows, with_slice};
+use super::blocks::{CHUNK, absmax, not_a_number, on_paper, to_rows, with_slice};
 use super::cuda;
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
@@ -104,6 +104,29 @@ impl Nf4 {
             block: BLOCK,
             packed: Tensor::from_vec(packed, bytes, device)?,
             constants,
+        })
+    }
+
+    /// A weight on paper: all of it but memory. What reads its codes finds one of them everywhere.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn on_paper((outputs, inputs): (usize, usize), double: bool) -> Result<Self> {
+        let elements = outputs * inputs;
+        let blocks = elements.div_ceil(BLOCK);
+        Ok(Self {
+            outputs,
+            inputs,
+            block: BLOCK,
+            packed: on_paper(elements.div_ceil(2), DType::U8)?,
+            constants: match double {
+                false => Constants::Plain(on_paper(blocks, DType::F32)?),
+                true => Constants::Double {
+                    codes: on_paper(blocks, DType::U8)?,
+                    nested: on_paper(blocks.div_ceil(NESTED_BLOCK), DType::F32)?,
+                    offset: 0.0,
+                },
+            },
         })
     }
 

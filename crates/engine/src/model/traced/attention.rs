@@ -1,11 +1,37 @@
 //! Attention, with the pairs of query and key that its mask leaves.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result};
 
-use super::{bytes, storage};
+use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
+use crate::tensor::PaperTensor;
+use peft_tune_core::plan::Vectors;
+use peft_tune_core::plan::attention::{AttentionCall, Heads};
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::attention;
-pub(in crate::model) use peft_tune_kernels::ops::attention::{Documents, Saved, Settings};
+pub(in crate::model) use peft_tune_kernels::ops::attention::{Documents, Settings};
+
+/// What the forward took and gave, for [`backward`].
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) struct Saved<'a> {
+    pub q: &'a Tensor,
+    pub k: &'a Tensor,
+    pub v: &'a Tensor,
+    pub o: &'a Tensor,
+    pub lse: &'a Tensor,
+}
+
+impl<'a> Saved<'a> {
+    fn kernel(&self) -> Result<attention::Saved<'a>> {
+        Ok(attention::Saved {
+            q: self.q.real()?,
+            k: self.k.real()?,
+            v: self.v.real()?,
+            o: self.o.real()?,
+            lse: self.lse.real()?,
+        })
+    }
+}
 
 /// Returns (o, lse); see [`attention::forward`].
 pub(in crate::model) fn forward(
@@ -21,7 +47,11 @@ pub(in crate::model) fn forward(
         bytes: bytes(q) + result_bytes(q, v) + bytes(k) + bytes(v) + lse_bytes(q),
         ..described(q)
     });
-    attention::forward(q, k, v, documents, settings)
+    if let Some(paper) = q.paper() {
+        return forward_on_paper(paper, [q, k, v], (documents.offsets, settings));
+    }
+    let (o, lse) = attention::forward(q.real()?, k.real()?, v.real()?, documents, settings)?;
+    Ok((o.into(), lse.into()))
 }
 
 /// Gradients with respect to (q, k, v); see [`attention::backward`].
@@ -41,7 +71,75 @@ pub(in crate::model) fn backward(
             ..described(saved.q)
         }
     });
-    attention::backward(saved, d_o, documents, settings)
+    if let Some(paper) = saved.q.paper() {
+        return backward_on_paper(paper, &saved, (documents.offsets, settings));
+    }
+    let (d_q, d_k, d_v) = attention::backward(saved.kernel()?, d_o.real()?, documents, settings)?;
+    Ok((d_q.into(), d_k.into(), d_v.into()))
+}
+
+fn forward_on_paper(
+    paper: &PaperTensor,
+    [q, k, v]: [&Tensor; 3],
+    (offsets, settings): (&[u32], &Settings),
+) -> Result<(Tensor, Tensor)> {
+    let ((tokens, _, _), heads) = (q.dims3()?, heads([q, k, v])?);
+    let o = paper.fresh((tokens, heads.query, heads.value), q.dtype());
+    let lse = paper.fresh((tokens, heads.query), DType::F32);
+    let call = call_on_paper(paper, q, (offsets, settings), false);
+    paper.ledger().threads(|kept| heads.keep(kept, call));
+    Ok((o.into(), lse.into()))
+}
+
+fn backward_on_paper(
+    paper: &PaperTensor,
+    saved: &Saved<'_>,
+    (offsets, settings): (&[u32], &Settings),
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let heads = heads([saved.q, saved.k, saved.v])?;
+    let like = |of: &Tensor| Tensor::from(paper.fresh(of.shape().clone(), of.dtype()));
+    let gradients = (like(saved.q), like(saved.k), like(saved.v));
+    let (ledger, workspace) = (paper.ledger(), MemoryCategory::AttentionWorkspace);
+    let call = call_on_paper(paper, saved.q, (offsets, settings), true);
+    if call.vectors == Vectors::None {
+        // The sum of o d_o over each head.
+        ledger.spike(workspace, lse_bytes(saved.q));
+        return Ok(gradients);
+    }
+    let documents = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+    let shares = documents.map(|tokens| heads.shares(tokens, settings.window)).sum();
+    ledger.holding(workspace, shares, || {
+        ledger.threads(|kept| heads.keep(kept, call));
+        ledger.spike(workspace, heads.backward_room(call, ledger.host().threads));
+    });
+    Ok(gradients)
+}
+
+fn heads([q, k, v]: [&Tensor; 3]) -> Result<Heads> {
+    let ((_, query, width), (_, key, _), (_, _, value)) = (q.dims3()?, k.dims3()?, v.dims3()?);
+    Ok(Heads {
+        query,
+        key,
+        width,
+        value,
+    })
+}
+
+fn call_on_paper(
+    paper: &PaperTensor,
+    q: &Tensor,
+    (offsets, settings): (&[u32], &Settings),
+    backward: bool,
+) -> AttentionCall {
+    let vectors = paper.ledger().host().vectors;
+    let lengths = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+    AttentionCall {
+        longest: lengths.max().unwrap_or(0),
+        window: settings.window,
+        backward,
+        pairs: q.dtype() == DType::BF16 && vectors.multiplies_pairs(),
+        vectors,
+    }
 }
 
 /// Pairs of a query and a key that it sees, times heads and the width of `of`: of queries, or of values.

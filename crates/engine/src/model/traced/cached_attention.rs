@@ -2,25 +2,26 @@
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::attention::Settings;
-use super::{bytes, storage};
+use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::cached_attention;
 
 /// Returns o; see [`cached_attention::forward_with_sinks`].
 pub(in crate::model) fn forward(
-    (q, keys, values): (&Tensor, &Tensor, &Tensor),
+    (q, keys, values): (&Tensor, &candle_core::Tensor, &candle_core::Tensor),
     places: &[Range<usize>],
     settings: &Settings,
-    sinks: Option<&Tensor>,
+    sinks: Option<&candle_core::Tensor>,
 ) -> Result<Tensor> {
     let _span = op("cached_attention", || work(q, (keys, values), places));
-    cached_attention::forward_with_sinks((q, keys, values), places, settings, sinks)
+    let o = cached_attention::forward_with_sinks((q.real()?, keys, values), places, settings, sinks)?;
+    Ok(o.into())
 }
 
-fn work(q: &Tensor, (keys, values): (&Tensor, &Tensor), places: &[Range<usize>]) -> Work {
+fn work(q: &Tensor, (keys, values): (&candle_core::Tensor, &candle_core::Tensor), places: &[Range<usize>]) -> Work {
     let (Ok((tokens, heads, width)), Ok((_, key_heads, _)), Ok((_, _, value))) =
         (q.dims3(), keys.dims3(), values.dims3())
     else {

@@ -1,21 +1,63 @@
 //! The gated delta rule, with the products of its states.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
-use super::{bytes, storage};
+use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
+use crate::tensor::PaperTensor;
+use peft_tune_core::architecture::DeltaRule;
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::delta_rule;
-pub(in crate::model) use peft_tune_kernels::ops::delta_rule::{Gradients, Heads, Inputs};
+pub(in crate::model) use peft_tune_kernels::ops::delta_rule::Heads;
+
+/// See [`delta_rule::Inputs`].
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) struct Inputs<'a> {
+    pub mixed: &'a Tensor,
+    pub a: &'a Tensor,
+    pub b: &'a Tensor,
+    pub rate: &'a candle_core::Tensor,
+    pub shift: &'a candle_core::Tensor,
+    pub heads: Heads,
+    pub offsets: &'a [u32],
+}
+
+/// See [`delta_rule::Gradients`].
+#[derive(Debug)]
+pub(in crate::model) struct Gradients {
+    pub mixed: Tensor,
+    pub a: Tensor,
+    pub b: Tensor,
+}
+
+impl<'a> Inputs<'a> {
+    fn kernel(&self) -> Result<delta_rule::Inputs<'a>> {
+        Ok(delta_rule::Inputs {
+            mixed: self.mixed.real()?,
+            a: self.a.real()?,
+            b: self.b.real()?,
+            rate: self.rate,
+            shift: self.shift,
+            heads: self.heads,
+            offsets: self.offsets,
+        })
+    }
+}
 
 /// Returns o; see [`delta_rule::forward`].
-pub(in crate::model) fn forward(inputs: &Inputs<'_>, states: Option<&Tensor>) -> Result<Tensor> {
+pub(in crate::model) fn forward(inputs: &Inputs<'_>, states: Option<&candle_core::Tensor>) -> Result<Tensor> {
     // What a state is multiplied with: k, the write and q.
     let _span = op("delta_rule", || Work {
         flops: 6 * states_passed(inputs),
         bytes: 2 * bytes(inputs.mixed),
         ..described(inputs.mixed)
     });
-    delta_rule::forward(inputs, states)
+    if let Some(paper) = inputs.mixed.paper() {
+        let o = of_width(paper, inputs.heads.output_width())?;
+        run_on_paper(paper, inputs, Direction::Forward);
+        return Ok(o);
+    }
+    Ok(delta_rule::forward(&inputs.kernel()?, states)?.into())
 }
 
 /// See [`delta_rule::backward`].
@@ -26,7 +68,60 @@ pub(in crate::model) fn backward(inputs: &Inputs<'_>, d_o: &Tensor) -> Result<Gr
         bytes: 3 * bytes(inputs.mixed) + bytes(d_o),
         ..described(inputs.mixed)
     });
-    delta_rule::backward(inputs, d_o)
+    if let Some(paper) = inputs.mixed.paper() {
+        let gradients = Gradients {
+            mixed: of_width(paper, inputs.heads.input_width())?,
+            a: of_width(paper, inputs.heads.values)?,
+            b: of_width(paper, inputs.heads.values)?,
+        };
+        run_on_paper(paper, inputs, Direction::Backward);
+        return Ok(gradients);
+    }
+    let delta_rule::Gradients { mixed, a, b } = delta_rule::backward(&inputs.kernel()?, d_o.real()?)?;
+    Ok(Gradients {
+        mixed: mixed.into(),
+        a: a.into(),
+        b: b.into(),
+    })
+}
+
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// A tensor of as many rows.
+fn of_width(paper: &PaperTensor, width: usize) -> Result<Tensor> {
+    Ok(paper.fresh((paper.shape().dims2()?.0, width), paper.dtype()).into())
+}
+
+/// Takes what the rule takes besides its results: decays and strengths in F32, and what each task holds.
+fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) {
+    let Heads {
+        keys,
+        values,
+        key_width,
+        value_width,
+    } = inputs.heads;
+    let rule = DeltaRule {
+        taps: 0,
+        key_heads: keys,
+        value_heads: values,
+        key_width,
+        value_width,
+    };
+    let documents = inputs.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+    let (count, longest) = (documents.len(), documents.max().unwrap_or(0));
+    let task = match direction {
+        Direction::Forward => rule.forward_bytes(longest),
+        Direction::Backward => rule.backward_bytes(longest),
+    };
+    let tasks = (count * keys).min(paper.ledger().host().threads) as u64;
+    let tokens = inputs.offsets.last().map_or(0, |end| u64::from(*end));
+    let wide = 4 * tokens * 2 * values as u64;
+    paper
+        .ledger()
+        .spike(MemoryCategory::AttentionWorkspace, wide + tasks * task);
 }
 
 /// Values of all states that the tokens pass.

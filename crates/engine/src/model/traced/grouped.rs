@@ -1,28 +1,53 @@
 //! Products of groups of rows, as spans see them: one product whose rows are those of all groups.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
 use super::matmul::{self, Order};
-use super::{bytes, storage};
+use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::matmul::grouped;
-pub(in crate::model) use peft_tune_kernels::ops::matmul::grouped::{GroupFactors, GroupTerm};
+pub(in crate::model) use peft_tune_kernels::ops::matmul::grouped::GroupFactors;
 use peft_tune_kernels::ops::offsets::Offsets;
+
+/// One product of a sum; see [`grouped::GroupTerm`].
+#[derive(Clone, Debug)]
+pub(in crate::model) struct GroupTerm<'a> {
+    pub x: &'a Tensor,
+    pub w: GroupFactors<'a>,
+    pub scale: f64,
+}
+
+fn kernels<'a>(terms: &[GroupTerm<'a>]) -> Result<Vec<grouped::GroupTerm<'a>>> {
+    let terms = terms.iter().map(|term| {
+        Ok(grouped::GroupTerm {
+            x: term.x.real()?,
+            w: term.w.clone(),
+            scale: term.scale,
+        })
+    });
+    terms.collect()
+}
 
 /// The sum of x w^T; the terms behind the first `base` are an adapter's. See [`grouped::nt`].
 pub(in crate::model) fn nt(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
     let _span = op("grouped_nt", || sum(terms, offsets, base, Order::Transposed));
-    grouped::nt(terms, offsets)
+    Ok(grouped::nt(&kernels(terms)?, offsets)?.into())
 }
 
 /// The sum of x w; see [`nt`] and [`grouped::nn`].
 pub(in crate::model) fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
     let _span = op("grouped_nn", || sum(terms, offsets, base, Order::Straight));
-    grouped::nn(terms, offsets)
+    Ok(grouped::nn(&kernels(terms)?, offsets)?.into())
 }
 
 /// into += alpha a^T b of each group; see [`grouped::tn_add`].
-pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
+pub(in crate::model) fn tn_add(
+    a: &Tensor,
+    b: &Tensor,
+    offsets: &Offsets,
+    alpha: f64,
+    into: &candle_core::Tensor,
+) -> Result<()> {
     let _span = op("grouped_tn", || match (a.dims2(), b.dims2()) {
         (Ok((tokens, rows)), Ok((_, columns))) => Work {
             flops: 2 * (tokens * rows * columns) as u64,
@@ -33,7 +58,7 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha:
         },
         _ => Work::default(),
     });
-    grouped::tn_add(a, b, offsets, alpha, into)
+    grouped::tn_add(a.real()?, b.real()?, offsets, alpha, into)
 }
 
 fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, order: Order) -> Work {
@@ -79,7 +104,7 @@ fn weight(factors: &GroupFactors<'_>, offsets: &Offsets, order: Order) -> Option
             Some((
                 rows,
                 columns,
-                used * bytes(tensor) / groups.max(1) as u64,
+                used * bytes(*tensor) / groups.max(1) as u64,
                 storage(tensor.dtype()),
             ))
         }

@@ -1,46 +1,111 @@
 //! The loss head: products with the head, chunk by chunk or group by group.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result};
 
-use super::{bytes, storage};
+use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
-use peft_tune_core::plan::STREAMED_ROWS;
+use crate::tensor::PaperTensor;
+use peft_tune_core::plan::{HeadCall, Memory, STREAMED_ROWS};
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::loss_head;
-use peft_tune_kernels::ops::loss_head::IGNORE;
-pub(in crate::model) use peft_tune_kernels::ops::loss_head::{Output, Settings, Targets};
+use peft_tune_kernels::ops::loss_head::{IGNORE, Sums};
+pub(in crate::model) use peft_tune_kernels::ops::loss_head::{Settings, Targets};
+
+/// Loss of one micro-batch; see [`loss_head::Output`].
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub sums: Sums,
+    /// (T, H), `None` without a gradient scale.
+    pub d_hidden: Option<Tensor>,
+}
+
+impl From<loss_head::Output> for Output {
+    fn from(output: loss_head::Output) -> Self {
+        Self {
+            sums: output.sums,
+            d_hidden: output.d_hidden.map(Tensor::from),
+        }
+    }
+}
 
 /// Loss and, with a gradient scale, the gradient of `hidden`; see [`loss_head::forward`].
 pub(in crate::model) fn forward(
     hidden: &Tensor,
-    weight: &Tensor,
+    weight: &candle_core::Tensor,
     targets: Targets<'_>,
     settings: &Settings,
 ) -> Result<Output> {
     let products = if settings.gradient_scale.is_some() { 2 } else { 1 };
-    let chunk = match weight.device().is_cuda() {
-        true => settings.chunk_tokens,
-        false => STREAMED_ROWS,
+    let chunk = match hidden.memory() {
+        Memory::Device => settings.chunk_tokens,
+        Memory::Host => STREAMED_ROWS,
     };
     let _span = op("loss_head", || work(hidden, weight, targets.values, chunk, products));
-    loss_head::forward(hidden, weight, targets, settings)
+    if let Some(paper) = hidden.paper() {
+        return on_paper(paper, weight, targets, false);
+    }
+    Ok(loss_head::forward(hidden.real()?, weight, targets, settings)?.into())
 }
 
 /// As [`forward`], with the head's gradient; see [`loss_head::forward_with_weight_gradient`].
 pub(in crate::model) fn forward_with_weight_gradient(
     hidden: &Tensor,
-    weight: &Tensor,
+    weight: &candle_core::Tensor,
     targets: Targets<'_>,
     settings: &Settings,
-    weight_gradient: &Tensor,
+    weight_gradient: &candle_core::Tensor,
 ) -> Result<Output> {
     let _span = op("loss_head", || {
         work(hidden, weight, targets.values, settings.chunk_tokens, 3)
     });
-    loss_head::forward_with_weight_gradient(hidden, weight, targets, settings, weight_gradient)
+    if let Some(paper) = hidden.paper() {
+        return on_paper(paper, weight, targets, true);
+    }
+    let output = loss_head::forward_with_weight_gradient(hidden.real()?, weight, targets, settings, weight_gradient)?;
+    Ok(output.into())
+}
+
+/// Of a training: with the gradient of `hidden`.
+fn on_paper(
+    hidden: &PaperTensor,
+    weight: &candle_core::Tensor,
+    targets: Targets<'_>,
+    head_trains: bool,
+) -> Result<Output> {
+    let (ledger, (vocabulary, width)) = (hidden.ledger(), weight.dims2()?);
+    let d_hidden = Tensor::from(hidden.alike());
+    let count = targets.values.iter().filter(|target| **target != IGNORE).count();
+    let host = ledger.host();
+    let call = HeadCall {
+        tokens: targets.values.len(),
+        targets: count.max(1),
+        hidden: width,
+        vocabulary,
+        element_bytes: d_hidden.dtype().size_in_bytes() as u64,
+        bf16: d_hidden.dtype() == DType::BF16,
+        head_trains,
+        vectors: host.vectors,
+        device_bytes: host.device_bytes,
+    };
+    let logits = call.logits();
+    ledger.holding(MemoryCategory::Logits, logits.bytes, || {
+        ledger.spike(MemoryCategory::Logits, logits.growing);
+        for product in call
+            .blocks(&logits)
+            .flat_map(|(rows, _)| call.products(rows, logits.columns))
+        {
+            ledger.threads(|kept| product.keep(kept, host.vectors, host.threads));
+            ledger.spike(MemoryCategory::Scratch, product.spike(host.vectors));
+        }
+    });
+    Ok(Output {
+        sums: Sums::NONE,
+        d_hidden: Some(d_hidden),
+    })
 }
 
 /// Each product reads the head once for every `chunk` of targets; the logits themselves are written and read by each.
-fn work(hidden: &Tensor, weight: &Tensor, targets: &[i64], chunk: usize, products: u64) -> Work {
+fn work(hidden: &Tensor, weight: &candle_core::Tensor, targets: &[i64], chunk: usize, products: u64) -> Work {
     let Ok((vocabulary, width)) = weight.dims2() else {
         return Work::default();
     };

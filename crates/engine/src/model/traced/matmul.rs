@@ -1,40 +1,110 @@
 //! Products, with the part of each that belongs to an adapter.
 
-use candle_core::{Result, Tensor};
+use std::ops::Range;
 
-use super::{bytes, storage};
+use candle_core::{DType, Result};
+
+use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
+use crate::tensor::{Ledger, PaperTensor};
+use peft_tune_core::plan::products::{Call, longer};
+use peft_tune_core::plan::{Form, Memory};
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::matmul;
-pub(in crate::model) use peft_tune_kernels::ops::matmul::{
-    Adapted, AdapterGradients, Factor, MAX_TERMS, RowTerms, Term,
-};
+pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, Factor, MAX_TERMS};
+
+/// One product of a sum: `scale` times x times w; see [`matmul::Term`].
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) struct Term<'a> {
+    pub x: &'a Tensor,
+    pub w: Factor<'a>,
+    pub scale: f64,
+}
+
+/// See [`matmul::AdapterGradients`].
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) struct AdapterGradients<'a> {
+    pub dy: &'a Tensor,
+    pub xa: &'a Tensor,
+    pub b: &'a Parameter,
+    pub d_b: &'a Parameter,
+    pub scale: f64,
+}
+
+/// Products that some rows of a sum have beside the shared ones; see [`matmul::RowTerms`].
+#[derive(Clone, Debug)]
+pub(in crate::model) struct RowTerms<'a> {
+    pub rows: Range<usize>,
+    pub terms: Vec<Term<'a>>,
+}
+
+impl<'a> Term<'a> {
+    /// `scale` times x times w.
+    pub(in crate::model) fn new(x: &'a Tensor, w: impl Into<Factor<'a>>, scale: f64) -> Self {
+        Self { x, w: w.into(), scale }
+    }
+
+    fn kernel(&self) -> Result<matmul::Term<'a>> {
+        Ok(matmul::Term {
+            x: self.x.real()?,
+            w: self.w,
+            scale: self.scale,
+        })
+    }
+}
+
+impl<'a> AdapterGradients<'a> {
+    fn kernel(&self) -> Result<matmul::AdapterGradients<'a>> {
+        Ok(matmul::AdapterGradients {
+            dy: self.dy.real()?,
+            xa: self.xa.real()?,
+            b: self.b,
+            d_b: self.d_b,
+            scale: self.scale,
+        })
+    }
+}
+
+fn kernels<'a>(terms: &[Term<'a>]) -> Result<Vec<matmul::Term<'a>>> {
+    terms.iter().map(Term::kernel).collect()
+}
+
+fn own_kernels<'a>(own: &[RowTerms<'a>]) -> Result<Vec<matmul::RowTerms<'a>>> {
+    let own = own.iter().map(|part| {
+        Ok(matmul::RowTerms {
+            rows: part.rows.clone(),
+            terms: kernels(&part.terms)?,
+        })
+    });
+    own.collect()
+}
 
 /// x w^T; see [`matmul::nt`].
-pub(in crate::model) fn nt(x: &Tensor, w: &Tensor) -> Result<Tensor> {
-    let _span = op("matmul_nt", || {
-        sum(&[Term::new(x, w, 1.0)], Order::Transposed, usize::MAX)
-    });
-    matmul::nt(x, w)
+pub(in crate::model) fn nt(x: &Tensor, w: &Parameter) -> Result<Tensor> {
+    nt_sum(&[Term::new(x, w, 1.0)], usize::MAX)
 }
 
 /// x w; see [`matmul::nn`].
-pub(in crate::model) fn nn(x: &Tensor, w: &Tensor) -> Result<Tensor> {
-    let _span = op("matmul_nn", || {
-        sum(&[Term::new(x, w, 1.0)], Order::Straight, usize::MAX)
-    });
-    matmul::nn(x, w)
+pub(in crate::model) fn nn(x: &Tensor, w: &Parameter) -> Result<Tensor> {
+    nn_sum(&[Term::new(x, w, 1.0)], usize::MAX)
 }
 
 /// The sum of x w^T; the terms behind the first `base` are an adapter's. See [`matmul::nt_sum`].
 pub(in crate::model) fn nt_sum(terms: &[Term<'_>], base: usize) -> Result<Tensor> {
     let _span = op("matmul_nt", || sum(terms, Order::Transposed, base));
-    matmul::nt_sum(terms)
+    if let Some(paper) = of_terms(terms) {
+        return sum_on_paper(paper, terms, Order::Transposed, base);
+    }
+    Ok(matmul::nt_sum(&kernels(terms)?)?.into())
 }
 
 /// The sum of x w; the terms behind the first `base` are an adapter's. See [`matmul::nn_sum`].
 pub(in crate::model) fn nn_sum(terms: &[Term<'_>], base: usize) -> Result<Tensor> {
     let _span = op("matmul_nn", || sum(terms, Order::Straight, base));
-    matmul::nn_sum(terms)
+    if let Some(paper) = of_terms(terms) {
+        return sum_on_paper(paper, terms, Order::Straight, base);
+    }
+    Ok(matmul::nn_sum(&kernels(terms)?)?.into())
 }
 
 /// y plus the sum of x w^T; see [`nt_sum`] and [`matmul::nt_onto`].
@@ -43,24 +113,32 @@ pub(in crate::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> 
         bytes: bytes(y) + sum(terms, Order::Transposed, base).bytes,
         ..sum(terms, Order::Transposed, base)
     });
-    matmul::nt_onto(y, terms)
+    if let Some(paper) = of_terms(terms) {
+        return sum_on_paper(paper, terms, Order::Transposed, base);
+    }
+    Ok(matmul::nt_onto(y.real()?, &kernels(terms)?)?.into())
 }
 
 /// As [`nt_sum`] of `shared` products of the base, with those of an adapter for each range of rows; see [`matmul::nt_by_rows`].
 pub(in crate::model) fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], onto: Option<&Tensor>) -> Result<Tensor> {
     let _span = op("matmul_nt", || by_rows(shared, own, Order::Transposed));
-    matmul::nt_by_rows(shared, own, onto)
+    let onto = onto.map(Tensor::real).transpose()?;
+    Ok(matmul::nt_by_rows(&kernels(shared)?, &own_kernels(own)?, onto)?.into())
 }
 
 /// As [`nn_sum`].
 pub(in crate::model) fn nn_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>]) -> Result<Tensor> {
     let _span = op("matmul_nn", || by_rows(shared, own, Order::Straight));
-    matmul::nn_by_rows(shared, own)
+    Ok(matmul::nn_by_rows(&kernels(shared)?, &own_kernels(own)?)?.into())
 }
 
 /// The outputs of projections with their adapters, where one product may make each; see [`matmul::nt_adapted`].
 pub(in crate::model) fn nt_adapted(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<Option<Vec<Tensor>>> {
-    if !matmul::takes_adapters(x, u, all)? {
+    if let Some(paper) = x.paper() {
+        return adapted_on_paper(paper, u, all);
+    }
+    let (of_x, of_u) = (x.real()?, u.real()?);
+    if !matmul::takes_adapters(of_x, of_u, all)? {
         return Ok(None);
     }
     let _span = op("matmul_nt", || {
@@ -74,18 +152,23 @@ pub(in crate::model) fn nt_adapted(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) 
         });
         each.reduce(add).unwrap_or_default()
     });
-    matmul::nt_adapted(x, u, all).map(Some)
+    let outputs = matmul::nt_adapted(of_x, of_u, all)?;
+    Ok(Some(outputs.into_iter().map(Tensor::from).collect()))
 }
 
 /// dx of a projection with its adapter, where one product may make it; see [`matmul::nn_adapted`].
-pub(in crate::model) fn nn_adapted(dy: &Tensor, w: Factor<'_>, d_xa: &Tensor, a: &Tensor) -> Result<Option<Tensor>> {
-    if !matmul::takes_adapter(dy, &w, d_xa, a)? {
+pub(in crate::model) fn nn_adapted(dy: &Tensor, w: Factor<'_>, d_xa: &Tensor, a: &Parameter) -> Result<Option<Tensor>> {
+    if let Some(paper) = dy.paper() {
+        return gradient_on_paper(paper, w, d_xa);
+    }
+    let (of_dy, of_d_xa) = (dy.real()?, d_xa.real()?);
+    if !matmul::takes_adapter(of_dy, &w, of_d_xa, a)? {
         return Ok(None);
     }
     let _span = op("matmul_nn", || {
         sum(&[Term::new(dy, w, 1.0), Term::new(d_xa, a, 1.0)], Order::Straight, 1)
     });
-    matmul::nn_adapted(dy, w, d_xa, a).map(Some)
+    Ok(Some(matmul::nn_adapted(of_dy, w, of_d_xa, a)?.into()))
 }
 
 /// The sums of x w side by side, all of adapters; see [`matmul::nn_beside`].
@@ -94,26 +177,177 @@ pub(in crate::model) fn nn_beside(sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
         let each = sums.iter().map(|terms| sum(terms, Order::Straight, 0));
         each.reduce(add).unwrap_or_default()
     });
-    matmul::nn_beside(sums)
+    if let Some(paper) = sums.first().and_then(|terms| of_terms(terms)) {
+        return beside_on_paper(paper, sums);
+    }
+    let each: Vec<Vec<_>> = sums.iter().map(|terms| kernels(terms)).collect::<Result<_>>()?;
+    Ok(matmul::nn_beside(&each)?.into())
 }
 
 /// into += alpha a^T b; see [`matmul::tn_add`].
-pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
+pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Parameter) -> Result<()> {
     let _span = op("matmul_tn", || weight_gradient(a, b, into));
-    matmul::tn_add(a, b, alpha, into)
+    if let Some(paper) = a.paper() {
+        let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
+        run_on_paper(paper.ledger(), &plain_call(a, Form::Tn, [rows, columns, tokens]));
+        return Ok(());
+    }
+    matmul::tn_add(a.real()?, b.real()?, alpha, into)
 }
 
 /// Both gradients of adapters' output sides from one reading of each dy, where that is better than two products; see
 /// [`matmul::adapter_gradients`].
 pub(in crate::model) fn adapter_gradients(all: &[AdapterGradients<'_>]) -> Result<Option<Tensor>> {
-    if !matmul::reads_once(all)? {
+    // A GPU that makes both at once takes the same memory.
+    if all.iter().any(|one| one.dy.paper().is_some()) {
+        return Ok(None);
+    }
+    let of_kernels: Vec<_> = all.iter().map(AdapterGradients::kernel).collect::<Result<_>>()?;
+    if !matmul::reads_once(&of_kernels)? {
         return Ok(None);
     }
     let _span = op("adapter_gradients", || {
         let each = all.iter().map(both_gradients);
         each.reduce(add).unwrap_or_default()
     });
-    matmul::adapter_gradients(all).map(Some)
+    Ok(Some(matmul::adapter_gradients(&of_kernels)?.into()))
+}
+
+/// The first operand, where a sum is on paper.
+fn of_terms<'a>(terms: &[Term<'a>]) -> Option<&'a PaperTensor> {
+    terms.first().and_then(|term| term.x.paper())
+}
+
+fn sum_on_paper(paper: &PaperTensor, terms: &[Term<'_>], order: Order, base: usize) -> Result<Tensor> {
+    let call = sum_call(terms, order, base)?;
+    let result = paper.fresh((call.rows, call.columns), terms[0].x.dtype());
+    run_on_paper(paper.ledger(), &call);
+    Ok(result.into())
+}
+
+fn beside_on_paper(paper: &PaperTensor, sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
+    let calls = sums.iter().map(|terms| sum_call(terms, Order::Straight, 0));
+    let calls: Vec<Call> = calls.collect::<Result<_>>()?;
+    let (rows, columns) = (calls[0].rows, calls.iter().map(|call| call.columns).sum::<usize>());
+    let result = paper.fresh((rows, columns), sums[0][0].x.dtype());
+    calls.iter().for_each(|call| run_on_paper(paper.ledger(), call));
+    Ok(result.into())
+}
+
+/// [`nt_adapted`], with a copy of x that has room for u beside it.
+fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<Option<Vec<Tensor>>> {
+    let ((tokens, depth), ranks) = (x.shape().dims2()?, u.dims2()?.1);
+    let columns = all.iter().map(|one| one.w.dims2().0).sum();
+    let are_widened = all
+        .iter()
+        .all(|one| !in_bytes(&Factor::QuantizedMatrix(one.w), Order::Transposed));
+    if !are_widened || !takes_longer(x, [tokens, columns, depth], ranks) {
+        return Ok(None);
+    }
+    let row = longer::row(depth, ranks);
+    let outputs = holding_rows(x, row, || {
+        let output = |one: &Adapted<'_>| {
+            let columns = one.w.dims2().0;
+            let y = x.fresh((tokens, columns), x.dtype());
+            keep_longer(x, columns * row);
+            y.into()
+        };
+        all.iter().map(output).collect()
+    });
+    Ok(Some(outputs))
+}
+
+/// [`nn_adapted`], with a copy of dy that has room for d_xa beside it.
+fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<Option<Tensor>> {
+    let ((tokens, depth), columns, ranks) = (dy.shape().dims2()?, w.dims2()?.1, d_xa.dims2()?.1);
+    let is_widened = matches!(w, Factor::QuantizedMatrix(_)) && !in_bytes(&w, Order::Straight);
+    if !is_widened || !takes_longer(dy, [tokens, columns, depth], ranks) {
+        return Ok(None);
+    }
+    let dx = dy.fresh((tokens, columns), dy.dtype());
+    holding_rows(dy, longer::row(depth, ranks), || {
+        keep_longer(dy, longer::depth(depth, ranks) * columns);
+    });
+    Ok(Some(dx.into()))
+}
+
+/// Whether a GPU makes one product of a weight's and its adapter's.
+fn takes_longer(x: &PaperTensor, sizes: [usize; 3], ranks: usize) -> bool {
+    let on_gpu = x.ledger().host().memory() == Memory::Device;
+    on_gpu && x.dtype() != DType::F32 && longer::takes(sizes, ranks)
+}
+
+/// Holds rows of so many elements, one for each row of x.
+fn holding_rows<T>(x: &PaperTensor, row: usize, during: impl FnOnce() -> T) -> T {
+    let elements = x.shape().dims().first().copied().unwrap_or(0) * row;
+    let bytes = (elements * x.dtype().size_in_bytes()) as u64;
+    x.ledger().holding(MemoryCategory::Scratch, bytes, during)
+}
+
+/// Keeps room for a weight of so many elements, with its adapter.
+fn keep_longer(x: &PaperTensor, elements: usize) {
+    x.ledger()
+        .threads(|kept| kept.dequantize(elements, x.dtype().size_in_bytes() as u64));
+}
+
+/// Takes what a product takes besides its result.
+fn run_on_paper(ledger: &Ledger, call: &Call) {
+    let host = ledger.host();
+    ledger.threads(|kept| match host.memory() {
+        Memory::Host => call.keep(kept, host.vectors, host.threads),
+        Memory::Device => call.keep_on_gpu(kept),
+    });
+    ledger.spike(MemoryCategory::Scratch, call.spike(host.vectors));
+}
+
+/// A sum as far as its scratch depends on it.
+fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
+    let (mut depths, mut longest) = ([0; 2], 0);
+    for (place, term) in terms.iter().enumerate() {
+        let depth = term.x.dims2()?.1;
+        // Without a weight's product those of adapters are the sum.
+        let of_adapter = usize::from(base > 0 && place >= base);
+        depths[of_adapter] += depth;
+        if of_adapter == 0 {
+            longest = longest.max(depth);
+        }
+    }
+    let Some(first) = terms.first() else {
+        candle_core::bail!("a sum of no products");
+    };
+    let (rows, columns) = first.w.dims2()?;
+    let (form, columns) = match order {
+        Order::Transposed => (Form::Nt, rows),
+        Order::Straight => (Form::Nn, columns),
+    };
+    let beside = terms.iter().filter_map(|term| term.x.paper()).map(PaperTensor::beside);
+    Ok(Call {
+        adapter_depth: depths[1],
+        longest_term: longest,
+        beside: beside.max().unwrap_or(0),
+        quantized: matches!(first.w, Factor::QuantizedMatrix(_)),
+        in_bytes: in_bytes(&first.w, order),
+        ..plain_call(first.x, form, [first.x.dims2()?.0, columns, depths[0]])
+    })
+}
+
+/// A product of dense operands.
+fn plain_call(x: &Tensor, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
+    let left_bytes = x.dtype().size_in_bytes() as u64;
+    Call {
+        form,
+        rows,
+        columns,
+        depth,
+        adapter_depth: 0,
+        longest_term: depth,
+        beside: 0,
+        left_bytes,
+        bf16: x.dtype() == DType::BF16,
+        quantized: false,
+        in_bytes: false,
+        f32_result: left_bytes == 4 || form == Form::Tn,
+    }
 }
 
 fn by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Work {
@@ -176,7 +410,7 @@ fn both_gradients(of: &AdapterGradients<'_>) -> Work {
     }
 }
 
-fn weight_gradient(a: &Tensor, b: &Tensor, into: &Tensor) -> Work {
+fn weight_gradient(a: &Tensor, b: &Tensor, into: &Parameter) -> Work {
     let (Ok((tokens, rows)), Ok((_, columns))) = (a.dims2(), b.dims2()) else {
         return Work::default();
     };
@@ -193,20 +427,27 @@ fn weight_gradient(a: &Tensor, b: &Tensor, into: &Tensor) -> Work {
 /// Bytes and name of a weight's storage, with that of the activations where they are bytes too.
 pub(super) fn weight(factor: &Factor<'_>, order: Order) -> (u64, &'static str) {
     match factor {
-        Factor::Dense(tensor) => (bytes(tensor), storage(tensor.dtype())),
+        Factor::Dense(tensor) => (bytes(*tensor), storage(tensor.dtype())),
         Factor::QuantizedMatrix(quantized) => {
-            let row = quantized.activations().row();
-            let in_bytes = match order {
-                Order::Transposed => row.forward,
-                Order::Straight => row.backward,
-            };
-            let name = match (in_bytes, quantized.storage()) {
+            let name = match (in_bytes(factor, order), quantized.storage()) {
                 (true, "int8") => "w8a8",
                 (true, _) => "w4a8",
                 (false, storage) => storage,
             };
             (quantized.bytes() as u64, name)
         }
+    }
+}
+
+/// Whether products of a weight take their activations in 8 bits.
+fn in_bytes(factor: &Factor<'_>, order: Order) -> bool {
+    let Factor::QuantizedMatrix(quantized) = factor else {
+        return false;
+    };
+    let row = quantized.activations().row();
+    match order {
+        Order::Transposed => row.forward,
+        Order::Straight => row.backward,
     }
 }
 
@@ -218,8 +459,9 @@ mod tests {
 
     #[test]
     fn a_layer_with_its_adapter_counts_both_and_tells_them_apart() {
-        let zeros = |rows, columns| Tensor::zeros((rows, columns), DType::F32, &Device::Cpu).unwrap();
-        let (x, w, xa, b) = (zeros(5, 7), zeros(11, 7), zeros(5, 2), zeros(11, 2));
+        let parameter = |rows, columns| Parameter::zeros((rows, columns), DType::F32, &Device::Cpu).unwrap();
+        let zeros = |rows, columns| Tensor::from(parameter(rows, columns));
+        let (x, w, xa, b) = (zeros(5, 7), parameter(11, 7), zeros(5, 2), parameter(11, 2));
         let terms = [Term::new(&x, &w, 1.0), Term::new(&xa, &b, 2.0)];
         let work = sum(&terms, Order::Transposed, 1);
         assert_eq!((work.flops, work.adapter_flops), (2 * 5 * 11 * (7 + 2), 2 * 5 * 11 * 2));

@@ -1,16 +1,21 @@
 //! Ops that pass over memory and multiply no matrices: their cost is their bytes.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result};
 
-use super::{bytes, pass};
+use super::kernel::{Argument, Measured, Outcome};
+use super::{Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
+use crate::tensor::PaperTensor;
+use peft_tune_core::predict::MemoryCategory;
+use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::offsets::Offsets;
 
 /// A module for each of [`peft_tune_kernels::ops`], with the types that its ops take, and with the ops: arguments and result,
-/// name of the span, work.
+/// name of the span, work; and which argument's paper it runs on, with what it makes there.
 macro_rules! in_spans {
     ($($module:ident [$($type:ident),*] {
-        $($op:ident($($argument:ident: $of:ty),*) -> $result:ty, $span:literal, $work:expr;)*
+        $($op:ident($($argument:ident: $of:ty),*) -> $result:ty, $span:literal, $work:expr
+            $(, $paper:ident of $on:expr => $made:expr)?;)*
     })*) => {$(
         pub(in crate::model) mod $module {
             use super::*;
@@ -22,7 +27,11 @@ macro_rules! in_spans {
                 #[doc = concat!("See [`peft_tune_kernels::ops::", stringify!($module), "`].")]
                 pub(in crate::model) fn $op($($argument: $of),*) -> Result<$result> {
                     let _span = op($span, || $work);
-                    $module::$op($($argument),*)
+                    $(if let Some($paper) = $on.paper() {
+                        return Ok($made);
+                    })?
+                    let kernel = $module::$op($(Argument::kernel($argument)?),*)?;
+                    Ok(Outcome::of(kernel))
                 }
             )*
         }
@@ -31,69 +40,73 @@ macro_rules! in_spans {
 
 in_spans! {
     residual [] {
-        add(x: &Tensor, y: &Tensor) -> Tensor, "residual_add", pass(x, 3);
-        add_scaled(x: &Tensor, y: &Tensor, scale: f64) -> Tensor, "residual_add", pass(x, 3);
-        scale(x: &Tensor, scale: f64) -> Tensor, "scale", pass(x, 2);
+        add(x: &Tensor, y: &Tensor) -> Tensor, "residual_add", pass(x, 3), paper of x => paper.alike().into();
+        add_scaled(x: &Tensor, y: &Tensor, scale: f64) -> Tensor, "residual_add", pass(x, 3),
+            paper of x => paper.alike().into();
+        scale(x: &Tensor, scale: f64) -> Tensor, "scale", pass(x, 2), paper of x => paper.alike().into();
     }
     centre [] {
-        rows(x: &Tensor) -> Tensor, "centre", pass(x, 2);
+        rows(x: &Tensor) -> Tensor, "centre", pass(x, 2), paper of x => paper.alike().into();
     }
     xielu [Curve] {
-        forward(x: &Tensor, curve: Curve) -> Tensor, "xielu", pass(x, 2);
-        backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Tensor, "xielu_backward", pass(x, 3);
+        forward(x: &Tensor, curve: Curve) -> Tensor, "xielu", pass(x, 2), paper of x => paper.alike().into();
+        backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Tensor, "xielu_backward", pass(x, 3),
+            paper of x => paper.alike().into();
     }
     rounding [] {
-        round(values: &Tensor, copy: &Tensor) -> (), "round",
+        round(values: &Parameter, copy: &Parameter) -> (), "round",
             Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) };
     }
     bias [] {
-        add(y: &Tensor, bias: &Tensor, scale: f64) -> (), "bias_add", pass(y, 2);
+        add(y: &Tensor, bias: &Parameter, scale: f64) -> (), "bias_add", pass(y, 2), _paper of y => ();
     }
     gain [NormParts] {
-        scale(y: &Tensor, gain: &Tensor, shift: f32) -> (), "gain", pass(y, 2);
-        backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitude: &Tensor) -> (),
+        scale(y: &Tensor, gain: &Parameter, shift: f32) -> (), "gain", pass(y, 2), _paper of y => ();
+        backward(dz: &Tensor, y: &Tensor, gain: &Parameter, norm: &Parameter, d_magnitude: &Parameter) -> (),
             "gain_backward", pass(y, 3);
     }
     merged_rows [] {
-        merge(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Tensor, "merge", Work {
+        merge(weight: &Parameter, a: &Parameter, b: &Parameter, scaling: f64) -> Parameter, "merge", Work {
             flops: 2 * (weight.elem_count() * a.dims().first().copied().unwrap_or(0)) as u64,
             bytes: bytes(weight) + bytes(a) + bytes(b) + 4 * weight.elem_count() as u64,
             ..pass(weight, 1)
         };
     }
     own_columns [] {
-        keep(x: &Tensor, rows: &Tensor, columns: &Tensor) -> Tensor, "own_columns", pass(x, 2);
+        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2);
     }
     dropout [MaskKey] {
-        apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2);
+        apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2),
+            paper of x => paper.alike().into();
     }
     rope [HeadNorms, RopeTable] {
-        forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope", pass(x, 2);
-        backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope_backward", pass(dy, 2);
+        forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope", pass(x, 2),
+            paper of x => paper.alike().into();
+        backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope_backward", pass(dy, 2),
+            paper of dy => paper.alike().into();
         forward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
-            "rope", both_passed(&both);
+            "rope", both_passed(&both), _paper of both[0] => both.map(turned);
         backward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
-            "rope_backward", both_passed(&both);
+            "rope_backward", both_passed(&both), _paper of both[0] => both.map(turned);
         forward_normed(both: [Tensor; 2], norms: &HeadNorms<'_>, table: &RopeTable, positions: &Tensor)
-            -> [(Tensor, Tensor); 2], "rope_normed", both_passed(&both);
+            -> [(Tensor, Tensor); 2], "rope_normed", both_passed(&both),
+            paper of both[0] => both.each_ref().map(|x| normed(paper, x));
     }
     rms_norm [] {
-        forward(x: &Tensor, weight: &Tensor, epsilon: f64, offset: f32) -> (Tensor, Tensor), "rms_norm", pass(x, 2);
-        backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset: f32) -> Tensor,
-            "rms_norm_backward", pass(x, 3);
-        backward_onto(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>)
-            -> Tensor, "rms_norm_backward", pass(x, 4);
+        forward(x: &Tensor, weight: &Parameter, epsilon: f64, offset: f32) -> (Tensor, Tensor), "rms_norm", pass(x, 2),
+            paper of x => (paper.alike().into(), paper.fresh(x.dims2()?.0, DType::F32).into());
+        backward(x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32) -> Tensor,
+            "rms_norm_backward", pass(x, 3), paper of x => norm_gradient(paper, rstd);
+        backward_onto(
+            x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>
+        ) -> Tensor, "rms_norm_backward", pass(x, 4), paper of x => norm_gradient(paper, rstd);
         weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2);
     }
     glu [Activation] {
-        forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", pass(gate, 3);
+        forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", pass(gate, 3),
+            paper of gate => paper.alike().into();
         backward(gate: Tensor, up: &Tensor, dy: Tensor, activation: Activation) -> (Tensor, Tensor),
-            "glu_backward", pass(&gate, 5);
-    }
-    routing [Routing, Scores, Settings] {
-        forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> Routing, "route", pass(logits, 2);
-        backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Tensor, "route_backward",
-            pass(&routing.scores, 2);
+            "glu_backward", pass(&gate, 5), paper of gate => glu_gradients(paper, dy);
     }
     rows [] {
         gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", rows_passed(x, index);
@@ -108,44 +121,136 @@ in_spans! {
     }
     latent_heads [] {
         forward(expanded: &Tensor, shared: &Tensor, heads: usize, plain: usize) -> (Tensor, Tensor), "latent_heads",
-            pass(expanded, 2);
-        backward(d_k: &Tensor, d_v: &Tensor, plain: usize) -> (Tensor, Tensor), "latent_heads_backward", pass(d_k, 2);
+            pass(expanded, 2), paper of expanded => latent_keys(paper, shared, heads, plain)?;
+        backward(d_k: &Tensor, d_v: &Tensor, plain: usize) -> (Tensor, Tensor), "latent_heads_backward", pass(d_k, 2),
+            paper of d_k => latent_gradients(paper, d_v, plain)?;
     }
     convolution [Convolution] {
-        forward(x: &Tensor, of: Convolution<'_>, before: Option<&Tensor>) -> Tensor, "convolution", pass(x, 2);
-        backward(x: &Tensor, of: Convolution<'_>, dy: &Tensor) -> Tensor, "convolution_backward", pass(x, 3);
-        gated_forward(all: [&Tensor; 3], of: Convolution<'_>, before: Option<&Tensor>) -> Tensor, "convolution",
-            pass(all[0], 4);
+        forward(x: &Tensor, of: Convolution<'_>, before: Option<&Parameter>) -> Tensor, "convolution", pass(x, 2),
+            paper of x => convolved(paper, of)?;
+        backward(x: &Tensor, of: Convolution<'_>, dy: &Tensor) -> Tensor, "convolution_backward", pass(x, 3),
+            paper of x => convolution_gradient(paper, of)?;
+        gated_forward(all: [&Tensor; 3], of: Convolution<'_>, before: Option<&Parameter>) -> Tensor, "convolution",
+            pass(all[0], 4), paper of all[0] => convolved(paper, of)?;
         gated_backward(all: [&Tensor; 3], of: Convolution<'_>, dy: &Tensor) -> [Tensor; 3], "convolution_backward",
-            pass(all[0], 10);
+            pass(all[0], 10), paper of all[0] => gated_gradients(paper, of)?;
     }
     gated_norm [] {
-        forward(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor, "gated_norm", pass(x, 3);
-        backward(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64, dy: &Tensor) -> (Tensor, Tensor),
-            "gated_norm_backward", pass(x, 5);
-        weight_gradient(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64, dy: &Tensor) -> Tensor,
+        forward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64) -> Tensor, "gated_norm", pass(x, 3),
+            paper of x => paper.alike().into();
+        backward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> (Tensor, Tensor),
+            "gated_norm_backward", pass(x, 5), paper of x => (paper.alike().into(), paper.alike().into());
+        weight_gradient(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> Tensor,
             "gated_norm_weight_gradient", pass(x, 3);
     }
     head_gate [] {
-        split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", pass(both, 2);
-        join(d_q: &Tensor, d_gate: &Tensor, head_dim: usize) -> Tensor, "join_gates", pass(d_q, 4);
-        forward(o: &Tensor, gate: &Tensor) -> Tensor, "head_gate", pass(o, 3);
-        backward(o: &Tensor, gate: &Tensor, dy: &Tensor) -> (Tensor, Tensor), "head_gate_backward", pass(o, 5);
+        split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", pass(both, 2),
+            paper of both => (of_width(paper, 1, 2).into(), of_width(paper, 1, 2).into());
+        join(d_q: &Tensor, d_gate: &Tensor, head_dim: usize) -> Tensor, "join_gates", pass(d_q, 4),
+            paper of d_q => of_width(paper, 2, 1).into();
+        forward(o: &Tensor, gate: &Tensor) -> Tensor, "head_gate", pass(o, 3), paper of o => paper.alike().into();
+        backward(o: &Tensor, gate: &Tensor, dy: &Tensor) -> (Tensor, Tensor), "head_gate_backward", pass(o, 5),
+            paper of o => (paper.alike().into(), paper.alike().into());
     }
     sinks [] {
-        apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> (), "sinks", pass(o, 2);
+        apply(o: &Tensor, lse: &Tensor, sinks: &Parameter) -> (), "sinks", pass(o, 2),
+            paper of o => paper.ledger().spike(MemoryCategory::Scratch, 3 * bytes(lse));
     }
     expert_parts [] {
-        add_of_experts(y: &Tensor, biases: &Tensor, offsets: &Offsets, weights: Option<&Tensor>) -> (), "bias_add",
+        add_of_experts(y: &Tensor, biases: &Parameter, offsets: &Offsets, weights: Option<&Tensor>) -> (), "bias_add",
             pass(y, 2);
-        dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1);
-        split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", pass(b, 2);
-        join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", pass(parts, 3);
+        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1);
+        split_experts(b: &Parameter, experts: usize) -> Parameter, "split_experts", pass(b, 2);
+        join_experts_add(parts: &Parameter, into: &Parameter) -> (), "join_experts", pass(parts, 3);
     }
     embedding [] {
-        forward(table: &Tensor, ids: &Tensor) -> Tensor, "embedding", rows_passed(table, ids);
-        backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> (), "embedding_backward", pass(dy, 3);
+        forward(table: &Parameter, ids: &Tensor) -> Tensor, "embedding", rows_passed(table, ids),
+            paper of ids => paper.fresh((ids.dims1()?, table.dims2()?.1), table.dtype()).into();
+        backward_add(dy: &Tensor, ids: &Tensor, into: &Parameter) -> (), "embedding_backward", pass(dy, 3),
+            _paper of dy => ();
     }
+}
+
+/// Queries or keys behind a rotation, which a GPU turns where they lie.
+fn turned(x: Tensor) -> Tensor {
+    match x.paper() {
+        Some(paper) if !x.is_on_gpu() => paper.alike().into(),
+        _ => x,
+    }
+}
+
+/// Queries or keys behind the norms of their heads and a rotation, with rstd.
+fn normed(paper: &PaperTensor, x: &Tensor) -> (Tensor, Tensor) {
+    let heads = x.elem_count() / x.dims().last().copied().unwrap_or(1).max(1);
+    let y = paper.fresh(x.shape().clone(), x.dtype());
+    (y.into(), paper.fresh(heads, DType::F32).into())
+}
+
+/// A tensor of as many rows, with `times` / `over` of the columns.
+fn of_width(paper: &PaperTensor, times: usize, over: usize) -> PaperTensor {
+    let mut dims = paper.shape().dims().to_vec();
+    dims.last_mut()
+        .into_iter()
+        .for_each(|width| *width = *width * times / over);
+    paper.fresh(dims, paper.dtype())
+}
+
+/// Keys and values of latent attention.
+fn latent_keys(paper: &PaperTensor, shared: &Tensor, heads: usize, plain: usize) -> Result<(Tensor, Tensor)> {
+    let ((tokens, width), turning) = (paper.shape().dims2()?, shared.dims3()?.2);
+    let k = paper.fresh((tokens, heads, plain + turning), paper.dtype());
+    let v = paper.fresh((tokens, heads, width / heads - plain), paper.dtype());
+    Ok((k.into(), v.into()))
+}
+
+/// The gradients of what [`latent_keys`] takes.
+fn latent_gradients(d_k: &PaperTensor, d_v: &Tensor, plain: usize) -> Result<(Tensor, Tensor)> {
+    let ((tokens, heads, key), (_, _, value)) = (d_k.shape().dims3()?, d_v.dims3()?);
+    let d_expanded = d_k.fresh((tokens, heads * (plain + value)), d_k.dtype());
+    let d_shared = d_k.fresh((tokens, 1, key - plain), d_k.dtype());
+    Ok((d_expanded.into(), d_shared.into()))
+}
+
+/// The result of a convolution: the taps in F32, and a row of sums for each thread, are there meanwhile.
+fn convolved(x: &PaperTensor, of: Convolution<'_>) -> Result<Tensor> {
+    let y = x.alike();
+    let (width, _, taps) = of.weight.dims3()?;
+    let threads = x.ledger().host().threads;
+    x.ledger()
+        .spike(MemoryCategory::Scratch, (4 * width * (taps + threads)) as u64);
+    Ok(y.into())
+}
+
+/// The gradient of a convolution's input: beside it each thread has rows of gradients that are not whole yet.
+fn convolution_gradient(x: &PaperTensor, of: Convolution<'_>) -> Result<Tensor> {
+    let (width, _, taps) = of.weight.dims3()?;
+    let rings = 4 * x.ledger().host().threads * taps * width;
+    let dx = convolved(x, of)?;
+    x.ledger().spike(MemoryCategory::Scratch, rings as u64);
+    Ok(dx)
+}
+
+/// The gradients of the three inputs of a gated convolution.
+fn gated_gradients(x: &PaperTensor, of: Convolution<'_>) -> Result<[Tensor; 3]> {
+    let first = convolved(x, of)?;
+    let second = x.alike();
+    Ok([first, second.into(), convolved(x, of)?])
+}
+
+/// What a norm's backward pass gives; the CPU reads a copy of rstd.
+fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
+    let dx = x.alike();
+    x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
+    dx.into()
+}
+
+/// The gradients of gate and up: on a GPU in the places of gate and dy.
+fn glu_gradients(gate: &PaperTensor, dy: Tensor) -> (Tensor, Tensor) {
+    if dy.is_on_gpu() {
+        gate.ledger().let_go(gate);
+        return (gate.clone().into(), dy);
+    }
+    (gate.alike().into(), gate.alike().into())
 }
 
 /// Queries and keys, read and written.
@@ -157,10 +262,11 @@ fn both_passed([q, k]: &[Tensor; 2]) -> Work {
 }
 
 /// A row of the table for each id, read and written.
-fn rows_passed(table: &Tensor, ids: &Tensor) -> Work {
-    let row = table
-        .dims2()
-        .map_or(0, |(_, width)| width * table.dtype().size_in_bytes());
+fn rows_passed(table: &impl Measured, ids: &Tensor) -> Work {
+    let row = match table.sizes() {
+        [_, width] => width * table.element().size_in_bytes(),
+        _ => 0,
+    };
     Work {
         bytes: 2 * (ids.elem_count() * row) as u64,
         ..pass(ids, 1)

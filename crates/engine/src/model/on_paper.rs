@@ -1,0 +1,236 @@
+//! A model on paper: its layers without weights, whose passes say what they allocate.
+//!
+//! Of layers that are alike there is one. The passes are those of a training; what they run on has shapes and no values
+//! ([`crate::tensor`]).
+
+use std::collections::HashMap;
+
+use candle_core::{Device, Error, Result};
+
+use super::build::Trainables;
+use super::cross_layer::CrossLayer;
+use super::decoder::Decoder;
+use super::layer::Layer;
+use super::saved::LayerSaved;
+use super::{DropoutKey, RopeTables, Stream};
+use crate::base::BaseModel;
+use crate::data::MicroBatch;
+use crate::tensor::{Ledger, Tensor};
+use crate::{Parameters, TrainError};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::{LayerKeep, ModelPlan};
+use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
+use peft_tune_core::recipe::Recipe;
+
+/// A recipe's model, a micro-batch and a machine, of which only the sizes matter.
+#[derive(Debug)]
+pub struct PaperModel {
+    plan: ModelPlan,
+    host: Host,
+    /// Of the first layer of each kind.
+    decoder: Decoder,
+    ropes: RopeTables,
+    batch: MicroBatch,
+    dropout: Option<DropoutKey>,
+}
+
+/// What a forward pass leaves for the backward pass of its layer.
+enum Kept {
+    Nothing,
+    Input(Tensor),
+    Saved(Box<LayerSaved>),
+}
+
+/// One run of a segment.
+struct PaperPass<'a> {
+    stream: Stream<'a>,
+    ledger: Ledger,
+}
+
+impl PaperPass<'_> {
+    /// Keeps all of `saved`.
+    fn keep(&self, saved: &LayerSaved) {
+        self.ledger.keep(saved.tensors().into_iter().map(|(_, tensor)| tensor));
+    }
+}
+
+impl PaperModel {
+    /// The model that `recipe` trains, on a micro-batch like `stream`.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model, or has what cannot be run on paper yet: DoRA, weights that are quantized in each pass, sparse
+    /// ones.
+    pub fn new(
+        architecture: &Architecture,
+        recipe: &Recipe,
+        host: Host,
+        stream: &StreamShape,
+    ) -> std::result::Result<Self, TrainError> {
+        let plan = ModelPlan::of_recipe(architecture, recipe)?;
+        if plan.dora() || !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
+            let message = "DoRA, `quantization_aware` and `weight_sparsity` have no form on paper";
+            return Err(Error::Msg(message.to_owned()).into());
+        }
+        let decoder = decoder_of(architecture, recipe, &plan)?;
+        let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
+        ropes.prepare(1)?;
+        let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
+        Ok(Self {
+            host,
+            decoder,
+            ropes,
+            batch: batch_like(stream),
+            dropout: (dropout > 0.0).then(|| DropoutKey::new(dropout, 0, 0, 0)),
+            plan,
+        })
+    }
+
+    fn run(&self, segment: Segment) -> Result<Trace> {
+        let ledger = Ledger::new(self.host);
+        let pass = PaperPass {
+            stream: Stream::on_paper(&self.batch, self.dropout.clone(), &ledger),
+            ledger,
+        };
+        let begin = || {
+            let x = self.of_stream(&pass.ledger);
+            pass.ledger.begin();
+            x
+        };
+        match segment {
+            Segment::Embed => {
+                let _x = self.decoder.embed(&pass.stream.ids)?;
+                Ok(pass.ledger.segment(Stage::Forward))
+            }
+            Segment::Forward { layer, keep } => {
+                let _left = self.forward(layer, keep, begin(), &pass)?;
+                Ok(pass.ledger.segment(Stage::Forward))
+            }
+            Segment::Head => {
+                let _dx = self.head(begin(), &pass)?;
+                Ok(pass.ledger.segment(Stage::Forward))
+            }
+            Segment::Backward { layer, keep, wants_dx } => {
+                let (dy, kept) = self.forward(layer, keep, begin(), &pass)?;
+                pass.ledger.begin();
+                let _dx = self.backward(layer, kept, dy, (&pass, wants_dx))?;
+                Ok(pass.ledger.segment(Stage::Backward))
+            }
+        }
+    }
+
+    /// The output of a layer, and what is kept of it.
+    fn forward(&self, layer: usize, keep: LayerKeep, x: Tensor, pass: &PaperPass<'_>) -> Result<(Tensor, Kept)> {
+        let mut cross = CrossLayer::default();
+        let (y, saved) = self.layer(layer)?.forward(&x, &pass.stream, &self.ropes, &mut cross)?;
+        let kept = match keep {
+            LayerKeep::Nothing => Kept::Nothing,
+            LayerKeep::Input | LayerKeep::HostInput => {
+                drop(saved);
+                pass.ledger.keep([&x]);
+                Kept::Input(x)
+            }
+            LayerKeep::Saved => {
+                pass.keep(&saved);
+                Kept::Saved(Box::new(saved.held()))
+            }
+        };
+        Ok((y, kept))
+    }
+
+    /// The gradient of a layer's input, where it is wanted.
+    fn backward(
+        &self,
+        layer: usize,
+        kept: Kept,
+        dy: Tensor,
+        (pass, wants_dx): (&PaperPass<'_>, bool),
+    ) -> Result<Option<Tensor>> {
+        let (layer, mut cross) = (self.layer(layer)?, CrossLayer::default());
+        cross.is_backward = true;
+        let saved = match kept {
+            Kept::Nothing => return Ok(None),
+            Kept::Saved(saved) => *saved,
+            Kept::Input(x) => {
+                let saved = layer.recompute(&x, &pass.stream, &self.ropes, &mut cross)?;
+                pass.keep(&saved);
+                saved
+            }
+        };
+        layer.backward(saved, dy, &pass.stream, (&self.ropes, &mut cross), wants_dx)
+    }
+
+    /// The gradient of the stream behind the last layer.
+    fn head(&self, x: Tensor, pass: &PaperPass<'_>) -> Result<Tensor> {
+        let (normed, rstd) = self.decoder.end(&x)?;
+        pass.ledger.keep([&x, &rstd]);
+        let output = self.decoder.loss(&pass.stream, &normed)?;
+        drop(normed);
+        let Some(d_normed) = output.d_hidden else {
+            candle_core::bail!("a loss without a gradient");
+        };
+        self.decoder.end_backward(&x, &rstd, d_normed)
+    }
+
+    /// The stream between two layers.
+    fn of_stream(&self, ledger: &Ledger) -> Tensor {
+        let shape = (self.batch.tokens(), self.plan.architecture.hidden_size);
+        ledger.tensor(shape, self.decoder.compute_dtype).into()
+    }
+
+    /// The layer that stands for `layer`.
+    fn layer(&self, layer: usize) -> Result<&Layer> {
+        let kind = self.plan.layers.get(layer);
+        let found = kind.and_then(|kind| self.decoder.layers.get(*kind));
+        found.ok_or_else(|| Error::Msg(format!("the model has no layer {layer}")))
+    }
+}
+
+impl StepModel for PaperModel {
+    fn trace(&self, segment: Segment) -> std::result::Result<Trace, String> {
+        self.run(segment).map_err(|error| error.to_string())
+    }
+}
+
+/// A decoder of the first layer of each kind.
+fn decoder_of(
+    architecture: &Architecture,
+    recipe: &Recipe,
+    plan: &ModelPlan,
+) -> std::result::Result<Decoder, TrainError> {
+    let first = |kind: usize| plan.layers.iter().position(|other| *other == kind);
+    let layers: Vec<usize> = (0..plan.kinds.len()).filter_map(first).collect();
+    let names: Vec<String> = layers
+        .iter()
+        .map(|layer| format!("{}.", Architecture::layer_name(*layer)))
+        .collect();
+    let any_layer = Architecture::layer_name(0);
+    let of_all_layers = any_layer.trim_end_matches('0');
+    let wants = |name: &str| !name.starts_with(of_all_layers) || names.iter().any(|layer| name.starts_with(layer));
+    let base = BaseModel::on_paper(architecture, recipe.precision, wants)?;
+    let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
+    let trainables = Trainables {
+        plan,
+        parameters: &parameters,
+        adapters: plan.adapters(),
+        whole: plan.whole_slots(),
+        replaced: &replaced,
+    };
+    Decoder::of_layers(&base, &trainables, base.compute_dtype(), layers)
+}
+
+/// A micro-batch of documents of these lengths, with as many targets.
+fn batch_like(stream: &StreamShape) -> MicroBatch {
+    let mut batch = MicroBatch::new();
+    for documents in &stream.documents {
+        let ids = vec![0; documents.tokens];
+        for _ in 0..documents.count.round() as usize {
+            batch.push(&ids, std::iter::empty());
+        }
+    }
+    let targets = (stream.targets.round() as usize).min(batch.tokens());
+    batch.targets[..targets].fill(0);
+    batch
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! The tensor that a model computes with: real, or on paper, where it has a shape and bytes and no values.
+//!
+//! A model is written once over [`Tensor`] and run twice: on tensors of candle, and on paper. There an op says what its result is, and
+//! what it takes besides; the [`Ledger`] gets the bytes of a tensor back when its last view is dropped. Weights and parameters are
+//! candle's on paper too: one value that is broadcast to the shape of the weight, so that they have everything but memory.
+
+mod activation;
+mod ledger;
+mod paper;
+
+pub(crate) use activation::Tensor;
+pub(crate) use ledger::Ledger;
+pub(crate) use paper::PaperTensor;

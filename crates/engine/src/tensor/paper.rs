@@ -1,0 +1,116 @@
+//! A tensor on paper: shape, dtype and whose bytes it shows.
+
+use std::rc::Rc;
+
+use candle_core::{DType, Result, Shape};
+
+use super::Ledger;
+
+/// A tensor without values. Views share what holds their bytes; the ledger gets them back when the last of them is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct PaperTensor {
+    shape: Shape,
+    dtype: DType,
+    /// Elements from one row of the first dimension to the next.
+    stride: usize,
+    held: Rc<Held>,
+}
+
+/// Bytes that some tensors show.
+#[derive(Debug)]
+pub(super) struct Held {
+    ledger: Ledger,
+    /// Its number in the ledger; `None` of what the ledger has nothing to do with.
+    entry: Option<usize>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            self.ledger.free(entry);
+        }
+    }
+}
+
+impl PaperTensor {
+    /// A contiguous tensor whose bytes are those of `entry`.
+    pub(super) fn new(shape: Shape, dtype: DType, ledger: Ledger, entry: Option<usize>) -> Self {
+        Self {
+            stride: row_elements(shape.dims()),
+            shape,
+            dtype,
+            held: Rc::new(Held { ledger, entry }),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// What has its bytes.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.held.ledger
+    }
+
+    pub(super) fn entry(&self) -> Option<usize> {
+        self.held.entry
+    }
+
+    /// Elements from one row to the next beyond those of a row: what lies beside columns of a wider tensor.
+    pub(crate) fn beside(&self) -> usize {
+        self.stride.saturating_sub(row_elements(self.shape.dims()))
+    }
+
+    /// Another tensor of the same ledger.
+    pub(crate) fn fresh(&self, shape: impl Into<Shape>, dtype: DType) -> Self {
+        self.held.ledger.tensor(shape, dtype)
+    }
+
+    /// Another tensor of the same ledger, shape and dtype.
+    pub(crate) fn alike(&self) -> Self {
+        self.fresh(self.shape.clone(), self.dtype)
+    }
+
+    /// The same bytes in another shape; those of some columns are copied.
+    pub(super) fn reshaped(&self, shape: Shape) -> Self {
+        let source = self.contiguous();
+        Self {
+            stride: row_elements(shape.dims()),
+            shape,
+            ..source
+        }
+    }
+
+    /// A copy in rows without gaps, where there are gaps.
+    pub(super) fn contiguous(&self) -> Self {
+        match self.beside() {
+            0 => self.clone(),
+            _ => self.fresh(self.shape.clone(), self.dtype),
+        }
+    }
+
+    /// `length` of the rows or columns, without a copy.
+    pub(super) fn narrow(&self, dim: usize, start: usize, length: usize) -> Result<Self> {
+        let mut dims = self.shape.dims().to_vec();
+        match dims.get_mut(dim) {
+            Some(size) if start + length <= *size && dim < 2 => *size = length,
+            _ => candle_core::bail!(
+                "on paper: {start} and {length} more of dimension {dim} of {:?}",
+                self.shape
+            ),
+        }
+        Ok(Self {
+            shape: Shape::from(dims),
+            ..self.clone()
+        })
+    }
+}
+
+/// Elements of a row of the first dimension.
+fn row_elements(dims: &[usize]) -> usize {
+    dims.iter().skip(1).product()
+}
