@@ -2,7 +2,7 @@
 //!
 //! Rounding sets a training on another course, as another seed does. So two trainings that differ in nothing but the precision
 //! have losses about as far apart as two seeds, and the larger loss says little. Where it is no farther off than that, the
-//! cheaper of them is the one to take.
+//! cheaper of them is the one to take. A learning rate costs nothing, so a setting at another rate will do as well.
 
 use super::Problem;
 use super::history::Evaluated;
@@ -14,10 +14,12 @@ pub(super) const ROUNDS: &str = "precision";
 /// How far apart losses are that differ by chance alone, as a share: 99.5% of differences of two seeds whose losses have a
 /// standard deviation of 0.5%.
 pub const LOSS_BY_CHANCE: f64 = 0.02;
+/// The parameter that changes no cost.
+const FREE: &str = "learning_rate";
 /// By how much a value has to be better to count, as a share.
 const CLEARLY: f64 = 0.05;
 
-/// The trial of `front` that is the same as the chosen one in a cheaper precision, if there is any: its loss is no more above than
+/// The trial of `front` that is the same as the chosen one in a cheaper precision, at its learning rate or another, if there is any: its loss is no more above than
 /// chance may put it, as it counts and as it was measured, it is not known to be worse in anything else, and clearly better in
 /// something.
 pub(super) fn in_cheaper_precision<'a, 'b>(
@@ -63,14 +65,12 @@ pub(super) fn instead_of(chosen: &Evaluated<'_>, taken: &Evaluated<'_>) -> Strin
         _ => 0.0,
     };
     let side = if more < 0.0 { "less" } else { "more" };
-    let precision = taken
-        .trial
-        .params
-        .get(ROUNDS)
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let value = |name: &str| taken.trial.params.get(name);
+    let precision = value(ROUNDS).map(ToString::to_string).unwrap_or_default();
+    let rate = value(FREE).filter(|rate| chosen.trial.params.get(FREE) != Some(*rate));
+    let rate = rate.map(|rate| format!(" at learning rate {rate}")).unwrap_or_default();
     format!(
-        "is trial {} in precision {precision}, which costs less and moves the loss no further than chance may ({:.1}% {side})",
+        "is trial {} in precision {precision}{rate}, which costs less and moves the loss no further than chance may ({:.1}% {side})",
         chosen.trial.number,
         more.abs()
     )
@@ -84,9 +84,9 @@ fn unsure(objective: &Objective, trial: &Trial) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// Whether two settings are the same but for the precision.
+/// Whether two settings are the same but for the precision, and perhaps the learning rate.
 fn differ_in_precision(one: &Params, other: &Params) -> bool {
-    let same = |name: &String| name == ROUNDS || one.get(name) == other.get(name);
+    let same = |name: &String| name == ROUNDS || name == FREE || one.get(name) == other.get(name);
     one.get(ROUNDS) != other.get(ROUNDS) && one.keys().chain(other.keys()).all(same)
 }
 
@@ -144,6 +144,21 @@ mod tests {
         assert_eq!(chosen(&[fp32, ("bf16", 32, [11_879.0, 0.01, 18.1, 2.0858])]).0, 0);
         assert_eq!(chosen(&[fp32, ("bf16", 32, [13_200.0, 0.01, 30.2, 2.0858])]).0, 0);
         assert_eq!(chosen(&[fp32, ("bf16", 16, [15_000.0, 0.01, 18.1, 2.0858])]).0, 0);
+    }
+
+    #[test]
+    fn a_cheaper_precision_counts_at_another_learning_rate_too() {
+        let mut history = trials(&[
+            ("fp32", 32, [25_596.0, 0.01, 31.5, 1.699]),
+            ("bf16", 32, [37_931.0, 0.01, 19.3, 1.717]),
+        ]);
+        for (trial, rate) in history.iter_mut().zip([0.0045, 0.005]) {
+            trial.params.insert(FREE, ParamValue::Float(rate));
+        }
+        let found = recommend(&problem(), &history, &Preference::default()).unwrap();
+        assert_eq!(found.trial.number.0, 1, "{}", found.reason);
+        let said = "trial 1 is trial 0 in precision bf16 at learning rate 0.005, which costs less";
+        assert!(found.reason.contains(said), "{}", found.reason);
     }
 
     #[test]
