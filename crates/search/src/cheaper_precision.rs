@@ -6,6 +6,7 @@
 
 use super::Problem;
 use super::history::Evaluated;
+use super::reason::rate_text;
 use peft_tune_core::objective::{LOSS, Objective};
 use peft_tune_core::study::{Params, Trial, interval_of};
 
@@ -68,7 +69,10 @@ pub(super) fn instead_of(chosen: &Evaluated<'_>, taken: &Evaluated<'_>) -> Strin
     let value = |name: &str| taken.trial.params.get(name);
     let precision = value(ROUNDS).map(ToString::to_string).unwrap_or_default();
     let rate = value(FREE).filter(|rate| chosen.trial.params.get(FREE) != Some(*rate));
-    let rate = rate.map(|rate| format!(" at learning rate {rate}")).unwrap_or_default();
+    let rate = rate.and_then(|rate| rate.as_f64());
+    let rate = rate
+        .map(|rate| format!(" at learning rate {}", rate_text(rate)))
+        .unwrap_or_default();
     format!(
         "is trial {} in precision {precision}{rate}, which costs less and moves the loss no further than chance may ({:.1}% {side})",
         chosen.trial.number,
@@ -157,7 +161,7 @@ mod tests {
         }
         let found = recommend(&problem(), &history, &Preference::default()).unwrap();
         assert_eq!(found.trial.number.0, 1, "{}", found.reason);
-        let said = "trial 1 is trial 0 in precision bf16 at learning rate 0.005, which costs less";
+        let said = "trial 1 is trial 0 in precision bf16 at learning rate 5.0e-3, which costs less";
         assert!(found.reason.contains(said), "{}", found.reason);
     }
 
