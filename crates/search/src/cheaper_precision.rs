@@ -6,6 +6,7 @@
 
 use super::Problem;
 use super::history::Evaluated;
+use super::length::LEARNING_RATE;
 use super::reason::rate_text;
 use peft_tune_core::objective::{LOSS, Objective};
 use peft_tune_core::study::{Params, Trial, interval_of};
@@ -15,8 +16,6 @@ pub(super) const ROUNDS: &str = "precision";
 /// How far apart losses are that differ by chance alone, as a share: 99.5% of differences of two seeds whose losses have a
 /// standard deviation of 0.5%.
 pub const LOSS_BY_CHANCE: f64 = 0.02;
-/// The parameter that changes no cost.
-const FREE: &str = "learning_rate";
 /// By how much a value has to be better to count, as a share.
 const CLEARLY: f64 = 0.05;
 
@@ -68,7 +67,7 @@ pub(super) fn instead_of(chosen: &Evaluated<'_>, taken: &Evaluated<'_>) -> Strin
     let side = if more < 0.0 { "less" } else { "more" };
     let value = |name: &str| taken.trial.params.get(name);
     let precision = value(ROUNDS).map(ToString::to_string).unwrap_or_default();
-    let rate = value(FREE).filter(|rate| chosen.trial.params.get(FREE) != Some(*rate));
+    let rate = value(LEARNING_RATE).filter(|rate| chosen.trial.params.get(LEARNING_RATE) != Some(*rate));
     let rate = rate.and_then(|rate| rate.as_f64());
     let rate = rate
         .map(|rate| format!(" at learning rate {}", rate_text(rate)))
@@ -90,7 +89,7 @@ fn unsure(objective: &Objective, trial: &Trial) -> f64 {
 
 /// Whether two settings are the same but for the precision, and perhaps the learning rate.
 fn differ_in_precision(one: &Params, other: &Params) -> bool {
-    let same = |name: &String| name == ROUNDS || name == FREE || one.get(name) == other.get(name);
+    let same = |name: &String| name == ROUNDS || name == LEARNING_RATE || one.get(name) == other.get(name);
     one.get(ROUNDS) != other.get(ROUNDS) && one.keys().chain(other.keys()).all(same)
 }
 
@@ -157,7 +156,7 @@ mod tests {
             ("bf16", 32, [37_931.0, 0.01, 19.3, 1.717]),
         ]);
         for (trial, rate) in history.iter_mut().zip([0.0045, 0.005]) {
-            trial.params.insert(FREE, ParamValue::Float(rate));
+            trial.params.insert(LEARNING_RATE, ParamValue::Float(rate));
         }
         let found = recommend(&problem(), &history, &Preference::default()).unwrap();
         assert_eq!(found.trial.number.0, 1, "{}", found.reason);

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::found_length::FoundLength;
-use super::length::{FullLength, Trained};
+use super::length::{FullLength, LEARNING_RATE, Trained};
 use super::reason::{grouped, rate_text};
 use super::recommend::NEAR_BEST_LOSS;
 use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, TRAIN_TOKENS};
@@ -16,8 +16,6 @@ use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 const MOST_TRAININGS: usize = 60;
 /// A learning rate is said to be another than the best where it is that many times as high, or as low.
 const ANOTHER_RATE: f64 = 1.25;
-/// The parameter that the length decides most about.
-const LEARNING_RATE: &str = "learning_rate";
 
 /// What the trainings of a study say of the full length.
 pub(crate) struct Longer {

@@ -325,8 +325,8 @@ impl<'a> LongerRuns<'a> {
         let may_follow = (made.count() as u64) < self.lengths.at_longest + BEHIND;
         let last = self.of_trial(recommended).filter(|_| may_follow);
         // Where two optimizers were compared first, the better one's half comes behind.
-        let has_rivals = self.are_rivals(&self.leaders(recommended));
-        let half = last.filter(|_| has_rivals).and_then(|last| self.at_half(last));
+        let beside = last.filter(|_| self.are_rivals(&self.leaders(recommended)));
+        let half = beside.and_then(|last| self.at_half(last));
         let training = candidates
             .into_iter()
             .chain(last)

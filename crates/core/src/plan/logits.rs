@@ -127,7 +127,7 @@ impl HeadCall {
         }
     }
 
-    /// Likewise where the head is not trained: beside a group's logits there are inputs and F32 sums, and of each target its
+    /// Logits where the head is not trained: beside a group's logits there are inputs and F32 sums, and of each target its
     /// position, its token and the state of its row.
     fn streamed(&self) -> Logits {
         let rows = even_chunks(self.targets, STREAMED_ROWS);
@@ -142,7 +142,7 @@ impl HeadCall {
         }
     }
 
-    /// Likewise on a GPU, with the rows of a chunk twice where not every position is a target.
+    /// Logits on a GPU, with the rows of a chunk twice where not every position is a target.
     fn on_gpu(&self) -> Logits {
         let rows = chunk_tokens_on_gpu(self.vocabulary, self.device_bytes).min(self.targets);
         let gathered = match self.targets < self.tokens {
@@ -166,19 +166,9 @@ impl HeadCall {
 
     /// The products of a block of logits: the logits, the gradient of the hidden states and, where it trains, that of the head.
     pub fn products(&self, rows: usize, columns: usize) -> Vec<Call> {
-        let call = |form, [rows, columns, depth]: [usize; 3], left_bytes, f32_result| Call {
-            form,
-            rows,
-            columns,
-            depth,
-            adapter_depth: 0,
-            longest_term: depth,
-            beside: 0,
-            left_bytes,
-            bf16: self.bf16,
-            quantized: false,
-            in_bytes: false,
+        let call = |form, sizes, left_bytes, f32_result| Call {
             f32_result,
+            ..Call::dense(form, sizes, left_bytes, self.bf16)
         };
         // Gradients of logits are F32, or pairs of BF16 in the same place.
         let is_pairs = self.bf16 && columns.is_multiple_of(2) && self.vectors.multiplies_pairs();

@@ -451,6 +451,25 @@ pub struct Call {
 }
 
 impl Call {
+    /// A product of dense operands (rows, columns, depth). Its result is F32 where the left operand has four bytes an element, or
+    /// where it is a gradient.
+    pub fn dense(form: Form, [rows, columns, depth]: [usize; 3], left_bytes: u64, bf16: bool) -> Self {
+        Self {
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0,
+            longest_term: depth,
+            beside: 0,
+            left_bytes,
+            bf16,
+            quantized: false,
+            in_bytes: false,
+            f32_result: left_bytes == 4 || form == Form::Tn,
+        }
+    }
+
     /// Adds what a thread keeps after the call.
     pub fn keep(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
         let pairs = self.runs_on_pairs(vectors);

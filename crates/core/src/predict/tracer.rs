@@ -106,20 +106,11 @@ impl<'a> StepTracer<'a> {
     }
 
     /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
-    pub(super) fn call(&self, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
+    pub(super) fn call(&self, right: Right, form: Form, sizes: [usize; 3]) -> Call {
         Call {
-            form,
-            rows,
-            columns,
-            depth,
-            adapter_depth: 0,
-            longest_term: depth,
-            beside: 0,
-            left_bytes: self.c(),
-            bf16: self.is_bf16(),
             quantized: right == Right::Weight && (self.expands_weights() || self.is_aware()),
             in_bytes: right == Right::Weight && self.is_in_bytes(form),
-            f32_result: self.c() == 4 || form == Form::Tn,
+            ..Call::dense(form, sizes, self.c(), self.is_bf16())
         }
     }
 

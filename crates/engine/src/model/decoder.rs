@@ -249,14 +249,14 @@ impl Decoder {
             cross.input_gradients = inputs.trains.then(|| all.zeros_like()).transpose()?;
         }
         let mut kept = SavedLayers::new(tape.layers, dx.real()?.device());
-        while let Some((index, layer_tape, on_tape)) = kept.pop()? {
+        while let Some((index, kept_layer, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
             if index >= self.first_on_tape {
                 self.bring_down(index)?;
             }
             let _span = span::module(Module::Layer(index as u16));
             cross.retire(index);
-            let Some(saved) = recompute(layer, layer_tape, stream, (ropes, &mut cross))? else {
+            let Some(saved) = kept_layer.saved(layer, stream, ropes, &mut cross)? else {
                 break;
             };
             let wants_dx = index > self.first_on_tape || self.embedding.is_trained();
@@ -367,11 +367,30 @@ struct SavedLayers {
     layers: Vec<LayerTape>,
 }
 
-/// What was kept of one layer, on the device.
-enum Recomputed {
+/// What was kept of one layer, where its backward pass runs.
+pub(super) enum KeptLayer {
     Nothing,
     Saved(Box<LayerSaved>),
     Input(Tensor),
+}
+
+impl KeptLayer {
+    /// What backward needs of the layer, run forward again where only its input was kept.
+    pub(super) fn saved(
+        self,
+        layer: &Layer,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        cross: &mut CrossLayer,
+    ) -> Result<Option<LayerSaved>> {
+        let input = match self {
+            Self::Nothing => return Ok(None),
+            Self::Saved(saved) => return Ok(Some(*saved)),
+            Self::Input(input) => input,
+        };
+        let _span = span::phase(StepPhase::Recompute);
+        layer.recompute(&input, stream, ropes, cross).map(Some)
+    }
 }
 
 impl SavedLayers {
@@ -383,39 +402,23 @@ impl SavedLayers {
     }
 
     /// The next layer's index, what was kept of it, and how many bytes that were.
-    fn pop(&mut self) -> Result<Option<(usize, Recomputed, usize)>> {
+    fn pop(&mut self) -> Result<Option<(usize, KeptLayer, usize)>> {
         let Some(layer) = self.layers.pop() else {
             return Ok(None);
         };
         let bytes = layer.bytes();
-        let recomputed = match layer {
-            LayerTape::Nothing => Recomputed::Nothing,
-            LayerTape::Saved(saved) => Recomputed::Saved(saved),
-            LayerTape::Input(input) => Recomputed::Input(input),
-            LayerTape::HostInput(input) => Recomputed::Input(input.fetch(&self.device)?.arrive()?.into()),
-            LayerTape::HostToDevice(input) => Recomputed::Input(input.arrive()?.into()),
+        let kept = match layer {
+            LayerTape::Nothing => KeptLayer::Nothing,
+            LayerTape::Saved(saved) => KeptLayer::Saved(saved),
+            LayerTape::Input(input) => KeptLayer::Input(input),
+            LayerTape::HostInput(input) => KeptLayer::Input(input.fetch(&self.device)?.arrive()?.into()),
+            LayerTape::HostToDevice(input) => KeptLayer::Input(input.arrive()?.into()),
         };
         if let Some(LayerTape::HostInput(_)) = self.layers.last()
             && let Some(LayerTape::HostInput(next)) = self.layers.pop()
         {
             self.layers.push(LayerTape::HostToDevice(next.fetch(&self.device)?));
         }
-        Ok(Some((self.layers.len(), recomputed, bytes)))
+        Ok(Some((self.layers.len(), kept, bytes)))
     }
-}
-
-/// What backward needs of a layer, run forward again where only its input was kept.
-fn recompute(
-    layer: &Layer,
-    tape: Recomputed,
-    stream: &Stream<'_>,
-    (ropes, cross): (&RopeTables, &mut CrossLayer),
-) -> Result<Option<LayerSaved>> {
-    let input = match tape {
-        Recomputed::Nothing => return Ok(None),
-        Recomputed::Saved(saved) => return Ok(Some(*saved)),
-        Recomputed::Input(input) => input,
-    };
-    let _span = span::phase(StepPhase::Recompute);
-    layer.recompute(&input, stream, ropes, cross).map(Some)
 }

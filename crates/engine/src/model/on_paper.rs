@@ -9,7 +9,7 @@ use candle_core::{Device, Error, Result};
 
 use super::build::Trainables;
 use super::cross_layer::CrossLayer;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, KeptLayer};
 use super::layer::Layer;
 use super::saved::LayerSaved;
 use super::{DropoutKey, RopeTables, Stream};
@@ -32,13 +32,6 @@ pub struct PaperModel {
     ropes: RopeTables,
     batch: MicroBatch,
     dropout: Option<DropoutKey>,
-}
-
-/// What a forward pass leaves for the backward pass of its layer.
-enum Kept {
-    Nothing,
-    Input(Tensor),
-    Saved(Box<LayerSaved>),
 }
 
 /// One run of a segment.
@@ -119,19 +112,19 @@ impl PaperModel {
     }
 
     /// The output of a layer, and what is kept of it.
-    fn forward(&self, layer: usize, keep: LayerKeep, x: Tensor, pass: &PaperPass<'_>) -> Result<(Tensor, Kept)> {
+    fn forward(&self, layer: usize, keep: LayerKeep, x: Tensor, pass: &PaperPass<'_>) -> Result<(Tensor, KeptLayer)> {
         let mut cross = CrossLayer::default();
         let (y, saved) = self.layer(layer)?.forward(&x, &pass.stream, &self.ropes, &mut cross)?;
         let kept = match keep {
-            LayerKeep::Nothing => Kept::Nothing,
+            LayerKeep::Nothing => KeptLayer::Nothing,
             LayerKeep::Input | LayerKeep::HostInput => {
                 drop(saved);
                 pass.ledger.keep([&x]);
-                Kept::Input(x)
+                KeptLayer::Input(x)
             }
             LayerKeep::Saved => {
                 pass.keep(&saved);
-                Kept::Saved(Box::new(saved.held()))
+                KeptLayer::Saved(Box::new(saved.held()))
             }
         };
         Ok((y, kept))
@@ -141,21 +134,19 @@ impl PaperModel {
     fn backward(
         &self,
         layer: usize,
-        kept: Kept,
+        kept: KeptLayer,
         dy: Tensor,
         (pass, wants_dx): (&PaperPass<'_>, bool),
     ) -> Result<Option<Tensor>> {
         let (layer, mut cross) = (self.layer(layer)?, CrossLayer::default());
         cross.is_backward = true;
-        let saved = match kept {
-            Kept::Nothing => return Ok(None),
-            Kept::Saved(saved) => *saved,
-            Kept::Input(x) => {
-                let saved = layer.recompute(&x, &pass.stream, &self.ropes, &mut cross)?;
-                pass.keep(&saved);
-                saved
-            }
+        let is_recomputed = matches!(kept, KeptLayer::Input(_));
+        let Some(saved) = kept.saved(layer, &pass.stream, &self.ropes, &mut cross)? else {
+            return Ok(None);
         };
+        if is_recomputed {
+            pass.keep(&saved);
+        }
         layer.backward(saved, dy, &pass.stream, (&self.ropes, &mut cross), wants_dx)
     }
 

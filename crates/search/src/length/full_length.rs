@@ -14,7 +14,7 @@ use peft_tune_core::study::{ParamValue, Params};
 /// one's.
 const ROUNDING: f64 = 0.001;
 /// The parameter whose best value depends on the length.
-const LEARNING_RATE: &str = "learning_rate";
+pub(crate) const LEARNING_RATE: &str = "learning_rate";
 /// Factor between the rates that are taken into account beside those tried, and that of the finer ones of one setting.
 const RATE_STEP: f64 = SQRT_2;
 const FINE_STEP: f64 = 1.189_207_115_002_721;

@@ -39,7 +39,7 @@ impl Measured for candle_core::Tensor {
 
 /// An argument of an op.
 pub(super) trait Argument {
-    /// As a kernel takes it.
+    /// Type that kernels take of it.
     type Kernel;
 
     /// Errs of a tensor on paper.

@@ -331,23 +331,9 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
     })
 }
 
-/// A product of dense operands.
-fn plain_call(x: &Tensor, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
-    let left_bytes = x.dtype().size_in_bytes() as u64;
-    Call {
-        form,
-        rows,
-        columns,
-        depth,
-        adapter_depth: 0,
-        longest_term: depth,
-        beside: 0,
-        left_bytes,
-        bf16: x.dtype() == DType::BF16,
-        quantized: false,
-        in_bytes: false,
-        f32_result: left_bytes == 4 || form == Form::Tn,
-    }
+/// A product of dense operands, x the left one.
+fn plain_call(x: &Tensor, form: Form, sizes: [usize; 3]) -> Call {
+    Call::dense(form, sizes, x.dtype().size_in_bytes() as u64, x.dtype() == DType::BF16)
 }
 
 fn by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Work {
