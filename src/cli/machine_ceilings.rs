@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 /// After so long no other one begins: a slow machine takes minutes for each.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same as a share of a budget of time.
+/// Share of a budget of time after which no other one begins.
 const SHARE_OF_BUDGET: f64 = 0.05;
 
 /// How this machine is measured.
@@ -39,7 +39,7 @@ impl Measuring {
         }
     }
 
-    /// The same beside a budget of time, of which waiting for a quiet moment takes little.
+    /// Measuring with less patience beside a budget of time, of which waiting for a quiet moment takes little.
     pub(super) fn within(self, budget_s: Option<f64>) -> Self {
         let share = budget_s.map_or(PATIENCE, |budget| {
             Duration::from_secs_f64((SHARE_OF_BUDGET * budget).min(1e6))

@@ -66,7 +66,7 @@ impl Store {
     /// meanwhile if that had started before; [`Store::close`] tells if it began later.
     ///
     /// # Errors
-    /// As [`Store::open`], and where there is no database.
+    /// Errors of [`Store::open`]; there is no database.
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let path = files::resolve(path)?;
         match files::look_at(&path)? {

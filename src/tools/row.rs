@@ -10,9 +10,9 @@ use peft_tune_core::predict::stack::StackBehaviour;
 
 /// What is to be known of a tool.
 pub(super) struct ToolRow {
-    /// As the command line and study files have it.
+    /// Name on the command line and in study files.
     pub name: &'static str,
-    /// As messages call it.
+    /// Name in messages.
     pub title: &'static str,
     /// Other names for it in study files.
     pub aliases: &'static [&'static str],

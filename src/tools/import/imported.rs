@@ -60,7 +60,7 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// Reads a file's text; `path` says what kind of file it is and where its relative paths begin, and stands in messages.
 ///
 /// # Errors
-/// Those of [`read_recipe`] that are about what the file says.
+/// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
     let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);

@@ -48,7 +48,7 @@ pub(in crate::tools) fn text_of(path: &Path) -> Result<String, StackFileError> {
 /// Reads a file's text; `path` says what kind of file it is, and stands in messages.
 ///
 /// # Errors
-/// Those of [`read_setting`] that are about what the file says.
+/// Errors of [`read_setting`] that are about what the file says.
 pub fn parse_setting(path: &Path, text: &str, asked: Option<Tool>) -> Result<StackConfig, StackFileError> {
     let values = parsed(path, text)?;
     let keys = Keys::new(path, &values);

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub(super) struct TorchtuneFamily {
     /// Function under `torchtune.models` that builds the model with adapters.
     pub builder: &'static str,
-    /// Its arguments beside those that all builders have.
+    /// Arguments of the builder beside those that all builders have.
     pub arguments: &'static [&'static str],
     /// The tokenizer of all models, or of those with the first one's vocabulary before the one of all others.
     pub tokenizers: &'static [TorchtuneTokenizer],

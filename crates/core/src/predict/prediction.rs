@@ -200,10 +200,10 @@ impl Predictor {
         })
     }
 
-    /// As the bytes of [`Predictor::predict`], from the segments of a model that runs on paper.
+    /// Bytes by category, as [`Predictor::predict`] has them, from the segments of a model that runs on paper.
     ///
     /// # Errors
-    /// As [`Predictor::predict`]; a segment that the model does not trace.
+    /// Errors of [`Predictor::predict`]; a segment that the model does not trace.
     pub fn bytes_on(&self, setting: &Setting<'_>, model: &dyn StepModel) -> Result<Bytes, PredictError> {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;

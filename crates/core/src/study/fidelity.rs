@@ -131,7 +131,7 @@ impl RunSpread {
         spread
     }
 
-    /// The same, where it was known before to be about `deviation` with the weight of so many degrees of freedom.
+    /// The spread, where it was known before to be about `deviation` with the weight of so many degrees of freedom.
     #[must_use]
     pub fn known_before(self, deviation: f64, freedom: usize) -> Self {
         Self {

@@ -39,10 +39,10 @@ impl Tensor {
         }
     }
 
-    /// As [`Tensor::real`], by value: an op may work in place where nobody else holds the tensor.
+    /// The values, given away: an op may work in place where nobody else holds the tensor.
     ///
     /// # Errors
-    /// As [`Tensor::real`].
+    /// A tensor on paper has none.
     pub(crate) fn into_real(self) -> Result<candle_core::Tensor> {
         match self {
             Self::Real(tensor) => Ok(tensor),
@@ -96,7 +96,7 @@ impl Tensor {
         }
     }
 
-    /// Where it lies.
+    /// The memory that the tensor lies in.
     pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::Real(tensor) if tensor.device().is_cpu() => Memory::Host,
@@ -152,7 +152,7 @@ impl Tensor {
         })
     }
 
-    /// The same values in `dtype`; a copy only where they have another one.
+    /// The tensor in `dtype`; a copy only where it has another one.
     pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.to_dtype(dtype)?.into(),

@@ -20,7 +20,7 @@ pub(crate) struct PaperTensor {
 #[derive(Debug)]
 pub(super) struct Held {
     ledger: Ledger,
-    /// Its number in the ledger; `None` of what the ledger has nothing to do with.
+    /// Number of the bytes in the ledger; `None` where it has nothing to do with them.
     entry: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl PaperTensor {
         self.fresh(self.shape.clone(), self.dtype)
     }
 
-    /// The same bytes in another shape; those of some columns are copied.
+    /// The tensor in another shape: a view, or a copy of some columns.
     pub(super) fn reshaped(&self, shape: Shape) -> Self {
         let source = self.contiguous();
         Self {

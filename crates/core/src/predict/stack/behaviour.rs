@@ -117,7 +117,7 @@ pub struct StackRefusal {
 /// What is to be known of a stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StackBehaviour {
-    /// Its name in messages.
+    /// Name in messages.
     pub name: &'static str,
     /// Weights that are not quantized, where the file does not say: as published (16 bits), or in F32.
     pub loads: Number,
@@ -148,7 +148,7 @@ pub struct StackBehaviour {
     pub launch_s: f64,
     /// Behind a dropout, DoRA's frozen product is computed again of the dropped input.
     pub dora_drops_inputs: bool,
-    /// Its exported file shares weights out (FSDP) where the recipe does.
+    /// Whether an exported file shares weights out (FSDP) where the recipe does.
     pub says_sharding: bool,
     pub host_updates: HostUpdates,
     pub refuses: &'static [StackRefusal],

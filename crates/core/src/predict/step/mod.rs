@@ -52,7 +52,7 @@ impl<'a> StepTrace<'a> {
         self.bytes_of(&tracer, &|segment| self.segment(&tracer, segment))
     }
 
-    /// The same of a model that runs on paper.
+    /// Bytes of a step whose segments a model on paper traces.
     pub(super) fn bytes_on(&self, stream: &StreamShape, model: &dyn StepModel) -> Result<Bytes, PredictError> {
         let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
         let refused = RefCell::new(None);
@@ -68,7 +68,7 @@ impl<'a> StepTrace<'a> {
         }
     }
 
-    /// The same from the traces of the segments.
+    /// Bytes of a step from the traces of its segments.
     fn bytes_of(&self, tracer: &StepTracer<'_>, segments: &dyn Fn(Segment) -> Trace) -> Bytes {
         let mut level = Level::default();
         self.hold_lasting(&mut level, tracer.stream);
