@@ -47,12 +47,19 @@ pub(super) fn owed(
     let near = observations.nearly_learned?;
     // The first that is hardly worse than the best: what was heard beside it still counts when a little is gained.
     let (best, _) = losses().find(|(_, value)| *value <= least + SAME * (near - least))?;
+    let best = trainings.quickest(best.point.clone(), None);
+    // What learns alike and is slower is no rival.
+    let is_rival = |index: usize, level: f64| {
+        let mut point = best.clone();
+        point[index] = level;
+        trainings.quickest(point, None)[index] == level
+    };
     // Of an ordered parameter the neighbours: its best rate moves as well, with the batch above all.
     let levels_of = |index: usize| {
-        let own = best.point[index];
+        let own = best[index];
         let levels = candidates.levels(index);
         match candidates.is_choice(index) {
-            true => levels,
+            true => levels.into_iter().filter(|level| is_rival(index, *level)).collect(),
             false if index == rate || levels.is_empty() => Vec::new(),
             false => {
                 let beside = [true, false].map(|up| step(own, &levels, up));
@@ -65,7 +72,7 @@ pub(super) fn owed(
         .flat_map(|index| levels_of(*index).into_iter().map(|level| (*index, level)));
     let mut owed: Vec<(usize, usize, f64, Point)> = Vec::new();
     for (index, level) in rivals {
-        let mut point = best.point.clone();
+        let mut point = best.clone();
         point[index] = level;
         let is_its = |trained: &Point| {
             let mut others = used.iter().filter(|index| **index != rate);
@@ -80,7 +87,7 @@ pub(super) fn owed(
         let mut heard: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();
         heard.sort_by(|a, b| a.0.total_cmp(&b.0));
         heard.dedup_by(|a, b| a.0 == b.0);
-        let Some(next) = next_rate(&heard, best.point[rate], near, &candidates.levels(rate)) else {
+        let Some(next) = next_rate(&heard, best[rate], near, &candidates.levels(rate)) else {
             continue;
         };
         point[rate] = next;

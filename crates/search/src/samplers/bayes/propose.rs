@@ -168,7 +168,7 @@ impl Bayes {
 fn hear(search: &mut Search<'_>, problem: &Problem, observations: &Observations<'_>, tried: &[Point]) -> Option<Point> {
     let landscape = search.landscape;
     let trainings = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss())?;
-    let near = Neighbourhood::new(observations, trainings.loss())?;
+    let near = Neighbourhood::new(observations, trainings)?;
     search.only = hearing::unheard(search.candidates, observations, tried);
     let is_tried = |point: &Point| search.is_tried(point);
     let owed = match search.only {
