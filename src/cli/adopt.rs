@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::CliError;
-use super::download::DownloadProgress;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::write_result;
 use peft_tune_core::architecture::{Architecture, Family};
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::BaseModel;

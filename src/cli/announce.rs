@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::database::DatabaseArgs;
-use super::dry_run::{phases, slot_text};
-use super::prepare::file_bytes;
-use super::shares::text_of;
-use super::track;
+use crate::cli::dry_run::{phases, slot_text};
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::prepare::file_bytes;
+use crate::cli::shares::text_of;
+use crate::cli::track;
 use crate::report::{about_duration, bytes, metric_words, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast, Progress};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::forecast;
+use crate::cli::forecast;
 use crate::report::answers::{Answers, AnswersInput};
 use crate::store::{Confirmations, Store, StoreError, StudyOverview, Variants};
 use peft_tune_core::space::{SearchSpace, Widening};

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use super::lines::fitted;
-use super::model::{ComputeArgs, KERNELS_VARIABLE};
-use super::output::messages_width;
-use super::{
+use crate::cli::options::compute::{ComputeArgs, KERNELS_VARIABLE};
+use crate::cli::terminal::line_breaks::fitted;
+use crate::cli::terminal::logging;
+use crate::cli::terminal::output::messages_width;
+use crate::cli::{
     CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
-    gpu_check, help, here, import, infer_bench, init, logging, man, mcp, merge, pareto, plan, prepare, profile, query,
+    gpu_check, help, here, import, infer_bench, init, man, mcp, merge, pareto, plan, prepare, profile, query,
     quickstart, rank, reference, report, schema, search, show, show_rows, status, stop, studies, threads, track, train,
     try_kernels, tune_step, vacuum, worker,
 };

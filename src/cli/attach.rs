@@ -3,11 +3,11 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{tell_part, write_result};
-use super::resume::resume_command_of;
-use super::standing::Standing;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::resume::resume_command_of;
+use crate::cli::standing::Standing;
+use crate::cli::terminal::output::{tell_part, write_result};
 use crate::report::{duration, metric_value, metric_words};
 use peft_tune_core::study::{Trial, TrialState};
 

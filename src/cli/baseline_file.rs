@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, RecipeFile};
 use crate::tools::import::{self, StackFileError};
 use peft_tune_core::recipe::settings::settings;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use crate::space::Study;
 use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
 use crate::worker::Placement;

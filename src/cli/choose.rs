@@ -1,7 +1,7 @@
 //! Which trial of the results database `export` writes: the one that was named, or the recommended one.
 
-use super::CliError;
-use super::export::{Args, Chosen, RuleArgs};
+use crate::cli::CliError;
+use crate::cli::export::{Args, Chosen, RuleArgs};
 use crate::report::{
     against_baseline, confirmation_text, disturbance_text, loss_rows_text, target_text, unsaid_length,
     with_found_length,

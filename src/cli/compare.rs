@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{terminal_width, write_result};
-use super::profile_stored::stored_profile;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::profile_stored::stored_profile;
+use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::change as share_text;
 use crate::report::{Align, TextTable, comparison_text, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};

@@ -3,8 +3,8 @@
 use clap::Command;
 use clap_complete::Shell;
 
-use super::CliError;
-use super::output::write_exact;
+use crate::cli::CliError;
+use crate::cli::terminal::output::write_exact;
 
 /// Print the completion script of a shell
 ///

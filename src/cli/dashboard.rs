@@ -1,8 +1,8 @@
 //! `peft-tune dashboard`: a study as a live page on this machine.
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::tell;
 use crate::dashboard::{ConnectionLimits, Dashboard, DashboardError, DashboardSettings};
 use crate::store::{Store, StoreError};
 

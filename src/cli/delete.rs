@@ -1,9 +1,9 @@
 //! `peft-tune delete`: removes a study from the results database.
 
-use super::CliError;
-use super::confirm::confirm;
-use super::database::DatabaseArgs;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::confirm::confirm;
+use crate::cli::terminal::output::write_result;
 use crate::report::printable;
 
 /// Delete a study with all its trials from the results database

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::output::{tell_part, write_result};
+use crate::cli::CliError;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::{tell_part, write_result};
 use crate::files::plain_name;
 use crate::report::printable;
 use crate::space::Study;

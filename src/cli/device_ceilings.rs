@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::CliError;
-use super::machine::machine;
-use super::machine_ceilings::build;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::machine::machine;
+use crate::cli::machine_ceilings::build;
+use crate::cli::terminal::output::tell;
 use crate::store::{CeilingRecord, MachineRecord, Store};
 use peft_tune_core::predict::{DeviceCeilings, device_of_driver};
 use peft_tune_core::recipe::Precision;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::machine::machine;
-use super::machine_ceilings::{MeasuredCeilings, Measuring};
-use super::output::{tell, write_result};
-use super::{device_ceilings, machine_ceilings};
+use crate::cli::CliError;
+use crate::cli::machine::machine;
+use crate::cli::machine_ceilings::{MeasuredCeilings, Measuring};
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::{tell, write_result};
+use crate::cli::{device_ceilings, machine_ceilings};
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;

@@ -1,7 +1,7 @@
 //! How often a training goes through its rows: what is more than once is told before it begins.
 
-use super::CliError;
-use super::forecast::sequence_lengths;
+use crate::cli::CliError;
+use crate::cli::forecast::sequence_lengths;
 use crate::space::Study;
 use peft_tune_core::recipe::{BatchSettings, Recipe, TrainingLength};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};

@@ -2,12 +2,12 @@
 //! matter and what each is worth, where the search did not look, how sure the loss is, what failed and why, whether it is
 //! done, and what more time would bring.
 
-use super::CliError;
-use super::answers::{Asked, PROPOSALS};
-use super::database::DatabaseArgs;
-use super::explain_json::Explained;
-use super::explain_text;
-use super::output::{terminal_width, write_result};
+use crate::cli::CliError;
+use crate::cli::answers::{Asked, PROPOSALS};
+use crate::cli::explain_json::Explained;
+use crate::cli::explain_text;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::answers::Answers;
 use crate::report::{against_baseline, with_length};
 use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview, Variants};

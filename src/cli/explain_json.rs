@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::explain::Explanation;
-use super::explain_failures::{Failures, failures};
+use crate::cli::explain::Explanation;
+use crate::cli::explain_failures::{Failures, failures};
 use crate::report::answers::{Answers, Coverage, LossCertainty, MoreTime, Neighbour};
 use crate::space::Target;
 use crate::store::{EndingRecord, PredictionRecord};

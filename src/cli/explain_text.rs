@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::explain::Explanation;
-use super::explain_failures::failure_lines;
+use crate::cli::explain::Explanation;
+use crate::cli::explain_failures::failure_lines;
 use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,

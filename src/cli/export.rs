@@ -16,9 +16,9 @@ mod study;
 mod tensorboard;
 mod token_rows;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{tell, write_exact};
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::{tell, write_exact};
 use crate::export;
 use crate::export::{ExportError, ExportFormat};
 use crate::space::{Bytes, Target};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::explain_text;
-use super::held_out_error;
-use super::output::{tell, terminal_width, write_result};
+use crate::cli::CliError;
+use crate::cli::explain_text;
+use crate::cli::held_out_error;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Recommendation, Summary, SummaryInput, with_length};
 use crate::space::Study;
 use crate::store::{Confirmations, KernelsOfTrials, SpentTime, Variants};

@@ -1,11 +1,11 @@
 //! `peft-tune generate`: text from a base model and, if wanted, an adapter.
 
-use super::CliError;
-use super::count::counts;
-use super::download::DownloadProgress;
-use super::model::{BaseArgs, ComputeArgs};
-use super::output::write_exact;
-use super::prepare::prompt_tokens;
+use crate::cli::CliError;
+use crate::cli::options::compute::{BaseArgs, ComputeArgs};
+use crate::cli::options::count::counts;
+use crate::cli::prepare::prompt_tokens;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::write_exact;
 use crate::worker::Preparation;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::tokenizer::Tokenizer;

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use clap::Command;
 
-use super::lines::in_lines;
-use super::output::terminal_width;
+use crate::cli::terminal::line_breaks::in_lines;
+use crate::cli::terminal::output::terminal_width;
 
 /// Commands by what they are for. Those that are missing here are hidden.
 const GROUPS: [(&str, &[&str]); 6] = [

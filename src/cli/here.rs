@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::init::{data_files_here, models_here};
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::init::{data_files_here, models_here};
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::write_result;
 use crate::report::printable;
 use crate::shell::command_line;
 use crate::store::StudyOverview;

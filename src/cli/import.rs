@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::write_result;
 use crate::report::printable;
 use crate::store::{ImportOutcome, ImportWish};
 

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::CliError;
-use super::machine::machine;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::machine::machine;
+use crate::cli::terminal::output::tell;
 use crate::store::{CeilingRecord, Store};
 use peft_tune_core::predict::Ceilings;
 use peft_tune_core::recipe::Precision;

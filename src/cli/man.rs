@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Command;
 
-use super::CliError;
-use super::completions::shown;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::completions::shown;
+use crate::cli::terminal::output::write_result;
 
 /// Write the manual pages, one of the program and one of each command
 ///

@@ -17,9 +17,9 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServiceExt};
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::tell;
 use child::Answer;
 use confines::Confines;
 use tools::ToolRow;

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::CliError;
-use super::download::DownloadProgress;
-use super::model::{ComputeArgs, base_of};
-use super::output::{tell, write_result};
-use super::prepare::prepared;
-use super::reading::Reading;
+use crate::cli::CliError;
+use crate::cli::options::compute::{ComputeArgs, base_of};
+use crate::cli::prepare::prepared;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::{tell, write_result};
+use crate::cli::terminal::reading_progress::Reading;
 use crate::report::bytes;
 use crate::space::{Bytes, RecipeFile};
 use peft_tune_core::recipe::{Precision, QuantizationAware, Recipe, Sharding};

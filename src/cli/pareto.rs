@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{terminal_width, write_result};
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::charts::plot;
 use crate::report::{Summary, SummaryInput};
 use crate::store::StudyOverview;

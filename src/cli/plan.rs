@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::epochs;
-use super::forecast;
-use super::learning_rate;
-use super::machine_ceilings::Measuring;
-use super::output::{tell, terminal_width, write_result};
-use super::plan_stack;
-use super::plan_stack::StackArgs;
-use super::plan_text::{About, StudyPlan, to_json, to_text};
-use super::shares;
-use super::study_rows::{StudyRows, study_of};
+use crate::cli::CliError;
+use crate::cli::epochs;
+use crate::cli::forecast;
+use crate::cli::learning_rate;
+use crate::cli::machine_ceilings::Measuring;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::plan_stack;
+use crate::cli::plan_stack::StackArgs;
+use crate::cli::plan_text::{About, StudyPlan, to_json, to_text};
+use crate::cli::shares;
+use crate::cli::study_rows::{StudyRows, study_of};
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast};

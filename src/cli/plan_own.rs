@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use super::CliError;
-use super::plan::base_of;
-use super::plan_stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
-use super::study_rows::{lengths_of, study_of};
+use crate::cli::CliError;
+use crate::cli::plan::base_of;
+use crate::cli::plan_stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
+use crate::cli::study_rows::{lengths_of, study_of};
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::PredictError;

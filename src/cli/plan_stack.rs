@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::forecast;
-use super::output::{tell, terminal_width, write_result};
-use super::plan::base_of;
-use super::plan_own;
-use super::plan_stack_text::{setting_text, to_json, to_text};
-use super::study_rows::{lengths_of, study_of};
+use crate::cli::CliError;
+use crate::cli::forecast;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::plan::base_of;
+use crate::cli::plan_own;
+use crate::cli::plan_stack_text::{setting_text, to_json, to_text};
+use crate::cli::study_rows::{lengths_of, study_of};
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::Lengths;
 use crate::store::Store;
 use crate::tools::Tool;

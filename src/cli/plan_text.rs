@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::json;
 
-use super::forecast::offloads;
-use super::track;
+use crate::cli::forecast::offloads;
+use crate::cli::track;
 use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Expected};

@@ -1,14 +1,15 @@
 //! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
 
-use super::CliError;
-use super::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
-use super::download::DownloadProgress;
-use super::epochs;
-use super::forecast::sequence_lengths;
-use super::output::tell;
-use super::prepare::prepared;
-use super::reading::Reading;
-use super::shares::{self, text_of};
+use crate::cli::CliError;
+use crate::cli::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
+use crate::cli::epochs;
+use crate::cli::forecast::sequence_lengths;
+use crate::cli::prepare::prepared;
+use crate::cli::shares;
+use crate::cli::shares::text_of;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::tell;
+use crate::cli::terminal::reading_progress::Reading;
 use crate::report::summary_line;
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};

@@ -3,11 +3,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::CliError;
-use super::download::DownloadProgress;
-use super::machine::usable_memory_bytes;
-use super::output::tell;
-use super::reading::Reading;
+use crate::cli::CliError;
+use crate::cli::machine::usable_memory_bytes;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::tell;
+use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{bytes, grouped, thread_count};
 use crate::worker::{Preparation, PrepareRequest, Prepared, prepare_apart, serve_prepare};
 use peft_tune_core::recipe::{DataSettings, Recipe};

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use super::CliError;
-use super::count::counts;
-use super::database::{DatabaseArgs, block_on};
-use super::machine::machine;
-use super::model::ComputeArgs;
-use super::output::{tell, terminal_width, write_result};
-use super::profile_bench::{Bench, BenchSettings};
-use super::profile_record::record_of;
-use super::profile_source::{ProfileSource, SourceArgs};
-use super::profile_stored::stored_profile;
+use crate::cli::CliError;
+use crate::cli::machine::machine;
+use crate::cli::options::compute::ComputeArgs;
+use crate::cli::options::count::counts;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::profile_bench::{Bench, BenchSettings};
+use crate::cli::profile_record::record_of;
+use crate::cli::profile_source::{ProfileSource, SourceArgs};
+use crate::cli::profile_stored::stored_profile;
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
 use crate::store::{ProfileId, Store};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::CliError;
-use super::database::{DatabaseArgs, block_on};
-use super::device_ceilings::KnownCeilings;
-use super::{device_ceilings, machine_ceilings};
+use crate::cli::CliError;
+use crate::cli::device_ceilings::KnownCeilings;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::{device_ceilings, machine_ceilings};
 use crate::store::Store;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::CliError;
-use super::database::DatabaseArgs;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
 use crate::space::RecipeFile;
 use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;

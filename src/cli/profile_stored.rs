@@ -1,7 +1,7 @@
 //! Profiles that were stored before.
 
-use super::CliError;
-use super::database::DatabaseArgs;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
 use crate::store::ProfileId;
 use peft_tune_engine::profile::Profile;
 

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use super::database::DatabaseArgs;
-use super::explain_failures;
-use super::interrupt::{First, Reaction};
-use super::output::{keep_below, take_bar_away, tell};
-use super::progress_line::{Standing, named_value};
-use super::reading::Reading;
-use super::resume::resume_command;
-use super::screen;
+use crate::cli::explain_failures;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::progress_line::{Standing, named_value};
+use crate::cli::resume::resume_command;
+use crate::cli::terminal::bar_target;
+use crate::cli::terminal::output::{keep_below, take_bar_away, tell};
+use crate::cli::terminal::reading_progress::Reading;
+use crate::cli::terminal::signals::{First, Reaction};
 use crate::report::duration;
 use crate::space::Study;
 use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
@@ -71,7 +71,7 @@ impl SearchProgress {
     /// Shows a search of `study` from now on, or where `is_quiet` only its failures. `interrupt` is what signals request.
     pub(super) fn new(study: &Study, database: &DatabaseArgs, interrupt: Interrupt, is_quiet: bool) -> Self {
         let standing = Shared(Arc::new(Mutex::new(Standing::new(interrupt))));
-        let target = screen::target();
+        let target = bar_target::target();
         let display = match (is_quiet, target.is_hidden()) {
             (true, _) => Display::Nothing,
             (false, true) => Display::Lines { last: None },
@@ -271,7 +271,7 @@ fn draw_bar(target: ProgressDrawTarget, standing: &Shared) {
     let bar = ProgressBar::with_draw_target(None, target);
     let standing = standing.clone();
     let lines = move |_: &ProgressState, out: &mut dyn fmt::Write| {
-        let width = screen::width().saturating_sub(SPINNER);
+        let width = bar_target::width().saturating_sub(SPINNER);
         let lines = standing.lock().lines(Instant::now(), width);
         let _ = out.write_str(&lines.join("\n  "));
     };

@@ -3,10 +3,10 @@
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::PathBuf;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{terminal_width, unless_closed, write_exact, write_result};
-use super::rows::{FinishRows, RowFormat, WholeOutput};
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::row_formats::{FinishRows, RowFormat, WholeOutput};
+use crate::cli::terminal::output::{terminal_width, unless_closed, write_exact, write_result};
 use crate::report::{Align, TextTable};
 use crate::store::{NamedQuery, QueryError, StoreError};
 

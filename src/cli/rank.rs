@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::CliError;
-use super::model::KernelArgs;
+use crate::cli::CliError;
+use crate::cli::options::compute::KernelArgs;
 use crate::worker::{RankSettings, pin_to, serve_rank};
 use peft_tune_kernels::set_kernels;
 

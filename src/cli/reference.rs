@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Command};
 
-use super::help::{examples_of, groups};
+use crate::cli::help::{examples_of, groups};
 
 /// The page that describes the commands of `program`, in the groups of its help.
 pub(super) fn page(program: &Command) -> String {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::CliError;
-use super::answers::{Asked, PROPOSALS};
-use super::database::DatabaseArgs;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::answers::{Asked, PROPOSALS};
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::tell;
 use crate::dashboard::{Gatherer, importance_view};
 use crate::report::charts::{Chart, charts, png};
 use crate::report::html::{PageInput, StudyView, document};

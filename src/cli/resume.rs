@@ -1,14 +1,14 @@
 //! The command that continues a search, to be printed wherever one is named.
 
-use super::database::DatabaseArgs;
-use super::same_again::same_again;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::this_command::this_command;
 use crate::shell::command_line;
 use crate::store::StudyOverview;
 
 /// The command that this search was started with, whole: it continues where it stopped. A database that the environment named is
 /// named in it.
 pub(super) fn resume_command(database: &DatabaseArgs) -> String {
-    same_again(&[], &database.words_of_environment())
+    this_command(&[], &database.words_of_environment())
 }
 
 /// The command that continues a search which another process ran: its file, its name and its database.

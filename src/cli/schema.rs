@@ -4,8 +4,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CliError;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::terminal::output::write_result;
 use crate::space::{recipe_schema, study_schema};
 use crate::tools::{Tool, ToolKeys, Word};
 use crate::worker::protocol_schema;

@@ -1,7 +1,7 @@
 //! In which form of the ops a search runs its trials, and how that differs from what ran before.
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use crate::store::{Store, StudyId};
 use peft_tune_kernels::Kernels;
 

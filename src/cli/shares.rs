@@ -1,6 +1,6 @@
 //! The sets of a mixture in words: their shares, and how often a training goes through each.
 
-use super::CliError;
+use crate::cli::CliError;
 use crate::report::percent;
 use peft_tune_core::recipe::{BatchSettings, TrainingData, TrainingLength, TrainingSet};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{terminal_width, write_result};
-use super::studies::{minute, study_json};
-use super::trial_text::{detail_json, detail_text};
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::studies::{minute, study_json};
+use crate::cli::terminal::output::{terminal_width, write_result};
+use crate::cli::trial_text::{detail_json, detail_text};
 use crate::report::{
     Align, Counts, TextTable, duration, loss_rows_text, metric_heading, metric_value, param_value, printable,
     target_note,

@@ -3,14 +3,14 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use super::CliError;
-use super::count::counts;
-use super::download::DownloadProgress;
-use super::output::{tell, write_result};
-use super::plan::base_of;
-use super::prepare::rows_seen;
-use super::reading::Reading;
-use super::study_rows::files_of;
+use crate::cli::CliError;
+use crate::cli::options::count::counts;
+use crate::cli::plan::base_of;
+use crate::cli::prepare::rows_seen;
+use crate::cli::study_rows::files_of;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::{tell, write_result};
+use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{RowsStyle, row_text, rows_page, rows_text};
 use crate::space::{RecipeFile, StudyFile};
 use peft_tune_core::recipe::Recipe;

@@ -1,10 +1,10 @@
 //! `peft-tune status`: where studies stand, and who runs them.
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::write_result;
-use super::resume::resume_command_of;
-use super::standing::Standing;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::resume::resume_command_of;
+use crate::cli::standing::Standing;
+use crate::cli::terminal::output::write_result;
 
 /// Show the state of a study: who runs it, what is under way, how it ended
 #[derive(Debug, clap::Args)]

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::write_result;
-use super::resume::resume_command_of;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::resume::resume_command_of;
+use crate::cli::terminal::output::write_result;
 use peft_tune_core::study::StudyRequest;
 
 /// How often the search is looked at.

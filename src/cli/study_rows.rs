@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use super::CliError;
-use super::forecast::{self, Rows};
-use super::init::about_rows;
-use super::output::tell;
-use super::prepare::prepared;
-use super::reading::Reading;
+use crate::cli::CliError;
+use crate::cli::forecast;
+use crate::cli::forecast::Rows;
+use crate::cli::init::about_rows;
+use crate::cli::prepare::prepared;
+use crate::cli::terminal::output::tell;
+use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
 use crate::space::{ReadOptions, SpaceError, Study, StudyFile};
 use peft_tune_core::predict::RowLengths;

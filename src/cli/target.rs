@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::CliError;
-use super::output::tell;
-use super::plan_stack::shape_of;
+use crate::cli::CliError;
+use crate::cli::plan_stack::shape_of;
+use crate::cli::terminal::output::tell;
 use crate::space::{Study, Target};
 use crate::store::{InputRecord, TARGET_DEVICE, TARGET_STACK};
 use crate::tune::TargetForecast;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Barrier};
 use std::thread::{Builder, JoinHandle, available_parallelism};
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 
 /// Threads beside those that compute: the runtime's, the database's, signals, the readers of a worker's output.
 const BESIDE: usize = 8;

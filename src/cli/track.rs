@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::{tell, write_result};
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::{tell, write_result};
 use crate::report::printable;
 use crate::shell::command_line;
 use crate::space::{Destination, Study};

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::CliError;
-use super::count::counts;
-use super::download::DownloadProgress;
-use super::epochs;
-use super::interrupt::{First, Reaction, listen};
-use super::model::ComputeArgs;
-use super::output::{tell, write_result};
-use super::prepare::prepared;
-use super::reading::Reading;
-use super::same_again::same_again;
-use super::shares;
-use super::train_devices::{AskedDevices, TrainDevices};
-use super::train_ranks::OtherRanks;
-use super::train_together;
-use super::train_watch::{Display, LogEvery, TrainWatch};
+use crate::cli::CliError;
+use crate::cli::epochs;
+use crate::cli::options::compute::ComputeArgs;
+use crate::cli::options::count::counts;
+use crate::cli::prepare::prepared;
+use crate::cli::shares;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::{tell, write_result};
+use crate::cli::terminal::reading_progress::Reading;
+use crate::cli::terminal::signals::{First, Reaction, listen};
+use crate::cli::terminal::this_command::this_command;
+use crate::cli::train_devices::{AskedDevices, TrainDevices};
+use crate::cli::train_ranks::OtherRanks;
+use crate::cli::train_together;
+use crate::cli::train_watch::{Display, LogEvery, TrainWatch};
 use crate::report::duration;
 use crate::space::RecipeFile;
 use peft_tune_core::architecture::Architecture;
@@ -188,7 +188,7 @@ impl Reaction for Interrupted {
         }
         First::Ends(format!(
             "stopped before the first step, and nothing is lost; `{}` begins again",
-            same_again(&[], &[])
+            this_command(&[], &[])
         ))
     }
 }
@@ -311,7 +311,7 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
                 checkpoint.display()
             ));
             Err(CliError::Interrupted {
-                command: same_again(&["--force"], &["--resume".to_owned()]),
+                command: this_command(&["--force"], &["--resume".to_owned()]),
                 code: interrupted,
             })
         }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::CliError;
-use super::output::tell;
-use super::same_again::same_again;
-use super::train_devices::TrainDevices;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
+use crate::cli::terminal::this_command::this_command;
+use crate::cli::train_devices::TrainDevices;
 use crate::report::thread_count;
 use crate::worker::TrainingRanks;
 use peft_tune_core::recipe::{Recipe, Sharding};
@@ -65,7 +65,7 @@ impl OtherRanks {
             return CliError::failed(error);
         };
         let cause = ranks.processes.end().map_or_else(|| error.to_string(), str::to_owned);
-        let command = same_again(&["--force"], &["--resume".to_owned()]);
+        let command = this_command(&["--force"], &["--resume".to_owned()]);
         let then = match latest_checkpoint(output) {
             Ok(Some(checkpoint)) => format!("continues from {}", checkpoint.display()),
             _ => "begins again, as no checkpoint was written".to_owned(),

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::CliError;
-use super::download::DownloadProgress;
-use super::epochs;
-use super::interrupt::{Signals, listen};
-use super::machine::usable_memory_bytes;
-use super::output::{tell, write_result};
-use super::same_again::same_again;
-use super::train::{
+use crate::cli::CliError;
+use crate::cli::epochs;
+use crate::cli::machine::usable_memory_bytes;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::{tell, write_result};
+use crate::cli::terminal::signals::{Signals, listen};
+use crate::cli::terminal::this_command::this_command;
+use crate::cli::train::{
     Args, Interrupted, announce, data_of, end_line, event_file, opening_error, settings_of, summary, usual_output,
     write_recipe,
 };
-use super::train_watch::{Display, LogEvery, TrainWatch};
+use crate::cli::train_watch::{Display, LogEvery, TrainWatch};
 use crate::report::duration;
 use crate::space::RecipeFile;
 use peft_tune_core::predict::{Host, Machine, Predictor, RowLengths, Setting, Workload};
@@ -289,7 +289,7 @@ fn report(
     }
     match faults.as_slice() {
         _ if interrupted => Err(CliError::Interrupted {
-            command: same_again(&["--force"], &["--resume".to_owned()]),
+            command: this_command(&["--force"], &["--resume".to_owned()]),
             code: signals.exit_code(),
         }),
         [] => Ok(()),

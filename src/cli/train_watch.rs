@@ -6,9 +6,9 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::output::{keep_below, take_bar_away, tell, write_result};
-use super::progress_line::cut;
-use super::screen;
+use crate::cli::progress_line::cut;
+use crate::cli::terminal::bar_target;
+use crate::cli::terminal::output::{keep_below, take_bar_away, tell, write_result};
 use crate::report::duration;
 use crate::tune::Interrupt;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
@@ -172,7 +172,7 @@ impl StepObserver for TrainWatch {
             Display::Bar(bar, pace) => {
                 bar.set_position(event.step);
                 let used = BAR + 2 * pace.total.to_string().len();
-                bar.set_message(cut(&describe(event, pace), screen::width().saturating_sub(used)));
+                bar.set_message(cut(&describe(event, pace), bar_target::width().saturating_sub(used)));
             }
             Display::Lines(pace) if pace.is_line_due(event.step) => {
                 self.tell(&format!(
@@ -209,7 +209,7 @@ impl StepObserver for TrainWatch {
 impl Display {
     /// A bar, after `first` of `total` steps.
     pub(super) fn bar(first: u64, total: u64) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(total), screen::target()).with_position(first);
+        let bar = ProgressBar::with_draw_target(Some(total), bar_target::target()).with_position(first);
         if let Ok(style) = ProgressStyle::with_template("[{bar:28}] {pos}/{len} {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::studies::minute;
+use crate::cli::studies::minute;
 use crate::report::{
     Align, TextTable, bytes, confirmation_text, disturbance_text, duration, loss_rows_text, metric_value, param_value,
     printable, target_text,

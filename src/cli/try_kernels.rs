@@ -1,7 +1,7 @@
 //! `try-kernels`: attention's kernels for Hopper on a small problem, in a process that they may take with them.
 
-use super::CliError;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::terminal::output::write_result;
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::attention::{Probe, probe_apart_by};
 

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::machine::machine;
-use super::model::ComputeArgs;
-use super::output::{show, show_part, tell};
-use super::profile::{check_place, parse_percent, store};
-use super::profile_bench::{Bench, BenchSettings};
-use super::profile_record::record_of;
-use super::profile_source::{ProfileSource, SourceArgs};
+use crate::cli::CliError;
+use crate::cli::machine::machine;
+use crate::cli::options::compute::ComputeArgs;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::profile::{check_place, parse_percent, store};
+use crate::cli::profile_bench::{Bench, BenchSettings};
+use crate::cli::profile_record::record_of;
+use crate::cli::profile_source::{ProfileSource, SourceArgs};
+use crate::cli::terminal::output::{show, show_part, tell};
 use crate::report::{cost_text, tried_text, tuning_text};
 use crate::space::{Bytes, RecipeFile, Seconds};
 use peft_tune_core::recipe::Recipe;

@@ -1,8 +1,8 @@
 //! `peft-tune vacuum`: checks the results database and makes it as small as it can be.
 
-use super::CliError;
-use super::database::DatabaseArgs;
-use super::output::write_result;
+use crate::cli::CliError;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::write_result;
 use crate::report::bytes;
 
 /// Check the results database, free the space of deleted studies, and renew its statistics

@@ -1,7 +1,7 @@
 //! Trials of earlier studies that a search starts from.
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::objective::{EXACT_MATCH, is_of_target};

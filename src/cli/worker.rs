@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::CliError;
-use super::model::{KernelArgs, use_threads};
+use crate::cli::CliError;
+use crate::cli::options::compute::{KernelArgs, use_threads};
 use crate::worker::{About, CAPABILITIES, ServeSettings, memory_limiter, pin_to, serve, usable_cpus};
 use peft_tune_kernels::device;
 use peft_tune_kernels::set_kernels;

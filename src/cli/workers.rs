@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::CliError;
-use super::forecast::values;
-use super::model::KernelArgs;
+use crate::cli::CliError;
+use crate::cli::forecast::values;
+use crate::cli::options::compute::KernelArgs;
 use crate::space::{Backend, QuantityError, Seconds, Study};
 use crate::tune::Forecast;
 use crate::worker::{

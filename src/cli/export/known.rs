@@ -61,13 +61,13 @@ fn format_of(data: &DataSettings) -> Option<DataFormat> {
 }
 
 /// The dimensions in a `config.json`, where it is there and can be read.
-pub(crate) fn shape_in(config: &Path) -> Option<ModelShape> {
+pub(in crate::cli) fn shape_in(config: &Path) -> Option<ModelShape> {
     let value = serde_json::from_str(&std::fs::read_to_string(config).ok()?).ok()?;
     ModelShape::from_json(&config.display().to_string(), &value).ok()
 }
 
 /// The folder with the model's files, if it is on this machine.
-pub(crate) fn model_folder(model: &str) -> Option<PathBuf> {
+pub(in crate::cli) fn model_folder(model: &str) -> Option<PathBuf> {
     if Path::new(model).is_dir() {
         return Some(PathBuf::from(model));
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::Args;
 use crate::cli::CliError;
-use crate::cli::rows::{FinishRows, RowFormat, WholeOutput};
+use crate::cli::row_formats::{FinishRows, RowFormat, WholeOutput};
 use crate::store::{SqlValue, StudyOverview, TrialRun};
 use crate::track::Recommended;
 use peft_tune_core::study::ParamValue;

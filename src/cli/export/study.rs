@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
-use crate::cli::output::{tell, write_exact};
+use crate::cli::terminal::output::{tell, write_exact};
 use crate::export::{ExportError, MlflowExperiment};
 use crate::report::printable;
 use crate::store::StoreError;
@@ -19,8 +19,8 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
     }
     let files = match format {
         StudyFormat::Optuna => vec![optuna(args)?],
-        StudyFormat::Csv => rows::write(args, crate::cli::rows::RowFormat::Csv, "csv")?,
-        StudyFormat::Parquet => rows::write(args, crate::cli::rows::RowFormat::Parquet, "parquet")?,
+        StudyFormat::Csv => rows::write(args, crate::cli::row_formats::RowFormat::Csv, "csv")?,
+        StudyFormat::Parquet => rows::write(args, crate::cli::row_formats::RowFormat::Parquet, "parquet")?,
         StudyFormat::Tensorboard => {
             let (study, trials) = read(args)?;
             tensorboard::write(args, &study, &trials)?

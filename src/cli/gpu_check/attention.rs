@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
-use crate::cli::output::{show, tell};
+use crate::cli::terminal::output::{show, tell};
 use peft_tune_engine::check::{FormTimes, Layer, attention_times};
 use peft_tune_kernels::device::Device;
 

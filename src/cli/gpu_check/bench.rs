@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Measured, Setting};
-use crate::cli::output::{show, show_part, tell};
+use crate::cli::terminal::output::{show, show_part, tell};
 use peft_tune_kernels::device::Device;
 
 /// One timing, or why there is none.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
-use crate::cli::output::{show, show_part};
+use crate::cli::terminal::output::{show, show_part};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::{DeviceMemory, median};
 use peft_tune_engine::{BaseModel, TrainError, Trainer};

@@ -14,7 +14,7 @@ use super::Args;
 use super::bench::gigabytes;
 use super::setting::{Measured, Method, Setting};
 use super::shapes;
-use crate::cli::output::show;
+use crate::cli::terminal::output::show;
 use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision};
 use peft_tune_engine::TrainError;
 use peft_tune_kernels::device;

@@ -12,16 +12,16 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use self::setting::Setting;
-use super::CliError;
-use super::count::counts;
-use super::model::KernelArgs;
-use crate::cli::output::{show, tell};
+use crate::cli::CliError;
+use crate::cli::options::compute::KernelArgs;
+use crate::cli::options::count::counts;
+use crate::cli::terminal::output::{show, tell};
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::check;
 use peft_tune_engine::check::Check;
 use peft_tune_kernels::device;
 use peft_tune_kernels::{AttentionKernels, attention_kernels, longer_sums, set_kernels};
+use setting::Setting;
 
 /// Compare a device with the CPU (every op, small models of every family, trainings of 20 steps), run out of memory on
 /// purpose, and time models of real sizes with random weights. Fail where a comparison does.

@@ -260,8 +260,8 @@ fn sheet_of(device: &Device) -> Option<&'static DataSheet> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shapes::config;
     use super::*;
+    use crate::cli::gpu_check::shapes::config;
 
     fn setting(shape: &str, method: Method, precision: Precision) -> Setting {
         Setting {

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::CliError;
-use super::super::output::tell;
 use super::Args;
 use super::prompts::Prompts;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_engine::profile::{
     InferenceLoad, InferencePoint, RequestLoad, RequestPoint, measure_inference, measure_requests,

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::super::CliError;
-use super::super::prepare::prompt_tokens;
+use crate::cli::CliError;
+use crate::cli::prepare::prompt_tokens;
 use crate::worker::Preparation;
 use peft_tune_core::bounded;
 use peft_tune_engine::hub::ModelFiles;

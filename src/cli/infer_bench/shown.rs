@@ -1,8 +1,8 @@
 //! What was measured as text, curve and JSON.
 
-use super::super::CliError;
-use super::super::output::terminal_width;
 use super::FormPoints;
+use crate::cli::CliError;
+use crate::cli::terminal::output::terminal_width;
 use crate::report::charts::{CurveLine, CurvePoint, curve_text};
 use crate::report::{Align, TextTable, bytes, duration};
 

@@ -1,6 +1,6 @@
 //! Questions on the terminal.
 
-use crate::cli::output::tell;
+use crate::cli::terminal::output::tell;
 use std::io::{self, BufRead, Write};
 
 use crate::cli::CliError;

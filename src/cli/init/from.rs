@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::around::{self, Around};
+use super::around;
+use super::around::Around;
 use super::find::Machine;
 use super::{Args, about_rows, architecture, check_data, first_file, survey, write};
 use crate::cli::CliError;
 use crate::cli::export::model_folder;
-use crate::cli::output::tell;
+use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TrainingData};

@@ -2,8 +2,8 @@
 
 use super::Answers;
 use crate::cli::prepare::prepared;
-use crate::cli::reading::Reading;
 use crate::cli::study_rows::{UNCUT, files_of, quick};
+use crate::cli::terminal::reading_progress::Reading;
 use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TrainingData};
 use peft_tune_engine::data::on_disk;
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::space::Count;
 
 /// The parser of a count, `2000` or `2k`, within `range`.
-pub(super) fn counts<T>(
+pub(in crate::cli) fn counts<T>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where

@@ -7,7 +7,7 @@ use crate::report::{Align, TextTable};
 use crate::store::{RowSink, SqlValue};
 
 /// Collects rows and writes a table with their number below it.
-pub(crate) struct TableRows {
+pub(super) struct TableRows {
     output: Box<dyn Write + Send>,
     width: Option<usize>,
     columns: Vec<Column>,
@@ -21,7 +21,7 @@ struct Column {
 }
 
 impl TableRows {
-    pub(crate) fn new(output: Box<dyn Write + Send>, width: Option<usize>) -> Self {
+    pub(super) fn new(output: Box<dyn Write + Send>, width: Option<usize>) -> Self {
         Self {
             output,
             width,

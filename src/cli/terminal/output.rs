@@ -8,20 +8,20 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::ProgressBar;
 
-use super::CliError;
-use super::lines::fitted;
+use super::line_breaks::fitted;
+use crate::cli::CliError;
 
 /// The bar that the terminal shows, if any. The terminal is one, whoever writes to it: what is written while the bar is drawn would be
 /// drawn over.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Writes all messages above this bar from now on.
-pub(super) fn keep_below(bar: ProgressBar) {
+pub(in crate::cli) fn keep_below(bar: ProgressBar) {
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
 }
 
 /// Takes the bar off the screen for good, where there is one.
-pub(super) fn take_bar_away() {
+pub(in crate::cli) fn take_bar_away() {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -52,19 +52,19 @@ impl Write for Messages {
 
 /// Writes a result for people to stdout, in lines that a terminal does not break in words. A reader that has seen enough (`| head`)
 /// is not an error.
-pub(super) fn write_result(text: &str) -> Result<(), CliError> {
+pub(in crate::cli) fn write_result(text: &str) -> Result<(), CliError> {
     write_exact(&fitted(text, terminal_width()))
 }
 
 /// Writes a result as it is: a path, a script, what a model said.
-pub(super) fn write_exact(text: &str) -> Result<(), CliError> {
+pub(in crate::cli) fn write_exact(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(clean(text).as_bytes()).and_then(|()| stdout.flush());
     unless_closed(written).map_err(CliError::failed)
 }
 
 /// Writes a message to standard error as a line. Who closed it or let it run full wants no messages.
-pub(super) fn tell(message: impl fmt::Display) {
+pub(in crate::cli) fn tell(message: impl fmt::Display) {
     let message = message.to_string();
     let message = format!("{}\n", clean(&fitted(&message, messages_width())));
     // At once, so that no two threads' lines mix.
@@ -72,17 +72,17 @@ pub(super) fn tell(message: impl fmt::Display) {
 }
 
 /// Writes a message to standard error as it is.
-pub(super) fn tell_part(message: impl fmt::Display) {
+pub(in crate::cli) fn tell_part(message: impl fmt::Display) {
     let _ = above(|| write!(io::stderr(), "{message}"));
 }
 
 /// A line on standard output of a command that goes on whoever reads it.
-pub(super) fn show(line: impl fmt::Display) {
+pub(in crate::cli) fn show(line: impl fmt::Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// A part of such a line.
-pub(super) fn show_part(part: impl fmt::Display) {
+pub(in crate::cli) fn show_part(part: impl fmt::Display) {
     let mut stdout = io::stdout();
     let _ = write!(stdout, "{part}").and_then(|()| stdout.flush());
 }
@@ -106,7 +106,7 @@ fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// Turns the error of a pipe whose reader has gone into success.
-pub(super) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+pub(in crate::cli) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
@@ -114,12 +114,12 @@ pub(super) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
 }
 
 /// Columns of characters of the terminal that stdout is; `None` where it is none, so that files and pipes get all.
-pub(super) fn terminal_width() -> Option<usize> {
+pub(in crate::cli) fn terminal_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 
 /// The same of the terminal that standard error is.
-pub(super) fn messages_width() -> Option<usize> {
+pub(in crate::cli) fn messages_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| usize::from(width.0))
 }
 

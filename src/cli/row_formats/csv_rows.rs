@@ -6,12 +6,12 @@ use super::{FinishRows, text};
 use crate::store::{RowSink, SqlValue};
 
 /// Writes a heading line and a line for each row.
-pub(crate) struct CsvRows {
+pub(super) struct CsvRows {
     writer: csv::Writer<Box<dyn Write + Send>>,
 }
 
 impl CsvRows {
-    pub(crate) fn new(output: Box<dyn Write + Send>) -> Self {
+    pub(super) fn new(output: Box<dyn Write + Send>) -> Self {
         Self {
             writer: csv::Writer::from_writer(output),
         }

@@ -9,12 +9,12 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use super::CliError;
 use super::output::Messages;
+use crate::cli::CliError;
 
 /// What is logged, how and where.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(super) struct LogArgs {
+pub(in crate::cli) struct LogArgs {
     /// Format of the log.
     #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -42,7 +42,7 @@ impl LogArgs {
     ///
     /// # Errors
     /// Bad input: a level that is none, a file that cannot be written.
-    pub(super) fn begin(&self) -> Result<(), CliError> {
+    pub(in crate::cli) fn begin(&self) -> Result<(), CliError> {
         let usual = if self.log_file.is_some() { "info" } else { "warn" };
         let environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
         let level = self
@@ -64,7 +64,7 @@ impl LogArgs {
 }
 
 /// Begins to log this program's warnings on standard error, as commands do that have no [`LogArgs`]; `RUST_LOG` asks for something else.
-pub(super) fn begin_plainly() {
+pub(in crate::cli) fn begin_plainly() {
     let environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let filter = environment.as_deref().and_then(filter_of);
     let filter = filter.unwrap_or_else(|| EnvFilter::new("peft_tune=warn"));

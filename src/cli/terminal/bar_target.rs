@@ -20,7 +20,7 @@ const FREE: usize = 3;
 const DRAWN_PER_S: u8 = 20;
 
 /// Where bars are drawn: on standard error where that is a terminal, else nowhere.
-pub(super) fn target() -> ProgressDrawTarget {
+pub(in crate::cli) fn target() -> ProgressDrawTarget {
     let usual = ProgressDrawTarget::stderr();
     match usual.is_hidden() {
         true => usual,
@@ -29,7 +29,7 @@ pub(super) fn target() -> ProgressDrawTarget {
 }
 
 /// Columns that the last line of a bar may fill.
-pub(super) fn width() -> usize {
+pub(in crate::cli) fn width() -> usize {
     usize::from(columns()).saturating_sub(FREE).max(1)
 }
 

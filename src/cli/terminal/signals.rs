@@ -10,7 +10,7 @@ use crate::tune::Interrupt;
 
 /// What was signalled.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Signals {
+pub(in crate::cli) struct Signals {
     /// The request that the signals make.
     pub interrupt: Interrupt,
     first: Arc<AtomicU8>,
@@ -19,7 +19,7 @@ pub(super) struct Signals {
 impl Signals {
     /// The exit code that says which signal came first, as a shell reports it; that of Ctrl-C where none came and a
     /// person asked another way.
-    pub(super) fn exit_code(&self) -> u8 {
+    pub(in crate::cli) fn exit_code(&self) -> u8 {
         match self.first.load(Relaxed) {
             0 => 130,
             signal => 128 + signal,
@@ -32,7 +32,7 @@ impl Signals {
     ///
     /// # Errors
     /// The system gives no thread or no signals.
-    pub(super) fn listen(&self, reaction: impl Reaction, in_order: Duration) -> io::Result<()> {
+    pub(in crate::cli) fn listen(&self, reaction: impl Reaction, in_order: Duration) -> io::Result<()> {
         let heard = self.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ready, listening) = std::sync::mpsc::channel();
@@ -78,7 +78,7 @@ impl Signals {
 }
 
 /// What the first signal comes to.
-pub(super) enum First {
+pub(in crate::cli) enum First {
     /// What is under way is finished; this is said of it.
     GoesOn(String),
     /// Nothing is under way that would be worth a wait: the process ends behind this.
@@ -86,7 +86,7 @@ pub(super) enum First {
 }
 
 /// What a program says of signals, at the moment they come.
-pub(super) trait Reaction: Send + 'static {
+pub(in crate::cli) trait Reaction: Send + 'static {
     fn first(&self) -> First;
 
     /// What the second one does.
@@ -103,7 +103,7 @@ impl Reaction for &'static str {
 }
 
 /// Listens from now on, as [`Signals::listen`] says.
-pub(super) fn listen(reaction: impl Reaction, in_order: Duration) -> io::Result<Signals> {
+pub(in crate::cli) fn listen(reaction: impl Reaction, in_order: Duration) -> io::Result<Signals> {
     let signals = Signals::default();
     signals.listen(reaction, in_order)?;
     Ok(signals)

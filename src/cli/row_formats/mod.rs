@@ -14,7 +14,7 @@ pub(super) use json_rows::JsonRows;
 pub(super) use parquet_rows::ParquetRows;
 pub(super) use table_rows::TableRows;
 
-use super::CliError;
+use crate::cli::CliError;
 use crate::store::{RowSink, SqlValue};
 use peft_tune_core::hexadecimal;
 use peft_tune_core::whole_file::{WholeFile, is_no_file};

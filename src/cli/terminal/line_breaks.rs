@@ -15,7 +15,7 @@ const BETWEEN_COLUMNS: usize = 2;
 const COMMAND: &str = "peft-tune ";
 
 /// The text in `width` columns of characters; as it is where that is not known, and where it is JSON.
-pub(super) fn fitted(text: &str, width: Option<usize>) -> Cow<'_, str> {
+pub(in crate::cli) fn fitted(text: &str, width: Option<usize>) -> Cow<'_, str> {
     match width {
         Some(width) if !is_json(text) && text.lines().any(|line| columns(line) > width) => {
             let mut lines = String::with_capacity(text.len());
@@ -34,7 +34,7 @@ pub(super) fn fitted(text: &str, width: Option<usize>) -> Cow<'_, str> {
 }
 
 /// Words in lines of at most `width` columns of characters.
-pub(super) fn in_lines(text: &str, width: usize) -> Vec<String> {
+pub(in crate::cli) fn in_lines(text: &str, width: usize) -> Vec<String> {
     let words = text.split_whitespace().map(|word| (1, word));
     broken(words, width, 0)
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{keep_below, take_bar_away, tell};
-use super::progress::SearchProgress;
+use crate::cli::progress::SearchProgress;
 use crate::report::{about_duration, bytes, grouped};
 use peft_tune_engine::data::{DataProgress, ReadingStage, cache_folder};
 
 /// Bytes of data that are read within a second or so.
-pub(super) const QUICK_BYTES: u64 = 4 << 20;
+pub(in crate::cli) const QUICK_BYTES: u64 = 4 << 20;
 /// Seconds between two lines where there is no terminal; `PEFT_TUNE_READING_LINE_S` says otherwise.
 const LINE_S: f64 = 30.0;
 /// How often a terminal's line is drawn.
@@ -20,7 +20,7 @@ const DRAW: Duration = Duration::from_millis(200);
 const SETTLED_S: f64 = 1.0;
 
 /// Shows the reading of data.
-pub(super) struct Reading<'a> {
+pub(in crate::cli) struct Reading<'a> {
     line: Line<'a>,
     stage: Option<Stage>,
     /// Whether the bytes of the data were told.
@@ -56,7 +56,7 @@ struct Stage {
 
 impl<'a> Reading<'a> {
     /// Shows it on standard error.
-    pub(super) fn shown() -> Self {
+    pub(in crate::cli) fn shown() -> Self {
         let target = ProgressDrawTarget::stderr();
         if target.is_hidden() {
             return Self::lines();
@@ -69,12 +69,12 @@ impl<'a> Reading<'a> {
     }
 
     /// Shows nothing.
-    pub(super) fn unseen() -> Self {
+    pub(in crate::cli) fn unseen() -> Self {
         Self::new(Line::Nowhere)
     }
 
     /// Shows it as lines of standard error, now and then.
-    pub(super) fn lines() -> Self {
+    pub(in crate::cli) fn lines() -> Self {
         let given = std::env::var("PEFT_TUNE_READING_LINE_S").ok();
         let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(LINE_S);
         Self::new(Line::Lines {
@@ -84,12 +84,12 @@ impl<'a> Reading<'a> {
     }
 
     /// Shows it on the line of a search, which says itself how many bytes there are.
-    pub(super) fn of_search(search: &'a SearchProgress) -> Self {
+    pub(in crate::cli) fn of_search(search: &'a SearchProgress) -> Self {
         Self::new(Line::Search(search))
     }
 
     /// The same where somebody said already how many bytes there are.
-    pub(super) fn told(mut self) -> Self {
+    pub(in crate::cli) fn told(mut self) -> Self {
         self.is_told = true;
         self
     }
@@ -104,7 +104,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Takes how far it is.
-    pub(super) fn takes(&mut self, now: &DataProgress) {
+    pub(in crate::cli) fn takes(&mut self, now: &DataProgress) {
         let Some(stage) = now.stage else { return };
         if matches!(self.line, Line::Nowhere) || now.of_bytes <= QUICK_BYTES {
             return;
@@ -186,7 +186,7 @@ impl Drop for Reading<'_> {
 }
 
 /// What is said before data are read.
-pub(super) fn reading_text(data_bytes: u64) -> String {
+pub(in crate::cli) fn reading_text(data_bytes: u64) -> String {
     format!("reading {} of data, once", bytes(data_bytes as f64))
 }
 

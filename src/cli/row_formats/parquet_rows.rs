@@ -20,7 +20,7 @@ use crate::store::{RowSink, SqlValue};
 const GROUP_ROWS: usize = 1 << 18;
 
 /// Collects rows column by column and writes them at the end.
-pub(crate) struct ParquetRows {
+pub(super) struct ParquetRows {
     output: Option<Box<dyn Write + Send>>,
     names: Vec<String>,
     columns: Vec<Column>,
@@ -161,7 +161,7 @@ fn split<T, V>(values: &[Option<T>], convert: impl Fn(&T) -> V) -> (Vec<i16>, Ve
 }
 
 impl ParquetRows {
-    pub(crate) fn new(output: Box<dyn Write + Send>) -> Self {
+    pub(super) fn new(output: Box<dyn Write + Send>) -> Self {
         Self {
             output: Some(output),
             names: Vec::new(),

@@ -3,7 +3,7 @@
 use crate::shell::command_line;
 
 /// The command line of this process as a shell takes it, without some of its flags and with others behind it.
-pub(super) fn same_again(without: &[&str], with: &[String]) -> String {
+pub(in crate::cli) fn this_command(without: &[&str], with: &[String]) -> String {
     let given = std::env::args_os().skip(1);
     let given: Vec<String> = given.map(|word| word.to_string_lossy().into_owned()).collect();
     command_line(words(&given, without, with))

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use crate::shell::command_line;
 use crate::store::{Store, StoreError};
 
@@ -12,7 +12,7 @@ const USUAL: &str = "peft-tune.db";
 
 /// The results database that a command works on.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(super) struct DatabaseArgs {
+pub(in crate::cli) struct DatabaseArgs {
     /// Results database [env: PEFT_TUNE_DB] [default: peft-tune.db]
     // Not clap's own `env`: a variable that is set to nothing counts as not set.
     #[arg(long, value_name = "PATH")]
@@ -21,19 +21,19 @@ pub(super) struct DatabaseArgs {
 
 impl DatabaseArgs {
     /// The database in this file, whatever the environment says.
-    pub(super) fn at(path: PathBuf) -> Self {
+    pub(in crate::cli) fn at(path: PathBuf) -> Self {
         Self { db: Some(path) }
     }
 
     /// The flag, else the environment's, else the default in the current folder.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(in crate::cli) fn path(&self) -> PathBuf {
         let environment = || std::env::var_os("PEFT_TUNE_DB").filter(|path| !path.is_empty());
         let given = self.db.clone().or_else(|| environment().map(PathBuf::from));
         given.unwrap_or_else(|| PathBuf::from(USUAL))
     }
 
     /// The words that name the database, wherever that was said; none where it is the usual one.
-    pub(super) fn words(&self) -> Vec<String> {
+    pub(in crate::cli) fn words(&self) -> Vec<String> {
         let path = self.path();
         match path.as_os_str() != USUAL {
             true => vec!["--db".to_owned(), path.to_string_lossy().into_owned()],
@@ -42,12 +42,12 @@ impl DatabaseArgs {
     }
 
     /// The words that name the database where the environment did; none where a flag did, or where it is the usual one.
-    pub(super) fn words_of_environment(&self) -> Vec<String> {
+    pub(in crate::cli) fn words_of_environment(&self) -> Vec<String> {
         if self.db.is_some() { Vec::new() } else { self.words() }
     }
 
     /// A command on this database as a shell takes it: `peft-tune`, these words, and the study's name.
-    pub(super) fn command(&self, words: &[&str], study: Option<&str>) -> String {
+    pub(in crate::cli) fn command(&self, words: &[&str], study: Option<&str>) -> String {
         let path = self.path().to_string_lossy().into_owned();
         let database = match path.as_str() {
             USUAL => Vec::new(),
@@ -63,7 +63,10 @@ impl DatabaseArgs {
     }
 
     /// Opens the database for reading, works with it and closes it. The file is left as it was.
-    pub(super) fn read<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
+    pub(in crate::cli) fn read<T>(
+        &self,
+        work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, CliError> {
         block_on(async {
             let store = Store::open_read_only(&self.path()).await?;
             let outcome = work(&store).await;
@@ -76,7 +79,7 @@ impl DatabaseArgs {
 
     /// Opens the database for what is measured of this machine, which it keeps; none where it cannot be written, which is told: what it
     /// would keep is measured each time then.
-    pub(super) async fn open_for_ceilings(&self) -> Result<Option<Store>, CliError> {
+    pub(in crate::cli) async fn open_for_ceilings(&self) -> Result<Option<Store>, CliError> {
         match Store::open(&self.path()).await {
             Ok(store) => Ok(Some(store)),
             Err(error @ StoreError::NotWritable { .. }) => {
@@ -90,7 +93,10 @@ impl DatabaseArgs {
     }
 
     /// Opens the database for writing, works with it and closes it. It has to be there.
-    pub(super) fn write<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
+    pub(in crate::cli) fn write<T>(
+        &self,
+        work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, CliError> {
         let path = self.path();
         if !path.exists() {
             return Err(StoreError::Missing { path }.into());
@@ -99,7 +105,7 @@ impl DatabaseArgs {
     }
 
     /// As [`DatabaseArgs::write`], with a new database where there is none.
-    pub(super) fn create_or_write<T>(
+    pub(in crate::cli) fn create_or_write<T>(
         &self,
         work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
     ) -> Result<T, CliError> {
@@ -115,7 +121,7 @@ impl DatabaseArgs {
 }
 
 /// Runs a future on a runtime of its own.
-pub(super) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+pub(in crate::cli) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -2,18 +2,18 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::screen;
+use super::bar_target;
 use peft_tune_engine::hub::DownloadObserver;
 
 /// Draws one bar a file on standard error, where that is a terminal.
 #[derive(Default)]
-pub(super) struct DownloadProgress {
+pub(in crate::cli) struct DownloadProgress {
     bar: Option<ProgressBar>,
 }
 
 impl DownloadObserver for DownloadProgress {
     fn started(&mut self, file: &str, bytes: u64) {
-        let bar = ProgressBar::with_draw_target(Some(bytes), screen::target());
+        let bar = ProgressBar::with_draw_target(Some(bytes), bar_target::target());
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:28}] {bytes}/{total_bytes}, {eta} left") {
             bar.set_style(style.progress_chars("=> "));
         }

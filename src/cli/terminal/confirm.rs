@@ -2,10 +2,10 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use super::CliError;
+use crate::cli::CliError;
 
 /// Asks on the terminal; without one, `--yes` has to say so.
-pub(super) fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
+pub(in crate::cli) fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
     if yes {
         return Ok(true);
     }

@@ -8,14 +8,14 @@ use super::{FinishRows, distinct, hexadecimal};
 use crate::store::{RowSink, SqlValue};
 
 /// Writes rows as they come.
-pub(crate) struct JsonRows {
+pub(super) struct JsonRows {
     writer: BufWriter<Box<dyn Write + Send>>,
     names: Vec<String>,
     rows: usize,
 }
 
 impl JsonRows {
-    pub(crate) fn new(output: Box<dyn Write + Send>) -> Self {
+    pub(super) fn new(output: Box<dyn Write + Send>) -> Self {
         Self {
             writer: BufWriter::new(output),
             names: Vec::new(),

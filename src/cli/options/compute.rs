@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::CliError;
-use super::output::tell;
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, Sparsity, TrainError};
@@ -12,7 +12,7 @@ use peft_tune_kernels::{Kernels, set_kernels};
 
 /// Where and with how many threads to compute.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(super) struct ComputeArgs {
+pub(in crate::cli) struct ComputeArgs {
     /// Threads to compute with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
@@ -25,7 +25,7 @@ pub(super) struct ComputeArgs {
 
 /// A base model, perhaps with an adapter.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct BaseArgs {
+pub(in crate::cli) struct BaseArgs {
     /// Base model: a directory or a hub id; the one that the adapter names if absent.
     #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
     model: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct BaseArgs {
 
 impl BaseArgs {
     /// The model that was named, else the one that the adapter names.
-    pub(super) fn name(&self) -> Result<String, CliError> {
+    pub(in crate::cli) fn name(&self) -> Result<String, CliError> {
         match (&self.model, &self.adapter) {
             (Some(model), _) => Ok(model.clone()),
             (None, Some(adapter)) => base_of(adapter),
@@ -51,18 +51,18 @@ impl BaseArgs {
     }
 
     /// The precision that was asked for, else that of the model's own files.
-    pub(super) fn precision(&self, files: &ModelFiles) -> Result<Precision, CliError> {
+    pub(in crate::cli) fn precision(&self, files: &ModelFiles) -> Result<Precision, CliError> {
         let stored = || BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input);
         self.precision.map_or_else(stored, Ok)
     }
 }
 
 /// The variable that means the same as `--kernels`.
-pub(super) const KERNELS_VARIABLE: &str = "PEFT_TUNE_KERNELS_FORM";
+pub(in crate::cli) const KERNELS_VARIABLE: &str = "PEFT_TUNE_KERNELS_FORM";
 
 /// Which form of the ops computes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(super) struct KernelArgs {
+pub(in crate::cli) struct KernelArgs {
     /// Kernels: the engine's own, some of them, the same replayed from CUDA graphs, or plain tensor ops. Plain ops are
     /// slower, compute the same, and tell whether a fault lies in a kernel.
     #[arg(long, value_enum, default_value_t, value_name = "FORM", env = KERNELS_VARIABLE)]
@@ -88,7 +88,7 @@ pub(super) enum KernelForm {
 
 impl KernelArgs {
     /// The form that was asked for.
-    pub(super) fn form(self) -> Kernels {
+    pub(in crate::cli) fn form(self) -> Kernels {
         match self.kernels {
             KernelForm::Auto => Kernels::Fused,
             KernelForm::Tiled => Kernels::Tiled,
@@ -99,7 +99,7 @@ impl KernelArgs {
     }
 
     /// The words that ask for the same again; none for the default, where no variable says otherwise.
-    pub(super) fn words(self) -> Vec<String> {
+    pub(in crate::cli) fn words(self) -> Vec<String> {
         match self.form() {
             Kernels::Fused if std::env::var_os(KERNELS_VARIABLE).is_none() => Vec::new(),
             form => vec!["--kernels".to_owned(), form.flag().to_owned()],
@@ -109,22 +109,22 @@ impl KernelArgs {
 
 impl ComputeArgs {
     /// Makes this process compute with these kernels. Its threads are made before any command begins.
-    pub(super) fn set_up(&self) {
+    pub(in crate::cli) fn set_up(&self) {
         set_kernels(self.kernels.form());
     }
 
     /// The threads that were asked for.
-    pub(super) fn threads(&self) -> Option<usize> {
+    pub(in crate::cli) fn threads(&self) -> Option<usize> {
         self.threads.map(usize::from)
     }
 
     /// The device that was asked for, else the default one.
-    pub(super) fn device_name(&self) -> &str {
+    pub(in crate::cli) fn device_name(&self) -> &str {
         self.device.as_deref().unwrap_or_else(|| device::default_name())
     }
 
     /// Loads the model in `files` as `adapter` was trained on it: without the values that were left out of its weights then.
-    pub(super) fn load_under(
+    pub(in crate::cli) fn load_under(
         &self,
         files: &ModelFiles,
         precision: Precision,
@@ -150,14 +150,14 @@ impl ComputeArgs {
     }
 
     /// Loads the model in `files`.
-    pub(super) fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
+    pub(in crate::cli) fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
         let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
         BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
     }
 }
 
 /// Makes every product of this process use so many threads. Called first of all, while there is one thread.
-pub(super) fn use_threads(threads: usize) {
+pub(in crate::cli) fn use_threads(threads: usize) {
     // SAFETY: no other thread is running yet that could read the environment at the same time: commands call this before
     // they do anything else.
     unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
@@ -169,7 +169,7 @@ fn parse_precision(text: &str) -> Result<Precision, String> {
 }
 
 /// The model that an adapter was trained on, as its `adapter_config.json` says.
-pub(super) fn base_of(adapter: &std::path::Path) -> Result<String, CliError> {
+pub(in crate::cli) fn base_of(adapter: &std::path::Path) -> Result<String, CliError> {
     let path: PathBuf = adapter.join("adapter_config.json");
     let text = std::fs::read(&path).map_err(|error| {
         let message = format!(
