@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::cli::data::mixture::text_of;
+use crate::cli::data::prepare::file_bytes;
 use crate::cli::dry_run::{phases, slot_text};
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::prepare::file_bytes;
-use crate::cli::shares::text_of;
 use crate::cli::track;
 use crate::report::{about_duration, bytes, metric_words, printable};
 use crate::space::Study;

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cli::CliError;
+use crate::cli::data::prepare::prepared;
 use crate::cli::export::shape_in;
-use crate::cli::machine::usable_memory_bytes;
-use crate::cli::machine_ceilings::{Measuring, stored, stored_or_measured};
-use crate::cli::prepare::prepared;
+use crate::cli::machine::cpu_ceilings::{Measuring, stored, stored_or_measured};
+use crate::cli::machine::record::usable_memory_bytes;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};

@@ -1,9 +1,9 @@
 //! `peft-tune generate`: text from a base model and, if wanted, an adapter.
 
 use crate::cli::CliError;
+use crate::cli::data::prepare::prompt_tokens;
 use crate::cli::options::compute::{BaseArgs, ComputeArgs};
 use crate::cli::options::count::counts;
-use crate::cli::prepare::prompt_tokens;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::write_exact;
 use crate::worker::Preparation;

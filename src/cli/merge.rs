@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::CliError;
+use crate::cli::data::prepare::prepared;
 use crate::cli::options::compute::{ComputeArgs, base_of};
-use crate::cli::prepare::prepared;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;

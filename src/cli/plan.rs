@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use crate::cli::CliError;
+use crate::cli::data::mixture;
 use crate::cli::epochs;
 use crate::cli::forecast;
 use crate::cli::learning_rate;
-use crate::cli::machine_ceilings::Measuring;
+use crate::cli::machine::cpu_ceilings::Measuring;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::plan_stack;
 use crate::cli::plan_stack::StackArgs;
 use crate::cli::plan_text::{About, StudyPlan, to_json, to_text};
-use crate::cli::shares;
 use crate::cli::study_rows::{StudyRows, study_of};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
@@ -161,7 +161,7 @@ fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Opti
     tell(format_args!("{of}: {}", summary_line(&rows.data.summary())));
     let looked_at = (|| {
         if rows.sample.is_none() {
-            for warning in shares::warnings(&base.data.train, &base.batch, None, &rows.data)? {
+            for warning in mixture::warnings(&base.data.train, &base.batch, None, &rows.data)? {
                 tell(format_args!("warning: {warning}"));
             }
         }

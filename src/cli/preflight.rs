@@ -2,11 +2,11 @@
 
 use crate::cli::CliError;
 use crate::cli::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
+use crate::cli::data::mixture;
+use crate::cli::data::mixture::text_of;
+use crate::cli::data::prepare::prepared;
 use crate::cli::epochs;
 use crate::cli::forecast::sequence_lengths;
-use crate::cli::prepare::prepared;
-use crate::cli::shares;
-use crate::cli::shares::text_of;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
@@ -48,7 +48,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }
-    for warning in shares::warnings(&recipe.data.train, &recipe.batch, None, &data)? {
+    for warning in mixture::warnings(&recipe.data.train, &recipe.batch, None, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
@@ -71,7 +71,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
         data_set: DataSetRecord {
             source: sources,
             rows: Some(train.documents),
-            tokens: Some(shares::tokens_of_epoch(&data)?),
+            tokens: Some(mixture::tokens_of_epoch(&data)?),
             held_out_rows: Some(held_out.documents),
             learnt: Some(summary_line(&data.summary())),
             // Studies that read other parts of the same files have other rows.

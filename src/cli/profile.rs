@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
-use crate::cli::machine::machine;
+use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::count::counts;
 use crate::cli::options::database::{DatabaseArgs, block_on};

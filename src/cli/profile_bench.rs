@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::machine::machine;
+use crate::cli::data::prepare::prepared;
+use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::prepare::prepared;
 use crate::cli::profile_machine::MachineCeilings;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;

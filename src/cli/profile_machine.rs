@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::cli::CliError;
-use crate::cli::device_ceilings::KnownCeilings;
+use crate::cli::machine::gpu_ceilings::KnownCeilings;
+use crate::cli::machine::{cpu_ceilings, gpu_ceilings};
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::{device_ceilings, machine_ceilings};
 use crate::store::Store;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths};
@@ -43,12 +43,12 @@ impl MachineCeilings {
         let precisions: Vec<_> = [recipe.precision, Precision::Bf16].into_iter().chain(codes).collect();
         if !device.is_cpu() {
             let known = with_store(database, async |store| {
-                device_ceilings::stored_or_measured(store, device, &precisions).await
+                gpu_ceilings::stored_or_measured(store, device, &precisions).await
             })?;
             return Ok(known.map(Self::Gpu));
         }
         let ceilings = with_store(database, async |store| {
-            machine_ceilings::stored_or_measured(store, machine_ceilings::Measuring::on(None), &precisions).await
+            cpu_ceilings::stored_or_measured(store, cpu_ceilings::Measuring::on(None), &precisions).await
         })?;
         let ceilings = ceilings.ceilings;
         let predictor = Predictor::new(

@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
+use crate::cli::data::prepare::rows_seen;
 use crate::cli::options::count::counts;
 use crate::cli::plan::base_of;
-use crate::cli::prepare::rows_seen;
 use crate::cli::study_rows::files_of;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};

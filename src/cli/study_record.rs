@@ -1,6 +1,6 @@
 //! What a search tells the database and its trials of its study.
 
-use crate::cli::machine::machine;
+use crate::cli::machine::record::machine;
 use crate::cli::preflight::Preflight;
 use crate::space::{Backend, Study};
 use crate::store::{FINDS_LENGTH, StudyRecord};

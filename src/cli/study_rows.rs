@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crate::cli::CliError;
+use crate::cli::data::prepare::prepared;
 use crate::cli::forecast;
 use crate::cli::forecast::Rows;
 use crate::cli::init::about_rows;
-use crate::cli::prepare::prepared;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::cli::CliError;
+use crate::cli::data::mixture;
+use crate::cli::data::prepare::prepared;
 use crate::cli::epochs;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::count::counts;
-use crate::cli::prepare::prepared;
-use crate::cli::shares;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
@@ -239,7 +239,7 @@ pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedDat
         tell(format_args!("warning: {warning}"));
     }
     let length = Some(recipe.training.length);
-    for warning in shares::warnings(&recipe.data.train, &recipe.batch, length, &data)? {
+    for warning in mixture::warnings(&recipe.data.train, &recipe.batch, length, &data)? {
         tell(format_args!("warning: {warning}"));
     }
     Ok(data)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::CliError;
 use crate::cli::epochs;
-use crate::cli::machine::usable_memory_bytes;
+use crate::cli::machine::record::usable_memory_bytes;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::signals::{Signals, listen};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cli::CliError;
-use crate::cli::machine::machine;
+use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::profile::{check_place, parse_percent, store};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::machine::machine;
+use crate::cli::machine::record::machine;
 use crate::cli::options::compute::{BaseArgs, ComputeArgs};
 use crate::cli::options::count::counts;
 use crate::cli::options::database::{DatabaseArgs, block_on};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::prepare::prompt_tokens;
+use crate::cli::data::prepare::prompt_tokens;
 use crate::worker::Preparation;
 use peft_tune_core::bounded;
 use peft_tune_engine::hub::ModelFiles;

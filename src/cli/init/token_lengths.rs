@@ -1,7 +1,7 @@
 //! The rows of the data counted in tokens, with the model's own tokenizer.
 
 use super::Answers;
-use crate::cli::prepare::prepared;
+use crate::cli::data::prepare::prepared;
 use crate::cli::study_rows::{UNCUT, files_of, quick};
 use crate::cli::terminal::reading_progress::Reading;
 use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TrainingData};

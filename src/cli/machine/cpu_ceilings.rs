@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::record::machine;
 use crate::cli::CliError;
-use crate::cli::machine::machine;
 use crate::cli::terminal::output::tell;
 use crate::store::{CeilingRecord, Store};
 use peft_tune_core::predict::Ceilings;
@@ -25,14 +25,14 @@ const SHARE_OF_BUDGET: f64 = 0.05;
 
 /// How this machine is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Measuring {
+pub(in crate::cli) struct Measuring {
     threads: usize,
     patience: Duration,
 }
 
 impl Measuring {
     /// On so many threads, or as many as there are.
-    pub(super) fn on(threads: Option<usize>) -> Self {
+    pub(in crate::cli) fn on(threads: Option<usize>) -> Self {
         Self {
             threads: threads.unwrap_or_else(rayon::current_num_threads),
             patience: PATIENCE,
@@ -40,7 +40,7 @@ impl Measuring {
     }
 
     /// Measuring with less patience beside a budget of time, of which waiting for a quiet moment takes little.
-    pub(super) fn within(self, budget_s: Option<f64>) -> Self {
+    pub(in crate::cli) fn within(self, budget_s: Option<f64>) -> Self {
         let share = budget_s.map_or(PATIENCE, |budget| {
             Duration::from_secs_f64((SHARE_OF_BUDGET * budget).min(1e6))
         });
@@ -53,7 +53,7 @@ impl Measuring {
 
 /// Ceilings with what the moment of their measurement took from them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct MeasuredCeilings {
+pub(in crate::cli) struct MeasuredCeilings {
     pub ceilings: Ceilings,
     /// Share of the speed that may have been lost to other programs; 0 where it was quiet.
     pub disturbed: f64,
@@ -72,7 +72,7 @@ impl MeasuredCeilings {
 
 /// This machine's ceilings from the database where they cover `precisions` and were measured in peace, else measured now and,
 /// with a database, kept.
-pub(super) async fn stored_or_measured(
+pub(in crate::cli) async fn stored_or_measured(
     store: Option<&Store>,
     how: Measuring,
     precisions: &[Precision],
@@ -93,7 +93,7 @@ pub(super) async fn stored_or_measured(
 }
 
 /// What the database has of this machine; something that this version cannot read counts as nothing.
-pub(super) async fn stored(store: &Store, threads: usize) -> Result<Option<MeasuredCeilings>, CliError> {
+pub(in crate::cli) async fn stored(store: &Store, threads: usize) -> Result<Option<MeasuredCeilings>, CliError> {
     let found = store.ceilings(&machine(), &build(), threads as u64).await?;
     Ok(found.and_then(|(grids, disturbed)| {
         let ceilings = serde_json::from_str(&grids).ok()?;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::cpu_ceilings::{MeasuredCeilings, Measuring};
+use super::record::machine;
+use super::{cpu_ceilings, gpu_ceilings};
 use crate::cli::CliError;
-use crate::cli::machine::machine;
-use crate::cli::machine_ceilings::{MeasuredCeilings, Measuring};
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::output::{tell, write_result};
-use crate::cli::{device_ceilings, machine_ceilings};
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;
@@ -24,7 +24,7 @@ use peft_tune_kernels::device;
 /// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
 /// them.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Measure again instead of showing what the database has.
     #[arg(long)]
     measure: bool,
@@ -115,17 +115,17 @@ const LIBRARIES: [(&str, &str); 8] = [
 const NEEDED: usize = 6;
 
 /// Looks, measures, prints.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
     let (found, gpu) = block_on(async {
         let store = args.database.open_for_ceilings().await?;
         let known = match &store {
-            Some(store) if !args.measure => machine_ceilings::stored(store, threads).await?,
+            Some(store) if !args.measure => cpu_ceilings::stored(store, threads).await?,
             _ => None,
         };
         let (found, is_new) = complete(known, threads)?;
         if let Some(store) = store.as_ref().filter(|_| is_new) {
-            machine_ceilings::keep(store, threads, &found).await?;
+            cpu_ceilings::keep(store, threads, &found).await?;
         }
         let gpu = gpu(store.as_ref(), args.measure).await?;
         if let Some(store) = store {
@@ -147,7 +147,7 @@ fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(Measured
         Some(known) if known.serves(&Precision::ALL) => Ok((known, false)),
         known => {
             tell(format_args!("measuring this machine, a few seconds"));
-            let measured = machine_ceilings::measured(known, Measuring::on(Some(threads)), &Precision::ALL)?;
+            let measured = cpu_ceilings::measured(known, Measuring::on(Some(threads)), &Precision::ALL)?;
             Ok((measured, true))
         }
     }
@@ -161,8 +161,8 @@ async fn gpu(store: Option<&Store>, again: bool) -> Result<Option<Gpu>, CliError
     };
     let precisions = &Precision::ALL;
     let known = match again {
-        true => device_ceilings::measured_again(store, &device, precisions).await?,
-        false => device_ceilings::stored_or_measured(store, &device, precisions).await?,
+        true => gpu_ceilings::measured_again(store, &device, precisions).await?,
+        false => gpu_ceilings::stored_or_measured(store, &device, precisions).await?,
     };
     Ok(known.map(|known| Gpu {
         name: device::facts(&device).map_or_else(String::new, |facts| facts.name),

@@ -294,7 +294,7 @@ mod tests {
                 rows += &format!("\"{name}, {}\",{without:.0},{with:.0}\n", super::name(&optimizer));
             }
         }
-        assert_eq!(include_str!("../../../docs/benchmarks/literature.csv"), rows);
+        assert_eq!(include_str!("../../../../docs/benchmarks/literature.csv"), rows);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use setting::Setting;
 /// Compare a device with the CPU (every op, small models of every family, trainings of 20 steps), run out of memory on
 /// purpose, and time models of real sizes with random weights. Fail where a comparison does.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Device to check.
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     device: String,
@@ -111,7 +111,7 @@ struct Results {
 }
 
 /// Runs the subcommand.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     set_kernels(args.kernels.form());
     let device = device::open(&args.device).map_err(CliError::bad_input)?;
     let mut results = Results {

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::cli::CliError;
-use crate::cli::machine::usable_memory_bytes;
+use crate::cli::machine::record::usable_memory_bytes;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
@@ -34,10 +34,10 @@ static READY: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Make the data ready that its parent asks for. A command starts this by itself.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(in crate::cli) struct Args {}
 
 /// Serves one request.
-pub(super) fn run(_: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(_: Args) -> Result<(), CliError> {
     let input = std::io::BufReader::new(std::io::stdin());
     serve_prepare(input, std::io::stdout()).map_err(CliError::failed)
 }
@@ -47,7 +47,11 @@ pub(super) fn run(_: Args) -> Result<(), CliError> {
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
-pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles, mut reading: Reading) -> Result<PreparedData, CliError> {
+pub(in crate::cli) fn prepared(
+    recipe: &Recipe,
+    files: &ModelFiles,
+    mut reading: Reading,
+) -> Result<PreparedData, CliError> {
     let here = bring(&recipe.data, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let request = PrepareRequest {
         work: Preparation::Data(Box::new(recipe.clone())),
@@ -68,7 +72,7 @@ pub(super) fn prepared(recipe: &Recipe, files: &ModelFiles, mut reading: Reading
 ///
 /// # Errors
 /// Bad input: a tokenizer or a template that cannot be used.
-pub(super) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<Vec<u32>, CliError> {
+pub(in crate::cli) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<Vec<u32>, CliError> {
     let request = PrepareRequest {
         work: prompt,
         files: files.clone(),
@@ -81,7 +85,7 @@ pub(super) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<V
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
-pub(super) fn rows_seen(
+pub(in crate::cli) fn rows_seen(
     recipe: &Recipe,
     files: &ModelFiles,
     asked: LookAt,
@@ -133,7 +137,7 @@ fn memory_limit_bytes(files: &ModelFiles, data_bytes: u64) -> u64 {
 }
 
 /// Bytes of the files that a recipe reads its data from.
-pub(super) fn file_bytes(data: &DataSettings) -> u64 {
+pub(in crate::cli) fn file_bytes(data: &DataSettings) -> u64 {
     let files = data.train.files().chain(data.held_out.files());
     files.map(|path| size_of(path)).sum()
 }

@@ -11,7 +11,7 @@ const OFTEN: f64 = 2.0;
 const SELDOM: f64 = 0.5;
 
 /// `a.jsonl (70%), b.jsonl (30%)`; files alone where nothing is mixed.
-pub(super) fn text_of(train: &TrainingData) -> String {
+pub(in crate::cli) fn text_of(train: &TrainingData) -> String {
     let sets = train.sets();
     let parts: Vec<String> = match sets.is_empty() {
         true => train.files().map(|path| path.display().to_string()).collect(),
@@ -28,7 +28,7 @@ pub(super) fn text_of(train: &TrainingData) -> String {
 ///
 /// # Errors
 /// Bad input: settings that no rows can be made of.
-pub(super) fn warnings(
+pub(in crate::cli) fn warnings(
     train: &TrainingData,
     batch: &BatchSettings,
     length: Option<TrainingLength>,
@@ -49,7 +49,7 @@ pub(super) fn warnings(
 ///
 /// # Errors
 /// Bad input: there are no rows.
-pub(super) fn tokens_of_epoch(data: &PreparedData) -> Result<u64, CliError> {
+pub(in crate::cli) fn tokens_of_epoch(data: &PreparedData) -> Result<u64, CliError> {
     let batch = BatchSettings::default();
     let source = BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)?;
     Ok(source.tokens_per_epoch())

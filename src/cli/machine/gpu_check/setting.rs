@@ -261,7 +261,7 @@ fn sheet_of(device: &Device) -> Option<&'static DataSheet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::gpu_check::shapes::config;
+    use crate::cli::machine::gpu_check::shapes::config;
 
     fn setting(shape: &str, method: Method, precision: Precision) -> Setting {
         Setting {

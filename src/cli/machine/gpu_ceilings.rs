@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::cpu_ceilings::build;
+use super::record::machine;
 use crate::cli::CliError;
-use crate::cli::machine::machine;
-use crate::cli::machine_ceilings::build;
 use crate::cli::terminal::output::tell;
 use crate::store::{CeilingRecord, MachineRecord, Store};
 use peft_tune_core::predict::{DeviceCeilings, device_of_driver};
@@ -24,7 +24,7 @@ const NO_THREADS: u64 = 0;
 
 /// A GPU's ceilings, and what the moment of their measurement took from them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct KnownCeilings {
+pub(in crate::cli) struct KnownCeilings {
     pub ceilings: DeviceCeilings,
     pub from: CeilingSource,
     /// Share of the speed that may have been lost to other programs; 0 where it was quiet.
@@ -33,7 +33,7 @@ pub(super) struct KnownCeilings {
 
 /// The ceilings of a GPU from the database where they cover `precisions` and were measured in peace, else measured now and, with a
 /// database, kept. The maker's where it cannot be measured; `None` where they are not known either.
-pub(super) async fn stored_or_measured(
+pub(in crate::cli) async fn stored_or_measured(
     store: Option<&Store>,
     gpu: &Device,
     precisions: &[Precision],

@@ -13,7 +13,7 @@ const ALONE: Duration = Duration::from_secs(5);
 
 /// Run trials that a coordinator sends on standard input (one JSON object a line), and report on standard output.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Threads to compute with [default: all cores].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -28,7 +28,7 @@ pub(super) struct Args {
 }
 
 /// Serves until standard input ends.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     // Before any thread is started, so that all of them stay there.
     let pinned = !args.cpus.is_empty() && pin_to(&args.cpus);
     if let Some(threads) = args.threads {

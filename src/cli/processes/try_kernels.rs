@@ -7,7 +7,7 @@ use peft_tune_kernels::ops::attention::{Probe, probe_apart_by};
 
 /// Print how far attention's kernels for Hopper are from those for all GPUs, in parts of the largest value.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Device to try them on.
     #[arg(long, value_name = "DEVICE")]
     device: String,
@@ -20,7 +20,7 @@ pub(super) struct Args {
 }
 
 /// Lets this program try kernels in a process of its own before it uses them.
-pub(super) fn set_up() {
+pub(in crate::cli) fn set_up() {
     probe_apart_by(|| {
         let mut command = std::process::Command::new(std::env::current_exe().ok()?);
         command.arg("try-kernels");
@@ -29,7 +29,7 @@ pub(super) fn set_up() {
 }
 
 /// Runs the subcommand.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let device = device::open(&args.device).map_err(CliError::bad_input)?;
     let probe = Probe {
         device: &device,

@@ -9,7 +9,7 @@ use peft_tune_kernels::set_kernels;
 
 /// Run one device's share of trials that come on standard input, and report on standard output.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Rank of this process, from 0.
     #[arg(long)]
     rank: usize,
@@ -33,7 +33,7 @@ pub(super) struct Args {
 }
 
 /// Serves until standard input ends.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     // Before any thread is started, so that all of them stay there.
     if !args.cpus.is_empty() && !pin_to(&args.cpus) {
         tracing::warn!(rank = args.rank, "cannot stay on its processors");

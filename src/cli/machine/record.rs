@@ -4,7 +4,7 @@ use crate::store::MachineRecord;
 use peft_tune_kernels::device::first_gpu;
 
 /// Facts about this machine; empty where the system does not say.
-pub(super) fn machine() -> MachineRecord {
+pub(in crate::cli) fn machine() -> MachineRecord {
     use sysinfo::System;
     let wanted = sysinfo::RefreshKind::nothing()
         .with_cpu(sysinfo::CpuRefreshKind::nothing())
@@ -34,7 +34,7 @@ pub(super) fn machine() -> MachineRecord {
 
 /// Bytes of memory that processes here may take together: the machine's, or less where a control group says so. `None` where
 /// the system does not say.
-pub(super) fn usable_memory_bytes() -> Option<u64> {
+pub(in crate::cli) fn usable_memory_bytes() -> Option<u64> {
     let wanted = sysinfo::RefreshKind::nothing().with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
     let system = sysinfo::System::new_with_specifics(wanted).ok()?;
     let group = system.cgroup_limits().map(|limits| limits.total_memory);

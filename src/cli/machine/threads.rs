@@ -14,7 +14,7 @@ const BESIDE: usize = 8;
 ///
 /// # Errors
 /// Not even the threads beside the computing ones can be had.
-pub(super) fn make(asked: Option<usize>, processes: usize) -> Result<(), CliError> {
+pub(in crate::cli) fn make(asked: Option<usize>, processes: usize) -> Result<(), CliError> {
     let of_environment = || {
         std::env::var("RAYON_NUM_THREADS")
             .ok()?
