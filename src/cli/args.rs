@@ -7,15 +7,17 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::data::prepare;
 use crate::cli::machine::{doctor, gpu_check, threads};
+use crate::cli::model::{adopt, generate, infer_bench, merge};
 use crate::cli::options::compute::{ComputeArgs, KERNELS_VARIABLE};
 use crate::cli::processes::{rank, try_kernels, worker};
+use crate::cli::profile::tune_step;
 use crate::cli::terminal::line_breaks::fitted;
 use crate::cli::terminal::logging;
 use crate::cli::terminal::output::messages_width;
 use crate::cli::{
-    CliError, adopt, attach, choose, compare, completions, dashboard, delete, explain, export, generate, help, here,
-    import, infer_bench, init, man, mcp, merge, pareto, plan, profile, query, quickstart, reference, report, schema,
-    search, show, show_rows, status, stop, studies, track, train, tune_step, vacuum,
+    CliError, attach, choose, compare, completions, dashboard, delete, explain, export, help, here, import, init, man,
+    mcp, pareto, plan, profile, query, quickstart, reference, report, schema, search, show, show_rows, status, stop,
+    studies, track, train, vacuum,
 };
 use peft_tune_engine::profile::HostMemory;
 

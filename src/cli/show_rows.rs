@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::CliError;
 use crate::cli::data::prepare::rows_seen;
 use crate::cli::options::count::counts;
-use crate::cli::plan::base_of;
+use crate::cli::plan::command::base_of;
 use crate::cli::study_rows::files_of;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};

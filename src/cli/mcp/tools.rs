@@ -19,7 +19,7 @@ use crate::cli::CliError;
 use crate::cli::explain_json::Explained;
 use crate::cli::export::{Format, Preference};
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::profile_source::{ProfileSource, SourceArgs};
+use crate::cli::profile::source::{ProfileSource, SourceArgs};
 use crate::cli::standing::Standing;
 use crate::space::{ReadOptions, StudyFile};
 

@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::ceilings::MachineCeilings;
 use crate::cli::CliError;
 use crate::cli::data::prepare::prepared;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::profile_machine::MachineCeilings;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
-use crate::cli::train_watch::TrainWatch;
+use crate::cli::train::watch::TrainWatch;
 use crate::space::Bytes;
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_engine::data::PreparedData;

@@ -27,7 +27,7 @@ use peft_tune_engine::{
 /// GGUF file for llama.cpp.
 /// An adapter that was trained on quantized weights is merged into the weights that `--model` names.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Base model: a directory or a hub id; the one that the adapter names if absent.
     #[arg(long, value_name = "DIR|ID")]
     model: Option<String>,
@@ -57,7 +57,7 @@ pub(super) struct Args {
     #[arg(long, requires = "quantize")]
     check: bool,
     #[command(flatten)]
-    pub(super) compute: ComputeArgs,
+    pub(in crate::cli) compute: ComputeArgs,
 }
 
 /// Forms of a merged model.
@@ -127,7 +127,7 @@ impl OutType {
 }
 
 /// Merges, and prints where the model is.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = match &args.model {
         Some(model) => model.clone(),

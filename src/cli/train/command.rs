@@ -1,4 +1,4 @@
-//! `peft-tune train`: a real fine-tuning from a recipe file, or several on one base ([`super::train_together`]).
+//! `peft-tune train`: a real fine-tuning from a recipe file, or several on one base ([`super::together`]).
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::devices::{AskedDevices, TrainDevices};
+use super::other_ranks::OtherRanks;
+use super::together;
+use super::watch::{Display, LogEvery, TrainWatch};
 use crate::cli::CliError;
 use crate::cli::data::mixture;
 use crate::cli::data::prepare::prepared;
@@ -17,10 +21,6 @@ use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction, listen};
 use crate::cli::terminal::this_command::this_command;
-use crate::cli::train_devices::{AskedDevices, TrainDevices};
-use crate::cli::train_ranks::OtherRanks;
-use crate::cli::train_together;
-use crate::cli::train_watch::{Display, LogEvery, TrainWatch};
 use crate::report::duration;
 use crate::space::RecipeFile;
 use peft_tune_core::architecture::Architecture;
@@ -44,7 +44,7 @@ use peft_tune_kernels::device;
 /// TensorBoard, and the recipe. Ctrl-C finishes the step under way, writes a checkpoint and ends with exit code 130;
 /// `--resume` continues from there, in float32 bit by bit as if nothing had happened.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Recipe file (YAML), or several that agree on model, data, batch, precision and checkpointing.
     #[arg(required = true, value_name = "RECIPE")]
     recipes: Vec<PathBuf>,
@@ -85,12 +85,12 @@ pub(super) struct Args {
     #[arg(long, hide = true, env = "PEFT_TUNE_RANK_PATIENCE_S", default_value_t = 300.0)]
     rank_patience_s: f64,
     #[command(flatten)]
-    pub(super) compute: ComputeArgs,
+    pub(in crate::cli) compute: ComputeArgs,
 }
 
 impl Args {
     /// How many processes of this training share this machine's threads. What is wrong with the recipe is said later.
-    pub(super) fn processes(&self) -> usize {
+    pub(in crate::cli) fn processes(&self) -> usize {
         let devices = RecipeFile::read(self.first())
             .ok()
             .and_then(|recipe| self.places(&recipe).ok());
@@ -130,10 +130,10 @@ impl Args {
 }
 
 /// Trains, and prints how it went.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     if args.recipes.len() > 1 {
-        return train_together::run(&args);
+        return together::run(&args);
     }
     let recipe = RecipeFile::read(args.first())?;
     let settings = settings_of(&args, output_of(&args));

@@ -21,7 +21,7 @@ const LINES: u64 = 20;
 const BAR: usize = 33;
 
 /// Shows each step, adds it to the event file, and stops where a person asks for it.
-pub(super) struct TrainWatch {
+pub(in crate::cli) struct TrainWatch {
     display: Display,
     tensorboard: Option<TensorBoard>,
     interrupt: Interrupt,
@@ -100,7 +100,7 @@ impl TrainWatch {
     }
 
     /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
-    pub(super) fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
+    pub(in crate::cli) fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
         /// Only a number in a text that nobody reads.
         const TOTAL: u64 = 1000;
         let tensorboard = TensorBoard::nameless(folder, memory)?;

@@ -1,7 +1,7 @@
 //! A profile as the database keeps it.
 
+use super::source::ProfileSource;
 use crate::cli::CliError;
-use crate::cli::profile_source::ProfileSource;
 use crate::store::{DiagnosisRecord, MachineRecord, OpRecord, PhaseRecord, ProfileRecord, SampleRecord};
 use peft_tune_engine::profile::diagnosis::{Finding, Metric, Verified};
 use peft_tune_engine::profile::{DeviceSample, OpTime, PhaseTime, Profile};

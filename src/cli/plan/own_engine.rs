@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use super::command::base_of;
+use super::stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
 use crate::cli::CliError;
-use crate::cli::plan::base_of;
-use crate::cli::plan_stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
 use crate::cli::study_rows::{lengths_of, study_of};
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;

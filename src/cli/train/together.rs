@@ -6,6 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::command::{
+    Args, Interrupted, announce, data_of, end_line, event_file, opening_error, settings_of, summary, usual_output,
+    write_recipe,
+};
+use super::watch::{Display, LogEvery, TrainWatch};
 use crate::cli::CliError;
 use crate::cli::epochs;
 use crate::cli::machine::record::usable_memory_bytes;
@@ -13,11 +18,6 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::signals::{Signals, listen};
 use crate::cli::terminal::this_command::this_command;
-use crate::cli::train::{
-    Args, Interrupted, announce, data_of, end_line, event_file, opening_error, settings_of, summary, usual_output,
-    write_recipe,
-};
-use crate::cli::train_watch::{Display, LogEvery, TrainWatch};
 use crate::report::duration;
 use crate::space::RecipeFile;
 use peft_tune_core::predict::{Host, Machine, Predictor, RowLengths, Setting, Workload};

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use super::command::base_of;
+use super::own_engine;
+use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::plan::base_of;
-use crate::cli::plan_own;
-use crate::cli::plan_stack_text::{setting_text, to_json, to_text};
 use crate::cli::study_rows::{lengths_of, study_of};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::Lengths;
@@ -94,7 +94,7 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let device = device.map(|name| device_of(name, database)).transpose()?;
     let plan = match args.stack.as_deref() {
-        Some(name) if plan_own::is_named(name) => plan_own::planned(file, args, device)?,
+        Some(name) if own_engine::is_named(name) => own_engine::planned(file, args, device)?,
         name => {
             let stack = name.map(Tool::from_name).transpose().map_err(CliError::bad_input)?;
             planned(asked(file, args, stack)?, device)?
@@ -305,7 +305,7 @@ fn frontier(
 ///
 /// # Errors
 /// A model that is not found, or a config that cannot be read.
-pub(super) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
+pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
     let path = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
     let name = path.display().to_string();
     let text = std::fs::read_to_string(&path).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;

@@ -16,7 +16,7 @@ use peft_tune_engine::{Control, Generated, GenerationSettings, Generator, TextEn
 /// Without `--temperature` every token is the most likely one, so the same prompt gives the same text. The text ends where
 /// the model ends it, or after `--max-tokens`; the prompt is not printed.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     #[command(flatten)]
     base: BaseArgs,
     /// Text to continue.
@@ -38,11 +38,11 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    pub(super) compute: ComputeArgs,
+    pub(in crate::cli) compute: ComputeArgs,
 }
 
 /// Generates, and prints the text as it comes.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = args.base.name()?;
     let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::devices::TrainDevices;
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::this_command::this_command;
-use crate::cli::train_devices::TrainDevices;
 use crate::report::thread_count;
 use crate::worker::TrainingRanks;
 use peft_tune_core::recipe::{Recipe, Sharding};

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use super::bench::{Bench, BenchSettings};
+use super::record::record_of;
+use super::source::{ProfileSource, SourceArgs};
+use super::stored::stored_profile;
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::count::counts;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::profile_bench::{Bench, BenchSettings};
-use crate::cli::profile_record::record_of;
-use crate::cli::profile_source::{ProfileSource, SourceArgs};
-use crate::cli::profile_stored::stored_profile;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
@@ -25,7 +25,7 @@ use peft_tune_engine::profile::{Comparison, DeviceMemory, Measured, Profile, Ref
 /// Run steps of the recipe until the throughput is known to 2% or the time is spent, then print phases, modules, ops,
 /// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     #[command(flatten)]
     source: SourceArgs,
     /// Time that measuring may take, such as `90s`; each change of `--verify` may take as much.
@@ -65,7 +65,7 @@ pub(super) struct Args {
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
-    pub(super) compute: ComputeArgs,
+    pub(in crate::cli) compute: ComputeArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -83,7 +83,7 @@ impl Args {
 }
 
 /// Profiles, and prints what was found.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     if let Some(path) = &args.trace {

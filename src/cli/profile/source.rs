@@ -12,7 +12,7 @@ use peft_tune_core::study::{Trial, TrialNumber};
 
 /// Where the recipe comes from.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct SourceArgs {
+pub(in crate::cli) struct SourceArgs {
     /// Recipe file (YAML).
     #[arg(required_unless_present = "trial", conflicts_with = "trial")]
     recipe: Option<PathBuf>,
@@ -25,19 +25,19 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
-    pub(super) fn new(recipe: Option<PathBuf>, trial: Option<u64>, study: Option<String>) -> Self {
+    pub(in crate::cli) fn new(recipe: Option<PathBuf>, trial: Option<u64>, study: Option<String>) -> Self {
         Self { recipe, trial, study }
     }
 
     /// The recipe file, where it is one.
-    pub(super) fn recipe(&self) -> Option<&Path> {
+    pub(in crate::cli) fn recipe(&self) -> Option<&Path> {
         self.recipe.as_deref()
     }
 }
 
 /// A recipe with what is known of its surroundings.
 #[derive(Clone, Debug)]
-pub(super) struct ProfileSource {
+pub(in crate::cli) struct ProfileSource {
     /// Recipe file, or study and number of the trial.
     pub name: String,
     pub recipe: Recipe,
@@ -48,7 +48,7 @@ pub(super) struct ProfileSource {
 
 impl ProfileSource {
     /// Reads the recipe.
-    pub(super) fn read(args: &SourceArgs, database: &DatabaseArgs) -> Result<Self, CliError> {
+    pub(in crate::cli) fn read(args: &SourceArgs, database: &DatabaseArgs) -> Result<Self, CliError> {
         match (&args.recipe, args.trial) {
             (Some(path), _) => Ok(Self {
                 name: path.display().to_string(),

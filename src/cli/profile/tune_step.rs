@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::bench::{Bench, BenchSettings};
+use super::command::{check_place, parse_percent, store};
+use super::record::record_of;
+use super::source::{ProfileSource, SourceArgs};
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::profile::{check_place, parse_percent, store};
-use crate::cli::profile_bench::{Bench, BenchSettings};
-use crate::cli::profile_record::record_of;
-use crate::cli::profile_source::{ProfileSource, SourceArgs};
 use crate::cli::terminal::output::{show, show_part, tell};
 use crate::report::{cost_text, tried_text, tuning_text};
 use crate::space::{Bytes, RecipeFile, Seconds};
@@ -25,7 +25,7 @@ use peft_tune_engine::profile::diagnosis::{Altering, Change, Finding, Outcome, T
 /// above what measuring leaves open. After each that is kept the diagnosis is made anew. Changes that alter what is learned are only
 /// proposed, unless `--allow` admits them. The recipe is written after each change that is kept.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     #[command(flatten)]
     source: SourceArgs,
     /// File for the tuned recipe [default: the recipe's name with `-tuned`].
@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
-    pub(super) compute: ComputeArgs,
+    pub(in crate::cli) compute: ComputeArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -86,7 +86,7 @@ impl Allowed {
 }
 
 /// Tunes, and says what each change gave.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     let output = output_of(&args, &source);

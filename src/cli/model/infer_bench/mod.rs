@@ -33,7 +33,7 @@ use prompts::Prompts;
 /// curve of time against throughput over batch sizes. `--adapters` and `--together` measure several adapters on one base
 /// model, and `--prompts` whole requests, from text to text.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     #[command(flatten)]
     base: BaseArgs,
     /// Ranks of fresh adapters on all linear layers, instead of `--adapter`.
@@ -71,13 +71,13 @@ pub(super) struct Args {
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
-    pub(super) compute: ComputeArgs,
+    pub(in crate::cli) compute: ComputeArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
 
 /// Measures all forms, and prints what was found.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = args.base.name()?;
     let files = match &args.prompts {

@@ -17,7 +17,7 @@ use peft_tune_engine::hub::ModelFiles;
 /// Nothing is converted. Every key of `config.json` is read as the family reads it, and every tensor of the checkpoint must be
 /// there under the family's names and with its shapes. The folder holds a changed `config.json` and links to all other files.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// The model: a directory or a hub id.
     #[arg(value_name = "DIR|ID")]
     model: String,
@@ -35,7 +35,7 @@ fn family(name: &str) -> Result<Family, String> {
 }
 
 /// Checks the model, makes the folder and prints what it is.
-pub(super) fn run(args: &Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let files =
         ModelFiles::resolve_weights(&args.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let config = adopted_config(&files.config, args.as_family).map_err(CliError::bad_input)?;

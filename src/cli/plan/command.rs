@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
+use super::learning_rate;
+use super::stack;
+use super::stack::StackArgs;
+use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::mixture;
 use crate::cli::epochs;
 use crate::cli::forecast;
-use crate::cli::learning_rate;
 use crate::cli::machine::cpu_ceilings::Measuring;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::plan_stack;
-use crate::cli::plan_stack::StackArgs;
-use crate::cli::plan_text::{About, StudyPlan, to_json, to_text};
 use crate::cli::study_rows::{StudyRows, study_of};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
@@ -26,7 +26,7 @@ use peft_tune_engine::hub::ModelFiles;
 /// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
 /// trained, and no weights are read.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Search-space file (YAML).
     #[arg(required_unless_present = "check")]
     file: Option<PathBuf>,
@@ -50,10 +50,10 @@ pub(super) struct Args {
 }
 
 /// Predicts and prints.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
         let (file, device) = (args.file.as_deref(), args.device.as_deref());
-        return plan_stack::run(file, &args.stack, device, &args.database, args.json);
+        return stack::run(file, &args.stack, device, &args.database, args.json);
     };
     let (study, has_data) = study_of(file)?;
     if let Some(warning) = learning_rate::warning(&study) {
@@ -133,7 +133,7 @@ fn forecast_of(
 }
 
 /// The recipe that trials complete.
-pub(super) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
+pub(in crate::cli) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
     study.base.as_ref().ok_or_else(|| {
         let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
         CliError::bad_input(anyhow::anyhow!(message))

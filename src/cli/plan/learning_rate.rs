@@ -9,7 +9,7 @@ const MOVING: &[&str] = &["rank", "alpha", "global_batch", "micro_batch", "gradi
 const REACH: f64 = 5.0;
 
 /// What to write into the study's file, and why; `None` where the learning rate is searched, or nothing that moves it.
-pub(super) fn warning(study: &Study) -> Option<String> {
+pub(in crate::cli) fn warning(study: &Study) -> Option<String> {
     let base = study.base.as_ref().filter(|_| study.plan.train.is_some())?;
     let is_searched = |name: &str| study.space.parameters.iter().any(|parameter| parameter.name == name);
     if is_searched("learning_rate") {

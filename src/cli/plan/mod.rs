@@ -1,0 +1,10 @@
+//! `peft-tune plan`: what settings would cost, here and in other tools.
+
+pub(super) mod command;
+pub(super) mod learning_rate;
+mod own_engine;
+pub(super) mod stack;
+mod stack_text;
+mod text;
+
+pub(super) use command::{Args, run};
