@@ -6,7 +6,7 @@ use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::file_bytes;
 use crate::cli::dry_run::{phases, slot_text};
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::track;
+use crate::cli::study::track;
 use crate::report::{about_duration, bytes, metric_words, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast, Progress};

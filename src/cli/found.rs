@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::explain_text;
 use crate::cli::held_out_error;
 use crate::cli::options::database::DatabaseArgs;
+use crate::cli::study::explain::text;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Recommendation, Summary, SummaryInput, with_length};
 use crate::space::Study;
@@ -116,7 +116,7 @@ impl Found {
             true => summary.to_json().map_err(CliError::failed)? + "\n",
             false => {
                 let explain = database.command(&["explain"], Some(&study.name));
-                let line = explain_text::importance_line(&importance(problem, history, self.prior));
+                let line = text::importance_line(&importance(problem, history, self.prior));
                 let line = line.map(|line| format!("  {line} (`{explain}` says how)\n"));
                 summary.to_text(terminal_width()) + &line.unwrap_or_default()
             }

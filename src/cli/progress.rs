@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::cli::explain_failures;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::progress_line::{Standing, named_value};
 use crate::cli::resume::resume_command;
+use crate::cli::study::explain::failures;
 use crate::cli::terminal::bar_target;
 use crate::cli::terminal::output::{keep_below, take_bar_away, tell};
 use crate::cli::terminal::reading_progress::Reading;
@@ -153,7 +153,7 @@ impl SearchProgress {
             return None;
         };
         let (study, database) = &self.study;
-        let why = explain_failures::message(&trial.state).unwrap_or_default();
+        let why = failures::message(&trial.state).unwrap_or_default();
         let why: String = match why.trim() {
             "" => String::new(),
             why => format!(", {}", why.chars().take(REASON).collect::<String>()),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::studies::minute;
+use crate::cli::study::studies::minute;
 use crate::report::{Outlook, duration};
 use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 

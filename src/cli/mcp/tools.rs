@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::child::{Files, Output, Rows, Work};
 use super::confines::Confines;
 use crate::cli::CliError;
-use crate::cli::explain_json::Explained;
 use crate::cli::export::{Format, Preference};
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::profile::source::{ProfileSource, SourceArgs};
 use crate::cli::standing::Standing;
+use crate::cli::study::explain::json::Explained;
 use crate::space::{ReadOptions, StudyFile};
 
 /// All tools, in the order in which they are of use.

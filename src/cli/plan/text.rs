@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::forecast::offloads;
-use crate::cli::track;
+use crate::cli::study::track;
 use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Expected};

@@ -21,7 +21,7 @@ const AT_THE_END: Duration = Duration::from_secs(60);
 /// Of a study that nobody runs it writes all there is. What is there already is continued, so that the same command brings what
 /// was missing. `search --track` does the same from within the search.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent.
     study: Option<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub(super) struct Args {
 
 /// Trackers of a search.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(super) struct TrackArgs {
+pub(in crate::cli) struct TrackArgs {
     /// Keep the study up to date in a tracker while it is searched: `mlflow=http://HOST:PORT` (or a folder), `optuna=FILE`,
     /// `tensorboard=FOLDER`, `trackio=FOLDER`, `wandb=FOLDER` (offline runs). May be given several times, and adds to the file's
     /// `track`.
@@ -46,7 +46,7 @@ pub(super) struct TrackArgs {
 }
 
 /// Runs the command.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (database, wanted) = (&args.database, args.study.as_deref());
     let name = database.read(async |store| Ok(store.study(wanted).await?.name))?;
     let follower = start(database, &name, &args.to)?;
@@ -75,7 +75,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
 }
 
 /// The trackers of a search that runs.
-pub(super) struct Tracking {
+pub(in crate::cli) struct Tracking {
     follower: Follower,
     /// Command that brings what is missing.
     command: String,
@@ -83,7 +83,7 @@ pub(super) struct Tracking {
 
 impl TrackArgs {
     /// Adds the command line's trackers to those of a study's file, or takes their place.
-    pub(super) fn apply(&self, study: &mut Study) {
+    pub(in crate::cli) fn apply(&self, study: &mut Study) {
         if self.without_those_of_the_file {
             study.track.clear();
         }
@@ -98,14 +98,14 @@ impl TrackArgs {
 }
 
 /// Where a study is tracked, for people; `None` where it is not.
-pub(super) fn places(study: &Study) -> Option<String> {
+pub(in crate::cli) fn places(study: &Study) -> Option<String> {
     let places: Vec<String> = study.track.iter().map(ToString::to_string).collect();
     (!places.is_empty()).then(|| places.join(", "))
 }
 
 impl Tracking {
     /// Starts to keep a study's trackers up to date; `None` where there are none.
-    pub(super) fn start(database: &DatabaseArgs, study: &Study) -> Result<Option<Self>, CliError> {
+    pub(in crate::cli) fn start(database: &DatabaseArgs, study: &Study) -> Result<Option<Self>, CliError> {
         if study.track.is_empty() {
             return Ok(None);
         }
@@ -125,7 +125,7 @@ impl Tracking {
     }
 
     /// Brings what is there at the end of a search, and says what is missing.
-    pub(super) fn finish(self) {
+    pub(in crate::cli) fn finish(self) {
         for missing in self.follower.finish(Some(AT_THE_END)) {
             tell(format_args!(
                 "warning: {}; `{}` brings it",

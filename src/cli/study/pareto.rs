@@ -14,7 +14,7 @@ use peft_tune_search::{Preference, recommend};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study; the latest where absent
     study: Option<String>,
     /// Draw the front: each pair of objectives, or the two that are named, such as `--plot=throughput,loss`
@@ -27,7 +27,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (study, trials, front, (confirmed, predicted, variants, kernels)) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::cli::studies::minute;
+use super::studies::minute;
 use crate::report::{
     Align, TextTable, bytes, confirmation_text, disturbance_text, duration, loss_rows_text, metric_value, param_value,
     printable, target_text,

@@ -8,7 +8,7 @@ use crate::store::{Store, StoreError};
 
 /// Show a study as a live page on this machine, with controls for its search
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study; the latest where absent
     study: Option<String>,
     /// Port on 127.0.0.1; 0 takes a free one
@@ -21,7 +21,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     block_on(async {
         let (store, writable) = open(&args.database).await?;
         if let Some(name) = &args.study {

@@ -17,7 +17,7 @@ use peft_tune_core::recipe::{
 
 /// Print the JSON Schema of a study or recipe file, for editors that complete YAML, or of the worker's protocol
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Which schema to print.
     #[arg(value_enum, default_value_t = File::Space)]
     file: File,
@@ -38,7 +38,7 @@ enum File {
 }
 
 /// Prints the schema.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let schema = match args.file {
         File::Space => study_schema(),
         File::Recipe => recipe_schema(),

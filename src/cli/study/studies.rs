@@ -10,7 +10,7 @@ use crate::store::StudyOverview;
 
 /// List the studies in the results database
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Write JSON with raw numbers
     #[arg(long)]
     json: bool,
@@ -18,7 +18,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let studies = args.database.read(async |store| store.studies().await)?;
     let text = if args.json {
         let studies: Vec<serde_json::Value> = studies.iter().map(study_json).collect();
@@ -86,6 +86,6 @@ fn table(studies: &[StudyOverview]) -> TextTable {
 }
 
 /// A stored time to the minute: `2025-11-20 10:50`.
-pub(super) fn minute(time: &str) -> String {
+pub(in crate::cli) fn minute(time: &str) -> String {
     time.get(..16).unwrap_or(time).replace('T', " ")
 }

@@ -13,7 +13,7 @@ use crate::store::{ImportOutcome, ImportWish};
 /// A study whose name is taken gets a number after it, and one that already exists is left out. The other file is
 /// only read.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// The other database
     file: PathBuf,
     /// Copy only this study
@@ -26,7 +26,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let preference = ImportWish {
         study: args.study.clone(),
         rename: args.rename.clone(),

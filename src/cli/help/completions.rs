@@ -11,7 +11,7 @@ use crate::cli::terminal::output::write_exact;
 /// For example: `peft-tune completions bash > ~/.local/share/bash-completion/completions/peft-tune`, or for fish
 /// `peft-tune completions fish > ~/.config/fish/completions/peft-tune.fish`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Shell to complete for.
     #[arg(value_enum)]
     shell: Shell,
@@ -22,7 +22,7 @@ pub(super) struct Args {
 const BASH_NAME: &str = "peft_tune";
 
 /// Prints the script for `command`, which is the whole program.
-pub(super) fn run(args: Args, command: &Command) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args, command: &Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     let name = if args.shell == Shell::Bash {
         BASH_NAME

@@ -189,7 +189,7 @@ pub(super) fn examples_of(command: &str) -> &'static [&'static str] {
 }
 
 /// The program's command line with its commands in groups, and an example or more of each.
-pub(super) fn arranged(mut command: Command) -> Command {
+pub(in crate::cli) fn arranged(mut command: Command) -> Command {
     let template = template(&command, terminal_width().unwrap_or(100));
     for (name, lines) in EXAMPLES {
         let header = *command.get_styles().get_header();
@@ -228,16 +228,16 @@ const NAME: usize = 11;
 const INDENT: usize = NAME + 4;
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::cli) mod tests {
     use super::*;
 
     /// Every command line that is an example.
-    pub(in super::super) fn examples() -> impl Iterator<Item = &'static str> {
+    pub(in crate::cli) fn examples() -> impl Iterator<Item = &'static str> {
         EXAMPLES.iter().flat_map(|(_, lines)| lines.iter().copied())
     }
 
     /// Commands of the groups, in their order.
-    pub(in super::super) fn grouped() -> Vec<&'static str> {
+    pub(in crate::cli) fn grouped() -> Vec<&'static str> {
         GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect()
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use super::studies::{minute, study_json};
+use super::trial_text::{detail_json, detail_text};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::studies::{minute, study_json};
 use crate::cli::terminal::output::{terminal_width, write_result};
-use crate::cli::trial_text::{detail_json, detail_text};
 use crate::report::{
     Align, Counts, TextTable, duration, loss_rows_text, metric_heading, metric_value, param_value, printable,
     target_note,
@@ -18,7 +18,7 @@ use peft_tune_search::hypervolume_history;
 
 /// Show a study with its trials, or one trial in depth
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent; or the number of a trial of the latest study
     study: Option<String>,
     /// Number of a trial of that study, to show in depth: params, metrics, phases, evaluations, recipe
@@ -37,7 +37,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let args = with_trial(args)?;
     let text = match args.trial {
         Some(number) => show_trial(&args, TrialNumber(number))?,

@@ -2,11 +2,11 @@
 //! matter and what each is worth, where the search did not look, how sure the loss is, what failed and why, whether it is
 //! done, and what more time would bring.
 
+use super::json::Explained;
+use super::text;
 use crate::cli::CliError;
-use crate::cli::answers::{Asked, PROPOSALS};
-use crate::cli::explain_json::Explained;
-use crate::cli::explain_text;
 use crate::cli::options::database::DatabaseArgs;
+use crate::cli::study::answers::{Asked, PROPOSALS};
 use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::answers::Answers;
 use crate::report::{against_baseline, with_length};
@@ -22,7 +22,7 @@ const LEAST_SHARE: f64 = 0.03;
 
 /// Explain in words what a study found: the recommendation and its neighbours, what each setting is worth, what is not known
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     /// The same
@@ -52,31 +52,31 @@ struct Stored {
 
 /// Everything that is said about a study.
 pub(super) struct Explanation {
-    pub(super) study: StudyOverview,
-    pub(super) trials: Vec<Trial>,
-    pub(super) confirmed: Confirmations,
-    pub(super) variants: Variants,
-    pub(super) recommendation: Result<(TrialNumber, String), String>,
+    pub(in crate::cli) study: StudyOverview,
+    pub(in crate::cli) trials: Vec<Trial>,
+    pub(in crate::cli) confirmed: Confirmations,
+    pub(in crate::cli) variants: Variants,
+    pub(in crate::cli) recommendation: Result<(TrialNumber, String), String>,
     /// What it wins against the baseline, in words.
     pub(super) against_baseline: Option<String>,
     pub(super) predictions: Vec<PredictionRecord>,
-    pub(super) importance: Vec<Importance>,
+    pub(in crate::cli) importance: Vec<Importance>,
     /// The most important parameters with their effects on every objective.
     pub(super) effects: Vec<(String, Vec<Effect>)>,
     pub(super) volumes: Vec<f64>,
     pub(super) ending: Option<EndingRecord>,
     /// Why the study may end by the usual rule, where it may.
     pub(super) done: Option<String>,
-    pub(super) next: Vec<Proposal>,
+    pub(in crate::cli) next: Vec<Proposal>,
     pub(super) answers: Answers,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let stored = read(&args)?;
     let explanation = explain(stored, args.next);
     let text = match args.json {
         true => serde_json::to_string_pretty(&Explained::new(&explanation)).map_err(CliError::failed)? + "\n",
-        false => explain_text::text(&explanation, terminal_width()),
+        false => text::text(&explanation, terminal_width()),
     };
     write_result(&text)
 }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::cli::explain::Explanation;
-use crate::cli::explain_failures::{Failures, failures};
+use super::command::Explanation;
+use super::failures::{Failures, failures};
 use crate::report::answers::{Answers, Coverage, LossCertainty, MoreTime, Neighbour};
 use crate::space::Target;
 use crate::store::{EndingRecord, PredictionRecord};
@@ -19,7 +19,7 @@ type Object = Map<String, Value>;
 
 /// What `explain --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Explained<'a> {
+pub(in crate::cli) struct Explained<'a> {
     study: &'a str,
     /// The training tool that the study is for, where it is another than this program.
     #[schemars(with = "Option<Object>")]

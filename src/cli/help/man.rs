@@ -4,21 +4,21 @@ use std::path::PathBuf;
 
 use clap::Command;
 
+use super::completions::shown;
 use crate::cli::CliError;
-use crate::cli::completions::shown;
 use crate::cli::terminal::output::write_result;
 
 /// Write the manual pages, one of the program and one of each command
 ///
 /// For example: `peft-tune man ~/.local/share/man/man1`, then `man peft-tune-search`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Directory to write into; created if missing
     directory: PathBuf,
 }
 
 /// Writes the pages of `command`, which is the whole program.
-pub(super) fn run(args: &Args, command: &Command) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: &Args, command: &Command) -> Result<(), CliError> {
     let directory = args.directory.display();
     std::fs::create_dir_all(&args.directory)
         .and_then(|()| clap_mangen::generate_to(shown(command), &args.directory))

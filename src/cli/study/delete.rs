@@ -8,7 +8,7 @@ use crate::report::printable;
 
 /// Delete a study with all its trials from the results database
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study
     study: String,
     /// Delete without asking
@@ -18,7 +18,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let study = args.database.read(async |store| store.study(Some(&args.study)).await)?;
     let (name, trials) = (printable(&study.name), study.trials());
     if !confirm(&format!("Delete study {name} with {trials} trials?"), args.yes)? {

@@ -6,18 +6,20 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::data::prepare;
+use crate::cli::database::{import, query, vacuum};
+use crate::cli::help::{command_groups, completions, man, reference_page, schema};
 use crate::cli::machine::{doctor, gpu_check, threads};
 use crate::cli::model::{adopt, generate, infer_bench, merge};
 use crate::cli::options::compute::{ComputeArgs, KERNELS_VARIABLE};
 use crate::cli::processes::{rank, try_kernels, worker};
 use crate::cli::profile::tune_step;
+use crate::cli::study::{compare, dashboard, delete, explain, pareto, report, show, studies, track};
 use crate::cli::terminal::line_breaks::fitted;
 use crate::cli::terminal::logging;
 use crate::cli::terminal::output::messages_width;
 use crate::cli::{
-    CliError, attach, choose, compare, completions, dashboard, delete, explain, export, help, here, import, init, man,
-    mcp, pareto, plan, profile, query, quickstart, reference, report, schema, search, show, show_rows, status, stop,
-    studies, track, train, vacuum,
+    CliError, attach, choose, export, init, mcp, no_command, plan, profile, quickstart, search, show_rows, status,
+    stop, train,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -32,7 +34,7 @@ struct Arguments {
 impl Arguments {
     /// The command line as help and completions show it.
     fn arranged() -> clap::Command {
-        help::arranged(Self::command())
+        command_groups::arranged(Self::command())
     }
 
     /// What was asked for; help and mistakes end the program.
@@ -98,7 +100,7 @@ pub fn command_line_error(words: &[String]) -> Option<String> {
 
 /// Every command and its options, as the documentation's page on them has it.
 pub fn command_reference() -> String {
-    reference::page(&Arguments::arranged())
+    reference_page::page(&Arguments::arranged())
 }
 
 /// Keeps backtraces out of the messages of errors; panics have theirs where `RUST_BACKTRACE` asks for them.
@@ -153,7 +155,7 @@ pub fn main() -> ExitCode {
 
 fn answer(arguments: Arguments) -> Result<(), CliError> {
     let Some(command) = arguments.command else {
-        return here::run();
+        return no_command::run();
     };
     make_threads(&command)?;
     run(command)
@@ -229,7 +231,7 @@ mod tests {
         let command = Arguments::command();
         let shown = command.get_subcommands().filter(|one| !one.is_hide_set());
         let mut shown: Vec<&str> = shown.map(clap::Command::get_name).collect();
-        let mut grouped = help::tests::grouped();
+        let mut grouped = command_groups::tests::grouped();
         shown.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(shown, grouped);
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn examples_are_command_lines_that_the_program_takes() {
-        let wrong: Vec<String> = help::tests::examples()
+        let wrong: Vec<String> = command_groups::tests::examples()
             .filter_map(|line| {
                 let line = line.split(" > ").next().unwrap_or(line);
                 Some(format!("{line}: {}", command_line_error(&words(line))?))

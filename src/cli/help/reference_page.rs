@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Command};
 
-use crate::cli::help::{examples_of, groups};
+use super::command_groups::{examples_of, groups};
 
 /// The page that describes the commands of `program`, in the groups of its help.
-pub(super) fn page(program: &Command) -> String {
+pub(in crate::cli) fn page(program: &Command) -> String {
     let mut text = String::new();
     for (group, names) in groups() {
         let _ = write!(text, "\n## {group}\n");

@@ -17,8 +17,8 @@ const MOST_NUMBERS: usize = 5;
 /// Trials that ended without a result for one reason, or were stopped by one rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Failures {
-    pub(super) reason: String,
-    pub(super) trials: Vec<u64>,
+    pub(in crate::cli) reason: String,
+    pub(in crate::cli) trials: Vec<u64>,
     /// What the first of them said, where it said something.
     pub(super) example: Option<String>,
     /// What all of them have in common and most others have not, such as `micro_batch >= 32`.
@@ -79,7 +79,7 @@ pub(super) fn failure_lines(trials: &[Trial]) -> Vec<String> {
 }
 
 /// What a failed or skipped trial's state says of the cause.
-pub(super) fn message(state: &TrialState) -> Option<String> {
+pub(in crate::cli) fn message(state: &TrialState) -> Option<String> {
     match state {
         TrialState::Failed { reason, .. } => match reason {
             FailReason::OutOfMemory { phase, .. } => Some(format!("in the {} phase", phase.name())),

@@ -15,7 +15,7 @@ use crate::store::{NamedQuery, QueryError, StoreError};
 /// Tables and views are listed in docs/database.md. The usual ones: trial_summary (a row per trial), pareto_front (the
 /// same columns, only the front), best_by_objective, trial_param and trial_metric (study, trial, name, value).
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// The statement, such as "select study, trial, loss from trial_summary order by loss limit 5", or the name of a
     /// query, such as front
     #[arg(required_unless_present = "list")]
@@ -42,7 +42,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let Some(text) = args.sql.as_deref().filter(|_| !args.list) else {
         return write_result(&(list().to_text(terminal_width()) + "\n"));
     };

@@ -7,12 +7,12 @@ use crate::report::bytes;
 
 /// Check the results database, free the space of deleted studies, and renew its statistics
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     #[command(flatten)]
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let vacuumed = args.database.write(async |store| store.vacuum().await)?;
     write_result(&format!(
         "{}: sound, {} before, {} now\n",

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::answers::{Asked, PROPOSALS};
 use crate::cli::CliError;
-use crate::cli::answers::{Asked, PROPOSALS};
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::tell;
 use crate::dashboard::{Gatherer, importance_view};
@@ -13,7 +13,7 @@ use peft_tune_core::whole_file::write_whole;
 
 /// Write a study as one HTML page that needs no network, and its charts as SVG and PNG
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study; the latest where absent
     study: Option<String>,
     /// HTML file to write [default: <STUDY>.html, unless --charts is given]
@@ -26,7 +26,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let input = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let asked = Asked::read(store, &study).await?;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::cli::explain::Explanation;
-use crate::cli::explain_failures::failure_lines;
+use super::command::Explanation;
+use super::failures::failure_lines;
 use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,
@@ -54,7 +54,7 @@ pub(super) fn text(one: &Explanation, width: Option<usize>) -> String {
 }
 
 /// The most important parameters of every objective in one line: what the end of a search shows.
-pub(super) fn importance_line(importance: &[Importance]) -> Option<String> {
+pub(in crate::cli) fn importance_line(importance: &[Importance]) -> Option<String> {
     let parts: Vec<String> = importance
         .iter()
         .filter_map(|one| {

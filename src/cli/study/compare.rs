@@ -20,7 +20,7 @@ use peft_tune_engine::profile::Comparison;
 ///
 /// With --profiles, two stored profiles instead: what got slower and what grew, by phase, op and part of the memory.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Trials to compare, the first with each of the others: NUMBER, or STUDY/NUMBER for a trial of another study
     #[arg(required = true, num_args = 2.., value_name = "TRIAL")]
     trials: Vec<TrialName>,
@@ -71,7 +71,7 @@ struct Compared {
     detail: TrialDetail,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     if args.profiles {
         return write_result(&compare_profiles(&args)?);
     }
