@@ -13,14 +13,12 @@ use crate::cli::model::{adopt, generate, infer_bench, merge};
 use crate::cli::options::compute::{ComputeArgs, KERNELS_VARIABLE};
 use crate::cli::processes::{rank, try_kernels, worker};
 use crate::cli::profile::tune_step;
+use crate::cli::search::{attach, quickstart, status, stop};
 use crate::cli::study::{compare, dashboard, delete, explain, pareto, report, show, studies, track};
 use crate::cli::terminal::line_breaks::fitted;
 use crate::cli::terminal::logging;
 use crate::cli::terminal::output::messages_width;
-use crate::cli::{
-    CliError, attach, choose, export, init, mcp, no_command, plan, profile, quickstart, search, show_rows, status,
-    stop, train,
-};
+use crate::cli::{CliError, choose, export, init, mcp, no_command, plan, profile, search, show_rows, train};
 use peft_tune_engine::profile::HostMemory;
 
 /// Find the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{keep_below, take_bar_away, tell};
-use crate::cli::progress::SearchProgress;
+use crate::cli::search::progress::SearchProgress;
 use crate::report::{about_duration, bytes, grouped};
 use peft_tune_engine::data::{DataProgress, ReadingStage, cache_folder};
 

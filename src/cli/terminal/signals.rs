@@ -130,7 +130,7 @@ mod stream {
         }
 
         /// The number of the next signal.
-        pub(in crate::cli) async fn next(&mut self) -> u8 {
+        pub(super) async fn next(&mut self) -> u8 {
             std::future::poll_fn(|context| {
                 for (number, signal) in &mut self.0 {
                     if signal.poll_recv(context).is_ready() {

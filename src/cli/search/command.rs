@@ -4,33 +4,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::announcement;
+use super::baseline_file;
+use super::changed_inputs;
+use super::changed_inputs::Content;
+use super::detach;
+use super::dry_run;
+use super::kernels::{kernels_of, warn_of_other_kernels};
+use super::preflight;
+use super::preflight::Preflight;
+use super::progress::SearchProgress;
+use super::resume_command::resume_command;
+use super::search_result::Found;
+use super::spent_text::{lack_text, spent_text};
+use super::study_record::{inputs_of, record_of};
+use super::target_stack;
+use super::warm_start;
+use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
-use crate::cli::announce;
-use crate::cli::baseline_file;
-use crate::cli::changed_inputs;
-use crate::cli::changed_inputs::Content;
 use crate::cli::data::prepare::file_bytes;
-use crate::cli::detach;
-use crate::cli::dry_run;
 use crate::cli::forecast::Grounds;
-use crate::cli::found::Found;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::plan::learning_rate;
-use crate::cli::preflight;
-use crate::cli::preflight::Preflight;
-use crate::cli::progress::SearchProgress;
-use crate::cli::resume::resume_command;
-use crate::cli::search_kernels::{kernels_of, warn_of_other_kernels};
-use crate::cli::spent_text::{lack_text, spent_text};
 use crate::cli::study::track::{TrackArgs, Tracking};
-use crate::cli::study_record::{inputs_of, record_of};
-use crate::cli::target;
 use crate::cli::terminal::logging::LogArgs;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::{QUICK_BYTES, reading_text};
 use crate::cli::terminal::signals::Signals;
-use crate::cli::warm_start;
-use crate::cli::workers::WorkerArgs;
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{OpenStudy, SpentTime, Store};
 use crate::tune::{
@@ -49,7 +49,7 @@ const IN_ORDER: Duration = Duration::from_secs(3);
 /// Started again on the same file and database, it continues where it stopped; nothing that finished is run again.
 /// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Search-space file (YAML).
     file: PathBuf,
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub(super) struct Args {
 }
 
 /// Runs the search and prints what it found.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let mut study = StudyFile::read(&args.file)?;
     if let Some(name) = &args.name {
         study.name.clone_from(name);
@@ -126,7 +126,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if args.dry_run {
         // Nothing is downloaded: a model that lies here is looked at.
         if study.base.as_ref().is_some_and(|base| Path::new(&base.model).is_dir()) {
-            target::of_study(&study)?;
+            target_stack::of_study(&study)?;
         }
         let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, &args.workers, args.json);
@@ -275,10 +275,10 @@ struct Ready {
 /// what fits and how long trials take is said before.
 async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Result<Ready, CliError> {
     let say = |text: Option<String>| text.filter(|_| !args.json).into_iter().for_each(tell);
-    let target = target::of_study(study)?;
+    let target = target_stack::of_study(study)?;
     let slots = args.workers.slots(study)?;
     let runs_on = (slots.as_slice(), args.workers.together_text());
-    say(Some(announce::plan_text(study, &args.database, runs_on)));
+    say(Some(announcement::plan_text(study, &args.database, runs_on)));
     let mut grounds = None;
     let mut store = None;
     let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));
@@ -287,7 +287,7 @@ async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Resul
         let opened = Store::open(&args.database.path()).await?;
         grounds = Grounds::of_search(study, &opened, &slots[0]).await?;
         let forecast = grounds.as_ref().map(Grounds::with_full_rows);
-        say(forecast.and_then(|forecast| announce::prediction_text(study, &forecast)));
+        say(forecast.and_then(|forecast| announcement::prediction_text(study, &forecast)));
         store = Some(opened);
     }
     let reading = reading_text(data_bytes);
@@ -310,7 +310,7 @@ async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Resul
     if !takes_long {
         say(forecast
             .as_deref()
-            .and_then(|forecast| announce::prediction_text(study, forecast)));
+            .and_then(|forecast| announcement::prediction_text(study, forecast)));
     }
     progress.prepares(None);
     Ok(Ready {
@@ -337,7 +337,7 @@ async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Prefl
     if study.base.is_some() && !study.launcher.is_elsewhere() {
         inputs.push(changed_inputs::device_input(&args.workers.first_slot(study)?));
     }
-    inputs.extend(study.target.into_iter().flat_map(target::inputs));
+    inputs.extend(study.target.into_iter().flat_map(target_stack::inputs));
     let content = changed_inputs::check(study, store, &inputs, args.accept_changed_inputs).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let record = record_of(study, preflight);
@@ -396,7 +396,7 @@ async fn tune(
     }
     let tuner = Tuner::new(parts).await?;
     if !args.json
-        && let Some(text) = announce::standing_text(&tuner.progress())
+        && let Some(text) = announcement::progress_text(&tuner.progress())
     {
         tell(text);
     }

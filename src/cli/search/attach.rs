@@ -3,10 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use super::resume_command::resume_command_of;
+use super::study_status::StudyStatus;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::resume::resume_command_of;
-use crate::cli::standing::Standing;
 use crate::cli::terminal::output::{tell_part, write_result};
 use crate::report::{duration, metric_value, metric_words};
 use peft_tune_core::study::{Trial, TrialState};
@@ -19,14 +19,14 @@ const MOST_FAILURES: u32 = 20;
 
 /// Watch a running search; Ctrl-C leaves it running
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     #[command(flatten)]
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let mut told: Option<usize> = None;
     let mut failures = 0;
     let is_terminal = std::io::stderr().is_terminal();
@@ -34,11 +34,11 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         // What another process writes at the same moment makes a look fail now and then: the next one will do.
         let look = args.database.read(async |store| {
             let study = store.study(args.study.as_deref()).await?;
-            let standing = Standing::read(store, &study).await?;
+            let status = StudyStatus::read(store, &study).await?;
             let trials = store.confirmed_trials(study.id).await?.0;
-            Ok((study, standing, trials))
+            Ok((study, status, trials))
         });
-        let (study, standing, trials) = match look {
+        let (study, status, trials) = match look {
             Ok(look) => look,
             Err(CliError::Database(_)) if failures < MOST_FAILURES => {
                 failures += 1;
@@ -51,7 +51,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         let finished: Vec<&Trial> = trials.iter().filter(|trial| trial.state.is_finished()).collect();
         // What was finished before is not told again.
         let from = told
-            .unwrap_or(if standing.running { finished.len() } else { 0 })
+            .unwrap_or(if status.running { finished.len() } else { 0 })
             .min(finished.len());
         if told.is_some() {
             for trial in &finished[from..] {
@@ -59,12 +59,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             }
         }
         told = Some(finished.len());
-        if !standing.running {
+        if !status.running {
             say("", is_terminal);
             let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
             let resume = resume_command_of(&study, &args.database);
-            write_result(&standing.to_text(begun, &resume, &args.database.command(&["dashboard"], None)))?;
-            return match standing.ending {
+            write_result(&status.to_text(begun, &resume, &args.database.command(&["dashboard"], None)))?;
+            return match status.ending {
                 Some(_) => Ok(()),
                 None => Err(CliError::failed(anyhow::anyhow!(
                     "the search of study {} was lost with its process; `{resume}` continues it",
@@ -73,16 +73,16 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             };
         }
         if is_terminal {
-            let under_way: Vec<String> = standing
+            let under_way: Vec<String> = status
                 .under_way
                 .iter()
                 .map(|one| format!("{} {}", one.trial, one.phase.as_deref().unwrap_or("started")))
                 .collect();
-            let spent = duration(standing.trial_s);
+            let spent = duration(status.trial_s);
             tell_part(format_args!(
                 "\r\x1b[K{}{} finished, {spent}; under way: {}",
-                if standing.paused { "paused, " } else { "" },
-                standing.finished,
+                if status.paused { "paused, " } else { "" },
+                status.finished,
                 under_way.join(", ")
             ));
             let _ = std::io::stderr().flush();

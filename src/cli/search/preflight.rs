@@ -1,7 +1,7 @@
 //! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
 
+use super::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
 use crate::cli::CliError;
-use crate::cli::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::prepared;

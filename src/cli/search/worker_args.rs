@@ -231,7 +231,7 @@ fn unusable(device: &str, error: DeviceError) -> CliError {
 ///
 /// # Errors
 /// Bad input: what is no device, one that is named twice.
-pub(super) fn device_names(given: &[String], never: &str) -> Result<Vec<String>, CliError> {
+pub(in crate::cli) fn device_names(given: &[String], never: &str) -> Result<Vec<String>, CliError> {
     let named = |device: &String| match device.parse::<u16>() {
         Ok(number) => format!("cuda:{number}"),
         Err(_) => device.clone(),

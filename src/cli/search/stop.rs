@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::resume_command::resume_command_of;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::resume::resume_command_of;
 use crate::cli::terminal::output::write_result;
 use peft_tune_core::study::StudyRequest;
 
@@ -15,7 +15,7 @@ const APART: Duration = Duration::from_millis(200);
 
 /// End a running search after the trials under way
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     /// End it at once: trials under way are handed back, and the next search runs them again
@@ -28,7 +28,7 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let name = args.study.as_deref();
     let (study, runner) = args.database.read(async |store| {
         let study = store.study(name).await?;

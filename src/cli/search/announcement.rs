@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use super::dry_run::{phases, slot_text};
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::file_bytes;
-use crate::cli::dry_run::{phases, slot_text};
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::study::track;
 use crate::report::{about_duration, bytes, metric_words, printable};
@@ -80,7 +80,7 @@ fn budget_text(study: &Study) -> String {
 
 /// Where a study that began earlier stands: `it goes on: 10 of 40 trials are done, and 2 variants, which the budget does not count`;
 /// `None` of a new one.
-pub(super) fn standing_text(progress: &Progress) -> Option<String> {
+pub(super) fn progress_text(progress: &Progress) -> Option<String> {
     if progress.finished == 0 {
         return None;
     }
@@ -164,15 +164,15 @@ mod tests {
             ..Progress::default()
         };
         assert_eq!(
-            standing_text(&progress).unwrap(),
+            progress_text(&progress).unwrap(),
             "it goes on: 10 of 40 trials are done, and 2 variants, which the budget does not count"
         );
         progress.budget_trials = Some(10);
-        let spent = standing_text(&progress).unwrap();
+        let spent = progress_text(&progress).unwrap();
         assert!(
             spent.ends_with("; the budget is spent, and `--trials N` or `--time TIME` give it more"),
             "{spent}"
         );
-        assert_eq!(standing_text(&Progress::default()), None);
+        assert_eq!(progress_text(&Progress::default()), None);
     }
 }

@@ -18,7 +18,7 @@ const SOON_S: f64 = 1.0;
 
 /// What a search is doing.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct SearchStatus {
     /// What comes before the first trial.
     preparing: Option<String>,
     progress: Progress,
@@ -111,7 +111,7 @@ impl UnderWay {
     }
 }
 
-impl Standing {
+impl SearchStatus {
     pub(super) fn new(interrupt: Interrupt) -> Self {
         Self {
             interrupt,
@@ -120,7 +120,7 @@ impl Standing {
     }
 
     /// Something before the first trial begins, or with `None` the trials do.
-    pub(super) fn prepares(&mut self, what: Option<String>) {
+    pub(in crate::cli) fn prepares(&mut self, what: Option<String>) {
         self.preparing = what;
     }
 
@@ -305,7 +305,7 @@ fn wrapped(parts: Vec<String>, width: usize) -> Vec<String> {
 }
 
 /// The text in so many columns.
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub(in crate::cli) fn cut(text: &str, width: usize) -> String {
     match text.chars().count() > width {
         true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
         false => text.to_owned(),
@@ -339,8 +339,8 @@ mod tests {
     use crate::store::SpentTime;
     use peft_tune_core::study::TrialState;
 
-    fn standing() -> Standing {
-        let mut standing = Standing::default();
+    fn status() -> SearchStatus {
+        let mut status = SearchStatus::default();
         let trial = Trial {
             number: TrialNumber(7),
             params: [("rank".to_owned(), 16i64.into())].into(),
@@ -357,50 +357,50 @@ mod tests {
             best: [("loss".to_owned(), 2.1)].into(),
             ..Progress::default()
         };
-        standing.begins(&trial, &progress);
+        status.begins(&trial, &progress);
         let number = trial.number;
-        standing.takes(&TrialEvent::Training { number, steps: 148 });
+        status.takes(&TrialEvent::Training { number, steps: 148 });
         let metrics = [("loss", 2.641)].into();
-        standing.takes(&TrialEvent::Report {
+        status.takes(&TrialEvent::Report {
             number,
             step: 48,
             metrics,
         });
-        standing
+        status
     }
 
     #[test]
     fn what_matters_is_whole_at_any_width() {
-        let standing = standing();
-        let now = standing.told.unwrap();
+        let status = status();
+        let now = status.told.unwrap();
         let line = "trial 7 (8 of 40) · train 48/148 · loss 2.64 · 3 min left";
-        assert_eq!(standing.lines(now, 80), [line, "best loss 2.1000", "rank 16"]);
-        assert_eq!(standing.lines(now, 60), [line, "best loss 2.1000", "rank 16"]);
+        assert_eq!(status.lines(now, 80), [line, "best loss 2.1000", "rank 16"]);
+        assert_eq!(status.lines(now, 60), [line, "best loss 2.1000", "rank 16"]);
         assert_eq!(
-            standing.lines(now, 40),
+            status.lines(now, 40),
             ["trial 7 (8 of 40) · train 48/148", "loss 2.64 · 3 min left"]
         );
     }
 
     #[test]
     fn a_pause_and_an_interrupt_come_first() {
-        let mut standing = standing();
-        let progress = standing.progress.clone();
-        standing.pauses(true, &progress);
-        let now = standing.told.unwrap();
+        let mut status = status();
+        let progress = status.progress.clone();
+        status.pauses(true, &progress);
+        let now = status.told.unwrap();
         assert_eq!(
-            standing.parts(now),
+            status.parts(now),
             ["paused", "trial 7 (8 of 40)", "train 48/148", "loss 2.64"]
         );
-        standing.ends(TrialNumber(7), &progress);
-        assert_eq!(standing.parts(now), ["paused", "7 of 40 trials done"]);
-        standing.interrupt.request();
-        assert_eq!(standing.parts(now)[0], "stopping");
+        status.ends(TrialNumber(7), &progress);
+        assert_eq!(status.parts(now), ["paused", "7 of 40 trials done"]);
+        status.interrupt.request();
+        assert_eq!(status.parts(now)[0], "stopping");
     }
 
     #[test]
     fn a_confirmation_counts_its_runs_and_its_time() {
-        let mut standing = standing();
+        let mut status = status();
         let one = Confirming {
             number: TrialNumber(3),
             repeat: Repeat::Cost,
@@ -410,10 +410,10 @@ mod tests {
         let progress = Progress {
             trials_are_over: true,
             end_s: 130.0,
-            ..standing.progress.clone()
+            ..status.progress.clone()
         };
-        standing.confirms(&one, &progress);
-        let now = standing.told.unwrap();
-        assert_eq!(standing.parts(now), ["confirming 2/3", "loading", "2 min left"]);
+        status.confirms(&one, &progress);
+        let now = status.told.unwrap();
+        assert_eq!(status.parts(now), ["confirming 2/3", "loading", "2 min left"]);
     }
 }

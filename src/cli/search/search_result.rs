@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::held_out_error;
 use crate::cli::CliError;
-use crate::cli::held_out_error;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::study::explain::text;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};

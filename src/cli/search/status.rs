@@ -1,14 +1,14 @@
 //! `peft-tune status`: where studies stand, and who runs them.
 
+use super::resume_command::resume_command_of;
+use super::study_status::StudyStatus;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::resume::resume_command_of;
-use crate::cli::standing::Standing;
 use crate::cli::terminal::output::write_result;
 
 /// Show the state of a study: who runs it, what is under way, how it ended
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
     /// Write JSON with raw numbers
@@ -18,18 +18,18 @@ pub(super) struct Args {
     database: DatabaseArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<(), CliError> {
-    let (study, standing) = args.database.read(async |store| {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    let (study, status) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let standing = Standing::read(store, &study).await?;
-        Ok((study, standing))
+        let status = StudyStatus::read(store, &study).await?;
+        Ok((study, status))
     })?;
     let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
     write_result(&match args.json {
-        true => serde_json::to_string_pretty(&standing).map_err(CliError::failed)? + "\n",
+        true => serde_json::to_string_pretty(&status).map_err(CliError::failed)? + "\n",
         false => {
             let dashboard = args.database.command(&["dashboard"], None);
-            standing.to_text(begun, &resume_command_of(&study, &args.database), &dashboard)
+            status.to_text(begun, &resume_command_of(&study, &args.database), &dashboard)
         }
     })
 }

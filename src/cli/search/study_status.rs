@@ -12,7 +12,7 @@ const INTERRUPTED: &str = "interrupted";
 
 /// Where a study stands.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(super) struct Standing {
+pub(in crate::cli) struct StudyStatus {
     pub study: String,
     /// Whether a process runs it.
     pub running: bool,
@@ -51,7 +51,7 @@ pub(super) struct UnderWay {
     pub since_s: f64,
 }
 
-impl Standing {
+impl StudyStatus {
     /// Reads where a study stands.
     pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let runner = store.live_runner(study.id);
@@ -95,7 +95,7 @@ impl Standing {
         })
     }
 
-    /// The standing for people, a few lines.
+    /// The status for people, a few lines.
     /// `resume` is the command that continues it, `dashboard` the one whose page lets it go on.
     pub(super) fn to_text(&self, resumed_at: &str, resume: &str, dashboard: &str) -> String {
         let mut text = format!("study {}: ", self.study);

@@ -1,7 +1,7 @@
 //! What a search tells the database and its trials of its study.
 
+use super::preflight::Preflight;
 use crate::cli::machine::record::machine;
-use crate::cli::preflight::Preflight;
 use crate::space::{Backend, Study};
 use crate::store::{FINDS_LENGTH, StudyRecord};
 use crate::tune::Inputs;

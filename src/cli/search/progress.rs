@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use super::progress_line::{SearchStatus, named_value};
+use super::resume_command::resume_command;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::progress_line::{Standing, named_value};
-use crate::cli::resume::resume_command;
 use crate::cli::study::explain::failures;
 use crate::cli::terminal::bar_target;
 use crate::cli::terminal::output::{keep_below, take_bar_away, tell};
@@ -32,8 +32,8 @@ const SPINNER: usize = 2;
 const REASON: usize = 240;
 
 /// Shows where a search stands.
-pub(super) struct SearchProgress {
-    standing: Shared,
+pub(in crate::cli) struct SearchProgress {
+    status: Shared,
     display: Display,
     /// Metrics that a finished trial's line shows.
     metrics: Vec<String>,
@@ -53,35 +53,35 @@ enum Display {
 
 /// What a search is doing, for all who say it.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Standing>>);
+struct Shared(Arc<Mutex<SearchStatus>>);
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Standing> {
+    fn lock(&self) -> MutexGuard<'_, SearchStatus> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a search says when it is interrupted.
 pub(super) struct Interrupted {
-    standing: Shared,
+    status: Shared,
     command: String,
 }
 
 impl SearchProgress {
     /// Shows a search of `study` from now on, or where `is_quiet` only its failures. `interrupt` is what signals request.
     pub(super) fn new(study: &Study, database: &DatabaseArgs, interrupt: Interrupt, is_quiet: bool) -> Self {
-        let standing = Shared(Arc::new(Mutex::new(Standing::new(interrupt))));
+        let status = Shared(Arc::new(Mutex::new(SearchStatus::new(interrupt))));
         let target = bar_target::target();
         let display = match (is_quiet, target.is_hidden()) {
             (true, _) => Display::Nothing,
             (false, true) => Display::Lines { last: None },
             (false, false) => {
-                draw_bar(target, &standing);
+                draw_bar(target, &status);
                 Display::Bar
             }
         };
         Self {
-            standing,
+            status,
             display,
             metrics: study.objectives.iter().map(|one| one.metric.clone()).collect(),
             study: (study.name.clone(), database.clone()),
@@ -91,14 +91,14 @@ impl SearchProgress {
     /// What it says when it is interrupted.
     pub(super) fn reaction(&self) -> Interrupted {
         Interrupted {
-            standing: self.standing.clone(),
+            status: self.status.clone(),
             command: resume_command(&self.study.1),
         }
     }
 
     /// Something before the first trial begins; `None` when the trials do.
-    pub(super) fn prepares(&self, what: Option<&str>) {
-        self.standing.lock().prepares(what.map(str::to_owned));
+    pub(in crate::cli) fn prepares(&self, what: Option<&str>) {
+        self.status.lock().prepares(what.map(str::to_owned));
     }
 
     /// Shows how far the reading of its data is, of which it was said how many they are.
@@ -112,7 +112,7 @@ impl SearchProgress {
     }
 
     /// Takes the line off the screen.
-    pub(super) fn finish(&self) {
+    pub(in crate::cli) fn finish(&self) {
         take_bar_away();
     }
 
@@ -123,13 +123,13 @@ impl SearchProgress {
         };
         if is_due || last.is_none_or(|last| last.elapsed() >= LINE) {
             *last = Some(Instant::now());
-            tell(self.standing.lock().parts(Instant::now()).join(" · "));
+            tell(self.status.lock().parts(Instant::now()).join(" · "));
         }
     }
 
     /// How a trial ended: `trial 7 (8 of 40) complete · 5,120 tokens/s · loss 2.6412 · 3 min left`.
     fn ended_line(&self, name: &str, trial: &Trial) -> String {
-        let standing = self.standing.lock();
+        let status = self.status.lock();
         let mut parts = vec![format!("{name} {}", trial.state.name())];
         let metrics = trial.state.metrics();
         let values = self
@@ -139,7 +139,7 @@ impl SearchProgress {
         parts.extend(values);
         parts.extend(metrics.and_then(behind_training));
         parts.extend(
-            standing
+            status
                 .parts(Instant::now())
                 .into_iter()
                 .filter(|part| part.ends_with(" left")),
@@ -176,13 +176,13 @@ fn behind_training(metrics: &Metrics) -> Option<String> {
 
 impl TuneObserver for SearchProgress {
     fn trial_started(&mut self, trial: &Trial, progress: &Progress) {
-        self.standing.lock().begins(trial, progress);
+        self.status.lock().begins(trial, progress);
         // The first trial at once.
         self.say(false);
     }
 
     fn trial_event(&mut self, event: &TrialEvent) {
-        self.standing.lock().takes(event);
+        self.status.lock().takes(event);
         if let TrialEvent::Kernels {
             fault: Some(fault),
             kernels,
@@ -198,12 +198,12 @@ impl TuneObserver for SearchProgress {
     }
 
     fn confirming(&mut self, one: &Confirming, progress: &Progress) {
-        self.standing.lock().confirms(one, progress);
+        self.status.lock().confirms(one, progress);
         self.say(true);
     }
 
     fn paused(&mut self, is_paused: bool, progress: &Progress) {
-        self.standing.lock().pauses(is_paused, progress);
+        self.status.lock().pauses(is_paused, progress);
         match is_paused {
             true => tell(format_args!(
                 "paused: somebody asked that no further trial starts; `{}` lets it go on",
@@ -215,7 +215,7 @@ impl TuneObserver for SearchProgress {
 
     fn measuring_again(&mut self, number: TrialNumber, repeat: u64) {
         let what = format!("measuring trial {number} again, which something else disturbed (repeat {repeat})");
-        self.standing.lock().again(number, what);
+        self.status.lock().again(number, what);
         self.say(true);
     }
 
@@ -234,7 +234,7 @@ impl TuneObserver for SearchProgress {
     }
 
     fn trial_ended(&mut self, trial: &Trial, progress: &Progress) {
-        let name = self.standing.lock().ends(trial.number, progress);
+        let name = self.status.lock().ends(trial.number, progress);
         if let Some(line) = self.failed_line(trial) {
             tell(line);
             return;
@@ -248,14 +248,14 @@ impl TuneObserver for SearchProgress {
 
 impl Reaction for Interrupted {
     fn first(&self) -> First {
-        let standing = self.standing.lock();
-        if standing.is_preparing() {
+        let status = self.status.lock();
+        if status.is_preparing() {
             return First::Ends(format!(
                 "stopped before the first trial of this search, and nothing is lost; `{}` begins again",
                 self.command
             ));
         }
-        First::GoesOn(match standing.waits_for(Instant::now()) {
+        First::GoesOn(match status.waits_for(Instant::now()) {
             Some(what) => format!("finishing {what}; Ctrl-C again stops at once, and the next search runs it again"),
             None => "stopping".to_owned(),
         })
@@ -267,12 +267,12 @@ impl Reaction for Interrupted {
 }
 
 /// Draws a bar that draws itself, above which messages stand.
-fn draw_bar(target: ProgressDrawTarget, standing: &Shared) {
+fn draw_bar(target: ProgressDrawTarget, status: &Shared) {
     let bar = ProgressBar::with_draw_target(None, target);
-    let standing = standing.clone();
+    let status = status.clone();
     let lines = move |_: &ProgressState, out: &mut dyn fmt::Write| {
         let width = bar_target::width().saturating_sub(SPINNER);
-        let lines = standing.lock().lines(Instant::now(), width);
+        let lines = status.lock().lines(Instant::now(), width);
         let _ = out.write_str(&lines.join("\n  "));
     };
     if let Ok(style) = ProgressStyle::with_template("{spinner} {lines}") {

@@ -10,7 +10,7 @@ use peft_tune_core::whole_file::write_whole;
 /// Files of `search_spaces`, each with its content.
 macro_rules! shipped {
     ($($name:literal),* $(,)?) => {
-        [$(($name, include_bytes!(concat!("../../search_spaces/", $name)).as_slice())),*]
+        [$(($name, include_bytes!(concat!("../../../search_spaces/", $name)).as_slice())),*]
     };
 }
 
@@ -30,7 +30,7 @@ const SPACE: &str = FILES[0].0;
 ///
 /// Example: `peft-tune quickstart`, then `peft-tune report --output quickstart.html`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Folder for the files.
     #[arg(long, value_name = "DIR", default_value = "peft-tune-quickstart")]
     output: PathBuf,
@@ -40,7 +40,7 @@ pub(super) struct Args {
 }
 
 /// The arguments of the search that follows.
-pub(super) fn search_arguments(args: &Args) -> Vec<OsString> {
+pub(in crate::cli) fn search_arguments(args: &Args) -> Vec<OsString> {
     let space = args.output.join(SPACE).into_os_string();
     let command = ["peft-tune".into(), "search".into(), space];
     command.into_iter().chain(args.search.iter().cloned()).collect()
@@ -50,7 +50,7 @@ pub(super) fn search_arguments(args: &Args) -> Vec<OsString> {
 ///
 /// # Errors
 /// A folder that cannot be written to, or that has other files of these names.
-pub(super) fn write_files(args: &Args) -> Result<(), CliError> {
+pub(in crate::cli) fn write_files(args: &Args) -> Result<(), CliError> {
     for (name, content) in FILES {
         write(&args.output.join(name), content)?;
     }
