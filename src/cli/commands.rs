@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::data::prepare;
+use crate::cli::data::rows;
 use crate::cli::database::{import, query, vacuum};
 use crate::cli::help::{command_groups, completions, man, reference_page, schema};
 use crate::cli::machine::{doctor, gpu_check, threads};
@@ -18,7 +19,7 @@ use crate::cli::study::{compare, dashboard, delete, explain, pareto, report, sho
 use crate::cli::terminal::line_breaks::fitted;
 use crate::cli::terminal::logging;
 use crate::cli::terminal::output::messages_width;
-use crate::cli::{CliError, choose, export, init, mcp, no_command, plan, profile, search, show_rows, train};
+use crate::cli::{CliError, export, init, mcp, no_command, plan, profile, search, train};
 use peft_tune_engine::profile::HostMemory;
 
 /// Find the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -51,7 +52,7 @@ enum Command {
     Status(status::Args),
     Stop(stop::Args),
     Plan(plan::Args),
-    Rows(show_rows::Args),
+    Rows(rows::Args),
     Show(show::Args),
     Explain(explain::Args),
     Pareto(pareto::Args),
@@ -176,7 +177,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Status(args) => status::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Plan(args) => plan::run(args),
-        Command::Rows(args) => show_rows::run(args),
+        Command::Rows(args) => rows::run(args),
         Command::Show(args) => show::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Pareto(args) => pareto::run(args),
@@ -188,7 +189,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Delete(args) => delete::run(args),
         Command::Import(args) => import::run(args),
         Command::Vacuum(args) => vacuum::run(args),
-        Command::Export(args) => export::run(args, choose::choose),
+        Command::Export(args) => export::run(args),
         Command::Track(args) => track::run(args),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cli::CliError;
+use crate::cli::data::known_offline::shape_in;
 use crate::cli::data::prepare::prepared;
-use crate::cli::export::shape_in;
 use crate::cli::machine::cpu_ceilings::{Measuring, stored, stored_or_measured};
 use crate::cli::machine::record::usable_memory_bytes;
 use crate::cli::terminal::download_progress::DownloadProgress;

@@ -1,10 +1,8 @@
 //! The command line: one file per subcommand. Only this folder prints, and only through `output`.
 
-mod choose;
 mod commands;
 mod data;
 mod database;
-mod epochs;
 mod error;
 mod exit_codes;
 mod export;
@@ -21,9 +19,7 @@ mod processes;
 mod profile;
 mod row_formats;
 mod search;
-mod show_rows;
 mod study;
-mod study_rows;
 mod terminal;
 mod train;
 

@@ -85,7 +85,7 @@ pub(in crate::cli) fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> 
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
-pub(in crate::cli) fn rows_seen(
+pub(super) fn rows_seen(
     recipe: &Recipe,
     files: &ModelFiles,
     asked: LookAt,

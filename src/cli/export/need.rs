@@ -1,7 +1,10 @@
 //! What an exported setting will need in its tool, and the micro-batch that fits there.
 
-use super::known::KnownFacts;
-use super::{Args, Chosen, CliError, ExportFormat};
+use super::args::Args;
+use super::choose::Chosen;
+use crate::cli::CliError;
+use crate::cli::data::known_offline::KnownFacts;
+use crate::export::ExportFormat;
 use crate::report::bytes;
 use crate::tools::Tool;
 use peft_tune_core::predict;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::Args;
+use super::args::Args;
 use crate::cli::CliError;
 use crate::cli::row_formats::{FinishRows, RowFormat, WholeOutput};
 use crate::store::{SqlValue, StudyOverview, TrialRun};

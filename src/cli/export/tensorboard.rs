@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Args;
+use super::args::Args;
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::track::{TrackedStudy, TrackedTrial, trial_file};

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use super::answers::Answers;
 use super::columns::{Renames, has_column};
 use super::find::begins_with_chat_marks;
 use super::token_lengths::TokenLengths;
-use super::{Answers, first_file};
-use crate::cli::study_rows::files_of;
+use crate::cli::data::data_files::first_file;
+use crate::cli::data::study_rows::files_of;
 use peft_tune_core::bounded::{SETTINGS_BYTES, read_text};
 use peft_tune_core::recipe::DataFormat;
 use peft_tune_engine::hub::TokenizerFiles;

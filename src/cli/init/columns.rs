@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{check_data, first_file};
 use crate::cli::CliError;
+use crate::cli::data::data_files::{check_data, first_file};
 use peft_tune_core::recipe::DataFormat;
 use peft_tune_engine::data::recognise;
 

@@ -1,4 +1,4 @@
-//! What is on this machine: models, data files, memory, and how long rows are.
+//! What is on this machine: models, data files and memory.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Machine {
 }
 
 /// Models that need no download: folders here with a `config.json`, then the Hugging Face cache.
-pub(super) fn models() -> Vec<String> {
+pub(in crate::cli) fn models() -> Vec<String> {
     let mut found: Vec<String> = entries(Path::new("."))
         .into_iter()
         .flat_map(|folder| std::iter::once(folder.clone()).chain(entries(&folder)))
@@ -73,7 +73,7 @@ fn cached_models(cache: &Path) -> Vec<String> {
 }
 
 /// Files of rows in a folder and the folders in it.
-pub(super) fn data_files(folder: &Path) -> Vec<String> {
+pub(in crate::cli) fn data_files(folder: &Path) -> Vec<String> {
     const ENDINGS: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "txt"];
     const NOT_DATA: [&str; 8] = [
         "config.json",
@@ -118,44 +118,6 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// How long the rows of a file are, in bytes of text.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct RowLengths {
-    /// Length that nineteen of twenty rows keep to.
-    pub long_bytes: usize,
-    pub mean_bytes: f64,
-    /// Rows in the file, about.
-    pub rows: u64,
-}
-
-/// Looks at the first lines of a file whose rows are lines; `None` for others.
-pub(super) fn row_lengths(path: &Path) -> Option<RowLengths> {
-    const LOOKED_AT: u64 = 4 << 20;
-    let ending = path.extension()?.to_string_lossy().to_lowercase();
-    if !matches!(ending.as_str(), "jsonl" | "ndjson" | "csv" | "tsv") {
-        return None;
-    }
-    let file = std::fs::File::open(path).ok()?;
-    let total = file.metadata().ok()?.len();
-    let mut text = Vec::new();
-    file.take(LOOKED_AT).read_to_end(&mut text).ok()?;
-    let mut lengths: Vec<usize> = text
-        .split(|byte| *byte == b'\n')
-        .map(<[u8]>::len)
-        .filter(|length| *length > 0)
-        .collect();
-    if lengths.is_empty() {
-        return None;
-    }
-    lengths.sort_unstable();
-    let mean = text.len() as f64 / lengths.len() as f64;
-    Some(RowLengths {
-        long_bytes: lengths[(lengths.len() - 1) * 19 / 20],
-        mean_bytes: mean,
-        rows: (total as f64 / mean).round() as u64,
-    })
-}
-
 /// Whether the first rows of a file are written in the signs of a chat template already.
 pub(super) fn begins_with_chat_marks(path: &Path) -> bool {
     const LOOKED_AT: u64 = 64 << 10;
@@ -197,8 +159,5 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(found.len(), 2);
-        let lengths = row_lengths(&folder.path().join("train.csv")).unwrap();
-        assert_eq!((lengths.long_bytes, lengths.rows), (13, 1));
-        assert_eq!(lengths.mean_bytes, 14.0);
     }
 }

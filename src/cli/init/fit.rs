@@ -1,21 +1,9 @@
 //! What fits into the memory of a device, and what is left out of a plan as it does not.
 
 use super::needs::{Needs, Values};
-use super::plan::Plan;
+use super::plan::{NothingFits, Plan};
 use crate::report::bytes;
 use peft_tune_core::recipe::{Checkpointing, Precision};
-
-/// No setting fits.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "not even the smallest setting of this model fits: {needed} with 4-bit weights and one row of {length} tokens, of \
-     {memory}; take a smaller model or more `--memory`"
-)]
-pub(super) struct NothingFits {
-    needed: String,
-    length: usize,
-    memory: String,
-}
 
 impl Plan {
     /// Keeps the values that fit into so many bytes, and notes the others.

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use super::args::Args;
 use super::around;
 use super::around::Around;
+use super::base_model::architecture;
 use super::find::Machine;
-use super::{Args, about_rows, architecture, check_data, first_file, survey, write};
+use super::study_file::{survey, write};
 use crate::cli::CliError;
-use crate::cli::export::model_folder;
+use crate::cli::data::data_files::{about_rows, check_data, first_file};
+use crate::cli::data::known_offline::model_folder;
 use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};

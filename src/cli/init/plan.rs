@@ -1,7 +1,6 @@
 //! Which values are worth searching, and which cannot fit.
 
-use super::Answers;
-use super::fit::NothingFits;
+use super::answers::Answers;
 use super::needs::{Needs, Values};
 use super::rate_range::RateRange;
 use super::row_tokens::RowTokens;
@@ -25,6 +24,18 @@ pub(super) struct Plan {
     pub size: TrialSize,
     /// What was dropped and why, a fragment each.
     pub left_out: Vec<String>,
+}
+
+/// No setting fits.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "not even the smallest setting of this model fits: {needed} with 4-bit weights and one row of {length} tokens, of \
+     {memory}; take a smaller model or more `--memory`"
+)]
+pub(super) struct NothingFits {
+    pub(super) needed: String,
+    pub(super) length: usize,
+    pub(super) memory: String,
 }
 
 const MICRO_BATCHES: [usize; 5] = [1, 2, 4, 8, 16];

@@ -1,8 +1,8 @@
 //! How long the rows are in tokens, as well as it is known, and what sequence length follows from it.
 
-use super::find::RowLengths;
 use super::longer::LongerRows;
 use super::token_lengths::TokenLengths;
+use crate::cli::data::data_files::RowLengths;
 
 /// Lengths come in steps of so many tokens.
 const STEP: usize = 64;

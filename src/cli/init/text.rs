@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Answers;
+use super::answers::Answers;
 use super::chat::column;
 use super::columns::Renames;
 use super::longer::LongerRows;

@@ -1,8 +1,8 @@
 //! The rows of the data counted in tokens, with the model's own tokenizer.
 
-use super::Answers;
+use super::answers::Answers;
 use crate::cli::data::prepare::prepared;
-use crate::cli::study_rows::{UNCUT, files_of, quick};
+use crate::cli::data::study_rows::{UNCUT, files_of, quick};
 use crate::cli::terminal::reading_progress::Reading;
 use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TrainingData};
 use peft_tune_engine::data::on_disk;

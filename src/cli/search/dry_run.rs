@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
+use crate::cli::data::study_rows::StudyRows;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::track;
-use crate::cli::study_rows::StudyRows;
 use crate::cli::terminal::output::write_result;
 use crate::report::{duration, param_value, thread_count};
 use crate::space::{Backend, Study, WarmStart};

@@ -2,10 +2,10 @@
 
 use super::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
 use crate::cli::CliError;
+use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::prepared;
-use crate::cli::epochs;
 use crate::cli::forecast::sequence_lengths;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;

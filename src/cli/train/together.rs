@@ -12,7 +12,7 @@ use super::command::{
 };
 use super::watch::{Display, LogEvery, TrainWatch};
 use crate::cli::CliError;
-use crate::cli::epochs;
+use crate::cli::data::epochs;
 use crate::cli::machine::record::usable_memory_bytes;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};

@@ -16,7 +16,7 @@ fn count(length: TrainingLength, batch: &BatchSettings, data: &PreparedData) -> 
 }
 
 /// What stands in for a length that the search is to find.
-pub(super) fn stand_in_of_study(study: &Study) -> Option<&'static str> {
+pub(in crate::cli) fn stand_in_of_study(study: &Study) -> Option<&'static str> {
     study.finds_length.then_some(
         "`training.length: auto` is found behind the trials, by trainings of several lengths; until then one epoch stands in for it",
     )
@@ -26,7 +26,7 @@ pub(super) fn stand_in_of_study(study: &Study) -> Option<&'static str> {
 ///
 /// # Errors
 /// As for the data.
-pub(super) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
+pub(in crate::cli) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
     let length = recipe.training.length;
     let epochs = match length {
         TrainingLength::Epochs(_) => return Ok(None),
@@ -39,7 +39,11 @@ pub(super) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<
 ///
 /// # Errors
 /// As for the data.
-pub(super) fn warning_of_study(study: &Study, base: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
+pub(in crate::cli) fn warning_of_study(
+    study: &Study,
+    base: &Recipe,
+    data: &PreparedData,
+) -> Result<Option<String>, CliError> {
     let Some(TrainingLength::Tokens(tokens)) = study.plan.train.as_ref().map(|train| train.length) else {
         return Ok(None);
     };

@@ -1,43 +1,23 @@
-//! `peft-tune export`: the settings of a trial as a file of the tool that is to train.
+//! What `export` is asked for: the options, and how to choose among trials.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
-mod installed;
-mod known;
-mod need;
-mod rows;
-mod saved_dataset;
-mod study;
-mod tensorboard;
-mod token_rows;
-
-use crate::cli::CliError;
+use super::installed::CheckArgs;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::terminal::output::{tell, write_exact};
-use crate::export;
-use crate::export::{ExportError, ExportFormat};
-use crate::space::{Bytes, Target};
-use crate::tools::Tool;
-use crate::tools::export::{ExportInput, Known, TrainedRows};
-use installed::CheckArgs;
-use known::{KnownFacts, answer_marks};
-pub(super) use known::{model_folder, shape_in};
-use need::Need;
+use crate::export::ExportFormat;
+use crate::space::Bytes;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{Metrics, TrialNumber};
-use token_rows::RowsForTool;
 
 /// Write a trial's settings as a config file of a training tool, or a whole study for other tools
 ///
 /// Without --trial or --front it is the recommended trial. What a tool cannot express is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Tool to write for.
     #[arg(long, value_enum)]
     pub format: Format,
@@ -69,7 +49,7 @@ pub(super) struct Args {
     #[arg(long)]
     pub no_data: bool,
     #[command(flatten)]
-    check: CheckArgs,
+    pub check: CheckArgs,
     #[command(flatten)]
     pub rule: RuleArgs,
 }
@@ -94,7 +74,7 @@ pub(super) struct RuleArgs {
 
 /// What to write: the file of a tool, or a whole study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(in crate::cli) enum Format {
     Trial(ExportFormat),
     Study(StudyFormat),
 }
@@ -134,7 +114,7 @@ impl ValueEnum for Format {
 
 /// An objective to put first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Preference {
+pub(in crate::cli) enum Preference {
     Throughput,
     Memory,
     Loss,
@@ -156,106 +136,6 @@ impl Preference {
 /// Weights by metric, each above zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Weights(pub BTreeMap<String, f64>);
-
-/// A trial that is exported.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Chosen {
-    pub recipe: Recipe,
-    pub study: String,
-    pub trial: TrialNumber,
-    pub metrics: Metrics,
-    /// The stack that its study is for, where it is another.
-    pub target: Option<Target>,
-    /// Sentences that say why it was chosen.
-    pub reasons: Vec<String>,
-    /// Training rows, where they were recorded.
-    pub trained: Option<TrainedRows>,
-}
-
-/// Exports a whole study, or the trials that `choose` finds for the arguments in the results database.
-///
-/// # Errors
-/// Those of `choose`; bad input where a file is in the way or the format cannot say the recipe; a failure where the file
-/// cannot be written; with `--check` what the tool refuses.
-pub(super) fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
-    let format = match args.format {
-        Format::Trial(format) => format,
-        Format::Study(format) => {
-            args.check.is_for(None)?;
-            return study::run(&args, format);
-        }
-    };
-    args.check.is_for(Some(format))?;
-    let mut folders = Vec::new();
-    for chosen in &choose(&args)? {
-        let folder = match args.front {
-            true => args.output.join(format!("trial-{}", chosen.trial)),
-            false => args.output.clone(),
-        };
-        write_one(chosen, format, &folder, &args)?;
-        folders.push(folder);
-    }
-    args.check.run(format, &folders)
-}
-
-fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) -> Result<(), CliError> {
-    let facts = KnownFacts::of(&chosen.recipe);
-    let need = Need::of(chosen, format, &facts, args)?;
-    let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
-    let asks_for_marks = format.tool().is_some_and(Tool::asks_for_answer_marks);
-    let marks = asks_for_marks
-        .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
-        .flatten();
-    let mut input = ExportInput {
-        recipe,
-        study: &chosen.study,
-        trial: chosen.trial,
-        metrics: &chosen.metrics,
-        reasons: &chosen.reasons,
-        known: Known {
-            architecture: facts.architecture.as_ref(),
-            model_folder: facts.model_folder.as_deref(),
-            data_format: facts.data_format,
-            trained: chosen.trained,
-            marks: marks.as_ref(),
-            saved_rows: None,
-        },
-    };
-    format.may_be_written(folder, args.force).map_err(CliError::bad_input)?;
-    let rows = RowsForTool::of(&input, format, &facts, folder, args)?;
-    let with_rows;
-    if let Some(written) = &rows.written {
-        if let Some(data) = &written.data {
-            with_rows = Recipe {
-                data: data.clone(),
-                ..recipe.clone()
-            };
-            input.recipe = &with_rows;
-        }
-        input.known.saved_rows = written.saved.as_deref();
-    }
-    let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
-        ExportError::Exists { .. }
-        | ExportError::NoOptimizer { .. }
-        | ExportError::Tool(_)
-        | ExportError::Write { .. } => CliError::bad_input(error),
-        ExportError::Recipe(_) => CliError::failed(error),
-    })?;
-    for reason in &chosen.reasons {
-        tell(format_args!("{reason}"));
-    }
-    for warning in &exported.warnings {
-        tell(format_args!("warning: {warning}"));
-    }
-    for line in rows.lines.iter().chain(need.iter().flat_map(|need| &need.lines)) {
-        tell(format_args!("{line}"));
-    }
-    let files = rows.written.iter().flat_map(|written| &written.files);
-    for file in exported.files.iter().chain(files) {
-        write_exact(&format!("{}\n", file.display()))?;
-    }
-    Ok(())
-}
 
 fn parse_bytes(text: &str) -> Result<u64, String> {
     text.parse::<Bytes>()
@@ -300,11 +180,10 @@ fn parse_weights(text: &str) -> Result<Weights, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
 
     use super::*;
-    use peft_tune_core::recipe::DataSettings;
 
     #[derive(Debug, Parser)]
     struct Program {
@@ -312,7 +191,8 @@ mod tests {
         args: Args,
     }
 
-    fn parse(line: &str) -> Result<Args, String> {
+    /// The options of a command line.
+    pub(in crate::cli::export) fn parse(line: &str) -> Result<Args, String> {
         let words = std::iter::once("export").chain(line.split_whitespace());
         Program::try_parse_from(words)
             .map(|program| program.args)
@@ -346,26 +226,5 @@ mod tests {
             assert!(parse(&format!("--format trl --output out {wrong}")).is_err(), "{wrong}");
         }
         assert!(parse("--format gguf --output out").is_err());
-    }
-
-    #[test]
-    fn the_chosen_trial_is_written_and_a_second_time_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let line = format!("--format peft --output {}", folder.path().display());
-        let choose = |_: &Args| {
-            Ok(vec![Chosen {
-                recipe: Recipe::new("model", DataSettings::default()),
-                study: "s".into(),
-                trial: TrialNumber(3),
-                metrics: Metrics::default(),
-                target: None,
-                reasons: vec!["it is the knee of the front".into()],
-                trained: None,
-            }])
-        };
-        run(parse(&line).unwrap(), choose).unwrap();
-        assert!(folder.path().join("adapter_config.json").is_file());
-        assert_eq!(run(parse(&line).unwrap(), choose).unwrap_err().exit_code(), 2);
-        run(parse(&format!("{line} --force")).unwrap(), choose).unwrap();
     }
 }

@@ -1,10 +1,6 @@
 //! `peft-tune mcp`: tools for agents, by the Model Context Protocol (<https://modelcontextprotocol.io>) on standard input and
 //! output. Each tool runs a command of this program in a process of its own and hands on what that prints with `--json`.
 
-mod child;
-mod confines;
-mod tools;
-
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,12 +13,13 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServiceExt};
 
+use super::child::Answer;
+use super::confines::Confines;
+use super::tools::ToolRow;
+use super::{child, tools};
 use crate::cli::CliError;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::output::tell;
-use child::Answer;
-use confines::Confines;
-use tools::ToolRow;
 
 /// What an agent is told of the tools together.
 const INSTRUCTIONS: &str = "peft-tune finds LoRA and QLoRA fine-tuning settings by short measured trials. Call `plan` before \
@@ -35,7 +32,7 @@ const INSTRUCTIONS: &str = "peft-tune finds LoRA and QLoRA fine-tuning settings 
 /// The tools are plan, search, resume, stop, status, query, explain, export and profile; an agent's program starts this
 /// command. Files have to lie below one directory, and nothing is overwritten or deleted.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Directory that study files, results and exports have to lie below; paths are relative to it
     #[arg(long, value_name = "DIR", default_value = ".")]
     root: PathBuf,
@@ -50,7 +47,7 @@ pub(super) struct Args {
 }
 
 /// Serves until the client closes standard input.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let confines = Confines::new(&args.root, &args.also_read, args.allow_commands, &args.database.path())?;
     if std::io::stdin().is_terminal() {
         tell(format_args!(

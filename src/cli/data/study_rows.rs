@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use super::data_files::about_rows;
+use super::prepare::prepared;
 use crate::cli::CliError;
-use crate::cli::data::prepare::prepared;
 use crate::cli::forecast;
 use crate::cli::forecast::Rows;
-use crate::cli::init::about_rows;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
@@ -22,10 +22,10 @@ const PARQUET: u64 = 4;
 /// Rows of a sample where a row's size is not known beforehand.
 const SOME_ROWS: u64 = 20_000;
 /// Longer than any row that is trained on.
-pub(super) const UNCUT: usize = 1 << 22;
+pub(in crate::cli) const UNCUT: usize = 1 << 22;
 
 /// The rows of a study, as far as they could be looked at.
-pub(super) struct StudyRows {
+pub(in crate::cli) struct StudyRows {
     pub data: PreparedData,
     pub sample: Option<SampleOf>,
 }
@@ -34,7 +34,7 @@ pub(super) struct StudyRows {
 ///
 /// # Errors
 /// As for any study file.
-pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
+pub(in crate::cli) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
     let error = match StudyFile::read(file) {
         Ok(study) => return Ok((study, true)),
         Err(error) => error,
@@ -71,7 +71,7 @@ pub(super) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
 ///
 /// # Errors
 /// Bad input: nothing is left of them at some length.
-pub(super) fn lengths_of(study: &Study, base: &Recipe, has_data: bool) -> Result<Option<Lengths>, CliError> {
+pub(in crate::cli) fn lengths_of(study: &Study, base: &Recipe, has_data: bool) -> Result<Option<Lengths>, CliError> {
     let rows = match has_data {
         true => StudyRows::of(base)?,
         false => None,
@@ -84,7 +84,7 @@ impl StudyRows {
     ///
     /// # Errors
     /// Bad input: data that a search would refuse.
-    pub(super) fn of(base: &Recipe) -> Result<Option<Self>, CliError> {
+    pub(in crate::cli) fn of(base: &Recipe) -> Result<Option<Self>, CliError> {
         let Some(files) = files_of(&base.model) else {
             tell(format_args!(
                 "warning: every row is assumed to be full: the model's tokenizer is not here"
@@ -113,7 +113,7 @@ impl StudyRows {
     ///
     /// # Errors
     /// Bad input: nothing is left of them at some length.
-    pub(super) fn rows(&self, study: &Study, base: &Recipe) -> Result<Rows, CliError> {
+    pub(in crate::cli) fn rows(&self, study: &Study, base: &Recipe) -> Result<Rows, CliError> {
         let of = |rows, length| match self.sample {
             Some(_) => RowLengths::of_sample(rows, length),
             None => RowLengths::new(rows),
@@ -125,7 +125,7 @@ impl StudyRows {
     ///
     /// # Errors
     /// Bad input: nothing is left of them at some length.
-    pub(super) fn lengths(&self, study: &Study, base: &Recipe) -> Result<Lengths, CliError> {
+    pub(in crate::cli) fn lengths(&self, study: &Study, base: &Recipe) -> Result<Lengths, CliError> {
         let whole = self.data.at_length(UNCUT).map_err(CliError::bad_input)?;
         let lengths = row_tokens(&dealt(&whole, UNCUT, false)?);
         let mut at = Vec::new();
@@ -176,7 +176,7 @@ fn row_tokens(source: &BatchSource) -> Vec<usize> {
 }
 
 /// A model's tokenizer, without a network and without weights.
-pub(super) fn files_of(model: &str) -> Option<ModelFiles> {
+pub(in crate::cli) fn files_of(model: &str) -> Option<ModelFiles> {
     let settings = HubSettings {
         offline: true,
         ..HubSettings::from_env().ok()?
@@ -204,7 +204,7 @@ pub(super) fn files_of(model: &str) -> Option<ModelFiles> {
 }
 
 /// The recipe whose data are quick to read: itself, or the first rows of it. `data` are its settings with files of this disk.
-pub(super) fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Option<SampleOf>) {
+pub(in crate::cli) fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Option<SampleOf>) {
     let size = |path: &std::path::PathBuf| {
         let factor = if path.extension().is_some_and(|end| end == "parquet") {
             PARQUET

@@ -12,7 +12,7 @@ use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 use crate::tools::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
-pub(super) struct KnownFacts {
+pub(in crate::cli) struct KnownFacts {
     pub architecture: Option<Architecture>,
     /// The model's dimensions for other stacks, whose families need not be known here.
     pub shape: Option<ModelShape>,
@@ -21,7 +21,7 @@ pub(super) struct KnownFacts {
 }
 
 /// The marks of answers in the chat template that the recipe trains with; `None` where it has none and none can be put in.
-pub(super) fn answer_marks(recipe: &Recipe, model_folder: Option<&Path>) -> Option<AnswerMarks> {
+pub(in crate::cli) fn answer_marks(recipe: &Recipe, model_folder: Option<&Path>) -> Option<AnswerMarks> {
     let files = ModelFiles::resolve_with(&model_folder?.to_string_lossy(), &HubSettings::from_env().ok()?).ok()?;
     let tokenizer = Tokenizer::open(&files.tokenizer).ok()?;
     let tokenizer = match &recipe.data.chat_template {
@@ -37,7 +37,7 @@ pub(super) fn answer_marks(recipe: &Recipe, model_folder: Option<&Path>) -> Opti
 
 impl KnownFacts {
     /// Looks at the model's `config.json` and at the first row of the data.
-    pub(super) fn of(recipe: &Recipe) -> Self {
+    pub(in crate::cli) fn of(recipe: &Recipe) -> Self {
         let model_folder = model_folder(&recipe.model);
         let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
         let data = on_disk(&recipe.data).unwrap_or_else(|_| recipe.data.clone());

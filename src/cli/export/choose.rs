@@ -1,17 +1,33 @@
 //! Which trial of the results database `export` writes: the one that was named, or the recommended one.
 
+use super::args::{Args, RuleArgs};
 use crate::cli::CliError;
-use crate::cli::export::{Args, Chosen, RuleArgs};
 use crate::report::{
     against_baseline, confirmation_text, disturbance_text, loss_rows_text, target_text, unsaid_length,
     with_found_length,
 };
+use crate::space::Target;
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use crate::tools::export::TrainedRows;
 use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, PEAK_MEMORY, counted_as};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_core::study::{Metrics, Trial, TrialNumber};
 use peft_tune_search::{Preference, Rule, recommend};
+
+/// A trial that is exported.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Chosen {
+    pub recipe: Recipe,
+    pub study: String,
+    pub trial: TrialNumber,
+    pub metrics: Metrics,
+    /// The stack that its study is for, where it is another.
+    pub target: Option<Target>,
+    /// Sentences that say why it was chosen.
+    pub reasons: Vec<String>,
+    /// Training rows, where they were recorded.
+    pub trained: Option<TrainedRows>,
+}
 
 /// What the database has for the arguments.
 struct Stored {

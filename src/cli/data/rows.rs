@@ -3,11 +3,11 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use super::prepare::rows_seen;
+use super::study_rows::files_of;
 use crate::cli::CliError;
-use crate::cli::data::prepare::rows_seen;
 use crate::cli::options::count::counts;
 use crate::cli::plan::command::base_of;
-use crate::cli::study_rows::files_of;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
@@ -27,7 +27,7 @@ const MOST: u64 = 100;
 /// out, and why. Behind the rows stand their number, the share of tokens that are learnt, whether answers end in a stop token, the
 /// chat template, and the columns that are used and not used.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Study or recipe file (YAML).
     file: PathBuf,
     /// Show so many rows.
@@ -88,7 +88,7 @@ impl Args {
 }
 
 /// Shows them.
-pub(super) fn run(args: Args) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let mut recipe = recipe_of(&args.file)?;
     if let Some(length) = args.sequence_length {
         recipe.batch.sequence_length = length as usize;
@@ -135,7 +135,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
 }
 
 /// The first row of a study as it is trained.
-pub(super) struct FirstRow {
+pub(in crate::cli) struct FirstRow {
     /// In lines, for people.
     pub text: String,
     /// Whether it goes through the chat template.
@@ -143,7 +143,7 @@ pub(super) struct FirstRow {
 }
 
 /// The first row of a study; `None` where the model or its data are not on this machine, or say nothing.
-pub(super) fn first_row(file: &Path) -> Option<FirstRow> {
+pub(in crate::cli) fn first_row(file: &Path) -> Option<FirstRow> {
     let recipe = recipe_of(file).ok()?;
     let files = files_of(&recipe.model)?;
     let asked = LookAt {
