@@ -1,7 +1,6 @@
 //! How often a training goes through its rows: what is more than once is told before it begins.
 
 use crate::cli::CliError;
-use crate::cli::forecast::sequence_lengths;
 use crate::space::Study;
 use peft_tune_core::recipe::{BatchSettings, Recipe, TrainingLength};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
@@ -48,7 +47,7 @@ pub(in crate::cli) fn warning_of_study(
         return Ok(None);
     };
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
-    for length in sequence_lengths(study, base) {
+    for length in study.sequence_lengths(base) {
         let data = data.at_length(length).map_err(CliError::bad_input)?;
         let batch = BatchSettings {
             sequence_length: length,

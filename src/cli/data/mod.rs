@@ -5,5 +5,7 @@ pub(super) mod epochs;
 pub(super) mod known_offline;
 pub(super) mod mixture;
 pub(super) mod prepare;
+pub(super) mod row_lengths;
 pub(super) mod rows;
+pub(super) mod study_file;
 pub(super) mod study_rows;

@@ -4,10 +4,10 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::prepare::rows_seen;
+use super::study_file::base_of;
 use super::study_rows::files_of;
 use crate::cli::CliError;
 use crate::cli::options::count::counts;
-use crate::cli::plan::command::base_of;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;

@@ -4,15 +4,14 @@ use std::path::Path;
 
 use super::data_files::about_rows;
 use super::prepare::prepared;
+use super::row_lengths::{Rows, rows_of_data};
 use crate::cli::CliError;
-use crate::cli::forecast;
-use crate::cli::forecast::Rows;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
-use crate::space::{ReadOptions, SpaceError, Study, StudyFile};
+use crate::space::Study;
 use peft_tune_core::predict::RowLengths;
-use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, HubDataSet, Recipe};
+use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Recipe};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, on_disk};
 use peft_tune_engine::hub::{HubSettings, ModelFiles, TokenizerFiles};
 
@@ -28,43 +27,6 @@ pub(in crate::cli) const UNCUT: usize = 1 << 22;
 pub(in crate::cli) struct StudyRows {
     pub data: PreparedData,
     pub sample: Option<SampleOf>,
-}
-
-/// Reads a study file whose data need not be on this machine: `false` where they are not.
-///
-/// # Errors
-/// As for any study file.
-pub(in crate::cli) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
-    let error = match StudyFile::read(file) {
-        Ok(study) => return Ok((study, true)),
-        Err(error) => error,
-    };
-    if !matches!(error, SpaceError::MissingPath { .. }) {
-        return Err(error.into());
-    }
-    let study = StudyFile::read_with(file, ReadOptions { check_files: false })?;
-    let is_here = |path: &std::path::PathBuf| path.is_file() || HubDataSet::is_written(path);
-    let Some(data) = study.base.as_ref().map(|base| &base.data) else {
-        return Err(error.into());
-    };
-    let mut files = data
-        .train
-        .files()
-        .chain(data.held_out.files())
-        .chain(&data.chat_template);
-    let missing = files.find(|path| !is_here(path)).cloned();
-    drop(files);
-    match missing {
-        Some(missing) => {
-            tell(format_args!(
-                "warning: no data at {}: every row is assumed to be full, and no lengths are shown",
-                missing.display()
-            ));
-            Ok((study, false))
-        }
-        // It is the model.
-        None => Err(error.into()),
-    }
 }
 
 /// The lengths of a study's rows; `None` where they are not here or cannot be looked at, which is told.
@@ -118,7 +80,7 @@ impl StudyRows {
             Some(_) => RowLengths::of_sample(rows, length),
             None => RowLengths::new(rows),
         };
-        forecast::rows_of_data(study, base, &self.data, of)
+        rows_of_data(study, base, &self.data, of)
     }
 
     /// What people want to know of them.
@@ -129,7 +91,7 @@ impl StudyRows {
         let whole = self.data.at_length(UNCUT).map_err(CliError::bad_input)?;
         let lengths = row_tokens(&dealt(&whole, UNCUT, false)?);
         let mut at = Vec::new();
-        for sequence_length in forecast::sequence_lengths(study, base) {
+        for sequence_length in study.sequence_lengths(base) {
             let cut = self.data.at_length(sequence_length).map_err(CliError::bad_input)?;
             let statistics = cut.train().statistics();
             at.push(RowsAtLength {
@@ -142,7 +104,7 @@ impl StudyRows {
                 packed_rows: dealt(&cut, sequence_length, true)?.rows() as u64,
             });
         }
-        let micro_batches = forecast::values(study, "micro_batch").into_iter();
+        let micro_batches = study.values("micro_batch").into_iter();
         let mut micro_batches: Vec<usize> = micro_batches
             .filter_map(|value| Some(value.as_f64()? as usize))
             .collect();

@@ -4,7 +4,7 @@ use super::args::Args;
 use super::find::Machine;
 use super::needs::Needs;
 use crate::cli::CliError;
-use crate::cli::forecast::Rows;
+use crate::cli::data::row_lengths::Rows;
 use crate::cli::row_formats::WholeOutput;
 use crate::cli::terminal::output::write_result;
 use crate::report::printable;

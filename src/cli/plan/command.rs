@@ -9,7 +9,9 @@ use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::epochs;
 use crate::cli::data::mixture;
-use crate::cli::data::study_rows::{StudyRows, study_of};
+use crate::cli::data::row_lengths::Rows;
+use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast;
 use crate::cli::machine::cpu_ceilings::Measuring;
 use crate::cli::options::database::{DatabaseArgs, block_on};
@@ -20,7 +22,6 @@ use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{DataSheet, Machine, Predictor};
-use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
@@ -104,7 +105,7 @@ fn forecast_of(
     args: &Args,
     study: &Study,
     sheet: Option<&'static DataSheet>,
-    rows: forecast::Rows,
+    rows: Rows,
 ) -> Result<(Forecast, String, Option<Doubtful>), CliError> {
     let base = base_of(study)?;
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
@@ -114,7 +115,7 @@ fn forecast_of(
         let forecast = Forecast::new(study, Predictor::new(architecture, machine), rows);
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
     }
-    let precisions = forecast::precisions(study, base);
+    let precisions = study.precisions(base);
     let here = block_on(async {
         let store = args.database.open_for_ceilings().await?;
         let here = forecast::Here::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
@@ -132,17 +133,9 @@ fn forecast_of(
     Ok((known, name, Some((here.forecast(study, architecture, rows), disturbed))))
 }
 
-/// The recipe that trials complete.
-pub(in crate::cli) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
-    study.base.as_ref().ok_or_else(|| {
-        let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
-        CliError::bad_input(anyhow::anyhow!(message))
-    })
-}
-
 /// The lengths of the training rows; `None` where they cannot be looked at, which is told. Says how often a trial goes over them
 /// where that is more than once.
-fn rows_of(study: &Study, has_data: bool) -> Result<Option<(forecast::Rows, Option<Lengths>)>, CliError> {
+fn rows_of(study: &Study, has_data: bool) -> Result<Option<(Rows, Option<Lengths>)>, CliError> {
     let base = base_of(study)?;
     if let Some(stand_in) = epochs::stand_in_of_study(study) {
         tell(format_args!("{stand_in}"));

@@ -1,6 +1,6 @@
 //! `peft-tune plan`: what settings would cost, here and in other tools.
 
-pub(super) mod command;
+mod command;
 pub(super) mod learning_rate;
 mod own_engine;
 pub(super) mod stack;

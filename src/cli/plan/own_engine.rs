@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use super::command::base_of;
 use super::stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
 use crate::cli::CliError;
-use crate::cli::data::study_rows::{lengths_of, study_of};
+use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_rows::lengths_of;
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::PredictError;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::command::base_of;
 use super::own_engine;
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
-use crate::cli::data::study_rows::{lengths_of, study_of};
+use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_rows::lengths_of;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::forecast::offloads;
 use crate::cli::study::track;
 use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
@@ -153,7 +152,7 @@ fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<Str
         .max()
         .unwrap_or(0);
     if most > 0 {
-        let waits = match offloads(study) {
+        let waits = match study.offloads_updates() {
             true => {
                 ", and for values and gradients where updates are on the host; with `max_grad_norm` those begin behind the backward pass"
             }
@@ -161,7 +160,7 @@ fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<Str
         };
         return Some(format!("up to {} for optimizer states{waits}", bytes(most as f64)));
     }
-    (is_host && offloads(study)).then(|| {
+    (is_host && study.offloads_updates()).then(|| {
         "`optimizer_offload: host` frees nothing here, and changes nothing: the device's memory is the host's"
             .to_owned()
     })

@@ -6,7 +6,6 @@ use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::prepared;
-use crate::cli::forecast::sequence_lengths;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
@@ -37,7 +36,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let data = prepared(recipe, &files, reading)?;
-    let lengths = sequence_lengths(study, recipe);
+    let lengths = study.sequence_lengths(recipe);
     let shortest = lengths.into_iter().min().unwrap_or(recipe.batch.sequence_length);
     if shortest == data.sequence_length() {
         data.check_fits(&architecture)

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::forecast::values;
 use crate::cli::options::compute::KernelArgs;
 use crate::space::{Backend, QuantityError, Seconds, Study};
 use crate::tune::Forecast;
@@ -262,7 +261,7 @@ fn on_devices(
     threads: Option<usize>,
 ) -> Result<Vec<Placement>, CliError> {
     let gpus = devices.iter().filter(|device| *device != "cpu").count();
-    let numbers = values(study, "devices").into_iter().filter_map(|value| value.as_f64());
+    let numbers = study.values("devices").into_iter().filter_map(|value| value.as_f64());
     let most = numbers.fold(1.0, f64::max) as usize;
     if study.backend == Backend::Native && most > 1 && gpus > 0 && gpus < devices.len() {
         return Err(CliError::bad_input(anyhow::anyhow!(
