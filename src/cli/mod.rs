@@ -22,6 +22,7 @@ mod search;
 mod study;
 mod terminal;
 mod train;
+mod whole_output;
 
 pub use commands::{command_line_error, command_reference, main};
 pub use error::CliError;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::row_formats::{FinishRows, RowFormat, WholeOutput};
+use crate::cli::row_formats::{FinishRows, RowFormat};
 use crate::cli::terminal::output::{terminal_width, unless_closed, write_exact, write_result};
+use crate::cli::whole_output::WholeOutput;
 use crate::report::{Align, TextTable};
 use crate::store::{NamedQuery, QueryError, StoreError};
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::args::Args;
 use crate::cli::CliError;
-use crate::cli::row_formats::{FinishRows, RowFormat, WholeOutput};
+use crate::cli::row_formats::{FinishRows, RowFormat};
+use crate::cli::whole_output::WholeOutput;
 use crate::store::{SqlValue, StudyOverview, TrialRun};
 use crate::track::Recommended;
 use peft_tune_core::study::ParamValue;

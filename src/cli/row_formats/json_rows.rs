@@ -4,8 +4,10 @@ use std::io::{self, BufWriter, Write};
 
 use serde::{Serialize, Serializer};
 
-use super::{FinishRows, distinct, hexadecimal};
+use super::finish_rows::FinishRows;
+use super::value_text::distinct;
 use crate::store::{RowSink, SqlValue};
+use peft_tune_core::hexadecimal;
 
 /// Writes rows as they come.
 pub(super) struct JsonRows {

@@ -13,7 +13,8 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 
-use super::{FinishRows, distinct, text};
+use super::finish_rows::FinishRows;
+use super::value_text::{distinct, text};
 use crate::store::{RowSink, SqlValue};
 
 /// Rows of one row group.

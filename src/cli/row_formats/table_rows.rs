@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::{FinishRows, text};
+use super::finish_rows::FinishRows;
+use super::value_text::text;
 use crate::report::{Align, TextTable};
 use crate::store::{RowSink, SqlValue};
 

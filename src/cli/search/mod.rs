@@ -10,7 +10,7 @@ mod dry_run;
 mod held_out_error;
 mod kernels;
 mod preflight;
-pub(super) mod progress;
+mod progress;
 pub(super) mod progress_line;
 pub(super) mod quickstart;
 mod resume_command;

@@ -32,7 +32,7 @@ const SPINNER: usize = 2;
 const REASON: usize = 240;
 
 /// Shows where a search stands.
-pub(in crate::cli) struct SearchProgress {
+pub(super) struct SearchProgress {
     status: Shared,
     display: Display,
     /// Metrics that a finished trial's line shows.
@@ -97,7 +97,7 @@ impl SearchProgress {
     }
 
     /// Something before the first trial begins; `None` when the trials do.
-    pub(in crate::cli) fn prepares(&self, what: Option<&str>) {
+    pub(super) fn prepares(&self, what: Option<&str>) {
         self.status.lock().prepares(what.map(str::to_owned));
     }
 
@@ -106,13 +106,13 @@ impl SearchProgress {
         match &self.display {
             Display::Nothing => Reading::unseen(),
             Display::Lines { .. } => Reading::lines(),
-            Display::Bar => Reading::of_search(self),
+            Display::Bar => Reading::told_to(|text| self.prepares(Some(text))),
         }
         .told()
     }
 
     /// Takes the line off the screen.
-    pub(in crate::cli) fn finish(&self) {
+    pub(super) fn finish(&self) {
         take_bar_away();
     }
 

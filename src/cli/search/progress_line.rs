@@ -120,7 +120,7 @@ impl SearchStatus {
     }
 
     /// Something before the first trial begins, or with `None` the trials do.
-    pub(in crate::cli) fn prepares(&mut self, what: Option<String>) {
+    pub(super) fn prepares(&mut self, what: Option<String>) {
         self.preparing = what;
     }
 

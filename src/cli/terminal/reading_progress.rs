@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{keep_below, take_bar_away, tell};
-use crate::cli::search::progress::SearchProgress;
 use crate::report::{about_duration, bytes, grouped};
 use peft_tune_engine::data::{DataProgress, ReadingStage, cache_folder};
 
@@ -42,8 +41,8 @@ enum Line<'a> {
         bar: ProgressBar,
         is_drawn: bool,
     },
-    /// The line of a search on a terminal.
-    Search(&'a SearchProgress),
+    /// Whoever has a line on a terminal already.
+    Told(Box<dyn Fn(&str) + 'a>),
 }
 
 /// A stage that was seen, for its pace.
@@ -83,9 +82,9 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Shows it on the line of a search, which says itself how many bytes there are.
-    pub(in crate::cli) fn of_search(search: &'a SearchProgress) -> Self {
-        Self::new(Line::Search(search))
+    /// Hands it to somebody who has a line on a terminal already, and says there how many bytes there are.
+    pub(in crate::cli) fn told_to(listener: impl Fn(&str) + 'a) -> Self {
+        Self::new(Line::Told(Box::new(listener)))
     }
 
     /// The same where somebody said already how many bytes there are.
@@ -141,7 +140,7 @@ impl<'a> Reading<'a> {
                     keep_below(bar.clone());
                 }
             }
-            Line::Search(search) => search.prepares(Some(&text)),
+            Line::Told(listener) => listener(&text),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Args;
+use super::args::Args;
 use super::setting::{Rows, Setting};
 use crate::cli::terminal::output::{show, tell};
 use peft_tune_engine::check::{FormTimes, Layer, attention_times};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Args;
+use super::args::Args;
 use super::setting::{Measured, Setting};
 use crate::cli::terminal::output::{show, show_part, tell};
 use peft_tune_kernels::device::Device;

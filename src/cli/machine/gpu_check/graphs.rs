@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Args;
+use super::args::Args;
 use super::setting::{Rows, Setting};
 use crate::cli::terminal::output::{show, show_part};
 use peft_tune_core::recipe::Precision;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Args;
+use super::args::Args;
 use super::bench::gigabytes;
 use super::setting::{Measured, Method, Setting};
 use super::shapes;

@@ -24,8 +24,8 @@ const WARMUP_STEPS: usize = 2;
 
 /// Rows of a micro-batch and their length.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Rows {
-    pub(in crate::cli) rows: usize,
+pub(super) struct Rows {
+    pub(super) rows: usize,
     pub(super) length: usize,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Setting {
     pub(super) precision: Precision,
     pub(super) checkpointing: Checkpointing,
     pub(super) optimizer: OptimizerKind,
-    pub(in crate::cli) rows: Rows,
+    pub(super) rows: Rows,
 }
 
 /// What a setting was measured at; times are medians over the steps.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Args;
+use super::args::Args;
 use super::prompts::Prompts;
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;

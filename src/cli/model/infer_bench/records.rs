@@ -1,6 +1,6 @@
 //! What was measured as rows of the database.
 
-use super::FormPoints;
+use super::forms::FormPoints;
 use crate::store::{InferenceRecord, MeasuredForm, RequestRecord};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::Latency;

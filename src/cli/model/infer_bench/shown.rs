@@ -1,6 +1,6 @@
 //! What was measured as text, curve and JSON.
 
-use super::FormPoints;
+use super::forms::FormPoints;
 use crate::cli::CliError;
 use crate::cli::terminal::output::terminal_width;
 use crate::report::charts::{CurveLine, CurvePoint, curve_text};

@@ -2,18 +2,18 @@
 //! matter and what each is worth, where the search did not look, how sure the loss is, what failed and why, whether it is
 //! done, and what more time would bring.
 
+use super::explanation::Explanation;
 use super::json::Explained;
 use super::text;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::study::answers::{Asked, PROPOSALS};
 use crate::cli::terminal::output::{terminal_width, write_result};
-use crate::report::answers::Answers;
 use crate::report::{against_baseline, with_length};
-use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview, Variants};
+use crate::store::{EndingRecord, PredictionRecord, StudyOverview};
 use peft_tune_core::space::StopRule;
 use peft_tune_core::study::{Trial, TrialNumber};
-use peft_tune_search::{Effect, Importance, Preference, Proposal, hypervolume_history, recommend, stop_reason};
+use peft_tune_search::{Importance, Preference, hypervolume_history, recommend, stop_reason};
 
 /// Parameters that are looked at closely: the most important ones of each objective.
 const CLOSE: usize = 3;
@@ -48,27 +48,6 @@ struct Stored {
     /// Of the recommended trial.
     predictions: Vec<PredictionRecord>,
     baseline: Option<TrialNumber>,
-}
-
-/// Everything that is said about a study.
-pub(super) struct Explanation {
-    pub(in crate::cli) study: StudyOverview,
-    pub(in crate::cli) trials: Vec<Trial>,
-    pub(in crate::cli) confirmed: Confirmations,
-    pub(in crate::cli) variants: Variants,
-    pub(in crate::cli) recommendation: Result<(TrialNumber, String), String>,
-    /// What it wins against the baseline, in words.
-    pub(super) against_baseline: Option<String>,
-    pub(super) predictions: Vec<PredictionRecord>,
-    pub(in crate::cli) importance: Vec<Importance>,
-    /// The most important parameters with their effects on every objective.
-    pub(super) effects: Vec<(String, Vec<Effect>)>,
-    pub(super) volumes: Vec<f64>,
-    pub(super) ending: Option<EndingRecord>,
-    /// Why the study may end by the usual rule, where it may.
-    pub(super) done: Option<String>,
-    pub(in crate::cli) next: Vec<Proposal>,
-    pub(super) answers: Answers,
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::command::Explanation;
+use super::explanation::Explanation;
 use super::failures::{Failures, failures};
 use crate::report::answers::{Answers, Coverage, LossCertainty, MoreTime, Neighbour};
 use crate::space::Target;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::command::Explanation;
+use super::explanation::Explanation;
 use super::failures::failure_lines;
 use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
