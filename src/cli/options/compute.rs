@@ -150,7 +150,7 @@ impl ComputeArgs {
     }
 
     /// Loads the model in `files`.
-    pub(in crate::cli) fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
+    pub(super) fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
         let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
         BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::learning_rate;
 use super::stack;
-use super::stack::StackArgs;
+use super::stack_args::StackArgs;
 use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::epochs;

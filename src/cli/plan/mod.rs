@@ -4,6 +4,8 @@ mod command;
 pub(super) mod learning_rate;
 mod own_engine;
 pub(super) mod stack;
+mod stack_args;
+mod stack_plan;
 mod stack_text;
 mod text;
 

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use super::stack::{FrontierPoint, StackArgs, StackPlan, lengths_around};
+use super::stack_args::StackArgs;
+use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use crate::cli::CliError;
 use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::lengths_of;

@@ -1,8 +1,10 @@
 //! `peft-tune plan --stack` and `plan --check`: what a setting would need in another tool, on a device.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::own_engine;
+use super::stack_args::StackArgs;
+use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::study_file::{base_of, study_of};
@@ -15,71 +17,8 @@ use crate::store::Store;
 use crate::tools::Tool;
 use crate::tools::import;
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{
-    Fit, HOST, Lever, Limits, ModelShape, Sharing, StackDevice, StackPrediction, StackSetting, levers, limits,
-};
+use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
 use peft_tune_engine::hub::ModelFiles;
-
-/// Another tool that is to train.
-#[derive(Debug, clap::Args)]
-pub(super) struct StackArgs {
-    /// Plan for another tool (peft, trl, axolotl, llamafactory, unsloth or torchtune), or for `peft-tune` in the same words.
-    #[arg(long, value_name = "TOOL")]
-    pub stack: Option<String>,
-    /// Plan a settings file of another tool: TRL's YAML or command line, axolotl's or LLaMA-Factory's YAML, torchtune's
-    /// config, an adapter_config.json.
-    #[arg(long, value_name = "FILE", conflicts_with = "file")]
-    pub check: Option<PathBuf>,
-    /// The model's folder or hub id, where the file names another.
-    #[arg(long, value_name = "MODEL")]
-    pub model: Option<String>,
-    /// Devices that share the work.
-    #[arg(long, value_name = "N")]
-    pub devices: Option<u64>,
-    /// What devices share out: copies (DDP), zero1, zero2, zero3, fsdp, or hybrid-N (FSDP in groups of N).
-    #[arg(long, value_name = "FORM", value_parser = parse_sharing)]
-    pub sharing: Option<Sharing>,
-    /// What is shared out lies in the host's memory; with `--stack peft-tune`, optimizer states and updates.
-    #[arg(long)]
-    pub offload: bool,
-    /// Rows have lengths of their own and are not packed: count the blocks that the allocator keeps for each length.
-    #[arg(long)]
-    pub rows_differ: bool,
-}
-
-impl StackArgs {
-    /// Whether another tool is asked for.
-    pub(super) fn is_asked(&self) -> bool {
-        self.stack.is_some() || self.check.is_some()
-    }
-}
-
-/// All that a plan for a stack says.
-#[derive(Debug)]
-pub(super) struct StackPlan {
-    pub stack: &'static str,
-    pub model: String,
-    pub parameters: u64,
-    /// For people, and for scripts.
-    pub setting_text: String,
-    pub setting: serde_json::Value,
-    pub device: Option<StackDevice>,
-    pub prediction: StackPrediction,
-    pub limits: Option<Limits>,
-    pub frontier: Vec<FrontierPoint>,
-    pub levers: Vec<Lever>,
-    /// Of the study's rows, where they could be looked at.
-    pub lengths: Option<Lengths>,
-    pub notes: Vec<String>,
-}
-
-/// The largest micro-batch at one length, and its speed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct FrontierPoint {
-    pub sequence_length: u64,
-    pub micro_batch: u64,
-    pub tokens_per_s: Option<f64>,
-}
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -262,17 +201,6 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
     })
 }
 
-/// Half, once, twice and four times a length, as far as the model has positions.
-pub(super) fn lengths_around(length: u64, most: u64) -> impl Iterator<Item = u64> {
-    let all = [
-        length.div_ceil(2),
-        length,
-        length.saturating_mul(2),
-        length.saturating_mul(4),
-    ];
-    all.into_iter().filter(move |one| *one <= most.max(length))
-}
-
 /// The largest micro-batch at lengths around that of the setting.
 fn frontier(
     shape: &ModelShape,
@@ -311,18 +239,4 @@ pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
     let text = std::fs::read_to_string(&path).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
     let config = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
     ModelShape::from_json(&name, &config).map_err(CliError::bad_input)
-}
-
-fn parse_sharing(text: &str) -> Result<Sharing, String> {
-    match text.to_lowercase().as_str() {
-        "copies" | "ddp" => Ok(Sharing::Copies),
-        "zero1" => Ok(Sharing::Zero1),
-        "zero2" => Ok(Sharing::Zero2),
-        "zero3" => Ok(Sharing::Zero3),
-        "fsdp" | "full" => Ok(Sharing::Full),
-        other => match other.strip_prefix("hybrid-").and_then(|devices| devices.parse().ok()) {
-            Some(devices) if devices > 0 => Ok(Sharing::Hybrid(devices)),
-            _ => Err("write copies, zero1, zero2, zero3, fsdp or hybrid-N".into()),
-        },
-    }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::stack::StackPlan;
+use super::stack_plan::StackPlan;
 use crate::report::{Padder, bytes, duration, metric_value, printable};
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::predict::stack::{AttentionForm, EVALUATION, Recompute, Sharing, StackSetting, Trains, WeightForm};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::command::{
-    Args, Interrupted, announce, data_of, end_line, event_file, opening_error, settings_of, summary, usual_output,
-    write_recipe,
-};
+use super::args::Args;
+use super::opening::{Interrupted, announce, data_of, opening_error};
+use super::outcome_text::{end_line, summary};
+use super::output_folder::{event_file, usual_output, write_recipe};
 use super::watch::{Display, LogEvery, TrainWatch};
 use crate::cli::CliError;
 use crate::cli::data::epochs;
@@ -129,7 +129,7 @@ fn asked(args: &Args) -> Result<Vec<Asked>, CliError> {
                 output.display()
             )));
         }
-        let settings = settings_of(args, output);
+        let settings = args.settings(output);
         settings.check(&recipe).map_err(CliError::bad_input)?;
         all.push(Asked {
             file: file.clone(),
