@@ -1,4 +1,20 @@
-//! The command line: one file per subcommand. Only this folder prints, and only through `output`.
+//! The command line: a file for each command, in a folder with the files that only its kind needs. Only `terminal::output`
+//! prints. A folder uses only those below it here, and no two files use each other; `tests/it/floors.rs` checks both.
+//!
+//! | from the top | |
+//! |---|---|
+//! | `commands` | which file runs which command |
+//! | `mcp`, `no_command`, `help` | tools for agents, the program alone, what it says of itself |
+//! | `search`, `export`, `init` | searches that begin, run and end; files of other tools; study files |
+//! | `plan` | what settings would cost |
+//! | `study`, `database`, `model` | commands on what was found, on where it is kept, and on a model alone |
+//! | `forecast`, `profile` | what a study is predicted from; one setting in depth |
+//! | `train` | real fine-tunings |
+//! | `data` | data made ready and looked at |
+//! | `machine`, `processes` | this machine and its speed; commands that other commands start |
+//! | `options`, `row_formats` | options of several commands; rows as a table, CSV, JSON, Parquet |
+//! | `terminal`, `whole_output` | results and messages; files that appear whole |
+//! | `error`, `exit_codes` | how a command ends |
 
 mod commands;
 mod data;

@@ -3,3 +3,4 @@
 pub(super) mod compute;
 pub(super) mod count;
 pub(super) mod database;
+pub(super) mod device_names;

@@ -1,6 +1,7 @@
 //! `peft-tune search`, from its file to its closing words, and the commands on a search that runs.
 
 mod announcement;
+mod args;
 pub(super) mod attach;
 mod baseline_file;
 mod changed_inputs;
@@ -9,9 +10,11 @@ mod detach;
 mod dry_run;
 mod held_out_error;
 mod kernels;
+mod opened_study;
 mod preflight;
+mod preparation;
 mod progress;
-pub(super) mod progress_line;
+mod progress_line;
 pub(super) mod quickstart;
 mod resume_command;
 mod search_result;
@@ -21,7 +24,9 @@ pub(super) mod stop;
 mod study_record;
 pub(super) mod study_status;
 mod target_stack;
+mod trials;
 mod warm_start;
-pub(super) mod worker_args;
+mod worker_args;
 
-pub(super) use command::{Args, run};
+pub(super) use args::Args;
+pub(super) use command::run;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use crate::cli::terminal::line_breaks::cut;
 use crate::report::{about_duration, bytes, metric_value, metric_words, param_value};
 use crate::tune::{Confirming, Interrupt, Progress, Repeat};
 use crate::worker::TrialEvent;
@@ -302,14 +303,6 @@ fn wrapped(parts: Vec<String>, width: usize) -> Vec<String> {
         }
     }
     lines
-}
-
-/// The text in so many columns.
-pub(in crate::cli) fn cut(text: &str, width: usize) -> String {
-    match text.chars().count() > width {
-        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
-        false => text.to_owned(),
-    }
 }
 
 /// A metric's value as people say it: `5,120 tokens/s`, `10.6 MiB`, `loss 2.6412`.

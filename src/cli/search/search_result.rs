@@ -18,7 +18,7 @@ use peft_tune_search::{Preference, Prior, Problem, importance, most_telling, par
 const FRONT_ROWS: usize = 15;
 
 /// What a search found.
-pub(super) struct Found {
+pub(super) struct SearchResult {
     pub problem: Problem,
     pub prior: Option<Arc<dyn Prior>>,
     pub history: Vec<Trial>,
@@ -33,7 +33,7 @@ pub(super) struct Found {
     pub held_out_rows: Option<u64>,
 }
 
-impl Found {
+impl SearchResult {
     /// A search that brought nothing is none that succeeded.
     ///
     /// # Errors

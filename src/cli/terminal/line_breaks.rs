@@ -33,6 +33,14 @@ pub(in crate::cli) fn fitted(text: &str, width: Option<usize>) -> Cow<'_, str> {
     }
 }
 
+/// The text in one line of `width` characters: what is longer ends in `…`.
+pub(in crate::cli) fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 /// Words in lines of at most `width` columns of characters.
 pub(in crate::cli) fn in_lines(text: &str, width: usize) -> Vec<String> {
     let words = text.split_whitespace().map(|word| (1, word));

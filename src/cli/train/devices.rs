@@ -1,7 +1,7 @@
 //! Which devices a training runs on: a process on each of the recipe's `devices`, or one for all of them.
 
 use crate::cli::CliError;
-use crate::cli::search::worker_args::device_names;
+use crate::cli::options::device_names::device_names;
 
 /// Where the shares of a recipe's `devices` are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]

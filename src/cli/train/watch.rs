@@ -6,8 +6,8 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::cli::search::progress_line::cut;
 use crate::cli::terminal::bar_target;
+use crate::cli::terminal::line_breaks::cut;
 use crate::cli::terminal::output::{keep_below, take_bar_away, tell, write_result};
 use crate::report::duration;
 use crate::tune::Interrupt;
