@@ -20,7 +20,7 @@ use crate::cli::export::{Format, Preference};
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::profile::source::{ProfileSource, SourceArgs};
 use crate::cli::search::study_status::StudyStatus;
-use crate::cli::study::explain::json::Explained;
+use crate::report::explanation::Explained;
 use crate::space::{ReadOptions, StudyFile};
 
 /// All tools, in the order in which they are of use.

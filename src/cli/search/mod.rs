@@ -8,7 +8,6 @@ mod changed_inputs;
 mod command;
 mod detach;
 mod dry_run;
-mod held_out_error;
 mod kernels;
 mod opened_study;
 mod preflight;

@@ -9,12 +9,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use super::progress_line::{SearchStatus, named_value};
 use super::resume_command::resume_command;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::study::explain::failures;
 use crate::cli::terminal::bar_target;
 use crate::cli::terminal::output::{keep_below, take_bar_away, tell};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction};
 use crate::report::duration;
+use crate::report::explanation::failure_message;
 use crate::space::Study;
 use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
 use crate::worker::TrialEvent;
@@ -153,7 +153,7 @@ impl SearchProgress {
             return None;
         };
         let (study, database) = &self.study;
-        let why = failures::message(&trial.state).unwrap_or_default();
+        let why = failure_message(&trial.state).unwrap_or_default();
         let why: String = match why.trim() {
             "" => String::new(),
             why => format!(", {}", why.chars().take(REASON).collect::<String>()),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::held_out_error;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::study::explain::text;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
-use crate::report::{Recommendation, Summary, SummaryInput, with_length};
+use crate::report::explanation::importance_line;
+use crate::report::{Recommendation, Summary, SummaryInput, held_out_warning, with_length};
 use crate::space::Study;
 use crate::store::{Confirmations, KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::LOSS;
@@ -64,7 +63,7 @@ impl SearchResult {
         let best = complete.min_by(|one, other| one.1.total_cmp(&other.1));
         if let Some(warning) = best
             .zip(rows)
-            .and_then(|((metrics, _), rows)| held_out_error::warning(metrics, rows))
+            .and_then(|((metrics, _), rows)| held_out_warning(metrics, rows))
         {
             tell(format_args!("warning: {warning}"));
         }
@@ -116,7 +115,7 @@ impl SearchResult {
             true => summary.to_json().map_err(CliError::failed)? + "\n",
             false => {
                 let explain = database.command(&["explain"], Some(&study.name));
-                let line = text::importance_line(&importance(problem, history, self.prior));
+                let line = importance_line(&importance(problem, history, self.prior));
                 let line = line.map(|line| format!("  {line} (`{explain}` says how)\n"));
                 summary.to_text(terminal_width()) + &line.unwrap_or_default()
             }

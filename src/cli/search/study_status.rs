@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::study::studies::minute;
-use crate::report::{Outlook, duration};
+use crate::report::{Outlook, duration, minute};
 use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 
 /// Kind of the ending of a search that somebody ended.

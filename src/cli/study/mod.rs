@@ -10,4 +10,3 @@ pub(super) mod report;
 pub(super) mod show;
 pub(super) mod studies;
 pub(super) mod track;
-mod trial_text;

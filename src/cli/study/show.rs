@@ -2,14 +2,13 @@
 
 use std::fmt::Write;
 
-use super::studies::{minute, study_json};
-use super::trial_text::{detail_json, detail_text};
+use super::studies::study_json;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::{
-    Align, Counts, TextTable, duration, loss_rows_text, metric_heading, metric_value, param_value, printable,
-    target_note,
+    Align, Counts, TextTable, duration, loss_rows_text, metric_heading, metric_value, minute, param_value, printable,
+    target_note, trial_detail_json, trial_detail_text,
 };
 use crate::store::{EndingRecord, StudyOverview, Variants};
 use peft_tune_core::objective::{Bound, Direction, TARGET_SHORTFALL, measured_of};
@@ -99,10 +98,10 @@ fn show_trial(args: &Args, number: TrialNumber) -> Result<String, CliError> {
         Ok((study, detail))
     })?;
     if args.json {
-        return Ok(serde_json::to_string_pretty(&detail_json(&study, &detail)).map_err(CliError::failed)? + "\n");
+        return Ok(serde_json::to_string_pretty(&trial_detail_json(&study, &detail)).map_err(CliError::failed)? + "\n");
     }
     let recipe = serde_saphyr::to_string(&detail.recipe).map_err(CliError::failed)?;
-    Ok(detail_text(&study, &detail, &recipe, terminal_width()))
+    Ok(trial_detail_text(&study, &detail, &recipe, terminal_width()))
 }
 
 /// The facts about a study, a line each.

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{terminal_width, write_result};
-use crate::report::{Align, TextTable, duration};
+use crate::report::{Align, TextTable, duration, minute};
 use crate::store::StudyOverview;
 
 /// List the studies in the results database
@@ -83,9 +83,4 @@ fn table(studies: &[StudyOverview]) -> TextTable {
         ]);
     }
     table
-}
-
-/// A stored time to the minute: `2025-11-20 10:50`.
-pub(in crate::cli) fn minute(time: &str) -> String {
-    time.get(..16).unwrap_or(time).replace('T', " ")
 }

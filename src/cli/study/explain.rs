@@ -2,13 +2,11 @@
 //! matter and what each is worth, where the search did not look, how sure the loss is, what failed and why, whether it is
 //! done, and what more time would bring.
 
-use super::explanation::Explanation;
-use super::json::Explained;
-use super::text;
+use super::answers::{Asked, PROPOSALS};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::study::answers::{Asked, PROPOSALS};
 use crate::cli::terminal::output::{terminal_width, write_result};
+use crate::report::explanation::{Explained, Explanation, explanation_text};
 use crate::report::{against_baseline, with_length};
 use crate::store::{EndingRecord, PredictionRecord, StudyOverview};
 use peft_tune_core::space::StopRule;
@@ -55,7 +53,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let explanation = explain(stored, args.next);
     let text = match args.json {
         true => serde_json::to_string_pretty(&Explained::new(&explanation)).map_err(CliError::failed)? + "\n",
-        false => text::text(&explanation, terminal_width()),
+        false => explanation_text(&explanation, terminal_width()),
     };
     write_result(&text)
 }

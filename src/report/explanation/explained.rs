@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::explanation::Explanation;
+use super::contents::Explanation;
 use super::failures::{Failures, failures};
 use crate::report::answers::{Answers, Coverage, LossCertainty, MoreTime, Neighbour};
 use crate::space::Target;
@@ -19,7 +19,7 @@ type Object = Map<String, Value>;
 
 /// What `explain --json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in crate::cli) struct Explained<'a> {
+pub struct Explained<'a> {
     study: &'a str,
     /// The training tool that the study is for, where it is another than this program.
     #[schemars(with = "Option<Object>")]
@@ -77,7 +77,8 @@ struct Recommendation<'a> {
 }
 
 impl<'a> Explained<'a> {
-    pub(super) fn new(explanation: &'a Explanation) -> Self {
+    /// The JSON form of what is said about a study.
+    pub fn new(explanation: &'a Explanation) -> Self {
         let Explanation {
             study,
             trials,

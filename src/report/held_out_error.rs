@@ -12,7 +12,7 @@ use peft_tune_search::NEAR_BEST_LOSS;
 
 /// Says that the loss in `metrics` is known to less than 1%, from `rows` held-out rows, and how many would do. `None` where
 /// it is known well enough, or nothing is known of it.
-pub(super) fn warning(metrics: &Metrics, rows: u64) -> Option<String> {
+pub fn held_out_warning(metrics: &Metrics, rows: u64) -> Option<String> {
     let (loss, error) = (metrics.value(LOSS)?, metrics.value(LOSS_STANDARD_ERROR)?);
     let part = error / loss;
     if part.is_nan() || part <= NEAR_BEST_LOSS || rows == 0 {
@@ -47,11 +47,11 @@ mod tests {
 
     #[test]
     fn twice_the_error_needs_four_times_the_rows() {
-        assert_eq!(warning(&metrics(2.0, 0.02), 50), None);
-        let text = warning(&metrics(2.0, 0.04), 50).unwrap();
+        assert_eq!(held_out_warning(&metrics(2.0, 0.02), 50), None);
+        let text = held_out_warning(&metrics(2.0, 0.04), 50).unwrap();
         assert!(text.contains("the 50 held-out rows know the loss to ±2.0%"), "{text}");
         assert!(text.contains("About 200 rows"), "{text}");
-        assert_eq!(warning(&Metrics::default(), 50), None);
+        assert_eq!(held_out_warning(&Metrics::default(), 50), None);
         assert_eq!(
             (two_digits(7.0), two_digits(12.1), two_digits(1234.0)),
             (7.0, 13.0, 1300.0)

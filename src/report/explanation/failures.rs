@@ -17,8 +17,8 @@ const MOST_NUMBERS: usize = 5;
 /// Trials that ended without a result for one reason, or were stopped by one rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Failures {
-    pub(in crate::cli) reason: String,
-    pub(in crate::cli) trials: Vec<u64>,
+    pub(super) reason: String,
+    pub(super) trials: Vec<u64>,
     /// What the first of them said, where it said something.
     pub(super) example: Option<String>,
     /// What all of them have in common and most others have not, such as `micro_batch >= 32`.
@@ -48,7 +48,7 @@ pub(super) fn failures(trials: &[Trial]) -> Vec<Failures> {
         Failures {
             reason,
             trials: failed.iter().map(|trial| trial.number.0).collect(),
-            example: failed.first().and_then(|trial| message(&trial.state)),
+            example: failed.first().and_then(|trial| failure_message(&trial.state)),
             // Stopped trials are poor in many ways: what they share says little.
             common: if kind < 2 { common(&params, &others) } else { Vec::new() },
         }
@@ -79,7 +79,7 @@ pub(super) fn failure_lines(trials: &[Trial]) -> Vec<String> {
 }
 
 /// What a failed or skipped trial's state says of the cause.
-pub(in crate::cli) fn message(state: &TrialState) -> Option<String> {
+pub fn failure_message(state: &TrialState) -> Option<String> {
     match state {
         TrialState::Failed { reason, .. } => match reason {
             FailReason::OutOfMemory { phase, .. } => Some(format!("in the {} phase", phase.name())),

@@ -2,16 +2,15 @@
 
 use serde_json::json;
 
-use super::studies::minute;
-use crate::report::{
-    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, loss_rows_text, metric_value, param_value,
-    printable, target_text,
+use super::{
+    Align, TextTable, bytes, confirmation_text, disturbance_text, duration, loss_rows_text, metric_value, minute,
+    param_value, printable, target_text,
 };
 use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
-pub(super) fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
+pub fn trial_detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
     let attempt = match detail.attempt {
         0 | 1 => String::new(),
         attempt => format!(", attempt {attempt}"),
@@ -220,7 +219,7 @@ fn evaluation_table(detail: &TrialDetail) -> TextTable {
 }
 
 /// Everything about a trial, with raw numbers.
-pub(super) fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::Value {
+pub fn trial_detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::Value {
     let evaluations: Vec<serde_json::Value> = detail
         .evaluations
         .iter()

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::explanation::Explanation;
+use super::contents::Explanation;
 use super::failures::failure_lines;
 use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
@@ -20,7 +20,7 @@ const MOST_NAMED: usize = 5;
 const MOST_PLACES: usize = 9;
 
 /// The whole explanation as text.
-pub(super) fn text(one: &Explanation, width: Option<usize>) -> String {
+pub fn explanation_text(one: &Explanation, width: Option<usize>) -> String {
     let counts = Counts::of(&one.trials).with_variants(&one.trials, &one.variants);
     let mut text = format!(
         "study {}: {}, {}\n",
@@ -54,7 +54,7 @@ pub(super) fn text(one: &Explanation, width: Option<usize>) -> String {
 }
 
 /// The most important parameters of every objective in one line: what the end of a search shows.
-pub(in crate::cli) fn importance_line(importance: &[Importance]) -> Option<String> {
+pub fn importance_line(importance: &[Importance]) -> Option<String> {
     let parts: Vec<String> = importance
         .iter()
         .filter_map(|one| {
