@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::init::find;
+use crate::cli::init::found_here;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::write_result;
 use crate::report::printable;
@@ -96,7 +96,7 @@ impl Here {
     }
 
     fn without_study() -> Self {
-        let (model, data) = (find::models(), find::data_files(Path::new(".")));
+        let (model, data) = (found_here::models(), found_here::data_files(Path::new(".")));
         let what = match (model.first(), data.first()) {
             (Some(model), Some(data)) => format!("the model {model} and the data {data}, and no study file."),
             (Some(model), None) => format!("the model {model}, and no study file."),

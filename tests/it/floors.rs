@@ -77,6 +77,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "worker",
             "report",
             "track",
+            "draft",
             "tune",
             "dashboard",
             "cli",

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::data_files::about_rows;
 use super::prepare::prepared;
 use super::row_lengths::{Rows, rows_of_data};
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
+use crate::draft::about_rows;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
 use crate::space::Study;
 use peft_tune_core::predict::RowLengths;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::columns::{Renames, parse_columns};
+use super::columns::parse_columns;
+use crate::draft::Renames;
 use crate::space::Bytes;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out

@@ -3,35 +3,30 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use super::answers::Answers;
 use super::args::Args;
-use super::ask::Asker;
 use super::base_model::{architecture, check_model};
-use super::chosen::Chosen;
 use super::columns::format_of;
-use super::find::Machine;
-use super::plan::Plan;
-use super::row_tokens::RowTokens;
+use super::questions::Asker;
 use super::study_file::{survey, write};
-use super::{chat, find, from, text};
+use super::{chat, found_here, from_config};
 use crate::cli::CliError;
-use crate::cli::data::data_files::{first_file, row_lengths};
 use crate::cli::data::rows::first_row;
 use crate::cli::terminal::output::tell;
+use crate::draft::{Answers, Chosen, Machine, Plan, RowTokens, first_file, row_lengths, study_file};
 use crate::report::bytes;
 use crate::space::{ReadOptions, StudyFile};
 use peft_tune_core::recipe::DataFormat;
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     if let Some(from) = &args.from {
-        return from::run(&args, from);
+        return from_config::run(&args, from);
     }
     let mut answers = answers(&args)?;
     let architecture = architecture(&answers.model)?;
     let rows = row_tokens(&mut answers);
     let plan = Plan::new(architecture.as_ref(), &rows, &answers).map_err(CliError::bad_input)?;
     let longer = rows.longer(plan.sequence_length);
-    let text = text::study_file(&answers, &plan, longer.as_ref(), &args.output);
+    let text = study_file(&answers, &plan, longer.as_ref(), &args.output);
     // Checked as a search will read it, before anything is written.
     let options = ReadOptions { check_files: true };
     let study = StudyFile::parse(&args.output, &text, options).map_err(|error| {
@@ -103,12 +98,12 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     let mut asker = Asker::new(!args.yes && std::io::stdin().is_terminal());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => asker.choose("Base model", "--model", &find::models(), check_model)?,
+        None => asker.choose("Base model", "--model", &found_here::models(), check_model)?,
     };
     let data = match &args.data {
         Some(data) => data.clone(),
         None => {
-            let files = find::data_files(Path::new("."));
+            let files = found_here::data_files(Path::new("."));
             let check = |path: &str| format_of(Path::new(path), None).map(drop);
             PathBuf::from(asker.choose("Training data", "--data", &files, check)?)
         }

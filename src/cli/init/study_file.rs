@@ -1,12 +1,11 @@
 //! The study file: putting it into its place, and what is said of it.
 
 use super::args::Args;
-use super::find::Machine;
-use super::needs::Needs;
 use crate::cli::CliError;
 use crate::cli::data::row_lengths::Rows;
 use crate::cli::terminal::output::write_result;
 use crate::cli::whole_output::WholeOutput;
+use crate::draft::{Machine, Needs};
 use crate::report::printable;
 use crate::shell::shell_word;
 use crate::space::Study;

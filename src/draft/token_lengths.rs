@@ -1,18 +1,11 @@
 //! The rows of the data counted in tokens, with the model's own tokenizer.
 
-use super::answers::Answers;
-use crate::cli::data::prepare::prepared;
-use crate::cli::data::study_rows::{UNCUT, files_of, quick};
-use crate::cli::terminal::reading_progress::Reading;
-use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TrainingData};
-use peft_tune_engine::data::on_disk;
-
 /// Of so many rows at most one may be longer than the sequence length.
 const ONE_LONGER_OF: usize = 100;
 
 /// Tokens of the rows that were looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TokenLengths {
+pub(crate) struct TokenLengths {
     /// Of each row with something to learn, the shortest first.
     pub tokens: Vec<usize>,
     /// All rows that were read.
@@ -24,34 +17,8 @@ pub(super) struct TokenLengths {
 }
 
 impl TokenLengths {
-    /// Tokenises the rows, once and uncut. `None` where the model's tokenizer is not here or the rows cannot be read.
-    pub(super) fn count(answers: &Answers) -> Option<Self> {
-        let data = DataSettings {
-            train: TrainingData::from(&answers.data),
-            format: answers.format,
-            columns: answers.columns.clone(),
-            ..DataSettings::default()
-        };
-        let mut recipe = Recipe::new(answers.model.as_str(), data);
-        recipe.batch.sequence_length = UNCUT;
-        let files = files_of(&recipe.model)?;
-        let here = on_disk(&recipe.data).ok()?;
-        let (recipe, sample) = quick(&recipe, &here);
-        let data = prepared(&recipe, &files, Reading::shown()).ok()?;
-        let sets = [data.train(), data.held_out()];
-        let tokens = sets
-            .iter()
-            .flat_map(|set| (0..set.len()).map(move |index| set.tokens(index)));
-        Some(Self {
-            rows: sets.iter().map(|set| set.statistics().rows).sum(),
-            is_sample: sample.is_some(),
-            is_running: answers.format == DataFormat::Text,
-            ..Self::new(tokens.collect())
-        })
-    }
-
     /// Rows of these lengths, all that there are.
-    pub(super) fn new(mut tokens: Vec<usize>) -> Self {
+    pub(crate) fn new(mut tokens: Vec<usize>) -> Self {
         tokens.sort_unstable();
         Self {
             rows: tokens.len() as u64,

@@ -1,6 +1,6 @@
 //! What fits into the memory of a device, and what is left out of a plan as it does not.
 
-use super::needs::{Needs, Values};
+use super::memory_needs::{Needs, Values};
 use super::plan::{NothingFits, Plan};
 use crate::report::bytes;
 use peft_tune_core::recipe::{Checkpointing, Precision};

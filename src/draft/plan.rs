@@ -1,7 +1,7 @@
 //! Which values are worth searching, and which cannot fit.
 
 use super::answers::Answers;
-use super::needs::{Needs, Values};
+use super::memory_needs::{Needs, Values};
 use super::rate_range::RateRange;
 use super::row_tokens::RowTokens;
 use super::trial_size::{Pace, TrialSize};
@@ -10,7 +10,7 @@ use peft_tune_core::recipe::{Checkpointing, Precision};
 
 /// The values that the file will hold.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub sequence_length: usize,
     pub micro_batches: Vec<usize>,
     pub ranks: Vec<usize>,
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     "not even the smallest setting of this model fits: {needed} with 4-bit weights and one row of {length} tokens, of \
      {memory}; take a smaller model or more `--memory`"
 )]
-pub(super) struct NothingFits {
+pub(crate) struct NothingFits {
     pub(super) needed: String,
     pub(super) length: usize,
     pub(super) memory: String,
@@ -52,7 +52,7 @@ const PACKED_STEPS: u64 = 10;
 impl Plan {
     /// Drops what cannot fit into the memory of the answers, and sizes the trials. Rows are taken shorter than they are
     /// where whole ones do not fit one by one.
-    pub(super) fn new(
+    pub(crate) fn new(
         architecture: Option<&Architecture>,
         rows: &RowTokens,
         answers: &Answers,
@@ -143,8 +143,8 @@ fn shorter(length: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::init::find::Machine;
-    use crate::cli::init::token_lengths::TokenLengths;
+    use crate::draft::machine::Machine;
+    use crate::draft::token_lengths::TokenLengths;
 
     fn answers(memory_bytes: u64) -> Answers {
         Answers {

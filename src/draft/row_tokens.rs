@@ -1,8 +1,8 @@
 //! How long the rows are in tokens, as well as it is known, and what sequence length follows from it.
 
-use super::longer::LongerRows;
+use super::data_file::RowLengths;
+use super::long_rows::LongerRows;
 use super::token_lengths::TokenLengths;
-use crate::cli::data::data_files::RowLengths;
 
 /// Lengths come in steps of so many tokens.
 const STEP: usize = 64;
@@ -17,7 +17,7 @@ const BYTES: usize = 4;
 
 /// Lengths of the data's rows.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum RowTokens {
+pub(crate) enum RowTokens {
     /// Tokenised.
     Counted(TokenLengths),
     /// By the bytes of their lines.
@@ -27,7 +27,7 @@ pub(super) enum RowTokens {
 
 impl RowTokens {
     /// What the bytes of the rows tell, where these are known.
-    pub(super) fn guessed(rows: Option<RowLengths>) -> Self {
+    pub(crate) fn guessed(rows: Option<RowLengths>) -> Self {
         rows.map_or(Self::Unknown, Self::Guessed)
     }
 
@@ -48,7 +48,7 @@ impl RowTokens {
     }
 
     /// Rows that are longer than a length, where they are counted and there are any.
-    pub(super) fn longer(&self, sequence_length: usize) -> Option<LongerRows> {
+    pub(crate) fn longer(&self, sequence_length: usize) -> Option<LongerRows> {
         match self {
             Self::Counted(lengths) => LongerRows::of(lengths, sequence_length),
             Self::Guessed(_) | Self::Unknown => None,

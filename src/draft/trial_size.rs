@@ -10,7 +10,7 @@
 //! g is the largest whose 30 steps take at most T: 30 g m <= v T. A trial trains on max(30 g m, min(100,000, v T))
 //! tokens.
 
-use super::longer::whole;
+use super::long_rows::whole;
 use crate::report::about_duration;
 
 /// Steps that a trial has at least: with fewer, learning rates cannot be told apart.
@@ -43,7 +43,7 @@ pub(super) struct Pace {
 
 /// The size of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct TrialSize {
+pub(crate) struct TrialSize {
     /// Rows of a step, whatever the micro-batch.
     pub global_batch: usize,
     pub training_tokens: u64,
@@ -120,7 +120,7 @@ impl TrialSize {
     }
 
     /// That the machine is too slow for the model, and what would do; `None` where it is not.
-    pub(super) fn slow_note(&self, is_gpu: bool) -> Option<String> {
+    pub(crate) fn slow_note(&self, is_gpu: bool) -> Option<String> {
         let least_s = f64::from(LEAST_STEPS) * self.global_batch as f64 * self.row_tokens / self.pace?.tokens_per_s;
         let faster = if is_gpu { "a faster GPU" } else { "a GPU" };
         (least_s > SLOW_S).then(|| {

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use super::answers::Answers;
-use super::chat::column;
-use super::columns::Renames;
-use super::longer::LongerRows;
+use super::answers::Renames;
+use super::answers::column;
+use super::long_rows::LongerRows;
 use super::plan::Plan;
 use super::trial_size::{PROFILE_STEPS, TrialSize};
 use crate::report::bytes;
 use peft_tune_core::recipe::{DataFormat, Precision};
 
 /// The whole file; `longer` are the rows that the sequence length is too short for, where there are any.
-pub(super) fn study_file(answers: &Answers, plan: &Plan, longer: Option<&LongerRows>, output: &Path) -> String {
+pub(crate) fn study_file(answers: &Answers, plan: &Plan, longer: Option<&LongerRows>, output: &Path) -> String {
     let name = study_name(output, &answers.model, &answers.data);
     let limit = answers.memory_bytes;
     [

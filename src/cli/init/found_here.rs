@@ -1,43 +1,9 @@
-//! What is on this machine: models, data files and memory.
+//! What is on this machine: models and data files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use peft_tune_engine::hub::HubSettings;
-
-/// The device that trials will run on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Machine {
-    pub device: String,
-    pub is_gpu: bool,
-    /// Memory that trials may use: what the device has, without a part for everything else.
-    pub usable_bytes: u64,
-    /// All that a GPU has; 0 of the processor.
-    pub device_bytes: u64,
-}
-
-impl Machine {
-    /// Looks for a GPU that this program can use; else it is the processor.
-    pub(super) fn look() -> Self {
-        if let Some(gpu) = peft_tune_kernels::device::first_gpu() {
-            return Self {
-                device: gpu.name,
-                is_gpu: true,
-                usable_bytes: gpu.memory_bytes / 100 * 94,
-                device_bytes: gpu.memory_bytes,
-            };
-        }
-        let wanted = sysinfo::MemoryRefreshKind::nothing().with_ram();
-        let system = sysinfo::System::new_with_specifics(sysinfo::RefreshKind::nothing().with_memory(wanted));
-        let total = system.map_or(0, |system| system.total_memory());
-        Self {
-            device: "cpu".to_owned(),
-            is_gpu: false,
-            usable_bytes: total / 100 * 70,
-            device_bytes: 0,
-        }
-    }
-}
 
 /// Models that need no download: folders here with a `config.json`, then the Hugging Face cache.
 pub(in crate::cli) fn models() -> Vec<String> {

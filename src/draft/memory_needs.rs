@@ -1,7 +1,7 @@
 //! What a setting needs of the device's memory, by the prediction that `plan` and every search use, and about how fast
 //! it trains.
 
-use super::find::Machine;
+use super::machine::Machine;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::{Memory, Vectors};
 use peft_tune_core::predict::{self, DataSheet, Host, PredictError, Predictor, Setting, Workload, device_of_driver};
@@ -20,7 +20,7 @@ pub(super) struct Values {
 
 /// The memory of one model's settings on one machine.
 #[derive(Debug)]
-pub(super) struct Needs {
+pub(crate) struct Needs {
     predictor: Predictor,
     /// Of a GPU that is known.
     sheet: Option<&'static DataSheet>,
@@ -44,7 +44,7 @@ fn flops_per_s_of_thread(vectors: Vectors) -> f64 {
 
 impl Needs {
     /// For rows of up to `sequence_length` tokens.
-    pub(super) fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
+    pub(crate) fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
         let host = match machine.is_gpu {
             true => Host::gpu(machine.device_bytes),
             false => ceilings::host(),
@@ -57,7 +57,7 @@ impl Needs {
     }
 
     /// The predictor, for whoever looks at whole studies.
-    pub(super) fn into_predictor(self) -> Predictor {
+    pub(crate) fn into_predictor(self) -> Predictor {
         self.predictor
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 /// 2025). SmolLM2-135M on GSM8K is best at 4e-3 (rank 32, alpha 32), models of 8 billion at a few times 1e-4. Each range
 /// reaches beyond the best of its models on both sides, and ranges overlap.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct RateRange {
+pub(crate) struct RateRange {
     pub low: f64,
     pub high: f64,
 }

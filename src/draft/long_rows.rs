@@ -7,7 +7,7 @@ use crate::report::grouped;
 
 /// Rows that are longer than a sequence length, among those that were looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LongerRows {
+pub(crate) struct LongerRows {
     longer: u64,
     rows: u64,
     /// Whether there are more rows, which were not looked at.

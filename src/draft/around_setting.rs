@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::find::Machine;
-use super::text::{near, one_line, quoted, study_name};
+use super::machine::Machine;
+use super::study_text::{near, one_line, quoted, study_name};
 use crate::report::bytes;
 use crate::tools::import::Imported;
 use peft_tune_core::recipe::settings::settings;
@@ -16,7 +16,7 @@ use peft_tune_core::recipe::{
 };
 
 /// What the file is written from.
-pub(super) struct Around<'a> {
+pub(crate) struct Around<'a> {
     pub from: &'a Path,
     pub imported: &'a Imported,
     pub output: &'a Path,
@@ -48,7 +48,7 @@ struct Searched {
 }
 
 /// The whole file.
-pub(super) fn study_file(around: &Around<'_>) -> String {
+pub(crate) fn study_around(around: &Around<'_>) -> String {
     let recipe = &around.imported.recipe;
     let data_file = recipe
         .data
@@ -77,7 +77,7 @@ pub(super) fn study_file(around: &Around<'_>) -> String {
 }
 
 /// Fields of the recipe that a study file has no key for, with what to do.
-pub(super) fn left_out(recipe: &Recipe) -> Vec<String> {
+pub(crate) fn left_out(recipe: &Recipe) -> Vec<String> {
     let Some(adapter) = &recipe.adapter else {
         return Vec::new();
     };

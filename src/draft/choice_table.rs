@@ -1,13 +1,13 @@
 //! What was chosen for the trials of a study, and why, as a table for people.
 
-use super::longer::{LongerRows, whole};
+use super::long_rows::{LongerRows, whole};
 use super::plan::Plan;
 use super::row_tokens::RowTokens;
-use super::text::parameters_text;
+use super::study_text::parameters_text;
 use crate::report::{about_duration, grouped};
 
 /// What the trials of a study were sized by.
-pub(super) struct Chosen<'a> {
+pub(crate) struct Chosen<'a> {
     pub plan: &'a Plan,
     pub rows: &'a RowTokens,
     /// Rows that the sequence length is too short for, where there are any.
@@ -23,7 +23,7 @@ struct Choice {
 
 impl Chosen<'_> {
     /// A line for each choice.
-    pub(super) fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut choices = vec![
             self.sequence_length(),
             self.global_batch(),
@@ -126,9 +126,9 @@ fn aligned(heading: &str, choices: &[Choice]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::init::rate_range::RateRange;
-    use crate::cli::init::token_lengths::TokenLengths;
-    use crate::cli::init::trial_size::{Pace, TrialSize};
+    use crate::draft::rate_range::RateRange;
+    use crate::draft::token_lengths::TokenLengths;
+    use crate::draft::trial_size::{Pace, TrialSize};
     use peft_tune_core::recipe::Precision;
 
     fn plan(pace: Option<Pace>, parameters: Option<u64>) -> Plan {

@@ -3,15 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::args::Args;
-use super::around;
-use super::around::Around;
 use super::base_model::architecture;
-use super::find::Machine;
 use super::study_file::{survey, write};
 use crate::cli::CliError;
-use crate::cli::data::data_files::{about_rows, check_data, first_file};
+use crate::cli::data::data_files::check_data;
 use crate::cli::data::known_offline::model_folder;
 use crate::cli::terminal::output::tell;
+use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_around};
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TrainingData};
@@ -36,7 +34,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
         machine: &machine,
         rows: rows_of(&imported),
     };
-    let text = around::study_file(&around);
+    let text = study_around(&around);
     // Checked as a search will read it, before anything is written.
     let study = StudyFile::parse(&args.output, &text, ReadOptions { check_files: true })
         .map_err(|error| CliError::bad_input(anyhow::anyhow!("{}: {}", from.display(), error.rendered(false))))?;
@@ -60,7 +58,7 @@ fn rows_of(imported: &Imported) -> Option<u64> {
 pub(super) fn notes(imported: &Imported) -> Vec<String> {
     let mut all = imported.notes.clone();
     all.extend(imported.data_notes.iter().cloned());
-    all.extend(around::left_out(&imported.recipe));
+    all.extend(left_out(&imported.recipe));
     if !imported.unread.is_empty() {
         all.push(format!(
             "passed over, as no setting is called so: `{}`; check their spelling",
