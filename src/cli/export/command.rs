@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::args::{Args, Format};
-use super::choose::{Chosen, choose};
-use super::need::Need;
+use super::chosen_trials::{Chosen, choose};
 use super::study;
 use super::token_rows::RowsForTool;
+use super::tool_needs::Need;
 use crate::cli::CliError;
 use crate::cli::data::known_offline::{KnownFacts, answer_marks};
 use crate::cli::terminal::output::{tell, write_exact};

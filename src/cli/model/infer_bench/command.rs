@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::args::Args;
 use super::forms::{Bench, check_lengths};
+use super::points_text;
 use super::prompts::Prompts;
 use super::records::Records;
-use super::shown;
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
@@ -52,7 +52,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let measured = bench.measure(&model, base)?;
     if let Some(path) = &args.svg {
         let svg = curve_svg(
-            &shown::curve(&measured),
+            &points_text::curve(&measured),
             &format!("{model}: time of a token against throughput"),
         );
         write_whole(path, svg.as_bytes(), true).map_err(|error| CliError::cannot_write(path, &error, "--svg"))?;
@@ -66,8 +66,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         ));
     }
     write_result(&match args.json {
-        true => shown::json(&measured)?,
-        false => shown::text(&measured),
+        true => points_text::json(&measured)?,
+        false => points_text::text(&measured),
     })
 }
 

@@ -3,9 +3,9 @@
 mod args;
 mod command;
 mod forms;
+mod points_text;
 mod prompts;
 mod records;
-mod shown;
 
 pub(in crate::cli) use args::Args;
 pub(in crate::cli) use command::run;

@@ -1,7 +1,7 @@
 //! What an exported setting will need in its tool, and the micro-batch that fits there.
 
 use super::args::Args;
-use super::choose::Chosen;
+use super::chosen_trials::Chosen;
 use crate::cli::CliError;
 use crate::cli::data::known_offline::KnownFacts;
 use crate::export::ExportFormat;
