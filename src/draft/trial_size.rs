@@ -51,7 +51,7 @@ pub(crate) struct TrialSize {
     pub row_tokens: f64,
     pub evaluation_rows: usize,
     pub evaluation_times: u32,
-    pub pace: Option<Pace>,
+    pub(super) pace: Option<Pace>,
 }
 
 impl TrialSize {

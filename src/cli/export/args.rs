@@ -49,9 +49,9 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub no_data: bool,
     #[command(flatten)]
-    pub check: CheckArgs,
+    pub(super) check: CheckArgs,
     #[command(flatten)]
-    pub rule: RuleArgs,
+    pub(super) rule: RuleArgs,
 }
 
 /// How to choose among the trials of the front, instead of the fastest with a loss at most 1% above the best.
@@ -81,7 +81,7 @@ pub(in crate::cli) enum Format {
 
 /// A form of a whole study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum StudyFormat {
+pub(in crate::cli) enum StudyFormat {
     /// The whole study: optuna.db, which optuna and optuna-dashboard open.
     Optuna,
     /// The whole study: trials.csv, evaluations.csv and steps.csv.

@@ -66,12 +66,12 @@ pub(in crate::cli) struct KernelArgs {
     /// Kernels: the engine's own, some of them, the same replayed from CUDA graphs, or plain tensor ops. Plain ops are
     /// slower, compute the same, and tell whether a fault lies in a kernel.
     #[arg(long, value_enum, default_value_t, value_name = "FORM", env = KERNELS_VARIABLE)]
-    pub kernels: KernelForm,
+    kernels: KernelForm,
 }
 
 /// [`Kernels`] on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum KernelForm {
+enum KernelForm {
     /// Own kernels and loops, the fastest that the device has. Also called `fused`.
     #[default]
     #[value(alias = "fused")]

@@ -40,7 +40,7 @@ pub(in crate::cli) struct StudyStatus {
 
 /// A trial under way.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub(super) struct UnderWay {
+pub(in crate::cli) struct UnderWay {
     pub trial: u64,
     /// 1 for the first time that it is run.
     pub attempt: u64,

@@ -17,7 +17,7 @@ use crate::cli::CliError;
 pub(in crate::cli) struct LogArgs {
     /// Format of the log.
     #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
+    log_format: LogFormat,
     /// What to log: `error`, `warn`, `info`, `debug`, `trace`, or as `RUST_LOG` has it [env: RUST_LOG] [default: warn;
     /// info in a file]
     #[arg(long, value_name = "LEVEL")]
@@ -29,7 +29,7 @@ pub(in crate::cli) struct LogArgs {
 
 /// Form of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum LogFormat {
+enum LogFormat {
     /// A line for people.
     #[default]
     Text,
