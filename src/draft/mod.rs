@@ -1,4 +1,5 @@
-//! Drafts of study files: which values are worth searching for a model, its data and a machine, and the text that says so.
+//! Drafts of study files: which values are worth searching for a model, its data and a machine, and the text that says
+//! so.
 
 mod answers;
 mod around_setting;

@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn values_are_fixed_sampled_or_those_of_the_recipe() {
-        let text = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8], precision: [bf16, nf4], learning_rate: 1e-4}\n";
+        let text =
+            "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8], precision: [bf16, nf4], learning_rate: 1e-4}\n";
         let options = ReadOptions { check_files: false };
         let study = StudyFile::parse(Path::new("study.yaml"), text, options).unwrap();
         let base = study.base.clone().unwrap();

@@ -1,10 +1,12 @@
-//! What the compiler cannot see of the floor plan: inside a crate, arrows between modules run down only, files of the command
-//! line use each other in no circle, and a heavy dependency enters through one folder. Between crates the manifests keep the walls.
+//! What the compiler cannot see of the floor plan: inside a crate, arrows between modules run down only, files of the
+//! command line use each other in no circle, and a heavy dependency enters through one folder. Between crates the
+//! manifests keep the walls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The crates, and the folder of the commands, with their modules from the ground up: a module uses only modules before it.
+/// The crates, and the folder of the commands, with their modules from the ground up: a module uses only modules before
+/// it.
 const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/core/src",

@@ -42,8 +42,8 @@ pub(in crate::cli) fn run(_: Args) -> Result<(), CliError> {
     serve_prepare(input, std::io::stdout()).map_err(CliError::failed)
 }
 
-/// The data of a recipe, downloaded where they are on the hub. A process of its own reads them first: whatever is in them, in the tokenizer and in the chat template, does
-/// not end this one. `reading` shows how far it is.
+/// The data of a recipe, downloaded where they are on the hub. A process of its own reads them first: whatever is in
+/// them, in the tokenizer and in the chat template, does not end this one. `reading` shows how far it is.
 ///
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.

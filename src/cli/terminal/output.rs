@@ -118,7 +118,7 @@ pub(in crate::cli) fn terminal_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 
-/// The same of the terminal that standard error is.
+/// Columns of characters of the terminal that standard error is; `None` where it is none.
 pub(in crate::cli) fn messages_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| usize::from(width.0))
 }

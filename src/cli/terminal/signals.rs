@@ -95,7 +95,7 @@ pub(in crate::cli) trait Reaction: Send + 'static {
     }
 }
 
-/// The same words whatever is under way.
+/// One answer, whatever is under way: the words are said and the work goes on.
 impl Reaction for &'static str {
     fn first(&self) -> First {
         First::GoesOn((*self).to_owned())
