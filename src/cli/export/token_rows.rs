@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::known::KnownFacts;
-use super::{Args, CliError, saved_dataset};
+use super::args::Args;
+use super::saved_dataset;
+use super::token_row::TokenRow;
+use crate::cli::CliError;
+use crate::cli::data::known_offline::KnownFacts;
 use crate::export::{ExportError, ExportFormat};
 use crate::report::bytes;
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, TokenFiles};
 use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
-use peft_tune_engine::data::{DocumentSet, DocumentView, PreparedData};
+use peft_tune_engine::data::{DocumentSet, PreparedData};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -22,23 +25,6 @@ const TRAIN: &str = "train.jsonl";
 const HELD_OUT: &str = "held_out.jsonl";
 /// The folder of rows for the `datasets` library.
 const SAVED: &str = "tokens";
-
-/// A row of tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TokenRow {
-    pub ids: Vec<u32>,
-    /// The token itself where it is a target, else -100.
-    pub labels: Vec<i64>,
-}
-
-impl From<DocumentView> for TokenRow {
-    fn from(document: DocumentView) -> Self {
-        Self {
-            labels: document.labels().collect(),
-            ids: document.input_ids,
-        }
-    }
-}
 
 /// The rows of a recipe as they are trained on.
 pub(super) struct TrainedTokens(PreparedData);
