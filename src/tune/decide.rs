@@ -1,8 +1,8 @@
 //! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
 
-use super::claim::Claim;
-use super::known::{Decision, Known, Measurement, Taken};
+use super::in_progress::Claim;
 use super::reported::{Reported, key, known_after, needed};
+use super::reuse::{Decision, MeasuredRecipes, Measurement, Taken};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
 use crate::worker::Task;
 use peft_tune_core::objective::LOSS;
@@ -19,7 +19,7 @@ const NOTHING_SHARE: f64 = 0.1;
 /// What finished trials taught about what others need not measure.
 #[derive(Debug)]
 pub(super) enum Memory {
-    Recipes(Box<Known>),
+    Recipes(Box<MeasuredRecipes>),
     Command(Reported),
 }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
-use super::known::Measurement;
 use super::record::{evaluation_metrics, evaluation_record, precision_record, step_record};
+use super::reuse::Measurement;
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::THROUGHPUT;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::judge::PLANNED_STEPS;
-use super::known::{at_least, expected, expected_deviation};
 use super::reported::needed;
+use super::reuse::{at_least, expected, expected_deviation};
 use peft_tune_core::objective::{LOSS_BEFORE, MEASURED_STEPS, TRAIN_TOKENS};
 use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState, interval_of};
 use peft_tune_search::{Problem, Sampler};

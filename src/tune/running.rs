@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::claim::Claim;
+use super::in_progress::Claim;
 use super::judge::{Order, UnderWay};
 use super::kernel_fault::KernelFault;
-use super::known::{Inherited, with_inherited};
 use super::reported::final_after;
+use super::reuse::{Inherited, with_inherited};
 use crate::store::StepRecord;
 use crate::worker::HeldOutLosses;
 use peft_tune_core::objective::THROUGHPUT;

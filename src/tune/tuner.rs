@@ -7,20 +7,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::again::Again;
 use super::budget::Clock;
-use super::claim::Deferred;
 use super::confirm::RunsMade;
 use super::decide::{Memory, recipe_of, whole_task};
-use super::expect::Expectations;
 use super::fail_alike::FailAlike;
+use super::in_progress::Deferred;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_fault::Safer;
 use super::kernel_form::forms_of;
-use super::known::{Decision, Inherited, Measurement, Taken};
+use super::predictions::Predictions;
 use super::propose::{Proposed, propose, relatives};
+use super::remeasure::Remeasuring;
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
+use super::reuse::{Decision, Inherited, Measurement, Taken};
 use super::rivals::Rivals;
 use super::running::Running;
 use super::widen::widened;
@@ -79,7 +79,7 @@ pub struct Tuner<'a> {
     /// What people ask of the study meanwhile.
     requests: Requests,
     /// What trials are expected to cost, where that can be predicted.
-    pub(super) expecting: Option<Expectations>,
+    pub(super) expecting: Option<Predictions>,
     /// What they are predicted to cost in the stack that the study is for.
     pub(super) target: Option<Arc<TargetForecast>>,
     /// What finished trials add up to, so that thousands of them need not be looked at for each.
@@ -89,7 +89,7 @@ pub struct Tuner<'a> {
     /// Trials that took their cost over from another.
     pub(super) inherits_cost: BTreeSet<TrialNumber>,
     /// What something else disturbed.
-    pub(super) again: Again,
+    pub(super) again: Remeasuring,
     /// What its runs took.
     pub(super) clock: Clock,
     /// What runs confirmed so far.
@@ -146,7 +146,7 @@ impl<'a> Tuner<'a> {
             .filter(|(_, part, _)| part == "cost")
             .map(|(number, _, _)| *number)
             .collect();
-        let again = Again::of(&history, &parts.store.measurements(parts.id).await?, &inherits_cost);
+        let again = Remeasuring::of(&history, &parts.store.measurements(parts.id).await?, &inherits_cost);
         let seconds = parts.store.trial_seconds(parts.id).await?;
         let trainings = seconds.iter().filter(|(number, _)| !variants.contains(number));
         let clock = Clock::new(

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::finalists::FEWEST_STEPS;
-use super::longer::Lengths;
+use super::long_training::Lengths;
 use super::{Confirming, Repeat, Repeated, Tuner, is_cost, is_training};
 use crate::space::Backend;
 use crate::tune::cost_survey::measured_share;

@@ -1,6 +1,6 @@
 //! What of the longer trainings a budget of time does not allow.
 
-use super::longer::{Lengths, LongerRuns};
+use super::long_training::{Lengths, LongTrainings};
 use super::{Repeated, Tuner};
 
 /// That longer trainings of the finalists are missing or shorter than planned, as there was no time for them.
@@ -17,7 +17,7 @@ impl Tuner<'_> {
     pub(super) fn lacking_time(&self, planned: Option<Lengths>, repeated: &Repeated) -> Option<LackOfTime> {
         let planned = planned.filter(|_| self.parts.study.budget.time_s.is_some())?;
         let finalists = self.finalists(repeated);
-        let wanted = LongerRuns::new(self.parts.study, planned, &finalists, &repeated.runs);
+        let wanted = LongTrainings::new(self.parts.study, planned, &finalists, &repeated.runs);
         wanted.next(finalists.recommended()?, finalists.given_up)?;
         Some(LackOfTime {
             longest: self.runs_made.longer.iter().max().copied(),

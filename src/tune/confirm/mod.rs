@@ -9,22 +9,22 @@ mod expected;
 mod finalists;
 mod found_length;
 mod lack_of_time;
-mod longer;
+mod long_training;
 mod seeds;
 
 use std::collections::BTreeMap;
 
-use super::aside::Aside;
 use super::decide::whole_task;
-use super::known::Measurement;
+use super::idle_tasks::IdleRun;
 use super::reported::needed;
+use super::reuse::Measurement;
 use super::{Confirming, TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
 use crate::worker::Task;
 pub(super) use expected::RunsMade;
 use finalists::{Finalists, next_trial};
 pub use lack_of_time::LackOfTime;
-use longer::{Lengths, LongerRuns};
+use long_training::{Lengths, LongTrainings};
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
@@ -121,7 +121,7 @@ impl Tuner<'_> {
     }
 
     /// Counts what a run took.
-    fn note_run(&mut self, repeat: Repeat, ran: &Aside) {
+    fn note_run(&mut self, repeat: Repeat, ran: &IdleRun) {
         let spent = &mut self.clock.spent;
         spent.confirming_s += ran.wall_s;
         let is_one = u64::from(ran.metrics.is_some());
@@ -205,9 +205,9 @@ impl Tuner<'_> {
         longer.next(finalists.recommended()?, finalists.given_up)
     }
 
-    fn longer<'a>(&'a self, finalists: &Finalists<'a>, repeated: &Repeated) -> Option<LongerRuns<'a>> {
+    fn longer<'a>(&'a self, finalists: &Finalists<'a>, repeated: &Repeated) -> Option<LongTrainings<'a>> {
         let lengths = repeated.lengths?;
-        Some(LongerRuns::new(self.parts.study, lengths, finalists, &repeated.runs))
+        Some(LongTrainings::new(self.parts.study, lengths, finalists, &repeated.runs))
     }
 
     /// The lengths of longer trainings, were there time enough; `None` where there are none to be made.
@@ -257,7 +257,7 @@ impl Tuner<'_> {
         count: u64,
         repeat: Repeat,
         plan: &ConfirmPlan,
-    ) -> Result<Aside, TuneError> {
+    ) -> Result<IdleRun, TuneError> {
         let study = self.parts.study;
         // A loss is the same in each form of the ops. A cost is not: a trial of a form whose kernels failed is measured anew, and
         // repeats of one that was measured in a form by choice would be no repeats.
@@ -265,10 +265,10 @@ impl Tuner<'_> {
         let trial = self.trial(number).filter(|_| compares);
         let steps = self.steps_of_cost(plan);
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, steps)) else {
-            return Ok(Aside::default());
+            return Ok(IdleRun::default());
         };
-        let ran = self.run_aside(number, 1, task).await?;
-        Ok(Aside {
+        let ran = self.run_idle(number, 1, task).await?;
+        Ok(IdleRun {
             metrics: ran
                 .metrics
                 .map(|metrics| timed(repeat.told(metrics, &ran.evaluations), ran.wall_s)),

@@ -8,7 +8,7 @@ use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
 
 /// How a task ended.
 #[derive(Default)]
-pub(super) struct Aside {
+pub(super) struct IdleRun {
     /// What it measured, where it completed.
     pub(super) metrics: Option<Metrics>,
     /// Of all its attempts.
@@ -32,15 +32,15 @@ impl Tuner<'_> {
     /// Runs a task of a finished trial while nothing else runs. Where a kernel fails, it is repeated in a safer form, as trials
     /// are, and where that works the search stays with it: [`Tuner::is_of_this_form`] then tells that the trial was measured in
     /// another.
-    pub(super) async fn run_aside(
+    pub(super) async fn run_idle(
         &mut self,
         number: TrialNumber,
         attempt: u64,
         task: Task,
-    ) -> Result<Aside, TuneError> {
+    ) -> Result<IdleRun, TuneError> {
         let mut wall_s = 0.0;
         for attempt in attempt.. {
-            let Some(ran) = self.attempt_aside(number, attempt, task.clone())? else {
+            let Some(ran) = self.attempt_idle(number, attempt, task.clone())? else {
                 self.safer.remove(&number);
                 break;
             };
@@ -64,21 +64,21 @@ impl Tuner<'_> {
                 TrialState::Complete { metrics } => Some(metrics),
                 _ => None,
             };
-            return Ok(Aside {
+            return Ok(IdleRun {
                 metrics,
                 wall_s,
                 ran: ran.ran,
                 evaluations: ran.evaluations,
             });
         }
-        Ok(Aside {
+        Ok(IdleRun {
             wall_s,
-            ..Aside::default()
+            ..IdleRun::default()
         })
     }
 
     /// Runs a task once; `None` where the search is ended meanwhile.
-    fn attempt_aside(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
+    fn attempt_idle(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
         // What confirms a trial is evaluated on all rows.
         self.hand_out(number, attempt, task, None)?;
         let (mut last, mut fault) = (Ran::default(), None);

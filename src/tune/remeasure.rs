@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::aside::Aside;
 use super::budget::SHARE_FOR_REPEATS;
 use super::decide::whole_task;
-use super::known::Measurement;
+use super::idle_tasks::IdleRun;
 use super::outlier::{SAME, suspicion};
+use super::reuse::Measurement;
 use super::{TuneError, Tuner};
 use crate::worker::Task;
 use peft_tune_core::objective::{REPEAT_WALL_S, THROUGHPUT};
@@ -40,7 +40,7 @@ const CALM_CORES: f64 = 0.25;
 
 /// What is disturbed, and what was done about it.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub(super) struct Remeasuring {
     /// Trials to measure again.
     open: BTreeSet<TrialNumber>,
     /// Trials whose throughput a repeat reproduced.
@@ -58,7 +58,7 @@ pub(super) struct Again {
     is_calm: bool,
 }
 
-impl Again {
+impl Remeasuring {
     /// Waits for quiet moments at the end for so many seconds at most.
     pub(super) fn wait_at_most(&mut self, seconds: Option<f64>) {
         self.most_waited_s = seconds;
@@ -312,11 +312,11 @@ impl Tuner<'_> {
     }
 
     /// Runs a trial's profile phase once more.
-    async fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<Aside, TuneError> {
+    async fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<IdleRun, TuneError> {
         let study = self.parts.study;
         let Some(Ok(Task::Recipe { recipe, plan })) = self.trial(number).map(|trial| whole_task(study, &trial.params))
         else {
-            return Ok(Aside::default());
+            return Ok(IdleRun::default());
         };
         let plan = TrialPlan {
             measure: plan.measure,
@@ -324,7 +324,7 @@ impl Tuner<'_> {
         };
         self.parts.observer.measuring_again(number, repeat);
         let task = Task::Recipe { recipe, plan };
-        let ran = self.run_aside(number, 1 + repeat, task).await?;
+        let ran = self.run_idle(number, 1 + repeat, task).await?;
         self.again.spent_s += ran.wall_s;
         self.clock.measured_again(ran.wall_s);
         Ok(ran)

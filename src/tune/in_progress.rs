@@ -4,9 +4,9 @@
 //! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are
 //! waited for and they always end, so nothing waits for ever.
 
-use super::known::{Inherited, Measurement};
 use super::propose::Proposed;
 use super::reported::Key;
+use super::reuse::{Inherited, Measurement};
 use super::tuner::Tuner;
 use peft_tune_core::recipe::RecipeKey;
 use peft_tune_core::study::{Params, Trial, TrialNumber};

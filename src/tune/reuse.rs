@@ -5,7 +5,7 @@
 //! trained skips the training phase, and takes the values over; where both are known it need not run at all. What plain
 //! tensor ops cost says nothing about own kernels, so that costs are kept for each form of the ops; the loss is the same.
 //!
-//! KeptMetrics here is which trial measured what. The values lie in the database, with the trial.
+//! What is kept here is which trial measured what. The values lie in the database, with the trial.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ type CostKey = (RecipeKey, Kernels);
 
 /// Measurements of recipes by key.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct MeasuredRecipes {
     /// The form of the ops that trials run in now.
     kernels: Kernels,
     costs: BTreeMap<CostKey, TrialNumber>,
@@ -89,7 +89,7 @@ pub(super) struct Known {
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
 }
 
-impl Known {
+impl MeasuredRecipes {
     /// Trials run in this form of the ops from now on.
     pub(super) fn set_kernels(&mut self, kernels: Kernels) {
         self.kernels = kernels;
@@ -252,8 +252,8 @@ mod tests {
         Taken { part, source }
     }
 
-    fn known() -> Known {
-        let mut known = Known::default();
+    fn known() -> MeasuredRecipes {
+        let mut known = MeasuredRecipes::default();
         let measured = [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 2.0)].into();
         known.learn(&complete(4, measured), &recipe(|_| ()), FUSED);
         known
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(taken, [of(Measurement::Loss, 4)]);
         let slower = [("throughput", 10.0), ("peak_memory", 9.0), ("loss", 2.0)].into();
         known.learn(&complete(5, slower), &recipe(|_| ()), Kernels::Reference);
-        let source = |known: &Known| match known.decide(&recipe(|_| ()), &plan()) {
+        let source = |known: &MeasuredRecipes| match known.decide(&recipe(|_| ()), &plan()) {
             Decision::Known { taken } => taken[0].source,
             other => panic!("{other:?}"),
         };
@@ -365,10 +365,10 @@ mod tests {
 
     #[test]
     fn a_cost_is_known_once_it_is_measured_and_forgotten_with_its_attempt() {
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         known.learn_cost(TrialNumber(3), &recipe(|_| ()), FUSED);
         let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
-        let taken = |known: &Known| match known.decide(&other_rate, &plan()) {
+        let taken = |known: &MeasuredRecipes| match known.decide(&other_rate, &plan()) {
             Decision::Run { taken, .. } => taken,
             decision => panic!("{decision:?}"),
         };
@@ -389,7 +389,7 @@ mod tests {
             reason: reason.clone(),
             metrics: Metrics::default(),
         };
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         known.learn(
             &Trial {
                 number: TrialNumber(1),
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_stopped_training_leaves_its_cost_and_a_bound_on_its_loss() {
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         let metrics: Metrics = [("throughput", 100.0), ("loss", 3.0), ("loss_at_least", 2.5)].into();
         let state = TrialState::Pruned {
             at_step: 7,
@@ -440,7 +440,7 @@ mod tests {
             reason: reason.clone(),
             metrics: [("throughput", 100.0)].into(),
         };
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         let params = Default::default();
         let number = TrialNumber(1);
         known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);

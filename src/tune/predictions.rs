@@ -17,12 +17,12 @@ const VARIANTS: u64 = 2;
 const FEWEST_VARIANTS: u64 = 8;
 
 /// A forecast with what trials have taught about it.
-pub(super) struct Expectations {
+pub(super) struct Predictions {
     forecast: Arc<Forecast>,
     correction: Correction,
 }
 
-impl Expectations {
+impl Predictions {
     /// Takes what a trial measured itself into the predictions of the next; not a throughput that something else disturbed.
     pub(super) fn learn(&mut self, trial: &Trial) {
         let Some(metrics) = trial.state.metrics() else { return };
@@ -56,7 +56,7 @@ impl Tuner<'_> {
     #[must_use]
     pub fn with_forecast(mut self, forecast: Arc<Forecast>) -> Self {
         let correction = forecast.correction();
-        let mut expecting = Expectations { forecast, correction };
+        let mut expecting = Predictions { forecast, correction };
         let of_this_form = self.history.iter().filter(|trial| self.is_of_this_form(trial.number));
         of_this_form.for_each(|trial| expecting.learn(trial));
         self.expecting = Some(expecting);
@@ -66,7 +66,7 @@ impl Tuner<'_> {
     /// The variant of a trained setting to measure next, once nothing is left to train; `None` where none would change what
     /// the study says, or so many are measured that it is time to end.
     pub(super) fn next_variant(&self) -> Option<Proposed> {
-        let Expectations { forecast, .. } = self.expecting.as_ref()?;
+        let Predictions { forecast, .. } = self.expecting.as_ref()?;
         let begun = self.variants.len() as u64;
         let trained = self.history.len() as u64 - begun.min(self.history.len() as u64);
         if begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) || !self.has_time_for_variant() {
@@ -84,7 +84,7 @@ impl Tuner<'_> {
     /// Seconds that a trial of a setting is predicted to take with all of its phases, loading not counted; `None` where nothing
     /// is.
     pub(super) fn predicted_trial_s(&self, params: &Params) -> Option<f64> {
-        let Expectations { forecast, correction } = self.expecting.as_ref()?;
+        let Predictions { forecast, correction } = self.expecting.as_ref()?;
         let prediction = forecast.predict(params).ok()?;
         let tokens_per_s = correction.tokens_per_s(&prediction).value;
         let seconds = trial_s(self.parts.study, params, prediction.tokens, tokens_per_s);
@@ -93,7 +93,7 @@ impl Tuner<'_> {
 
     /// Stores what is expected of a trial; returns why it is not worth a try, where it is not.
     pub(super) async fn expect(&self, trial: &Trial) -> Result<Option<String>, TuneError> {
-        let Some(Expectations { forecast, correction }) = &self.expecting else {
+        let Some(Predictions { forecast, correction }) = &self.expecting else {
             return Ok(None);
         };
         // Params without a prediction make no recipe: the trial says so itself.
