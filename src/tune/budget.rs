@@ -122,9 +122,9 @@ impl Clock {
 impl Tuner<'_> {
     /// Why no further trial begins, where the budget does not allow one.
     pub(super) fn budget_ending(&self) -> Option<Ending> {
-        let trained = self.running.keys().filter(|number| !self.variants.contains(number));
+        let trained = self.running.keys().filter(|number| !self.trials.is_variant(**number));
         let begun = trained.count() + self.unfinished.len() + self.defer.len();
-        let begun = self.standing.counted() + begun as u64;
+        let begun = self.trials.standing().counted() + begun as u64;
         if self.parts.study.budget.trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
         }
@@ -158,7 +158,7 @@ impl Tuner<'_> {
 
     /// Whether the study has nothing yet: its first trial runs whatever its budget of time.
     fn is_first(&self) -> bool {
-        self.standing.counted() == 0 && self.running.is_empty()
+        self.trials.standing().counted() == 0 && self.running.is_empty()
     }
 
     /// Seconds of the budget that are neither spent nor taken by trials under way; infinite where no time limits the study.
@@ -184,7 +184,7 @@ impl Tuner<'_> {
 
     /// Seconds that are left for trials, trainings and variants.
     pub(super) fn left_for_trials_s(&self) -> f64 {
-        self.left_s() - self.expected_end_s(self.standing.counted())
+        self.left_s() - self.expected_end_s(self.trials.standing().counted())
     }
 
     fn left_for_trainings_s(&self) -> f64 {
@@ -228,13 +228,13 @@ impl Tuner<'_> {
 
     /// Counts what a trial took; `is_whole` says whether it ran all of its phases to their end.
     pub(super) fn note_trial_time(&mut self, number: TrialNumber, wall_s: f64, is_whole: bool) {
-        let whole = self.trial(number).filter(|_| is_whole && wall_s > 0.0);
+        let whole = self.trials.get(number).filter(|_| is_whole && wall_s > 0.0);
         let predicted_s = whole.and_then(|trial| self.predicted_trial_s(&trial.params));
         if let Some(predicted_s) = predicted_s {
             self.clock.predicted_s += predicted_s;
             self.clock.measured_s += wall_s;
         }
-        self.clock.trial_ended(wall_s, self.variants.contains(&number));
+        self.clock.trial_ended(wall_s, self.trials.is_variant(number));
     }
 
     /// Whether trials go on behind a confirmation that took less time than was left for it.
@@ -243,10 +243,10 @@ impl Tuner<'_> {
             return false;
         }
         self.clock.is_out = false;
-        self.standing.trials_are_over = false;
+        self.trials_are_over = false;
         let has_time = fits(self.clock.expected_s(None), self.left_for_trainings_s());
         let goes_on = has_time && self.budget_ending().is_none();
-        self.standing.trials_are_over = !goes_on;
+        self.trials_are_over = !goes_on;
         goes_on
     }
 

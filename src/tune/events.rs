@@ -104,8 +104,8 @@ impl Tuner<'_> {
         let judge = Judge {
             problem: &self.problem,
             pruner: self.pruner.as_deref(),
-            history: &self.history,
-            curves: &self.curves,
+            history: self.trials.all(),
+            curves: self.trials.curves(),
             weighs_gains: self.parts.sampler.weighs_gains(),
         };
         judge.judge(&running.under_way(number, &known)?)
@@ -161,20 +161,10 @@ impl Tuner<'_> {
         store.finish_trial(id, number, &state, wall_s).await?;
         let is_whole = running.inherited.is_empty() && matches!(state, TrialState::Complete { .. });
         self.note_trial_time(number, wall_s, is_whole);
-        if !running.curve.is_empty() {
-            let mut curve = std::mem::take(&mut running.curve);
-            if matches!(state, TrialState::Complete { .. }) {
-                self.longest = self.longest.max(Some(curve.last_step()));
-            }
-            if self.pruner.is_some() {
-                self.kept.reduce_curve(&mut curve);
-                self.curves.insert(number, curve);
-            }
-        }
-        if let Some(mut trial) = self.trial_mut(number).cloned() {
-            trial.state = state;
-            self.standing.count(&self.problem, std::slice::from_ref(&trial));
-            self.standing.variants += u64::from(self.variants.contains(&trial.number));
+        let is_complete = matches!(state, TrialState::Complete { .. });
+        self.trials
+            .end_curve(number, std::mem::take(&mut running.curve), is_complete);
+        if let Some(trial) = self.trials.end(number, state, &self.problem) {
             self.memory
                 .learn(self.parts.study, &self.problem, &trial, running.kernels);
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
@@ -186,10 +176,7 @@ impl Tuner<'_> {
             }
             self.parts.observer.trial_ended(&trial, &progress);
             self.note_rows(&trial, running.rows.take()).await?;
-            self.kept.reduce(&mut trial);
-            if let Some(known) = self.trial_mut(number) {
-                *known = trial;
-            }
+            self.trials.keep(trial);
             if lost_cost || self.took_from_open(&running.inherited) {
                 self.memory.forget(number);
             }

@@ -34,7 +34,7 @@ impl Claim {
 /// A proposal that waits until a trial under way knows what both need. It is not a trial yet: a search that ends
 /// meanwhile leaves no trace of it.
 pub(super) struct Deferred {
-    proposed: Proposed,
+    pub(super) proposed: Proposed,
     claims: Vec<Claim>,
 }
 
@@ -58,12 +58,12 @@ impl Tuner<'_> {
     /// The first trial to be repeated that has to wait for no other.
     pub(super) fn next_unfinished(&mut self) -> Option<Trial> {
         let free = |number: &TrialNumber| {
-            let params = self.trial(*number).map(|trial| &trial.params);
+            let params = self.trials.get(*number).map(|trial| &trial.params);
             params.is_none_or(|params| !self.has_to_wait(params))
         };
         let at = self.unfinished.iter().position(free)?;
         let number = self.unfinished.remove(at)?;
-        self.trial(number).cloned()
+        self.trials.get(number).cloned()
     }
 
     /// Whether a trial under way is measuring what these params need.
@@ -71,21 +71,9 @@ impl Tuner<'_> {
         self.are_taken(&self.claims_of(params))
     }
 
-    /// The trials as the sampler sees them: those that are deferred too, so that it does not propose them again.
-    pub(super) fn with_put_off<R>(&mut self, ask: impl FnOnce(&mut Self) -> R) -> R {
-        let known = self.history.len();
-        for at in 0..self.defer.len() {
-            let trial = self.new_trial(&self.defer[at].proposed);
-            self.history.push(trial);
-        }
-        let answer = ask(self);
-        self.history.truncate(known);
-        answer
-    }
-
     /// A trial under way measures what it did not take over.
     pub(super) fn claim(&mut self, number: TrialNumber) {
-        let Some(trial) = self.trial(number) else { return };
+        let Some(trial) = self.trials.get(number) else { return };
         let mut claims = self.memory.claims(self.parts.study, &self.problem, &trial.params);
         if let Some(running) = self.running.get_mut(&number) {
             claims.retain(|claim| !running.inherited.iter().any(|one| claim.is_on(&one.part)));
@@ -95,7 +83,7 @@ impl Tuner<'_> {
 
     /// The profile phase of a trial under way is over: others may take over what it measured.
     pub(super) fn note_measured(&mut self, number: TrialNumber) {
-        let Some(params) = self.trial(number).map(|trial| trial.params.clone()) else {
+        let Some(params) = self.trials.get(number).map(|trial| trial.params.clone()) else {
             return;
         };
         let Some(running) = self.running.get_mut(&number) else {
@@ -111,10 +99,8 @@ impl Tuner<'_> {
     /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures again
     /// rather than take over what was taken from it.
     pub(super) fn took_from_open(&self, inherited: &[Inherited]) -> bool {
-        let is_open = |source| self.trial(source).is_some_and(|trial| !trial.state.is_finished());
-        inherited
-            .iter()
-            .any(|one| one.part == Measurement::Cost && is_open(one.source))
+        let mut costs = inherited.iter().filter(|one| one.part == Measurement::Cost);
+        costs.any(|one| self.trials.is_open(one.source))
     }
 
     fn claims_of(&self, params: &Params) -> Vec<Claim> {

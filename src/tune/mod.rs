@@ -31,7 +31,9 @@ mod retry_policy;
 mod reuse;
 mod rivals;
 mod running;
+mod standing;
 mod target;
+mod trials;
 mod tuner;
 mod widen;
 

@@ -57,7 +57,11 @@ impl Tuner<'_> {
     pub fn with_forecast(mut self, forecast: Arc<Forecast>) -> Self {
         let correction = forecast.correction();
         let mut expecting = Predictions { forecast, correction };
-        let of_this_form = self.history.iter().filter(|trial| self.is_of_this_form(trial.number));
+        let of_this_form = self
+            .trials
+            .all()
+            .iter()
+            .filter(|trial| self.is_of_this_form(trial.number));
         of_this_form.for_each(|trial| expecting.learn(trial));
         self.expecting = Some(expecting);
         self
@@ -67,12 +71,12 @@ impl Tuner<'_> {
     /// the study says, or so many are measured that it is time to end.
     pub(super) fn next_variant(&self) -> Option<Proposed> {
         let Predictions { forecast, .. } = self.expecting.as_ref()?;
-        let begun = self.variants.len() as u64;
-        let trained = self.history.len() as u64 - begun.min(self.history.len() as u64);
+        let begun = self.trials.variants();
+        let trained = (self.trials.all().len() as u64).saturating_sub(begun);
         if begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) || !self.has_time_for_variant() {
             return None;
         }
-        let params = next_variant(&self.problem, &self.history, forecast.as_ref())?;
+        let params = next_variant(&self.problem, self.trials.all(), forecast.as_ref())?;
         (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
     }
 

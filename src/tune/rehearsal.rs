@@ -54,7 +54,7 @@ impl Tuner<'_> {
     fn rehearsed_settings(&self) -> Vec<Params> {
         let space = &self.problem.space;
         let corner = |unit: f64| space.params_at(&vec![unit; space.dimensions()]);
-        let complete = self.history.iter().rev();
+        let complete = self.trials.all().iter().rev();
         let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
         let known = complete.map(|trial| trial.params.clone()).next();
         let mut settings: Vec<Params> = Vec::new();

@@ -13,7 +13,9 @@ use super::decide::whole_task;
 use super::idle_tasks::IdleRun;
 use super::outlier::{SAME, suspicion};
 use super::reuse::Measurement;
+use super::trials::Trials;
 use super::{TuneError, Tuner};
+use crate::store::Measurements;
 use crate::worker::Task;
 use peft_tune_core::objective::{REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::study::{
@@ -65,10 +67,9 @@ impl Remeasuring {
     }
 
     /// Begins with what earlier searches measured.
-    pub(super) fn of(history: &[Trial], known: &crate::store::Measurements, inherits: &BTreeSet<TrialNumber>) -> Self {
-        let own = history
-            .iter()
-            .filter(|trial| trial.state.is_finished() && !inherits.contains(&trial.number));
+    pub(super) fn of(trials: &Trials, known: &Measurements) -> Self {
+        let finished = trials.all().iter().filter(|trial| trial.state.is_finished());
+        let own = finished.filter(|trial| trials.has_own_cost(trial.number));
         let is_open = |trial: &&Trial| {
             trial
                 .state
@@ -111,8 +112,8 @@ impl Tuner<'_> {
     fn suspicion(&self, number: TrialNumber, metrics: &Metrics) -> Option<f64> {
         let expecting = self.expecting.as_ref()?;
         let ratio = |trial: &Trial, metrics: &Metrics| expecting.ratio(&trial.params, metrics);
-        let own = ratio(self.trial(number)?, metrics)?;
-        let others = self.history.iter();
+        let own = ratio(self.trials.get(number)?, metrics)?;
+        let others = self.trials.all().iter();
         let others = others.filter(|other| other.number != number && self.measured_itself(other.number));
         let (mut ratios, mut reproduced) = (Vec::new(), Vec::new());
         for other in others {
@@ -129,7 +130,7 @@ impl Tuner<'_> {
 
     /// Whether a trial's cost is its own, and of the form that the ops have now.
     fn measured_itself(&self, number: TrialNumber) -> bool {
-        !self.inherits_cost.contains(&number) && self.is_of_this_form(number)
+        self.trials.has_own_cost(number) && self.is_of_this_form(number)
     }
 
     /// Measures one disturbed trial again where nothing else runs and the last measurement was quiet.
@@ -200,7 +201,7 @@ impl Tuner<'_> {
 
     /// Marks earlier trials that the study shows to be suspect by now.
     async fn look_back(&mut self) -> Result<(), TuneError> {
-        let finished = self.history.iter().filter(|trial| trial.state.is_finished());
+        let finished = self.trials.all().iter().filter(|trial| trial.state.is_finished());
         let quiet = finished.filter(|trial| {
             self.measured_itself(trial.number)
                 && !self.again.open.contains(&trial.number)
@@ -226,9 +227,9 @@ impl Tuner<'_> {
     /// is measured to its last trial as long as quiet moments are waited for.
     fn next_disturbed(&self, waits: bool) -> Option<TrialNumber> {
         let again = &self.again;
-        let own = self.history.iter().filter(|trial| {
+        let own = self.trials.all().iter().filter(|trial| {
             let measured = trial.state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
-            measured.is_some() && !self.inherits_cost.contains(&trial.number)
+            measured.is_some() && self.trials.has_own_cost(trial.number)
         });
         let most = ((SHARE_OF_TRIALS * own.count() as f64) as usize).max(FEWEST_REPEATS);
         let budget_s = self.parts.study.budget.time_s;
@@ -251,7 +252,7 @@ impl Tuner<'_> {
         if open.is_empty() {
             return None;
         }
-        let mut history = self.history.clone();
+        let mut history = self.trials.all().to_vec();
         for trial in &mut history {
             if let Some(metrics) = trial.state.metrics_mut() {
                 *metrics = in_peace(std::mem::take(metrics));
@@ -314,7 +315,8 @@ impl Tuner<'_> {
     /// Runs a trial's profile phase once more.
     async fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<IdleRun, TuneError> {
         let study = self.parts.study;
-        let Some(Ok(Task::Recipe { recipe, plan })) = self.trial(number).map(|trial| whole_task(study, &trial.params))
+        let Some(Ok(Task::Recipe { recipe, plan })) =
+            self.trials.get(number).map(|trial| whole_task(study, &trial.params))
         else {
             return Ok(IdleRun::default());
         };
@@ -351,23 +353,10 @@ impl Tuner<'_> {
     ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         for changed in store.replace_cost(id, number, old, new).await? {
-            let Some(mut trial) = self.trial(changed).cloned() else {
-                continue;
-            };
-            if let Some(metrics) = trial.state.metrics_mut() {
-                metrics.retain(|name| old.value(name).is_none());
-                for (name, value) in new.iter() {
-                    metrics.insert(name, value);
-                }
-            }
-            self.standing.count_best(&self.problem, std::slice::from_ref(&trial));
-            self.kept.reduce(&mut trial);
-            if let Some(known) = self.trial_mut(changed) {
-                *known = trial;
-            }
+            self.trials.replace_cost(changed, old, new, &self.problem);
         }
-        if let (Some(trial), Some(expecting)) = (self.trial(number).cloned(), &mut self.expecting) {
-            expecting.learn(&trial);
+        if let (Some(trial), Some(expecting)) = (self.trials.get(number), &mut self.expecting) {
+            expecting.learn(trial);
         }
         Ok(())
     }

@@ -85,9 +85,7 @@ impl Tuner<'_> {
             self.memory.forget(number);
         }
         self.parts.store.release_trial(self.parts.id, number).await?;
-        if let Some(trial) = self.trial_mut(number) {
-            trial.state = TrialState::Waiting;
-        }
+        self.trials.hand_back(number);
         Ok(())
     }
 

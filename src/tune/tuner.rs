@@ -3,7 +3,7 @@
 //! Every trial is committed to the store as it starts and as it ends, so that the study survives the end of this
 //! process at any moment: what finished is there, what was under way is run again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,14 +23,15 @@ use super::retry_policy::RetryPolicy;
 use super::reuse::{Decision, Inherited, Measurement, Taken};
 use super::rivals::Rivals;
 use super::running::Running;
+use super::trials::Trials;
 use super::widen::widened;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
-use crate::store::{Confirmations, SearchStage, Store, StudyId};
+use crate::store::{SearchStage, Store, StudyId};
 use crate::worker::{Evaluator, Pairing, Task, TrialRequest};
-use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
-use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
+use peft_tune_search::{Problem, Pruner, Sampler, build_pruner};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
@@ -55,18 +56,7 @@ pub struct Tuner<'a> {
     pub(super) problem: Problem,
     /// Finished trials when it was asked last whether a range is to be widened.
     pub(super) looked_at_edges: Option<u64>,
-    /// What of finished trials stays in memory.
-    pub(super) kept: KeptMetrics,
-    /// All trials by number, running ones included; of finished ones what is [`KeptMetrics`].
-    pub(super) history: Vec<Trial>,
-    /// What repeats in earlier runs of the study said: it counts where people are told how far the study is.
-    confirmed: Confirmations,
-    /// What finished trials told on their way, for a pruner.
-    pub(super) curves: BTreeMap<TrialNumber, Curve>,
-    /// The last step of the longest trial that was not stopped.
-    pub(super) longest: Option<u64>,
-    /// Hypervolume that each trial was expected to add when it was proposed.
-    expectations: BTreeMap<TrialNumber, f64>,
+    pub(super) trials: Trials,
     /// Trials that were started and not finished, by an earlier process or one that was lost.
     pub(super) unfinished: VecDeque<TrialNumber>,
     /// Proposals that wait for what a trial under way measures.
@@ -82,18 +72,14 @@ pub struct Tuner<'a> {
     pub(super) expecting: Option<Predictions>,
     /// What they are predicted to cost in the stack that the study is for.
     pub(super) target: Option<Arc<TargetForecast>>,
-    /// What finished trials add up to, so that thousands of them need not be looked at for each.
-    pub(super) standing: Progress,
-    /// Trials that took their loss over from another.
-    pub(super) variants: BTreeSet<TrialNumber>,
-    /// Trials that took their cost over from another.
-    pub(super) inherits_cost: BTreeSet<TrialNumber>,
     /// What something else disturbed.
     pub(super) again: Remeasuring,
     /// What its runs took.
     pub(super) clock: Clock,
     /// What runs confirmed so far.
     pub(super) runs_made: RunsMade,
+    /// Whether no further trial comes: the recommendation is being confirmed.
+    pub(super) trials_are_over: bool,
     /// Whether this search has confirmed a recommendation, as far as there was time.
     pub(super) is_confirmed: bool,
     /// What longer trainings there was no time for.
@@ -125,7 +111,7 @@ pub struct Tuner<'a> {
 impl<'a> Tuner<'a> {
     /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
-        let mut history = parts.store.trials(parts.id).await?;
+        let history = parts.store.trials(parts.id).await?;
         let problem = widened(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.study(Some(&parts.study.name)).await?;
         let mut memory = Memory::new(parts.study);
@@ -139,53 +125,28 @@ impl<'a> Tuner<'a> {
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let unfinished = waiting.map(|trial| trial.number).collect();
-        let variants: BTreeSet<TrialNumber> = parts.store.variants(parts.id).await?.into_keys().collect();
-        let inherited = parts.store.all_inherited(parts.id).await?;
-        let inherits_cost: BTreeSet<TrialNumber> = inherited
-            .iter()
-            .filter(|(_, part, _)| part == "cost")
-            .map(|(number, _, _)| *number)
-            .collect();
-        let again = Remeasuring::of(&history, &parts.store.measurements(parts.id).await?, &inherits_cost);
+        let rivals = Rivals::stored(parts.study, &problem, parts.store, parts.id, &history).await?;
+        let pruner = build_pruner(&parts.study.pruner);
+        let kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
+        let trials = Trials::stored(history, kept, &problem, parts.store, parts.id).await?;
+        let again = Remeasuring::of(&trials, &parts.store.measurements(parts.id).await?);
         let seconds = parts.store.trial_seconds(parts.id).await?;
-        let trainings = seconds.iter().filter(|(number, _)| !variants.contains(number));
+        let trainings = seconds.iter().filter(|(number, _)| !trials.is_variant(*number));
         let clock = Clock::new(
             parts.store.spent(parts.id).await?,
             trainings.map(|(_, seconds)| *seconds),
         );
-        let mut standing = Progress::default();
-        let confirmed = parts.store.confirmations(parts.id).await?;
-        standing.count(&problem, &with_confirmed(&history, &confirmed));
-        let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
-        standing.variants = history.iter().filter(is_variant).count() as u64;
-        let rivals = Rivals::stored(parts.study, &problem, parts.store, parts.id, &history).await?;
-        let pruner = build_pruner(&parts.study.pruner);
-        let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
-        history.iter_mut().for_each(|trial| kept.reduce(trial));
-        let mut curves = parts.store.curves(parts.id).await?;
-        let complete = history.iter().filter(|trial| trial.state.name() == "complete");
-        let longest = complete
-            .filter_map(|trial| Some(curves.get(&trial.number)?.last_step()))
-            .max();
-        curves.retain(|_, _| pruner.is_some());
-        curves.values_mut().for_each(|curve| kept.reduce_curve(curve));
         Ok(Self {
-            standing,
-            confirmed,
-            variants,
-            inherits_cost,
+            trials,
             again,
             unfinished,
             defer: VecDeque::new(),
-            curves,
-            longest,
-            expectations: parts.store.expectations(parts.id).await?,
             clock,
             runs_made: RunsMade::of(&parts.store.repeats(parts.id).await?),
+            trials_are_over: false,
             is_confirmed: false,
             lack_of_time: None,
             pruner,
-            kept,
             rivals,
             requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
@@ -206,7 +167,6 @@ impl<'a> Tuner<'a> {
             memory,
             looked_at_edges: None,
             problem,
-            history,
             parts,
         })
     }
@@ -245,17 +205,17 @@ impl<'a> Tuner<'a> {
         self.parts.store.record_search_begin(self.parts.id, budget).await?;
         let mut ending = self.run_round().await?;
         for _ in 1..MOST_ROUNDS {
-            let finished = self.standing.finished;
+            let finished = self.trials.standing().finished();
             if !self.goes_on_after(&ending) {
                 break;
             }
             ending = self.run_round().await?;
-            if self.standing.finished == finished {
+            if self.trials.standing().finished() == finished {
                 break;
             }
         }
         self.now_at(SearchStage::Ended).await?;
-        let record = ending.record(self.standing.finished);
+        let record = ending.record(self.trials.standing().finished());
         tracing::info!(kind = record.kind, trials = record.trials, "the search ended");
         Ok(ending)
     }
@@ -273,7 +233,7 @@ impl<'a> Tuner<'a> {
                 return Err(error);
             }
         };
-        let record = ending.record(self.standing.finished);
+        let record = ending.record(self.trials.standing().finished());
         self.parts.store.record_ending(self.parts.id, &record).await?;
         if ending != Ending::Interrupted {
             self.now_at(SearchStage::MeasuringAgain).await?;
@@ -350,7 +310,7 @@ impl<'a> Tuner<'a> {
 
     /// All trials of the study, by number: their params and outcomes, and the metrics that decide. The database has the rest.
     pub fn history(&self) -> &[Trial] {
-        &self.history
+        self.trials.all()
     }
 
     /// Where the study stands.
@@ -361,13 +321,17 @@ impl<'a> Tuner<'a> {
         let mut spent = self.clock.spent;
         // Trials that share a worker share its time.
         spent.trials_s += under_way_s / self.sharing() as f64;
+        let standing = self.trials.standing();
         Progress {
+            finished: standing.finished(),
+            variants: standing.variants(),
             budget_trials: budget.trials,
             spent,
             budget_s: budget.time_s,
+            best: standing.best().clone(),
             workers: self.parts.evaluator.workers(),
+            trials_are_over: self.trials_are_over,
             end_s: self.expected_end_s(self.trainings_at_end()),
-            ..self.standing.clone()
         }
     }
 
@@ -387,7 +351,7 @@ impl<'a> Tuner<'a> {
             Some(proposed) => proposed,
             None => self.next_variant().or_else(|| self.next_for_longer())?,
         };
-        Some((self.new_trial(&proposed), Some(proposed)))
+        Some((self.trials.next(&proposed), Some(proposed)))
     }
 
     /// The setting of the next new trial: one that was deferred, one that people asked for, or what the sampler proposes.
@@ -398,7 +362,7 @@ impl<'a> Tuner<'a> {
             self.ending = None;
             return Some(proposed);
         }
-        if self.history.is_empty()
+        if self.trials.all().is_empty()
             && self.ending.is_none()
             && let Some(params) = self.baseline.clone()
         {
@@ -414,7 +378,7 @@ impl<'a> Tuner<'a> {
         while self.ending.is_none() && self.defer.len() < self.parts.evaluator.capacity() {
             self.ending = self.rule_ending();
             if self.ending.is_none() {
-                let Some(proposed) = self.with_put_off(Self::ask) else {
+                let Some(proposed) = self.ask() else {
                     self.ending = Some(Ending::Exhausted);
                     break;
                 };
@@ -431,40 +395,27 @@ impl<'a> Tuner<'a> {
         None
     }
 
+    /// What the sampler proposes, which sees deferred proposals as trials, so that it does not propose them again.
     fn ask(&mut self) -> Option<Proposed> {
         let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
         let whole_steps = self.whole_steps();
         let share = |params: &_| memory.share(study, problem, params, whole_steps);
-        let relatives = match self.expecting {
-            // Their costs are predicted: those that matter are measured at the end.
-            Some(_) => Vec::new(),
-            None => relatives(problem, &self.history),
-        };
-        propose(self.parts.sampler.as_mut(), problem, &self.history, &relatives, &share)
-    }
-
-    pub(super) fn new_trial(&self, proposed: &Proposed) -> Trial {
-        Trial {
-            number: TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1)),
-            params: proposed.params.clone(),
-            state: TrialState::Waiting,
-        }
+        let is_predicted = self.expecting.is_some();
+        let sampler = self.parts.sampler.as_mut();
+        let deferred = self.defer.iter().map(|one| &one.proposed);
+        self.trials.with_waiting(deferred, |history| {
+            let relatives = match is_predicted {
+                // Their costs are predicted: those that matter are measured at the end.
+                true => Vec::new(),
+                false => relatives(problem, history),
+            };
+            propose(sampler, problem, history, &relatives, &share)
+        })
     }
 
     fn rule_ending(&self) -> Option<Ending> {
         let rule = self.parts.study.stop.as_ref()?;
-        let finished: Vec<Trial> = self
-            .history
-            .iter()
-            .filter(|one| one.state.is_finished())
-            .cloned()
-            .collect();
-        let expected = finished
-            .iter()
-            .map(|trial| self.expectations.get(&trial.number).copied());
-        let expected: Vec<Option<f64>> = expected.collect();
-        let volumes = hypervolume_history(&self.problem, &with_confirmed(&finished, &self.confirmed));
-        let reason = stop_reason(rule, &volumes, &expected)?;
+        let reason = self.trials.stop_reason(rule, &self.problem)?;
         Some(Ending::Stopped { reason })
     }
 
@@ -473,20 +424,7 @@ impl<'a> Tuner<'a> {
         let Backend::Command(command) = &self.parts.study.backend else {
             return None;
         };
-        command.steps.or(self.longest)
-    }
-
-    pub(super) fn trial(&self, number: TrialNumber) -> Option<&Trial> {
-        self.position(number).map(|at| &self.history[at])
-    }
-
-    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Trial> {
-        self.position(number).map(|at| &mut self.history[at])
-    }
-
-    fn position(&self, number: TrialNumber) -> Option<usize> {
-        // Numbers ascend, so a search need not look at thousands of trials.
-        self.history.binary_search_by_key(&number, |trial| trial.number).ok()
+        command.steps.or(self.trials.longest())
     }
 
     pub(super) fn check_inputs(&self) -> Result<(), TuneError> {
@@ -511,7 +449,7 @@ impl<'a> Tuner<'a> {
         let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
         if let Some(gain) = score.map(|score| score.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
-            self.expectations.insert(number, gain);
+            self.trials.expect_gain(number, gain);
         }
         let bounds = self.memory.bounds(study, &self.problem, &trial.params);
         let expected_low = match proposed {
@@ -519,14 +457,11 @@ impl<'a> Tuner<'a> {
             None => vec![None; bounds.len()],
         };
         let mut running = Running::new(attempt, expected_low, bounds, self.whole_steps());
-        running.expected_gain = self.expectations.get(&number).copied();
+        running.expected_gain = self.trials.expected_gain(number);
         running.kernels = kernels;
         self.running.insert(number, running);
         trial.state = TrialState::Running;
-        match self.trial_mut(number) {
-            Some(known) => *known = trial.clone(),
-            None => self.history.push(trial.clone()),
-        }
+        self.trials.begin(trial.clone());
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
         let (there, here) = (
@@ -630,10 +565,10 @@ impl<'a> Tuner<'a> {
             inherited.push(Inherited { part, source, metrics });
         }
         if inherited.iter().any(|one| one.part == Measurement::Cost) {
-            self.inherits_cost.insert(number);
+            self.trials.take_cost_over(number);
         }
         if inherited.iter().any(|one| one.part == Measurement::Loss) {
-            self.variants.insert(number);
+            self.trials.take_loss_over(number);
         }
         if let Some(running) = self.running.get_mut(&number) {
             running.inherited = inherited;

@@ -22,12 +22,12 @@ impl Tuner<'_> {
 
     /// Widens the ranges on whose edges the best trials sit. Looks again once another trial has ended.
     pub(super) async fn widen_ranges(&mut self) -> Result<(), TuneError> {
-        let finished = self.standing.finished;
+        let finished = self.trials.standing().finished();
         if !self.parts.sampler.follows_best() || self.looked_at_edges == Some(finished) {
             return Ok(());
         }
         self.looked_at_edges = Some(finished);
-        while let Some(widening) = next_widening(&self.problem, &self.history) {
+        while let Some(widening) = next_widening(&self.problem, self.trials.all()) {
             self.parts.store.record_widening(self.parts.id, &widening).await?;
             self.search_wider(&widening);
         }

@@ -87,7 +87,7 @@ impl Expected {
 impl Tuner<'_> {
     /// What the confirmation is expected to take in a study of so many trainings, and what is tried before it for its sake.
     pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> Expected {
-        let Some(plan) = self.parts.study.confirm.filter(|_| !self.standing.trials_are_over) else {
+        let Some(plan) = self.parts.study.confirm.filter(|_| !self.trials_are_over) else {
             return Expected::default();
         };
         if self.is_confirmed {
@@ -122,7 +122,7 @@ impl Tuner<'_> {
                 made: &self.runs_made,
                 next: Some(repeat),
                 lengths: repeated.lengths,
-                trainings: self.standing.counted(),
+                trainings: self.trials.standing().counted(),
                 left_s: self.left_s().max(0.0),
             },
         );
@@ -178,7 +178,8 @@ impl Tuner<'_> {
             Repeat::Loss { .. } => self.trial_s() + costs_s,
             Repeat::Longer { tokens } => {
                 let own = self
-                    .trial(number)
+                    .trials
+                    .get(number)
                     .and_then(|trial| trial.state.metrics()?.value(THROUGHPUT));
                 let by_speed = own.filter(|own| *own > 0.0).map(|own| training_s(tokens, own));
                 let by_trials = || repeated.lengths.map(|lengths| self.longer_s(tokens, &lengths));
@@ -222,14 +223,14 @@ impl Tuner<'_> {
     }
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
-        let params = &self.history.first()?.params;
+        let params = &self.trials.all().first()?.params;
         Lengths::after(self.parts.study, plan, (params, trainings), self.trained?)
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
     pub(in crate::tune) fn trainings_at_end(&self) -> u64 {
-        let (budget, done) = (&self.parts.study.budget, self.standing.counted());
-        if self.standing.trials_are_over {
+        let (budget, done) = (&self.parts.study.budget, self.trials.standing().counted());
+        if self.trials_are_over {
             return done;
         }
         let by_time = budget.time_s.and(self.clock.trial_s()).map(|trial_s| {
@@ -255,7 +256,12 @@ impl Tuner<'_> {
     /// both it and the best throughput so far say.
     pub(super) fn longer_s(&self, tokens: u64, lengths: &Lengths) -> f64 {
         let by_trials = lengths.times(tokens) * self.trial_s();
-        let best = self.standing.best.get(THROUGHPUT).filter(|best| **best > 0.0);
+        let best = self
+            .trials
+            .standing()
+            .best()
+            .get(THROUGHPUT)
+            .filter(|best| **best > 0.0);
         best.map_or(by_trials, |best| training_s(tokens, *best).max(by_trials))
     }
 
@@ -266,10 +272,10 @@ impl Tuner<'_> {
 
     /// Seconds of a profile phase of so many steps, at the best throughput so far.
     fn profile_s(&self, steps: u64) -> Option<f64> {
-        let throughput = *self.standing.best.get(THROUGHPUT)?;
+        let throughput = *self.trials.standing().best().get(THROUGHPUT)?;
         let (rows, tokens) = self.trained?;
         let base: &Recipe = self.parts.study.base.as_ref()?;
-        let params = &self.history.first()?.params;
+        let params = &self.trials.all().first()?.params;
         let recipe = crate::space::recipe_for(self.parts.study, params).ok();
         let batch = recipe.as_ref().map_or(&base.batch, |recipe| &recipe.batch);
         let warmup = self

@@ -77,7 +77,7 @@ impl Tuner<'_> {
         let Some(plan) = self.parts.study.confirm else {
             return Ok(());
         };
-        self.standing.trials_are_over = true;
+        self.trials_are_over = true;
         let store = self.parts.store;
         let mut repeated = Repeated {
             runs: store.repeats(self.parts.id).await?,
@@ -153,8 +153,7 @@ impl Tuner<'_> {
         if runs.is_some() && !self.problem_needs(THROUGHPUT) {
             return None;
         }
-        let complete = self.history.iter().filter(|trial| trial.state.name() == "complete");
-        let limit = plan.in_all.limit(complete.count() as u64);
+        let limit = plan.in_all.limit(self.trials.complete());
         let done = repeated
             .runs
             .values()
@@ -178,7 +177,7 @@ impl Tuner<'_> {
     fn seed_runs(&self, repeated: &Repeated) -> Option<SeedRuns> {
         let study = self.parts.study;
         let trains = study.backend == Backend::Native && study.plan.train.is_some();
-        (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, &self.history, &repeated.runs))
+        (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, self.trials.all(), &repeated.runs))
     }
 
     /// The setting to train behind all others before the finalists are trained longer, which has to fit into so many seconds: a
@@ -194,7 +193,7 @@ impl Tuner<'_> {
         let finalists = self.finalists(&none);
         let recommended = finalists.recommended()?;
         let longer = self.longer(&finalists, &none)?;
-        let is_tried = |params: &Params| self.history.iter().any(|trial| trial.params == *params);
+        let is_tried = |params: &Params| self.trials.is_tried(params);
         let expected = |params: &Params| self.expected_throughput(params);
         let faster = longer.faster_precision(recommended, &is_tried, &expected);
         faster.or_else(|| longer.lower_rate(recommended).filter(|params| !is_tried(params)))
@@ -214,7 +213,7 @@ impl Tuner<'_> {
     fn planned_lengths(&self, plan: &ConfirmPlan) -> Option<Lengths> {
         let study = self.parts.study;
         let trains = study.backend == Backend::Native && self.problem_needs(LOSS);
-        Lengths::of(study, plan, &self.history, self.trained.filter(|_| trains)?)
+        Lengths::of(study, plan, self.trials.all(), self.trained.filter(|_| trains)?)
     }
 
     fn fitting_lengths(&self, planned: Lengths, made: &[u64], left_s: f64) -> Option<Lengths> {
@@ -224,7 +223,7 @@ impl Tuner<'_> {
     fn finalists<'a>(&'a self, repeated: &'a Repeated) -> Finalists<'a> {
         Finalists {
             problem: &self.problem,
-            history: &self.history,
+            history: self.trials.all(),
             confirmations: &repeated.confirmations,
             given_up: &repeated.given_up,
             loss_noise: None,
@@ -262,7 +261,7 @@ impl Tuner<'_> {
         // A loss is the same in each form of the ops. A cost is not: a trial of a form whose kernels failed is measured anew, and
         // repeats of one that was measured in a form by choice would be no repeats.
         let compares = repeat != Repeat::Cost || self.is_of_this_form(number) || self.instead_of.is_some();
-        let trial = self.trial(number).filter(|_| compares);
+        let trial = self.trials.get(number).filter(|_| compares);
         let steps = self.steps_of_cost(plan);
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, steps)) else {
             return Ok(IdleRun::default());
