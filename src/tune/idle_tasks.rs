@@ -30,7 +30,7 @@ struct Attempt {
 
 impl Tuner<'_> {
     /// Runs a task of a finished trial while nothing else runs. Where a kernel fails, it is repeated in a safer form, as trials
-    /// are, and where that works the search stays with it: [`Tuner::is_of_this_form`] then tells that the trial was measured in
+    /// are, and where that works the search stays with it: [`super::kernel_form::KernelForms::is_current`] then tells that the trial was measured in
     /// another.
     pub(super) async fn run_idle(
         &mut self,
@@ -41,7 +41,7 @@ impl Tuner<'_> {
         let mut wall_s = 0.0;
         for attempt in attempt.. {
             let Some(ran) = self.attempt_idle(number, attempt, task.clone())? else {
-                self.safer.remove(&number);
+                self.forms.give_up(number);
                 break;
             };
             wall_s += ran.wall_s;
@@ -51,7 +51,7 @@ impl Tuner<'_> {
                     if let Some(fault) = ran.fault {
                         let (store, id) = (self.parts.store, self.parts.id);
                         store.record_loss(id, number, &reason, ran.wall_s).await?;
-                        if self.falls_back(number, fault) {
+                        if self.forms.fall_back(number, fault) {
                             continue;
                         }
                     }

@@ -31,6 +31,7 @@ mod retry_policy;
 mod reuse;
 mod rivals;
 mod running;
+mod setup;
 mod standing;
 mod target;
 mod trials;

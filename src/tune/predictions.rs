@@ -61,7 +61,7 @@ impl Tuner<'_> {
             .trials
             .all()
             .iter()
-            .filter(|trial| self.is_of_this_form(trial.number));
+            .filter(|trial| self.forms.is_current(trial.number));
         of_this_form.for_each(|trial| expecting.learn(trial));
         self.expecting = Some(expecting);
         self

@@ -73,11 +73,11 @@ impl Tuner<'_> {
     fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
         let mut safer: Option<Safer> = None;
         loop {
-            let kernels = safer.as_ref().map_or(self.kernels, |safer| safer.kernels);
+            let kernels = safer.as_ref().map_or(self.forms.current(), |safer| safer.kernels);
             let (failed, fault) = self.rehearse_in(kernels, params)?;
             match fault.and_then(|fault| Some((fault.safer()?, fault))) {
                 Some((kernels, fault)) if failed.is_some() => {
-                    let instead_of = self.kernels;
+                    let instead_of = self.forms.current();
                     safer = Some(Safer {
                         kernels,
                         instead_of,

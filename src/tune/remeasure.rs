@@ -130,7 +130,7 @@ impl Tuner<'_> {
 
     /// Whether a trial's cost is its own, and of the form that the ops have now.
     fn measured_itself(&self, number: TrialNumber) -> bool {
-        self.trials.has_own_cost(number) && self.is_of_this_form(number)
+        self.trials.has_own_cost(number) && self.forms.is_current(number)
     }
 
     /// Measures one disturbed trial again where nothing else runs and the last measurement was quiet.
@@ -240,7 +240,7 @@ impl Tuner<'_> {
             return None;
         }
         let may = |number: &&TrialNumber| {
-            again.done.get(number).is_none_or(|done| *done < MOST_REPEATS) && self.is_of_this_form(**number)
+            again.done.get(number).is_none_or(|done| *done < MOST_REPEATS) && self.forms.is_current(**number)
         };
         let open: Vec<TrialNumber> = again.open.iter().filter(may).copied().collect();
         let best = self.on_front_in_peace(&open);
@@ -271,7 +271,7 @@ impl Tuner<'_> {
         *done += 1;
         let repeat = *done as u64;
         let ran = self.profile_again(number, repeat).await?;
-        let Some(found) = ran.metrics.filter(|_| self.is_of_this_form(number)) else {
+        let Some(found) = ran.metrics.filter(|_| self.forms.is_current(number)) else {
             // A trial that fails when it is repeated, or whose kernels do, keeps what was measured.
             self.again.open.remove(&number);
             return Ok(());

@@ -13,8 +13,7 @@ use super::decide::{Memory, recipe_of, whole_task};
 use super::fail_alike::FailAlike;
 use super::in_progress::Deferred;
 use super::kept_metrics::KeptMetrics;
-use super::kernel_fault::Safer;
-use super::kernel_form::forms_of;
+use super::kernel_form::KernelForms;
 use super::predictions::Predictions;
 use super::propose::{Proposed, propose, relatives};
 use super::remeasure::Remeasuring;
@@ -30,7 +29,6 @@ use crate::space::{Backend, Study};
 use crate::store::{SearchStage, Store, StudyId};
 use crate::worker::{Evaluator, Pairing, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
-use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
@@ -98,14 +96,7 @@ pub struct Tuner<'a> {
     pub(super) trained: Option<(u64, u64)>,
     /// Settings that were trained behind the budget, to be trained longer.
     pub(super) tried_for_longer: u64,
-    /// The form of the ops that trials run in, and that of earlier ones, where it is known.
-    pub(super) kernels: Kernels,
-    /// Trials whose kernels failed and that are repeated in a safer form.
-    pub(super) safer: BTreeMap<TrialNumber, Safer>,
-    /// The form that trials would run in, had it not failed.
-    pub(super) instead_of: Option<Kernels>,
-    /// The form that each trial was measured in.
-    pub(super) forms: BTreeMap<TrialNumber, Kernels>,
+    pub(super) forms: KernelForms,
 }
 
 impl<'a> Tuner<'a> {
@@ -115,10 +106,9 @@ impl<'a> Tuner<'a> {
         let problem = widened(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.study(Some(&parts.study.name)).await?;
         let mut memory = Memory::new(parts.study);
-        let forms = forms_of(parts.store, parts.id).await?;
+        let forms = KernelForms::stored(parts.study, parts.store, parts.id).await?;
         for trial in &history {
-            let form = forms.get(&trial.number).copied().unwrap_or_default();
-            memory.learn(parts.study, &problem, trial, form);
+            memory.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
         }
         for number in parts.store.costs_from_unfinished(parts.id).await? {
             memory.forget(number);
@@ -160,9 +150,6 @@ impl<'a> Tuner<'a> {
             baseline: None,
             trained: overview.trained_rows.zip(overview.trained_tokens),
             tried_for_longer: 0,
-            kernels: Kernels::default(),
-            safer: BTreeMap::new(),
-            instead_of: None,
             forms,
             memory,
             looked_at_edges: None,
@@ -445,7 +432,7 @@ impl<'a> Tuner<'a> {
             store.record_baseline(id, number).await?;
         }
         let kernels = self.kernels_of(number);
-        self.record_form(number, kernels).await?;
+        self.forms.record(store, id, number, kernels).await?;
         let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
         if let Some(gain) = score.map(|score| score.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
@@ -473,7 +460,7 @@ impl<'a> Tuner<'a> {
         }
         self.memory.set_kernels(kernels);
         let decision = self.memory.decide(study, &self.problem, &trial.params);
-        self.memory.set_kernels(self.kernels);
+        self.memory.set_kernels(self.forms.current());
         match decision {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {

@@ -98,7 +98,7 @@ impl Tuner<'_> {
             self.note_run(repeat, &ran);
             match ran.metrics {
                 None => repeated.given_up.push(number),
-                Some(metrics) if repeat == Repeat::Cost && !self.is_of_this_form(number) => {
+                Some(metrics) if repeat == Repeat::Cost && !self.forms.is_current(number) => {
                     self.measured_anew(number, &metrics, &mut repeated).await?;
                     self.note_ran(number, ran.ran).await?;
                 }
@@ -260,7 +260,7 @@ impl Tuner<'_> {
         let study = self.parts.study;
         // A loss is the same in each form of the ops. A cost is not: a trial of a form whose kernels failed is measured anew, and
         // repeats of one that was measured in a form by choice would be no repeats.
-        let compares = repeat != Repeat::Cost || self.is_of_this_form(number) || self.instead_of.is_some();
+        let compares = repeat != Repeat::Cost || self.forms.is_current(number) || self.forms.is_instead_of_another();
         let trial = self.trials.get(number).filter(|_| compares);
         let steps = self.steps_of_cost(plan);
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, steps)) else {
@@ -285,7 +285,7 @@ impl Tuner<'_> {
     ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         let old = self.stored_cost(number).await?;
-        self.record_form(number, self.kernels).await?;
+        self.forms.record(store, id, number, self.forms.current()).await?;
         self.put_cost(number, &old, &Measurement::Cost.of(metrics)).await?;
         let runs = repeated.runs.entry(number).or_default();
         runs.retain(|run| !is_cost(run));
