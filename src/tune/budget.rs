@@ -122,8 +122,8 @@ impl Clock {
 impl Tuner<'_> {
     /// Why no further trial begins, where the budget does not allow one.
     pub(super) fn budget_ending(&self) -> Option<Ending> {
-        let trained = self.running.keys().filter(|number| !self.trials.is_variant(**number));
-        let begun = trained.count() + self.unfinished.len() + self.defer.len();
+        let trained = self.running.numbers().filter(|number| !self.trials.is_variant(*number));
+        let begun = trained.count() + self.queue.len();
         let begun = self.trials.standing().counted() + begun as u64;
         if self.parts.study.budget.trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
@@ -171,9 +171,8 @@ impl Tuner<'_> {
     fn under_way_s(&self) -> f64 {
         let expected_s = self.clock.expected_s(None);
         let sharing = self.sharing() as f64;
-        let all = self.running.values();
-        all.map(|running| (running.started.elapsed().as_secs_f64() / sharing).max(expected_s))
-            .sum()
+        let all = self.running.elapsed_s();
+        all.map(|elapsed_s| (elapsed_s / sharing).max(expected_s)).sum()
     }
 
     /// How many trials share a worker's time.

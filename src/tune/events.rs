@@ -1,22 +1,13 @@
 //! What trials under way tell, and how they end.
 
-use std::time::{Duration, Instant};
-
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
-use super::record::{evaluation_metrics, evaluation_record, precision_record, step_record};
+use super::record::{evaluation_record, precision_record, step_record};
 use super::reuse::Measurement;
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{FailReason, TrialNumber, TrialState};
-
-/// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
-const STEPS_A_WRITE: usize = 64;
-/// Reports that are recorded together.
-const REPORTS_A_WRITE: usize = 32;
-/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
-const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 impl Tuner<'_> {
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
@@ -30,10 +21,10 @@ impl Tuner<'_> {
         }
         let number = event.number();
         let fault = KernelFault::of(&event);
-        let Some(running) = self.running.get_mut(&number) else {
+        let Some(running) = self.running.get_mut(number) else {
             return Ok(());
         };
-        let stopped = running.order.is_some();
+        let stopped = running.is_stopped();
         let was_measured = matches!(event, TrialEvent::Measured { .. });
         match event {
             TrialEvent::Step { phase, step, .. } => {
@@ -41,8 +32,7 @@ impl Tuner<'_> {
                     let store = self.parts.store;
                     store.record_precision(self.parts.id, number, &decision).await?;
                 }
-                running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                if running.keep_step(step_record(phase, &step)) {
                     self.record_waiting(number).await?;
                 }
                 return Ok(());
@@ -54,23 +44,22 @@ impl Tuner<'_> {
             TrialEvent::Kernels {
                 attention, longer_sums, ..
             } => {
-                running.fault = fault;
+                running.meet(fault);
                 let ran = Ran { attention, longer_sums };
                 return self.note_ran(number, ran).await;
             }
             TrialEvent::Training { steps, .. } => {
-                running.total_steps = Some(steps);
+                running.plan_steps(steps);
                 return Ok(());
             }
             TrialEvent::Measured { mut metrics, .. } if !stopped => {
                 self.judge_measurement(number, &mut metrics);
-                if let Some(running) = self.running.get_mut(&number) {
+                if let Some(running) = self.running.get_mut(number) {
                     running.keep(&metrics);
                 }
             }
             TrialEvent::Evaluation { evaluation, rows, .. } if !stopped => {
-                running.rows = rows;
-                running.take(evaluation.step, &evaluation_metrics(&evaluation));
+                running.keep_evaluation(&evaluation, rows);
                 let record = evaluation_record(&evaluation);
                 self.parts
                     .store
@@ -78,9 +67,7 @@ impl Tuner<'_> {
                     .await?;
             }
             TrialEvent::Report { step, metrics, .. } if !stopped => {
-                running.take(step, &metrics);
-                running.reports.push((step, metrics));
-                if running.reports.len() >= REPORTS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                if running.keep_report(step, metrics) {
                     self.record_waiting(number).await?;
                 }
             }
@@ -98,7 +85,7 @@ impl Tuner<'_> {
 
     /// Whether a trial under way is to stop by now.
     pub(super) fn verdict(&self, number: TrialNumber) -> Option<Order> {
-        let running = self.running.get(&number)?;
+        let running = self.running.get(number)?;
         // What was disturbed is not held against the setting.
         let known = running.known_at_best(&self.problem);
         let judge = Judge {
@@ -113,20 +100,18 @@ impl Tuner<'_> {
 
     pub(super) async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
         self.parts.store.record_stop(self.parts.id, number, &order.stop).await?;
-        if let Some(running) = self.running.get_mut(&number) {
-            running.order = Some(order);
+        if let Some(running) = self.running.get_mut(number) {
+            running.stop(order);
         }
         Ok(())
     }
 
     /// Writes the steps and reports of a trial that wait.
     async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        let Some(running) = self.running.get_mut(&number) else {
+        let Some(running) = self.running.get_mut(number) else {
             return Ok(());
         };
-        let steps = std::mem::take(&mut running.steps);
-        let reports = std::mem::take(&mut running.reports);
-        running.recorded = Instant::now();
+        let (steps, reports) = running.take_waiting();
         let (store, id) = (self.parts.store, self.parts.id);
         store.record_steps(id, number, &steps).await?;
         Ok(store.record_reports(id, number, &reports).await?)
@@ -138,10 +123,10 @@ impl Tuner<'_> {
             self.check_inputs()?;
         }
         self.record_waiting(number).await?;
-        let Some(mut running) = self.running.remove(&number) else {
+        let Some(mut running) = self.running.remove(number) else {
             return Ok(());
         };
-        let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
+        let inherits_cost = running.inherits(&Measurement::Cost);
         let mut state = running.outcome(state);
         self.note_safer_kernels(number, &state);
         if let Some(metrics) = state.metrics_mut().filter(|_| !inherits_cost) {
@@ -159,25 +144,24 @@ impl Tuner<'_> {
         );
         let (store, id) = (self.parts.store, self.parts.id);
         store.finish_trial(id, number, &state, wall_s).await?;
-        let is_whole = running.inherited.is_empty() && matches!(state, TrialState::Complete { .. });
+        let is_whole = running.inherited().is_empty() && matches!(state, TrialState::Complete { .. });
         self.note_trial_time(number, wall_s, is_whole);
         let is_complete = matches!(state, TrialState::Complete { .. });
-        self.trials
-            .end_curve(number, std::mem::take(&mut running.curve), is_complete);
+        self.trials.end_curve(number, running.take_curve(), is_complete);
         if let Some(trial) = self.trials.end(number, state, &self.problem) {
             self.memory
-                .learn(self.parts.study, &self.problem, &trial, running.kernels);
+                .learn(self.parts.study, &self.problem, &trial, running.kernels());
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
                 expecting.learn(&trial);
             }
             let progress = self.progress();
-            if running.inherited.is_empty() {
+            if running.inherited().is_empty() {
                 self.fail_alike.ended(&trial);
             }
             self.parts.observer.trial_ended(&trial, &progress);
-            self.note_rows(&trial, running.rows.take()).await?;
+            self.note_rows(&trial, running.take_rows()).await?;
             self.trials.keep(trial);
-            if lost_cost || self.took_from_open(&running.inherited) {
+            if lost_cost || self.took_from_open(running.inherited()) {
                 self.memory.forget(number);
             }
         }

@@ -9,7 +9,7 @@ use super::reported::Key;
 use super::reuse::{Inherited, Measurement};
 use super::tuner::Tuner;
 use peft_tune_core::recipe::RecipeKey;
-use peft_tune_core::study::{Params, Trial, TrialNumber};
+use peft_tune_core::study::{Params, TrialNumber};
 
 /// Something that one trial measures for all that share its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,68 +31,40 @@ impl Claim {
     }
 }
 
-/// A proposal that waits until a trial under way knows what both need. It is not a trial yet: a search that ends
-/// meanwhile leaves no trace of it.
-pub(super) struct Deferred {
-    pub(super) proposed: Proposed,
-    claims: Vec<Claim>,
-}
-
 impl Tuner<'_> {
     /// Puts a proposal off if it has to wait; else returns it.
     pub(super) fn defer(&mut self, proposed: Proposed) -> Option<Proposed> {
         let claims = self.claims_of(&proposed.params);
-        if !self.are_taken(&claims) {
+        if !self.running.measure_any(&claims) {
             return Some(proposed);
         }
-        self.defer.push_back(Deferred { proposed, claims });
+        self.queue.defer(proposed, claims);
         None
-    }
-
-    /// The first proposal that was deferred and has to wait no longer.
-    pub(super) fn next_put_off(&mut self) -> Option<Proposed> {
-        let at = (0..self.defer.len()).find(|at| !self.are_taken(&self.defer[*at].claims))?;
-        self.defer.remove(at).map(|one| one.proposed)
-    }
-
-    /// The first trial to be repeated that has to wait for no other.
-    pub(super) fn next_unfinished(&mut self) -> Option<Trial> {
-        let free = |number: &TrialNumber| {
-            let params = self.trials.get(*number).map(|trial| &trial.params);
-            params.is_none_or(|params| !self.has_to_wait(params))
-        };
-        let at = self.unfinished.iter().position(free)?;
-        let number = self.unfinished.remove(at)?;
-        self.trials.get(number).cloned()
     }
 
     /// Whether a trial under way is measuring what these params need.
     pub(super) fn has_to_wait(&self, params: &Params) -> bool {
-        self.are_taken(&self.claims_of(params))
+        self.running.measure_any(&self.claims_of(params))
     }
 
     /// A trial under way measures what it did not take over.
     pub(super) fn claim(&mut self, number: TrialNumber) {
         let Some(trial) = self.trials.get(number) else { return };
-        let mut claims = self.memory.claims(self.parts.study, &self.problem, &trial.params);
-        if let Some(running) = self.running.get_mut(&number) {
-            claims.retain(|claim| !running.inherited.iter().any(|one| claim.is_on(&one.part)));
-            running.claims = claims;
+        let claims = self.memory.claims(self.parts.study, &self.problem, &trial.params);
+        if let Some(running) = self.running.get_mut(number) {
+            running.claim(claims);
         }
     }
 
     /// The profile phase of a trial under way is over: others may take over what it measured.
     pub(super) fn note_measured(&mut self, number: TrialNumber) {
-        let Some(params) = self.trials.get(number).map(|trial| trial.params.clone()) else {
-            return;
-        };
-        let Some(running) = self.running.get_mut(&number) else {
+        let (Some(trial), Some(running)) = (self.trials.get(number), self.running.get_mut(number)) else {
             return;
         };
         if running.has_measured() {
-            running.claims.retain(|claim| !claim.is_on(&Measurement::Cost));
-            let kernels = running.kernels;
-            self.memory.learn_cost(self.parts.study, number, kernels, &params);
+            running.release(&Measurement::Cost);
+            self.memory
+                .learn_cost(self.parts.study, number, running.kernels(), &trial.params);
         }
     }
 
@@ -108,10 +80,5 @@ impl Tuner<'_> {
             true => Vec::new(),
             false => self.memory.claims(self.parts.study, &self.problem, params),
         }
-    }
-
-    fn are_taken(&self, claims: &[Claim]) -> bool {
-        let mut running = self.running.values().flat_map(|running| &running.claims);
-        running.any(|claim| claims.contains(claim))
     }
 }

@@ -1,6 +1,7 @@
 //! A kernel that fails (an illegal instruction, an address that is none, a launch that never ends): its trial is repeated in a
 //! safer form of the ops, and where that works, the rest of the search stays with it.
 
+use super::running::Running;
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
 use peft_tune_core::study::{TrialNumber, TrialState};
@@ -77,13 +78,13 @@ pub(super) struct Safer {
 impl Tuner<'_> {
     /// The form that a trial computes in.
     pub(super) fn kernels_of(&self, number: TrialNumber) -> Kernels {
-        let running = self.running.get(&number).map(|running| running.kernels);
+        let running = self.running.get(number).map(Running::kernels);
         running.unwrap_or_else(|| self.forms.of_next_attempt(number))
     }
 
     /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
     pub(super) fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
-        let fault = self.running.get_mut(&number).and_then(|running| running.fault.take());
+        let fault = self.running.get_mut(number).and_then(Running::take_fault);
         fault.is_some_and(|fault| self.forms.fall_back(number, fault))
     }
 

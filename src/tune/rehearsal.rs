@@ -58,7 +58,7 @@ impl Tuner<'_> {
         let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
         let known = complete.map(|trial| trial.params.clone()).next();
         let mut settings: Vec<Params> = Vec::new();
-        let likely = known.into_iter().chain(self.baseline.clone());
+        let likely = known.into_iter().chain(self.queue.baseline().cloned());
         for params in likely.chain([corner(0.0), corner(0.5), corner(1.0 - 1e-9)]) {
             if !settings.contains(&params) {
                 settings.push(params);

@@ -49,7 +49,7 @@ impl Tuner<'_> {
         if safer || lost < self.retry_policy.attempts {
             self.clock.spent.trials_s += wall_s;
             self.hand_back(number).await?;
-            self.unfinished.push_back(number);
+            self.queue.repeat(number);
             return Ok(());
         }
         let reason = match reason {
@@ -77,11 +77,8 @@ impl Tuner<'_> {
 
     /// Hands a running trial back: it waits to be run again, without what it left.
     pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        if self
-            .running
-            .remove(&number)
-            .is_some_and(|running| running.has_measured())
-        {
+        let running = self.running.remove(number);
+        if running.is_some_and(|running| running.has_measured()) {
             self.memory.forget(number);
         }
         self.parts.store.release_trial(self.parts.id, number).await?;
@@ -91,7 +88,7 @@ impl Tuner<'_> {
 
     /// Hands all running trials back.
     pub(super) async fn hand_all_back(&mut self) -> Result<(), TuneError> {
-        let numbers: Vec<TrialNumber> = self.running.keys().copied().collect();
+        let numbers: Vec<TrialNumber> = self.running.numbers().collect();
         for number in numbers {
             self.hand_back(number).await?;
         }

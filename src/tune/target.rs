@@ -184,8 +184,8 @@ impl Tuner<'_> {
     pub(super) fn predict_for_target(&mut self, number: TrialNumber, params: &Params) -> Option<String> {
         match self.target.as_ref()?.metrics(params) {
             Ok(metrics) => {
-                if let Some(running) = self.running.get_mut(&number) {
-                    running.predicted = metrics;
+                if let Some(running) = self.running.get_mut(number) {
+                    running.predict(metrics);
                 }
                 None
             }

@@ -3,7 +3,6 @@
 //! Every trial is committed to the store as it starts and as it ends, so that the study survives the end of this
 //! process at any moment: what finished is there, what was under way is run again.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,17 +10,18 @@ use super::budget::Clock;
 use super::confirm::RunsMade;
 use super::decide::{Memory, recipe_of, whole_task};
 use super::fail_alike::FailAlike;
-use super::in_progress::Deferred;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_form::KernelForms;
 use super::predictions::Predictions;
 use super::propose::{Proposed, propose, relatives};
+use super::queue::Queue;
 use super::remeasure::Remeasuring;
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
 use super::reuse::{Decision, Inherited, Measurement, Taken};
 use super::rivals::Rivals;
-use super::running::Running;
+use super::running::{Outlook, Running};
+use super::running_trials::RunningTrials;
 use super::trials::Trials;
 use super::widen::widened;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
@@ -55,11 +55,8 @@ pub struct Tuner<'a> {
     /// Finished trials when it was asked last whether a range is to be widened.
     pub(super) looked_at_edges: Option<u64>,
     pub(super) trials: Trials,
-    /// Trials that were started and not finished, by an earlier process or one that was lost.
-    pub(super) unfinished: VecDeque<TrialNumber>,
-    /// Proposals that wait for what a trial under way measures.
-    pub(super) defer: VecDeque<Deferred>,
-    pub(super) running: BTreeMap<TrialNumber, Running>,
+    pub(super) queue: Queue,
+    pub(super) running: RunningTrials,
     pub(super) memory: Memory,
     pub(super) pruner: Option<Box<dyn Pruner>>,
     /// What the evaluations of trials are compared with.
@@ -90,8 +87,6 @@ pub struct Tuner<'a> {
     pub(super) rehearses: bool,
     /// Files that must stay as they are.
     inputs: Inputs,
-    /// The setting of the first trial, which the recommended one is compared with.
-    pub(super) baseline: Option<Params>,
     /// Rows and tokens of one pass through the data, where they are known.
     pub(super) trained: Option<(u64, u64)>,
     /// Settings that were trained behind the budget, to be trained longer.
@@ -114,7 +109,7 @@ impl<'a> Tuner<'a> {
             memory.forget(number);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
-        let unfinished = waiting.map(|trial| trial.number).collect();
+        let queue = Queue::new(waiting.map(|trial| trial.number).collect());
         let rivals = Rivals::stored(parts.study, &problem, parts.store, parts.id, &history).await?;
         let pruner = build_pruner(&parts.study.pruner);
         let kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
@@ -129,8 +124,7 @@ impl<'a> Tuner<'a> {
         Ok(Self {
             trials,
             again,
-            unfinished,
-            defer: VecDeque::new(),
+            queue,
             clock,
             runs_made: RunsMade::of(&parts.store.repeats(parts.id).await?),
             trials_are_over: false,
@@ -139,7 +133,7 @@ impl<'a> Tuner<'a> {
             pruner,
             rivals,
             requests: Requests::begin(parts.store, parts.id).await?,
-            running: BTreeMap::new(),
+            running: RunningTrials::default(),
             expecting: None,
             target: None,
             ending: None,
@@ -147,7 +141,6 @@ impl<'a> Tuner<'a> {
             fail_alike: FailAlike::default(),
             rehearses: false,
             inputs: Inputs::default(),
-            baseline: None,
             trained: overview.trained_rows.zip(overview.trained_tokens),
             tried_for_longer: 0,
             forms,
@@ -176,7 +169,7 @@ impl<'a> Tuner<'a> {
     /// Begins a study that has no trial yet with this setting.
     #[must_use]
     pub fn with_baseline(mut self, baseline: Option<Params>) -> Self {
-        self.baseline = baseline;
+        self.queue.begin_with(baseline);
         self
     }
 
@@ -303,8 +296,7 @@ impl<'a> Tuner<'a> {
     /// Where the study stands.
     pub fn progress(&self) -> Progress {
         let budget = &self.parts.study.budget;
-        let under_way = self.running.values();
-        let under_way_s: f64 = under_way.map(|running| running.started.elapsed().as_secs_f64()).sum();
+        let under_way_s: f64 = self.running.elapsed_s().sum();
         let mut spent = self.clock.spent;
         // Trials that share a worker share its time.
         spent.trials_s += under_way_s / self.sharing() as f64;
@@ -341,17 +333,28 @@ impl<'a> Tuner<'a> {
         Some((self.trials.next(&proposed), Some(proposed)))
     }
 
+    /// The first trial to be repeated that has to wait for no other.
+    fn next_unfinished(&mut self) -> Option<Trial> {
+        let may_begin = |number: &TrialNumber| {
+            let trial = self.trials.get(*number);
+            trial.is_none_or(|trial| !self.has_to_wait(&trial.params))
+        };
+        let number = self.queue.unfinished().find(may_begin)?;
+        self.queue.take_unfinished(number);
+        self.trials.get(number).cloned()
+    }
+
     /// The setting of the next new trial: one that was deferred, one that people asked for, or what the sampler proposes.
     fn next_proposed(&mut self) -> Option<Proposed> {
         if self.ending != Some(Ending::TimeSpent)
-            && let Some(proposed) = self.next_put_off()
+            && let Some(proposed) = self.queue.next_deferred(&self.running)
         {
             self.ending = None;
             return Some(proposed);
         }
         if self.trials.all().is_empty()
             && self.ending.is_none()
-            && let Some(params) = self.baseline.clone()
+            && let Some(params) = self.queue.baseline().cloned()
         {
             return Some(Proposed { params, score: None });
         }
@@ -362,7 +365,7 @@ impl<'a> Tuner<'a> {
             return Some(Proposed { params, score: None });
         }
         // With one more deferred for every place, what is handed out next would be known too late to be of use.
-        while self.ending.is_none() && self.defer.len() < self.parts.evaluator.capacity() {
+        while self.ending.is_none() && self.queue.deferred().len() < self.parts.evaluator.capacity() {
             self.ending = self.rule_ending();
             if self.ending.is_none() {
                 let Some(proposed) = self.ask() else {
@@ -389,7 +392,7 @@ impl<'a> Tuner<'a> {
         let share = |params: &_| memory.share(study, problem, params, whole_steps);
         let is_predicted = self.expecting.is_some();
         let sampler = self.parts.sampler.as_mut();
-        let deferred = self.defer.iter().map(|one| &one.proposed);
+        let deferred = self.queue.deferred();
         self.trials.with_waiting(deferred, |history| {
             let relatives = match is_predicted {
                 // Their costs are predicted: those that matter are measured at the end.
@@ -428,7 +431,7 @@ impl<'a> Tuner<'a> {
         let task = whole_task(study, &trial.params);
         let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
         self.requests.started(store, number).await?;
-        if number.0 == 0 && self.baseline.as_ref() == Some(&trial.params) {
+        if number.0 == 0 && self.queue.baseline() == Some(&trial.params) {
             store.record_baseline(id, number).await?;
         }
         let kernels = self.kernels_of(number);
@@ -439,13 +442,15 @@ impl<'a> Tuner<'a> {
             self.trials.expect_gain(number, gain);
         }
         let bounds = self.memory.bounds(study, &self.problem, &trial.params);
-        let expected_low = match proposed {
-            Some(proposed) => proposed.expected_low(&self.problem),
-            None => vec![None; bounds.len()],
+        let outlook = Outlook {
+            gain: self.trials.expected_gain(number),
+            low: match proposed {
+                Some(proposed) => proposed.expected_low(&self.problem),
+                None => vec![None; bounds.len()],
+            },
+            bounds,
         };
-        let mut running = Running::new(attempt, expected_low, bounds, self.whole_steps());
-        running.expected_gain = self.trials.expected_gain(number);
-        running.kernels = kernels;
+        let running = Running::new(attempt, kernels, outlook, self.whole_steps());
         self.running.insert(number, running);
         trial.state = TrialState::Running;
         self.trials.begin(trial.clone());
@@ -507,13 +512,8 @@ impl<'a> Tuner<'a> {
     }
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
-        let mut attempt = 1;
-        if let Some(running) = self.running.get_mut(&number) {
-            attempt = running.attempt;
-            if let Task::Recipe { plan, .. } = &task {
-                running.ends_itself = plan.train.is_none();
-            }
-        }
+        let running = self.running.get_mut(number);
+        let attempt = running.map_or(1, |running| running.begin(&task));
         self.claim(number);
         tracing::info!(trial = number.0, attempt, "a trial begins");
         let pairing = self.rivals.pairing(&task);
@@ -545,8 +545,8 @@ impl<'a> Tuner<'a> {
         let mut inherited = Vec::with_capacity(taken.len());
         for Taken { part, source } in taken {
             self.record_source(number, &part, source).await?;
-            let metrics = match self.running.get(&source) {
-                Some(running) => part.of(&running.metrics),
+            let metrics = match self.running.get(source) {
+                Some(running) => running.measured(&part),
                 None => part.of(&self.parts.store.metrics(self.parts.id, source).await?),
             };
             inherited.push(Inherited { part, source, metrics });
@@ -557,8 +557,8 @@ impl<'a> Tuner<'a> {
         if inherited.iter().any(|one| one.part == Measurement::Loss) {
             self.trials.take_loss_over(number);
         }
-        if let Some(running) = self.running.get_mut(&number) {
-            running.inherited = inherited;
+        if let Some(running) = self.running.get_mut(number) {
+            running.inherit(inherited);
         }
         Ok(())
     }
