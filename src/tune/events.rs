@@ -106,6 +106,19 @@ impl Tuner<'_> {
         Ok(())
     }
 
+    /// Counts what a trial took; `is_whole` says whether it ran all of its phases to their end.
+    fn note_trial_time(&mut self, number: TrialNumber, wall_s: f64, is_whole: bool) {
+        let whole = self.trials.get(number).filter(|_| is_whole && wall_s > 0.0);
+        let predictions = self.predictions.as_ref();
+        let predicted_s = whole
+            .zip(predictions)
+            .and_then(|(trial, known)| known.trial_s(self.parts.study, &trial.params));
+        if let Some(predicted_s) = predicted_s {
+            self.clock.compare(predicted_s, wall_s);
+        }
+        self.clock.trial_ended(wall_s, self.trials.is_variant(number));
+    }
+
     /// Writes the steps and reports of a trial that wait.
     async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let Some(running) = self.running.get_mut(number) else {
@@ -151,8 +164,8 @@ impl Tuner<'_> {
         if let Some(trial) = self.trials.end(number, state, &self.problem) {
             self.memory
                 .learn(self.parts.study, &self.problem, &trial, running.kernels());
-            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
-                expecting.learn(&trial);
+            if let Some(predictions) = self.predictions.as_mut().filter(|_| !inherits_cost) {
+                predictions.learn(&trial);
             }
             let progress = self.progress();
             if running.inherited().is_empty() {

@@ -99,8 +99,8 @@ impl Tuner<'_> {
     pub(super) fn stay_with(&mut self, safer: &Safer) {
         self.forms.stay_with(safer);
         self.memory.set_kernels(safer.kernels);
-        if let Some(expecting) = &mut self.expecting {
-            expecting.forget();
+        if let Some(predictions) = &mut self.predictions {
+            predictions.forget();
         }
         tracing::info!(
             kernels = safer.kernels.name(),

@@ -1,7 +1,7 @@
 //! The study loop: ask, decide, run, tell, record.
 
 mod baseline;
-mod budget;
+mod clock;
 mod confirm;
 mod cost_survey;
 mod decide;
@@ -33,6 +33,7 @@ mod reuse;
 mod rivals;
 mod running;
 mod running_trials;
+mod schedule;
 mod setup;
 mod standing;
 mod target;

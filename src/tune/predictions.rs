@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use super::Forecast;
 use super::cost_survey::trial_s;
-use super::propose::Proposed;
-use super::{Forecast, TuneError, Tuner};
-use crate::store::PredictionRecord;
+use super::trials::Trials;
+use crate::space::Study;
+use crate::store::{PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::Correction;
 use peft_tune_core::study::{Metrics, Params, Trial, disturbed};
-use peft_tune_search::next_variant;
+use peft_tune_search::{Problem, next_variant};
 
 /// Trainings for one variant that may be measured.
 const VARIANTS: u64 = 2;
@@ -23,6 +24,12 @@ pub(super) struct Predictions {
 }
 
 impl Predictions {
+    /// A forecast that no trial has corrected.
+    pub(super) fn new(forecast: Arc<Forecast>) -> Self {
+        let correction = forecast.correction();
+        Self { forecast, correction }
+    }
+
     /// Takes what a trial measured itself into the predictions of the next; not a throughput that something else disturbed.
     pub(super) fn learn(&mut self, trial: &Trial) {
         let Some(metrics) = trial.state.metrics() else { return };
@@ -39,7 +46,7 @@ impl Predictions {
     }
 
     /// Tokens per second that are expected of a setting by now.
-    fn throughput(&self, params: &Params) -> Option<f64> {
+    pub(super) fn throughput(&self, params: &Params) -> Option<f64> {
         Some(self.correction.tokens_per_s(&self.forecast.predict(params).ok()?).value)
     }
 
@@ -48,63 +55,40 @@ impl Predictions {
         let measured = metrics.value(THROUGHPUT).filter(|value| *value > 0.0)?;
         Some((measured / self.throughput(params)?).ln()).filter(|ratio| ratio.is_finite())
     }
-}
-
-impl Tuner<'_> {
-    /// Predicts every trial, stores what is expected of it, and passes over those that are certain not to fit. Comes behind
-    /// [`Tuner::with_kernels`]: trials of another form of the ops do not correct what is expected of this one.
-    #[must_use]
-    pub fn with_forecast(mut self, forecast: Arc<Forecast>) -> Self {
-        let correction = forecast.correction();
-        let mut expecting = Predictions { forecast, correction };
-        let of_this_form = self
-            .trials
-            .all()
-            .iter()
-            .filter(|trial| self.forms.is_current(trial.number));
-        of_this_form.for_each(|trial| expecting.learn(trial));
-        self.expecting = Some(expecting);
-        self
-    }
-
-    /// The variant of a trained setting to measure next, once nothing is left to train; `None` where none would change what
-    /// the study says, or so many are measured that it is time to end.
-    pub(super) fn next_variant(&self) -> Option<Proposed> {
-        let Predictions { forecast, .. } = self.expecting.as_ref()?;
-        let begun = self.trials.variants();
-        let trained = (self.trials.all().len() as u64).saturating_sub(begun);
-        if begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) || !self.has_time_for_variant() {
-            return None;
-        }
-        let params = next_variant(&self.problem, self.trials.all(), forecast.as_ref())?;
-        (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
-    }
-
-    /// Tokens per second that are expected of a setting by now.
-    pub(super) fn expected_throughput(&self, params: &Params) -> Option<f64> {
-        self.expecting.as_ref()?.throughput(params)
-    }
 
     /// Seconds that a trial of a setting is predicted to take with all of its phases, loading not counted; `None` where nothing
     /// is.
-    pub(super) fn predicted_trial_s(&self, params: &Params) -> Option<f64> {
-        let Predictions { forecast, correction } = self.expecting.as_ref()?;
-        let prediction = forecast.predict(params).ok()?;
-        let tokens_per_s = correction.tokens_per_s(&prediction).value;
-        let seconds = trial_s(self.parts.study, params, prediction.tokens, tokens_per_s);
+    pub(super) fn trial_s(&self, study: &Study, params: &Params) -> Option<f64> {
+        let prediction = self.forecast.predict(params).ok()?;
+        let tokens_per_s = self.correction.tokens_per_s(&prediction).value;
+        let seconds = trial_s(study, params, prediction.tokens, tokens_per_s);
         (seconds.is_finite() && seconds > 0.0).then_some(seconds)
     }
 
+    /// The variant of a trained setting to measure next; `None` where none would change what the study says, or so many are
+    /// measured that it is time to end.
+    pub(super) fn next_variant(&self, problem: &Problem, trials: &Trials) -> Option<Params> {
+        let begun = trials.variants();
+        let trained = (trials.all().len() as u64).saturating_sub(begun);
+        if begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) {
+            return None;
+        }
+        next_variant(problem, trials.all(), self.forecast.as_ref())
+    }
+
     /// Stores what is expected of a trial; returns why it is not worth a try, where it is not.
-    pub(super) async fn expect(&self, trial: &Trial) -> Result<Option<String>, TuneError> {
-        let Some(Predictions { forecast, correction }) = &self.expecting else {
-            return Ok(None);
-        };
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub(super) async fn record(&self, store: &Store, id: StudyId, trial: &Trial) -> Result<Option<String>, StoreError> {
         // Params without a prediction make no recipe: the trial says so itself.
-        let Ok(prediction) = forecast.predict(&trial.params) else {
+        let Ok(prediction) = self.forecast.predict(&trial.params) else {
             return Ok(None);
         };
-        let metrics = forecast.expected_metrics(&prediction, correction).into_iter();
+        let metrics = self
+            .forecast
+            .expected_metrics(&prediction, &self.correction)
+            .into_iter();
         let records: Vec<PredictionRecord> = metrics
             .map(|(metric, expected)| PredictionRecord {
                 metric: metric.to_owned(),
@@ -112,7 +96,6 @@ impl Tuner<'_> {
                 deviation: expected.deviation,
             })
             .collect();
-        let (store, id) = (self.parts.store, self.parts.id);
         store.record_predictions(id, trial.number, &records).await?;
         let parts: Vec<(&str, u64)> = prediction
             .bytes
@@ -121,6 +104,6 @@ impl Tuner<'_> {
             .map(|(part, bytes)| (part.name(), bytes))
             .collect();
         store.record_predicted_parts(id, trial.number, &parts).await?;
-        Ok(forecast.does_not_fit(&prediction))
+        Ok(self.forecast.does_not_fit(&prediction))
     }
 }

@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::budget::SHARE_FOR_REPEATS;
 use super::decide::whole_task;
 use super::idle_tasks::IdleRun;
 use super::outlier::{SAME, suspicion};
 use super::reuse::Measurement;
+use super::schedule::SHARE_FOR_REPEATS;
 use super::trials::Trials;
 use super::{TuneError, Tuner};
 use crate::store::Measurements;
@@ -66,6 +66,13 @@ impl Remeasuring {
         self.most_waited_s = seconds;
     }
 
+    /// Seconds that repeats are expected to take at a search's end, where each takes so long and the moments are quiet.
+    pub(super) fn expected_s(&self, each_s: f64) -> f64 {
+        let open = self.open.iter();
+        let open = open.filter(|number| self.done.get(*number).is_none_or(|done| *done < MOST_REPEATS));
+        open.count() as f64 * (each_s + CALM_LOOKS as f64 * LOOK_S)
+    }
+
     /// Begins with what earlier searches measured.
     pub(super) fn of(trials: &Trials, known: &Measurements) -> Self {
         let finished = trials.all().iter().filter(|trial| trial.state.is_finished());
@@ -110,8 +117,8 @@ impl Tuner<'_> {
 
     /// The share that a throughput lost, going by the other trials.
     fn suspicion(&self, number: TrialNumber, metrics: &Metrics) -> Option<f64> {
-        let expecting = self.expecting.as_ref()?;
-        let ratio = |trial: &Trial, metrics: &Metrics| expecting.ratio(&trial.params, metrics);
+        let predictions = self.predictions.as_ref()?;
+        let ratio = |trial: &Trial, metrics: &Metrics| predictions.ratio(&trial.params, metrics);
         let own = ratio(self.trials.get(number)?, metrics)?;
         let others = self.trials.all().iter();
         let others = others.filter(|other| other.number != number && self.measured_itself(other.number));
@@ -155,7 +162,7 @@ impl Tuner<'_> {
             self.measure_again(number).await?;
             if !self.again.is_calm {
                 let pause = begun.elapsed().as_secs_f64().min(LONGEST_PAUSE_S);
-                let pause = pause.min(self.left_s().max(0.0));
+                let pause = pause.min(self.schedule().left_s().max(0.0));
                 tokio::time::sleep(std::time::Duration::from_secs_f64(pause)).await;
                 self.count_wait(pause);
             }
@@ -166,7 +173,9 @@ impl Tuner<'_> {
     /// Waits until other programs leave the host's processors alone, as long as seconds for that are left: they come in bursts,
     /// and repeats in a row would all fall into one.
     async fn wait_for_calm(&mut self) {
-        let longest_s = self.longest_wait_s().min(self.again.waited_s + self.left_s());
+        let longest_s = self
+            .longest_wait_s()
+            .min(self.again.waited_s + self.schedule().left_s());
         let mut others = OtherLoad::start(Box::new(HostCounters::default()));
         let (begun, mut calm) = (std::time::Instant::now(), 0);
         while calm < CALM_LOOKS && !self.parts.interrupt.is_requested() {
@@ -185,7 +194,7 @@ impl Tuner<'_> {
     /// Counts seconds in which nothing ran: the next repeat tells them.
     fn count_wait(&mut self, seconds: f64) {
         self.again.untold_s += seconds;
-        self.clock.spent.measuring_again_s += seconds;
+        self.clock.waited(seconds);
     }
 
     fn longest_wait_s(&self) -> f64 {
@@ -235,7 +244,7 @@ impl Tuner<'_> {
         let budget_s = self.parts.study.budget.time_s;
         let time_left = budget_s.is_none_or(|budget| again.spent_s < SHARE_FOR_REPEATS * budget);
         let is_spent = again.done.values().sum::<usize>() >= most;
-        let has_time = time_left && self.left_s() > self.clock.repeat_s().unwrap_or(0.0);
+        let has_time = time_left && self.schedule().left_s() > self.clock.repeat_s().unwrap_or(0.0);
         if !has_time || (is_spent && !waits) {
             return None;
         }
@@ -332,14 +341,6 @@ impl Tuner<'_> {
         Ok(ran)
     }
 
-    /// Seconds that repeats of what is disturbed are expected to take at the search's end, where the moments are quiet.
-    pub(super) fn expected_again_s(&self) -> f64 {
-        let open = self.again.open.iter();
-        let open = open.filter(|number| self.again.done.get(*number).is_none_or(|done| *done < MOST_REPEATS));
-        let each_s = self.clock.repeat_s().or_else(|| self.measuring_s()).unwrap_or(0.0);
-        open.count() as f64 * (each_s + CALM_LOOKS as f64 * LOOK_S)
-    }
-
     pub(super) async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {
         Ok(Measurement::Cost.of(&self.parts.store.metrics(self.parts.id, number).await?))
     }
@@ -355,8 +356,8 @@ impl Tuner<'_> {
         for changed in store.replace_cost(id, number, old, new).await? {
             self.trials.replace_cost(changed, old, new, &self.problem);
         }
-        if let (Some(trial), Some(expecting)) = (self.trials.get(number), &mut self.expecting) {
-            expecting.learn(trial);
+        if let (Some(trial), Some(predictions)) = (self.trials.get(number), &mut self.predictions) {
+            predictions.learn(trial);
         }
         Ok(())
     }

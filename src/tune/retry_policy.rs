@@ -47,7 +47,7 @@ impl Tuner<'_> {
         tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
         let safer = self.takes_safer_kernels(number);
         if safer || lost < self.retry_policy.attempts {
-            self.clock.spent.trials_s += wall_s;
+            self.clock.attempt_lost(wall_s);
             self.hand_back(number).await?;
             self.queue.repeat(number);
             return Ok(());

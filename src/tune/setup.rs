@@ -1,6 +1,9 @@
 //! What a search is told before it begins.
 
-use super::Tuner;
+use std::sync::Arc;
+
+use super::predictions::Predictions;
+use super::{Forecast, Tuner};
 use peft_tune_kernels::Kernels;
 
 impl Tuner<'_> {
@@ -16,6 +19,18 @@ impl Tuner<'_> {
     #[must_use]
     pub fn instead_of(mut self, failed: Option<Kernels>) -> Self {
         self.forms.choose_instead_of(failed);
+        self
+    }
+
+    /// Predicts every trial, stores what is expected of it, and passes over those that are certain not to fit. Comes behind
+    /// [`Tuner::with_kernels`]: trials of another form of the ops do not correct what is expected of this one.
+    #[must_use]
+    pub fn with_forecast(mut self, forecast: Arc<Forecast>) -> Self {
+        let mut predictions = Predictions::new(forecast);
+        let trials = self.trials.all().iter();
+        let of_this_form = trials.filter(|trial| self.forms.is_current(trial.number));
+        of_this_form.for_each(|trial| predictions.learn(trial));
+        self.predictions = Some(predictions);
         self
     }
 }

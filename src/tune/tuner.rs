@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::Clock;
-use super::confirm::RunsMade;
+use super::clock::Clock;
+use super::confirm::{Confirmation, RunsMade};
 use super::decide::{Memory, recipe_of, whole_task};
 use super::fail_alike::FailAlike;
 use super::kept_metrics::KeptMetrics;
@@ -22,11 +22,12 @@ use super::reuse::{Decision, Inherited, Measurement, Taken};
 use super::rivals::Rivals;
 use super::running::{Outlook, Running};
 use super::running_trials::RunningTrials;
+use super::schedule::Schedule;
 use super::trials::Trials;
 use super::widen::widened;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
-use crate::store::{SearchStage, Store, StudyId};
+use crate::store::{SearchStage, SpentTime, Store, StudyId};
 use crate::worker::{Evaluator, Pairing, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner};
@@ -63,22 +64,15 @@ pub struct Tuner<'a> {
     pub(super) rivals: Rivals,
     /// What people ask of the study meanwhile.
     requests: Requests,
-    /// What trials are expected to cost, where that can be predicted.
-    pub(super) expecting: Option<Predictions>,
+    /// What trials are predicted to cost, where that is known.
+    pub(super) predictions: Option<Predictions>,
     /// What they are predicted to cost in the stack that the study is for.
     pub(super) target: Option<Arc<TargetForecast>>,
     /// What something else disturbed.
     pub(super) again: Remeasuring,
     /// What its runs took.
     pub(super) clock: Clock,
-    /// What runs confirmed so far.
-    pub(super) runs_made: RunsMade,
-    /// Whether no further trial comes: the recommendation is being confirmed.
-    pub(super) trials_are_over: bool,
-    /// Whether this search has confirmed a recommendation, as far as there was time.
-    pub(super) is_confirmed: bool,
-    /// What longer trainings there was no time for.
-    pub(super) lack_of_time: Option<LackOfTime>,
+    pub(super) confirmation: Confirmation,
     ending: Option<Ending>,
     pub(super) retry_policy: RetryPolicy,
     /// The last trials, as far as they failed alike.
@@ -87,10 +81,6 @@ pub struct Tuner<'a> {
     pub(super) rehearses: bool,
     /// Files that must stay as they are.
     inputs: Inputs,
-    /// Rows and tokens of one pass through the data, where they are known.
-    pub(super) trained: Option<(u64, u64)>,
-    /// Settings that were trained behind the budget, to be trained longer.
-    pub(super) tried_for_longer: u64,
     pub(super) forms: KernelForms,
 }
 
@@ -121,28 +111,24 @@ impl<'a> Tuner<'a> {
             parts.store.spent(parts.id).await?,
             trainings.map(|(_, seconds)| *seconds),
         );
+        let runs_made = RunsMade::of(&parts.store.repeats(parts.id).await?);
         Ok(Self {
             trials,
             again,
             queue,
             clock,
-            runs_made: RunsMade::of(&parts.store.repeats(parts.id).await?),
-            trials_are_over: false,
-            is_confirmed: false,
-            lack_of_time: None,
+            confirmation: Confirmation::new(overview.trained_rows.zip(overview.trained_tokens), runs_made),
             pruner,
             rivals,
             requests: Requests::begin(parts.store, parts.id).await?,
             running: RunningTrials::default(),
-            expecting: None,
+            predictions: None,
             target: None,
             ending: None,
             retry_policy: RetryPolicy::default(),
             fail_alike: FailAlike::default(),
             rehearses: false,
             inputs: Inputs::default(),
-            trained: overview.trained_rows.zip(overview.trained_tokens),
-            tried_for_longer: 0,
             forms,
             memory,
             looked_at_edges: None,
@@ -224,13 +210,26 @@ impl<'a> Tuner<'a> {
         Ok(ending)
     }
 
+    /// Whether trials go on behind a confirmation that took less time than was left for it.
+    fn goes_on_after(&mut self, ending: &Ending) -> bool {
+        if *ending != Ending::TimeSpent || !self.confirmation.is_done() || self.parts.interrupt.is_requested() {
+            return false;
+        }
+        self.clock.go_on();
+        self.confirmation.end_trials(false);
+        let schedule = self.schedule();
+        let goes_on = schedule.has_time_for_training() && schedule.budget_ending().is_none();
+        self.confirmation.end_trials(!goes_on);
+        goes_on
+    }
+
     /// Tells whoever looks at the database what the search does from now on.
     async fn now_at(&self, stage: SearchStage) -> Result<(), TuneError> {
         Ok(self.parts.store.record_search_stage(self.parts.id, stage).await?)
     }
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {
-        let mut is_rehearsed = !self.rehearses || self.is_confirmed;
+        let mut is_rehearsed = !self.rehearses || self.confirmation.is_done();
         loop {
             self.look_at_requests().await?;
             if self.parts.interrupt.is_immediate() {
@@ -295,22 +294,33 @@ impl<'a> Tuner<'a> {
 
     /// Where the study stands.
     pub fn progress(&self) -> Progress {
-        let budget = &self.parts.study.budget;
-        let under_way_s: f64 = self.running.elapsed_s().sum();
-        let mut spent = self.clock.spent;
-        // Trials that share a worker share its time.
-        spent.trials_s += under_way_s / self.sharing() as f64;
-        let standing = self.trials.standing();
-        Progress {
-            finished: standing.finished(),
-            variants: standing.variants(),
-            budget_trials: budget.trials,
-            spent,
-            budget_s: budget.time_s,
-            best: standing.best().clone(),
+        self.schedule().progress()
+    }
+
+    /// What the runs of the study took so far, earlier searches included.
+    pub fn spent(&self) -> SpentTime {
+        self.clock.spent()
+    }
+
+    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
+    pub fn lack_of_time(&self) -> Option<LackOfTime> {
+        self.confirmation.lack_of_time()
+    }
+
+    /// What there is time for, as things stand.
+    pub(super) fn schedule(&self) -> Schedule<'_> {
+        Schedule {
+            study: self.parts.study,
+            problem: &self.problem,
+            trials: &self.trials,
+            running: &self.running,
+            queue: &self.queue,
+            memory: &self.memory,
+            predictions: self.predictions.as_ref(),
+            clock: &self.clock,
+            remeasuring: &self.again,
+            confirmation: &self.confirmation,
             workers: self.parts.evaluator.workers(),
-            trials_are_over: self.trials_are_over,
-            end_s: self.expected_end_s(self.trainings_at_end()),
         }
     }
 
@@ -320,12 +330,12 @@ impl<'a> Tuner<'a> {
             self.ending = Some(Ending::Interrupted);
             return None;
         }
-        if !self.is_out_of_time()
+        if !self.schedule().is_out_of_time()
             && let Some(trial) = self.next_unfinished()
         {
             return Some((trial, None));
         }
-        self.ending = self.budget_ending();
+        self.ending = self.schedule().budget_ending();
         let proposed = match self.next_proposed() {
             Some(proposed) => proposed,
             None => self.next_variant().or_else(|| self.next_for_longer())?,
@@ -342,6 +352,30 @@ impl<'a> Tuner<'a> {
         let number = self.queue.unfinished().find(may_begin)?;
         self.queue.take_unfinished(number);
         self.trials.get(number).cloned()
+    }
+
+    /// The variant of a trained setting to measure next, once nothing is left to train.
+    fn next_variant(&self) -> Option<Proposed> {
+        let predictions = self.predictions.as_ref();
+        let predictions = predictions.filter(|_| self.schedule().has_time_for_variant())?;
+        let params = predictions.next_variant(&self.problem, &self.trials)?;
+        (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
+    }
+
+    /// The setting that a finalist has in a faster precision or at half its learning rate, once nothing else is left to do; a few at
+    /// most, and as far as there is time for them and for the longer trainings that they are for.
+    fn next_for_longer(&mut self) -> Option<Proposed> {
+        if !self.confirmation.may_try_another() {
+            return None;
+        }
+        let schedule = self.schedule();
+        let left_s = schedule.left_s() - self.clock.expected_s(None);
+        if left_s <= 0.0 {
+            return None;
+        }
+        let params = schedule.for_longer(left_s)?;
+        self.confirmation.try_another();
+        Some(Proposed { params, score: None })
     }
 
     /// The setting of the next new trial: one that was deferred, one that people asked for, or what the sampler proposes.
@@ -373,13 +407,14 @@ impl<'a> Tuner<'a> {
                     break;
                 };
                 if let Some(proposed) = self.defer(proposed) {
-                    if self.has_time_for(&proposed.params) {
+                    if self.schedule().has_time_for(&proposed.params) {
                         return Some(proposed);
                     }
+                    self.clock.run_out();
                     self.ending = Some(Ending::TimeSpent);
                     break;
                 }
-                self.ending = self.budget_ending();
+                self.ending = self.schedule().budget_ending();
             }
         }
         None
@@ -390,7 +425,7 @@ impl<'a> Tuner<'a> {
         let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
         let whole_steps = self.whole_steps();
         let share = |params: &_| memory.share(study, problem, params, whole_steps);
-        let is_predicted = self.expecting.is_some();
+        let is_predicted = self.predictions.is_some();
         let sampler = self.parts.sampler.as_mut();
         let deferred = self.queue.deferred();
         self.trials.with_waiting(deferred, |history| {
@@ -458,7 +493,7 @@ impl<'a> Tuner<'a> {
         self.parts.observer.trial_started(&trial, &progress);
         let (there, here) = (
             self.predict_for_target(number, &trial.params),
-            self.expect(&trial).await?,
+            self.predict(&trial).await?,
         );
         if let Some(reason) = there.or(here) {
             return self.end(number, TrialState::Skipped { reason }, 0.0).await;
@@ -472,6 +507,14 @@ impl<'a> Tuner<'a> {
                 let message = error.to_string();
                 self.fail(number, FailReason::Invalid { message }).await
             }
+        }
+    }
+
+    /// Stores what is predicted of a trial; returns why it is not worth a try, where it is not.
+    async fn predict(&self, trial: &Trial) -> Result<Option<String>, TuneError> {
+        match &self.predictions {
+            Some(predictions) => Ok(predictions.record(self.parts.store, self.parts.id, trial).await?),
+            None => Ok(None),
         }
     }
 
