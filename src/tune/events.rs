@@ -53,7 +53,7 @@ impl Tuner<'_> {
                 return Ok(());
             }
             TrialEvent::Measured { mut metrics, .. } if !stopped => {
-                self.judge_measurement(number, &mut metrics);
+                self.disturbed.judge(number, &mut metrics, &self.measured());
                 if let Some(running) = self.running.get_mut(number) {
                     running.keep(&metrics);
                 }
@@ -143,8 +143,8 @@ impl Tuner<'_> {
         let mut state = running.outcome(state);
         self.note_safer_kernels(number, &state);
         if let Some(metrics) = state.metrics_mut().filter(|_| !inherits_cost) {
-            self.judge_measurement(number, metrics);
-            self.note_measurement(number, metrics);
+            self.disturbed.judge(number, metrics, &self.measured());
+            self.disturbed.note(number, metrics);
         }
         let measured = state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
         let lost_cost = running.has_measured() && measured.is_none();

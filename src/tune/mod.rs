@@ -5,6 +5,7 @@ mod clock;
 mod confirm;
 mod cost_survey;
 mod decide;
+mod disturbed;
 mod ending;
 mod error;
 mod events;

@@ -11,9 +11,10 @@
 use super::clock::Clock;
 use super::confirm::Confirmation;
 use super::decide::Memory;
+use super::disturbed::{DisturbedTrials, SHARE_FOR_REPEATS};
 use super::predictions::Predictions;
 use super::queue::Queue;
-use super::remeasure::Remeasuring;
+use super::remeasure::LEAST_WAIT_S;
 use super::running_trials::RunningTrials;
 use super::trials::Trials;
 use super::{Ending, Progress};
@@ -21,8 +22,6 @@ use crate::space::Study;
 use peft_tune_core::study::Params;
 use peft_tune_search::Problem;
 
-/// Share of a budget of time that repeats of what was disturbed may take, and the waits before them.
-pub(super) const SHARE_FOR_REPEATS: f64 = 0.1;
 /// Most of a budget of time that trials leave to the runs that confirm the recommendation.
 const SHARE_FOR_CONFIRMATION: f64 = 1.0 / 3.0;
 /// Share of the time of trials that is left to trainings, where variants are measured behind them.
@@ -43,7 +42,7 @@ pub(super) struct Schedule<'a> {
     /// What trials are predicted to cost, where that is known.
     pub(super) predictions: Option<&'a Predictions>,
     pub(super) clock: &'a Clock,
-    pub(super) remeasuring: &'a Remeasuring,
+    pub(super) disturbed: &'a DisturbedTrials,
     pub(super) confirmation: &'a Confirmation,
     pub(super) workers: usize,
 }
@@ -162,7 +161,13 @@ impl Schedule<'_> {
     /// Seconds that repeats of what is disturbed are expected to take at the search's end, where the moments are quiet.
     fn expected_again_s(&self) -> f64 {
         let each_s = self.clock.repeat_s().or_else(|| self.measuring_s()).unwrap_or(0.0);
-        self.remeasuring.expected_s(each_s)
+        self.disturbed.left() as f64 * (each_s + LEAST_WAIT_S)
+    }
+
+    /// Whether a disturbed trial may be measured again.
+    pub(super) fn has_time_for_repeat(&self) -> bool {
+        let has_share = self.disturbed.has_share_left(self.study.budget.time_s);
+        has_share && self.left_s() > self.clock.repeat_s().unwrap_or(0.0)
     }
 
     /// Whether a run that is expected to take so long may begin behind the trials.

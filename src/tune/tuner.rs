@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::confirm::{Confirmation, RunsMade};
 use super::decide::{Memory, recipe_of, whole_task};
+use super::disturbed::DisturbedTrials;
 use super::fail_alike::FailAlike;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_form::KernelForms;
 use super::predictions::Predictions;
 use super::propose::{Proposed, propose, relatives};
 use super::queue::Queue;
-use super::remeasure::Remeasuring;
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
 use super::reuse::{Decision, Inherited, Measurement, Taken};
@@ -69,7 +69,7 @@ pub struct Tuner<'a> {
     /// What they are predicted to cost in the stack that the study is for.
     pub(super) target: Option<Arc<TargetForecast>>,
     /// What something else disturbed.
-    pub(super) again: Remeasuring,
+    pub(super) disturbed: DisturbedTrials,
     /// What its runs took.
     pub(super) clock: Clock,
     pub(super) confirmation: Confirmation,
@@ -104,7 +104,7 @@ impl<'a> Tuner<'a> {
         let pruner = build_pruner(&parts.study.pruner);
         let kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         let trials = Trials::stored(history, kept, &problem, parts.store, parts.id).await?;
-        let again = Remeasuring::of(&trials, &parts.store.measurements(parts.id).await?);
+        let disturbed = DisturbedTrials::of(&trials, &parts.store.measurements(parts.id).await?);
         let seconds = parts.store.trial_seconds(parts.id).await?;
         let trainings = seconds.iter().filter(|(number, _)| !trials.is_variant(*number));
         let clock = Clock::new(
@@ -114,7 +114,7 @@ impl<'a> Tuner<'a> {
         let runs_made = RunsMade::of(&parts.store.repeats(parts.id).await?);
         Ok(Self {
             trials,
-            again,
+            disturbed,
             queue,
             clock,
             confirmation: Confirmation::new(overview.trained_rows.zip(overview.trained_tokens), runs_made),
@@ -141,7 +141,7 @@ impl<'a> Tuner<'a> {
     /// said.
     #[must_use]
     pub fn waiting_for_quiet(mut self, seconds: Option<f64>) -> Self {
-        self.again.wait_at_most(seconds);
+        self.disturbed.wait_at_most(seconds);
         self
     }
 
@@ -318,7 +318,7 @@ impl<'a> Tuner<'a> {
             memory: &self.memory,
             predictions: self.predictions.as_ref(),
             clock: &self.clock,
-            remeasuring: &self.again,
+            disturbed: &self.disturbed,
             confirmation: &self.confirmation,
             workers: self.parts.evaluator.workers(),
         }
