@@ -3,7 +3,7 @@
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
 use super::record::{evaluation_record, precision_record, step_record};
-use super::reuse::Measurement;
+use super::reuse::{Inherited, Measurement};
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::THROUGHPUT;
@@ -81,6 +81,25 @@ impl Tuner<'_> {
             self.parts.evaluator.cancel(number)?;
         }
         Ok(())
+    }
+
+    /// The profile phase of a trial under way is over: others may take over what it measured.
+    fn note_measured(&mut self, number: TrialNumber) {
+        let (Some(trial), Some(running)) = (self.trials.get(number), self.running.get_mut(number)) else {
+            return;
+        };
+        if running.has_measured() {
+            running.release(&Measurement::Cost);
+            self.memory
+                .learn_cost(self.parts.study, number, running.kernels(), &trial.params);
+        }
+    }
+
+    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures again
+    /// rather than take over what was taken from it.
+    fn took_from_open(&self, inherited: &[Inherited]) -> bool {
+        let mut costs = inherited.iter().filter(|one| one.part == Measurement::Cost);
+        costs.any(|one| self.trials.is_open(one.source))
     }
 
     /// Whether a trial under way is to stop by now.

@@ -44,6 +44,16 @@ impl FailAlike {
         !self.keep_going && self.trials.len() >= IN_A_ROW && cause != self.acquitted
     }
 
+    /// Takes every failure as its setting's, however many fail alike.
+    pub(super) fn keep_going(&mut self, keep_going: bool) {
+        self.keep_going = keep_going;
+    }
+
+    /// The trials that failed alike, and how; the next failure begins anew.
+    fn take(&mut self) -> (Vec<TrialNumber>, Option<FailReason>) {
+        (std::mem::take(&mut self.trials), self.reason.take())
+    }
+
     /// The settings are at fault after all.
     fn acquit(&mut self) {
         self.acquitted = self.reason.as_ref().and_then(cause_of);
@@ -51,13 +61,6 @@ impl FailAlike {
 }
 
 impl Tuner<'_> {
-    /// Takes every failure as its setting's, however many fail alike.
-    #[must_use]
-    pub fn keeping_going(mut self, keep_going: bool) -> Self {
-        self.fail_alike.keep_going = keep_going;
-        self
-    }
-
     /// Nothing runs, and the last trials failed alike: the study's fault, unless it can be shown that a trial still runs.
     ///
     /// # Errors
@@ -68,9 +71,8 @@ impl Tuner<'_> {
             return Ok(());
         }
         let (store, id) = (self.parts.store, self.parts.id);
-        let trials = std::mem::take(&mut self.fail_alike.trials);
+        let (trials, reason) = self.fail_alike.take();
         store.reopen_failed_trials(id, &trials).await?;
-        let reason = self.fail_alike.reason.take();
         Err(TuneError::FailAlike {
             trials: trials.len(),
             message: reason.map(|reason| reason.message().to_owned()).unwrap_or_default(),

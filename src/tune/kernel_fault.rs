@@ -98,7 +98,6 @@ impl Tuner<'_> {
     /// All further trials compute in this form.
     pub(super) fn stay_with(&mut self, safer: &Safer) {
         self.forms.stay_with(safer);
-        self.memory.set_kernels(safer.kernels);
         if let Some(predictions) = &mut self.predictions {
             predictions.forget();
         }

@@ -7,7 +7,7 @@ use super::fail_alike::cause_of;
 use super::kernel_fault::{KernelFault, Safer};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
-use crate::space::{Backend, Study, recipe_for};
+use crate::space::{Study, recipe_for};
 use crate::worker::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::{PrecisionSchedule, TrainingLength};
 use peft_tune_core::study::{AccuracyPlan, FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
@@ -17,14 +17,6 @@ use peft_tune_kernels::Kernels;
 const SETTINGS: usize = 3;
 
 impl Tuner<'_> {
-    /// Rehearses the study before its first trial, and where trials fail alike. A command is not rehearsed: what a part of it
-    /// costs is not known.
-    #[must_use]
-    pub fn with_rehearsal(mut self) -> Self {
-        self.rehearses = self.parts.study.backend == Backend::Native;
-        self
-    }
-
     /// Runs one small step of a setting on every worker; of up to three settings, where it fails.
     ///
     /// # Errors

@@ -79,8 +79,6 @@ type CostKey = (RecipeKey, Kernels);
 /// Measurements of recipes by key.
 #[derive(Debug, Default)]
 pub(super) struct MeasuredRecipes {
-    /// The form of the ops that trials run in now.
-    kernels: Kernels,
     costs: BTreeMap<CostKey, TrialNumber>,
     losses: BTreeMap<RecipeKey, TrialNumber>,
     /// What the loss cannot have fallen below, where its training was stopped.
@@ -90,11 +88,6 @@ pub(super) struct MeasuredRecipes {
 }
 
 impl MeasuredRecipes {
-    /// Trials run in this form of the ops from now on.
-    pub(super) fn set_kernels(&mut self, kernels: Kernels) {
-        self.kernels = kernels;
-    }
-
     /// Keeps what a finished trial measured in a form of the ops. The first measurement of a key stays, so that what is
     /// inherited does not depend on the order in which later trials end.
     pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe, kernels: Kernels) {
@@ -144,9 +137,9 @@ impl MeasuredRecipes {
         self.loss_bounds.get(&recipe.loss_key()).copied()
     }
 
-    /// What a trial of `recipe` has to run of `plan`.
-    pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan) -> Decision {
-        let cost_key = (recipe.cost_key(), self.kernels);
+    /// What a trial of `recipe` has to run of `plan` in a form of the ops.
+    pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan, kernels: Kernels) -> Decision {
+        let cost_key = (recipe.cost_key(), kernels);
         let failures = [
             (Measurement::Cost, self.out_of_memory.get(&cost_key)),
             (
@@ -261,7 +254,7 @@ mod tests {
 
     #[test]
     fn another_learning_rate_inherits_the_cost_and_trains() {
-        let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
+        let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan(), FUSED);
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
             taken,
@@ -276,11 +269,10 @@ mod tests {
     #[test]
     fn what_plain_ops_cost_is_not_taken_for_what_own_kernels_cost() {
         let mut known = known();
-        known.set_kernels(Kernels::Reference);
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
             taken,
-        } = known.decide(&recipe(|_| ()), &plan())
+        } = known.decide(&recipe(|_| ()), &plan(), Kernels::Reference)
         else {
             panic!("its cost is not known")
         };
@@ -288,13 +280,12 @@ mod tests {
         assert_eq!(taken, [of(Measurement::Loss, 4)]);
         let slower = [("throughput", 10.0), ("peak_memory", 9.0), ("loss", 2.0)].into();
         known.learn(&complete(5, slower), &recipe(|_| ()), Kernels::Reference);
-        let source = |known: &MeasuredRecipes| match known.decide(&recipe(|_| ()), &plan()) {
+        let source = |kernels| match known.decide(&recipe(|_| ()), &plan(), kernels) {
             Decision::Known { taken } => taken[0].source,
             other => panic!("{other:?}"),
         };
-        assert_eq!(source(&known), TrialNumber(5));
-        known.set_kernels(FUSED);
-        assert_eq!(source(&known), TrialNumber(4));
+        assert_eq!(source(Kernels::Reference), TrialNumber(5));
+        assert_eq!(source(FUSED), TrialNumber(4));
     }
 
     #[test]
@@ -302,6 +293,7 @@ mod tests {
         let decision = known().decide(
             &recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full),
             &plan(),
+            FUSED,
         );
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
@@ -334,7 +326,7 @@ mod tests {
             recipe.optimizer.learning_rate = 1.0;
         });
         let taken = vec![of(Measurement::Cost, 5), of(Measurement::Loss, 6)];
-        assert_eq!(known.decide(&both, &plan()), Decision::Known { taken });
+        assert_eq!(known.decide(&both, &plan(), FUSED), Decision::Known { taken });
     }
 
     #[test]
@@ -368,7 +360,7 @@ mod tests {
         let mut known = MeasuredRecipes::default();
         known.learn_cost(TrialNumber(3), &recipe(|_| ()), FUSED);
         let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
-        let taken = |known: &MeasuredRecipes| match known.decide(&other_rate, &plan()) {
+        let taken = |known: &MeasuredRecipes| match known.decide(&other_rate, &plan(), FUSED) {
             Decision::Run { taken, .. } => taken,
             decision => panic!("{decision:?}"),
         };
@@ -399,7 +391,7 @@ mod tests {
             &recipe(|_| ()),
             FUSED,
         );
-        let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
+        let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan(), FUSED);
         assert_eq!(
             decision,
             Decision::Fails {
@@ -409,7 +401,7 @@ mod tests {
             }
         );
         let smaller = recipe(|recipe| recipe.batch.micro_batch = 1);
-        assert!(matches!(known.decide(&smaller, &plan()), Decision::Run { .. }));
+        assert!(matches!(known.decide(&smaller, &plan(), FUSED), Decision::Run { .. }));
     }
 
     #[test]
@@ -427,7 +419,7 @@ mod tests {
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(known.loss_bound(&checkpointed), Some(2.5));
         let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
-        let Decision::Run { taken, .. } = known.decide(&faster, &plan()) else {
+        let Decision::Run { taken, .. } = known.decide(&faster, &plan(), FUSED) else {
             panic!("its loss is not known")
         };
         assert_eq!(taken, [of(Measurement::Cost, 2)]);
@@ -446,7 +438,7 @@ mod tests {
         known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(
-            known.decide(&checkpointed, &plan()),
+            known.decide(&checkpointed, &plan(), FUSED),
             Decision::Fails {
                 part: Measurement::Loss,
                 source: number,

@@ -20,6 +20,7 @@ use super::trials::Trials;
 use super::{Ending, Progress};
 use crate::space::Study;
 use peft_tune_core::study::Params;
+use peft_tune_kernels::Kernels;
 use peft_tune_search::Problem;
 
 /// Most of a budget of time that trials leave to the runs that confirm the recommendation.
@@ -39,6 +40,8 @@ pub(super) struct Schedule<'a> {
     pub(super) running: &'a RunningTrials,
     pub(super) queue: &'a Queue,
     pub(super) memory: &'a Memory,
+    /// The form of the ops that trials to come run in.
+    pub(super) kernels: Kernels,
     /// What trials are predicted to cost, where that is known.
     pub(super) predictions: Option<&'a Predictions>,
     pub(super) clock: &'a Clock,
@@ -184,7 +187,7 @@ impl Schedule<'_> {
             return self.clock.expected_s(None);
         };
         // A part that another trial has measured is not run.
-        let share = self.memory.share(self.study, self.problem, params, None);
+        let share = self.memory.share(self.study, self.problem, params, self.kernels, None);
         let share = if share.is_finite() { share } else { 0.0 };
         self.clock.expected_s(Some(share * predicted_s))
     }
