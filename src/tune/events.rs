@@ -4,16 +4,17 @@ use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
 use super::record::{evaluation_record, precision_record, step_record};
 use super::reuse::{Inherited, Measurement};
+use super::rivals::NewBest;
 use super::{TuneError, Tuner};
-use crate::worker::TrialEvent;
+use crate::worker::{HeldOutLosses, TrialEvent};
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::study::{FailReason, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Trial, TrialNumber, TrialState};
 
 impl Tuner<'_> {
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
         if let TrialEvent::Ended { number, state, wall_s } = event {
-            self.retry_policy.renew();
+            self.failures.ended_by_itself();
             return self.end(number, state, wall_s).await;
         }
         if let TrialEvent::Lost { number, reason, wall_s } = event {
@@ -138,6 +139,16 @@ impl Tuner<'_> {
         self.clock.trial_ended(wall_s, self.trials.is_variant(number));
     }
 
+    /// Lets the trials to come be compared with one that ended, where it is the best so far.
+    async fn note_rows(&mut self, trial: &Trial, rows: Option<HeldOutLosses>) -> Result<(), TuneError> {
+        let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
+        let best = rows.and_then(|rows| self.rivals.offer(study, &self.problem, trial, rows));
+        if let Some(NewBest { instead_of, rows }) = best {
+            store.record_held_out(id, trial.number, instead_of, &rows).await?;
+        }
+        Ok(())
+    }
+
     /// Writes the steps and reports of a trial that wait.
     async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let Some(running) = self.running.get_mut(number) else {
@@ -188,7 +199,7 @@ impl Tuner<'_> {
             }
             let progress = self.progress();
             if running.inherited().is_empty() {
-                self.fail_alike.ended(&trial);
+                self.failures.ended(&trial);
             }
             self.parts.observer.trial_ended(&trial, &progress);
             self.note_rows(&trial, running.take_rows()).await?;

@@ -82,12 +82,6 @@ impl Tuner<'_> {
         running.unwrap_or_else(|| self.forms.of_next_attempt(number))
     }
 
-    /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
-    pub(super) fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
-        let fault = self.running.get_mut(number).and_then(Running::take_fault);
-        fault.is_some_and(|fault| self.forms.fall_back(number, fault))
-    }
-
     /// A trial ended. Where it worked in a safer form, all further ones compute in that.
     pub(super) fn note_safer_kernels(&mut self, number: TrialNumber, state: &TrialState) {
         if let Some(safer) = self.forms.ended(number, state) {

@@ -10,6 +10,7 @@ mod ending;
 mod error;
 mod events;
 mod fail_alike;
+mod failures;
 mod forecast;
 mod idle_tasks;
 mod in_progress;

@@ -1,7 +1,4 @@
-//! Trials whose process was lost: they are repeated, and set aside when that happens too often.
-
-use super::{TuneError, Tuner};
-use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
+//! How often a trial is repeated whose process was lost, and when it is set aside.
 
 /// Attempts that a trial may lose, by default.
 const ATTEMPTS: u64 = 3;
@@ -32,7 +29,7 @@ impl RetryPolicy {
     }
 
     /// Whether a trial that has lost so many attempts is repeated.
-    fn repeats(&self, lost: u64) -> bool {
+    pub(super) fn repeats(&self, lost: u64) -> bool {
         lost < self.attempts
     }
 
@@ -42,61 +39,9 @@ impl RetryPolicy {
     }
 
     /// A trial is set aside; returns how many were in a row, where that cannot be the settings' fault.
-    fn set_aside(&mut self) -> Option<u64> {
+    pub(super) fn set_aside(&mut self) -> Option<u64> {
         self.set_aside += 1;
         (self.set_aside >= SET_ASIDE_IN_A_ROW).then_some(self.set_aside)
-    }
-}
-
-impl Tuner<'_> {
-    /// A trial's process is gone: the trial is handed back, or set aside.
-    pub(super) async fn lost(&mut self, number: TrialNumber, reason: FailReason, wall_s: f64) -> Result<(), TuneError> {
-        let (store, id) = (self.parts.store, self.parts.id);
-        let lost = store.record_loss(id, number, &reason, wall_s).await?;
-        tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
-        let safer = self.takes_safer_kernels(number);
-        if safer || self.retry_policy.repeats(lost) {
-            self.clock.attempt_lost(wall_s);
-            self.hand_back(number).await?;
-            self.queue.repeat(number);
-            return Ok(());
-        }
-        let reason = match reason {
-            FailReason::Crashed { phase, message } => FailReason::Crashed {
-                phase,
-                message: format!("{message} (set aside after {lost} lost attempts)"),
-            },
-            other => other,
-        };
-        let state = TrialState::Failed {
-            reason: reason.clone(),
-            metrics: Metrics::default(),
-        };
-        self.end(number, state, wall_s).await?;
-        match self.retry_policy.set_aside() {
-            Some(trials) => Err(TuneError::WorkersLost { trials, reason }),
-            None => Ok(()),
-        }
-    }
-
-    /// Hands a running trial back: it waits to be run again, without what it left.
-    pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        let running = self.running.remove(number);
-        if running.is_some_and(|running| running.has_measured()) {
-            self.memory.forget(number);
-        }
-        self.parts.store.release_trial(self.parts.id, number).await?;
-        self.trials.hand_back(number);
-        Ok(())
-    }
-
-    /// Hands all running trials back.
-    pub(super) async fn hand_all_back(&mut self) -> Result<(), TuneError> {
-        let numbers: Vec<TrialNumber> = self.running.numbers().collect();
-        for number in numbers {
-            self.hand_back(number).await?;
-        }
-        Ok(())
     }
 }
 

@@ -53,21 +53,21 @@ impl Tuner<'_> {
     /// costs is not known.
     #[must_use]
     pub fn with_rehearsal(mut self) -> Self {
-        self.rehearses = self.parts.study.backend == Backend::Native;
+        self.failures.rehearse(self.parts.study.backend == Backend::Native);
         self
     }
 
     /// Takes every failure as its setting's, however many fail alike.
     #[must_use]
     pub fn keeping_going(mut self, keep_going: bool) -> Self {
-        self.fail_alike.keep_going(keep_going);
+        self.failures.keep_going(keep_going);
         self
     }
 
     /// Lets each trial lose so many attempts before it is set aside as failed; 3 by default.
     #[must_use]
     pub fn with_attempts(mut self, attempts: u64) -> Self {
-        self.retry_policy.allow(attempts);
+        self.failures.allow(attempts);
         self
     }
 

@@ -10,13 +10,12 @@ use super::clock::Clock;
 use super::confirm::{Confirmation, RunsMade};
 use super::decide::Memory;
 use super::disturbed::DisturbedTrials;
-use super::fail_alike::FailAlike;
+use super::failures::Failures;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_form::KernelForms;
 use super::predictions::Predictions;
 use super::queue::Queue;
 use super::requests::Requests;
-use super::retry_policy::RetryPolicy;
 use super::rivals::Rivals;
 use super::running_trials::RunningTrials;
 use super::schedule::Schedule;
@@ -67,11 +66,7 @@ pub struct Tuner<'a> {
     /// What its runs took.
     pub(super) clock: Clock,
     pub(super) confirmation: Confirmation,
-    pub(super) retry_policy: RetryPolicy,
-    /// The last trials, as far as they failed alike.
-    pub(super) fail_alike: FailAlike,
-    /// Whether a step of a setting is tried before the first trial.
-    pub(super) rehearses: bool,
+    pub(super) failures: Failures,
     /// Files that must stay as they are.
     pub(super) inputs: Inputs,
     pub(super) forms: KernelForms,
@@ -117,9 +112,7 @@ impl<'a> Tuner<'a> {
             running: RunningTrials::default(),
             predictions: None,
             target: None,
-            retry_policy: RetryPolicy::default(),
-            fail_alike: FailAlike::default(),
-            rehearses: false,
+            failures: Failures::default(),
             inputs: Inputs::default(),
             forms,
             memory,
@@ -199,7 +192,7 @@ impl<'a> Tuner<'a> {
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {
         let mut ending = None;
-        let mut is_rehearsed = !self.rehearses || self.confirmation.is_done();
+        let mut is_rehearsed = !self.failures.rehearses() || self.confirmation.is_done();
         loop {
             self.look_at_requests().await?;
             if self.parts.interrupt.is_immediate() {
@@ -211,7 +204,7 @@ impl<'a> Tuner<'a> {
             }
             while self.running.len() < self.parts.evaluator.capacity()
                 && !self.is_paused()
-                && !self.fail_alike.is_suspicious()
+                && !self.failures.are_suspicious()
             {
                 self.widen_ranges().await?;
                 let Some((trial, proposed)) = self.next_trial(&mut ending) else {
@@ -222,7 +215,7 @@ impl<'a> Tuner<'a> {
                 }
                 self.start(trial, proposed).await?;
             }
-            if self.running.is_empty() && self.fail_alike.is_suspicious() {
+            if self.running.is_empty() && self.failures.are_suspicious() {
                 self.look_into_failures().await?;
                 continue;
             }
