@@ -21,7 +21,7 @@ use super::idle_tasks::IdleRun;
 use super::reported::needed;
 use super::reuse::Measurement;
 use super::{Confirming, TuneError, Tuner};
-use crate::space::{Backend, Study, recipe_for};
+use crate::space::{Study, recipe_for};
 use crate::worker::Task;
 pub(super) use confirmation::Confirmation;
 pub(super) use expected::RunsMade;
@@ -31,8 +31,7 @@ use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REP
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    AccuracyPlan, Confirmed, MeasurePlan, Metrics, Params, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan,
-    disturbed,
+    AccuracyPlan, Confirmed, MeasurePlan, Metrics, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
 };
 use peft_tune_search::{LossRise, Problem};
 
