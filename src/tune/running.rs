@@ -320,3 +320,46 @@ fn with_predicted(mut metrics: Metrics, predicted: &Metrics) -> Metrics {
     }
     metrics
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running() -> Running {
+        Running::new(1, Kernels::default(), Outlook::default(), None)
+    }
+
+    fn claim(metric: &str) -> Claim {
+        Claim::Metric(metric.to_owned(), [0; 16])
+    }
+
+    #[test]
+    fn a_trial_measures_for_others_what_it_did_not_take_over() {
+        let mut running = running();
+        let part = Measurement::Metric("speed".to_owned());
+        running.inherit(vec![Inherited {
+            part: part.clone(),
+            source: TrialNumber(0),
+            metrics: [("speed", 1.0)].into(),
+        }]);
+        running.claim(vec![claim("speed"), claim("error")]);
+        assert!(running.inherits(&part) && !running.measures_any(&[claim("speed")]));
+        assert!(running.measures_any(&[claim("speed"), claim("error")]));
+        running.release(&Measurement::Metric("error".to_owned()));
+        assert!(!running.measures_any(&[claim("error")]));
+    }
+
+    #[test]
+    fn reports_are_written_together() {
+        let mut running = running();
+        let report = |step: u64| (step, Metrics::from([("loss", 1.0)]));
+        let due: Vec<bool> = (1..=REPORTS_A_WRITE as u64)
+            .map(|step| running.keep_report(step, report(step).1))
+            .collect();
+        assert_eq!(due.iter().position(|due| *due), Some(REPORTS_A_WRITE - 1));
+        let (steps, reports) = running.take_waiting();
+        assert_eq!((steps.len(), reports.len()), (0, REPORTS_A_WRITE));
+        assert_eq!(reports[0], report(1));
+        assert!(!running.keep_report(99, report(99).1));
+    }
+}

@@ -246,3 +246,95 @@ impl Trials {
         self.history.binary_search_by_key(&number, |trial| trial.number).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::objective::Objective;
+    use peft_tune_core::space::SearchSpace;
+    use peft_tune_core::study::ParamValue;
+    use peft_tune_search::Random;
+
+    fn problem() -> Problem {
+        Problem {
+            space: SearchSpace { parameters: Vec::new() },
+            objectives: vec![Objective::new("loss")],
+            constraints: Vec::new(),
+        }
+    }
+
+    fn trials() -> Trials {
+        Trials {
+            history: Vec::new(),
+            kept: KeptMetrics::new(&problem(), &Random::new(0), false),
+            curves: BTreeMap::new(),
+            longest: None,
+            expected_gains: BTreeMap::new(),
+            variants: BTreeSet::new(),
+            inherits_cost: BTreeSet::new(),
+            standing: Standing::default(),
+            confirmed: Confirmations::new(),
+        }
+    }
+
+    fn proposed(rank: i64) -> Proposed {
+        Proposed {
+            params: [("rank".to_owned(), ParamValue::Int(rank))].into(),
+            score: None,
+        }
+    }
+
+    #[test]
+    fn what_waits_is_a_trial_to_the_sampler_alone() {
+        let mut trials = trials();
+        trials.begin(trials.next(&proposed(4)));
+        let waiting = [proposed(8), proposed(16)];
+        let seen = trials.with_waiting(waiting.iter(), |history| {
+            history.iter().map(|trial| trial.number.0).collect::<Vec<_>>()
+        });
+        assert_eq!((seen, trials.all().len()), (vec![0, 1, 2], 1));
+        assert_eq!(trials.next(&proposed(8)).number, TrialNumber(1));
+        assert!(trials.is_tried(&proposed(4).params) && !trials.is_tried(&proposed(8).params));
+    }
+
+    #[test]
+    fn a_trial_that_ends_is_counted_in_full_and_kept_in_part() {
+        let mut trials = trials();
+        let trial = trials.next(&proposed(4));
+        let number = trial.number;
+        trials.begin(trial);
+        trials.take_loss_over(number);
+        assert!(trials.is_open(number));
+        let metrics = [("loss", 2.0), ("load_s", 3.0)].into();
+        let ended = trials
+            .end(number, TrialState::Complete { metrics }, &problem())
+            .unwrap();
+        assert_eq!(ended.state.metrics().unwrap().value("load_s"), Some(3.0));
+        trials.keep(ended);
+        assert!(!trials.is_open(number));
+        let kept = trials.get(number).unwrap().state.metrics().unwrap();
+        assert_eq!(*kept, [("loss", 2.0)].into());
+        let standing = trials.standing();
+        assert_eq!(
+            (standing.finished(), standing.counted(), standing.best()["loss"]),
+            (1, 0, 2.0)
+        );
+    }
+
+    #[test]
+    fn another_cost_takes_the_place_of_what_was_measured_before() {
+        let mut trials = trials();
+        let trial = trials.next(&proposed(4));
+        let number = trial.number;
+        trials.begin(trial);
+        let old: Metrics = [("loss_at_least", 1.0)].into();
+        let metrics = [("loss", 2.0), ("loss_at_least", 1.0)].into();
+        let ended = trials
+            .end(number, TrialState::Complete { metrics }, &problem())
+            .unwrap();
+        trials.keep(ended);
+        trials.replace_cost(number, &old, &[("loss_expected", 4.0)].into(), &problem());
+        let kept = trials.get(number).unwrap().state.metrics().unwrap();
+        assert_eq!(*kept, [("loss", 2.0), ("loss_expected", 4.0)].into());
+    }
+}
