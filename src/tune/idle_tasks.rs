@@ -30,7 +30,7 @@ struct Attempt {
 
 impl Tuner<'_> {
     /// Runs a task of a finished trial while nothing else runs. Where a kernel fails, it is repeated in a safer form, as trials
-    /// are, and where that works the search stays with it: its form is then no longer the one that the trial was measured in.
+    /// are, and where that works the search stays with it, in another form than the trial was measured in.
     pub(super) async fn run_idle(
         &mut self,
         number: TrialNumber,
