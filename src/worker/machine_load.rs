@@ -13,8 +13,8 @@ use peft_tune_kernels::device::Device;
 /// From one look at a GPU to the next.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// A machine that is watched.
-pub(super) enum Surroundings {
+/// What a machine does beside a trial, while it is watched.
+pub(super) enum MachineLoad {
     Host(Box<DisturbanceWatch>),
     /// A GPU, as far as its driver tells of it: what takes the host's processors hardly slows it down.
     Gpu(Box<GpuWatch>),
@@ -27,7 +27,7 @@ pub(super) struct GpuWatch {
     started: Instant,
 }
 
-/// What a measurement's surroundings were.
+/// What the machine did beside a measurement.
 pub(super) struct Seen {
     /// Share of the throughput that may have been lost.
     pub(super) lost: f64,
@@ -35,7 +35,7 @@ pub(super) struct Seen {
     pub(super) joules: Option<f64>,
 }
 
-impl Surroundings {
+impl MachineLoad {
     /// Begins to watch the device that a trial runs on.
     pub(super) fn watch(run: &TrialRun<'_>) -> Self {
         let device = run.loaded.base.device();

@@ -1,4 +1,4 @@
-//! What a worker's death says about its trial.
+//! Why a worker's process ended, and what that says about its trial.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -8,7 +8,7 @@ use peft_tune_core::study::{FailReason, Phase};
 use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
 
 /// What is known of a worker that is gone.
-pub(super) struct Death<'a> {
+pub(super) struct WorkerExit<'a> {
     pub(super) status: Option<ExitStatus>,
     /// The end of its standard error.
     pub(super) tail: &'a str,
@@ -26,7 +26,7 @@ pub(super) fn is_out_of_memory(status: Option<ExitStatus>, tail: &str) -> bool {
     by_system || status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT)
 }
 
-impl Death<'_> {
+impl WorkerExit<'_> {
     /// Why the trial failed, and whether another attempt may fare better. Running out of memory is a result of the setting;
     /// anything else may have come from outside.
     pub(super) fn reason(self) -> (FailReason, bool) {
@@ -54,14 +54,14 @@ mod tests {
     use super::*;
 
     fn death(raw: i32, tail: &str, kernel_killed: bool) -> (&'static str, bool) {
-        let death = Death {
+        let exit = WorkerExit {
             status: Some(ExitStatus::from_raw(raw)),
             tail,
             phase: Phase::Train,
             out_of_memory: None,
             kernel_killed,
         };
-        let (reason, transient) = death.reason();
+        let (reason, transient) = exit.reason();
         (reason.name(), transient)
     }
 

@@ -1,9 +1,10 @@
-//! A fair hearing for every choice: beside the best training, the same with another optimizer, other targets or another batch, at
-//! the learning rate that is right for *it*.
+//! A fair comparison of every choice: beside the best training, the same with another optimizer, other targets or another
+//! batch, at the learning rate that is right for *it*.
 //!
 //! A model that met AdamW at Lion's learning rate takes it for worse everywhere, and a search that follows the model never
-//! finds out: of ten searches of the quickstart one ended 4% above the others so. Therefore a choice is heard at the best training's
-//! rate first, and then at rates below and above, until its best lies between two others or learns clearly less.
+//! finds out: of ten searches of the quickstart one ended 4% above the others so. Therefore a choice is compared at
+//! the best training's rate first, and then at rates below and above, until its best lies between two others or learns
+//! clearly less.
 
 use super::candidates::Candidates;
 use super::observations::Observations;
@@ -13,9 +14,9 @@ use crate::Problem;
 use crate::encode::Point;
 use peft_tune_core::objective::LOSS;
 
-/// Trainings before the first hearing: the best of fewer is not worth a comparison.
+/// Trainings before the first comparison: the best of fewer is not worth a comparison.
 const BEFORE: usize = 16;
-/// Trainings before which all proposals for the least loss are hearings while one is owed; half of them behind that.
+/// Trainings before which all proposals for the least loss are comparisons while one is owed; half of them behind that.
 const FIRST: usize = 40;
 /// Trainings that one choice gets beside one best training.
 const MOST: usize = 5;
@@ -26,7 +27,7 @@ const SAME: f64 = 0.1;
 /// Distance of two learning rates, as a share of their range where that is continuous.
 const STEP: f64 = 0.18;
 
-/// The training that a choice is owed next, as a candidate; `None` where all were heard.
+/// The training that a choice is owed next, as a candidate; `None` where all were compared.
 pub(super) fn owed(
     problem: &Problem,
     observations: &Observations<'_>,
@@ -45,7 +46,7 @@ pub(super) fn owed(
     let least = losses().map(|(_, value)| value).min_by(f64::total_cmp)?;
     // What the other trainings learn is no measure for it: a search that stays near its best has hardly a worse one.
     let near = observations.nearly_learned?;
-    // The first that is hardly worse than the best: what was heard beside it still counts when a little is gained.
+    // The first that is hardly worse than the best: what was compared with it still counts when a little is gained.
     let (best, _) = losses().find(|(_, value)| *value <= least + SAME * (near - least))?;
     let best = trainings.quickest(best.point.clone(), None);
     // What learns alike and is slower is no rival.
@@ -84,23 +85,23 @@ pub(super) fn owed(
             .iter()
             .zip(&observations.data[loss].values);
         let of_choice = known.filter(|(trained, _)| is_its(trained));
-        let mut heard: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();
-        heard.sort_by(|a, b| a.0.total_cmp(&b.0));
-        heard.dedup_by(|a, b| a.0 == b.0);
-        let Some(next) = next_rate(&heard, best[rate], near, &candidates.levels(rate)) else {
+        let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();
+        compared.sort_by(|a, b| a.0.total_cmp(&b.0));
+        compared.dedup_by(|a, b| a.0 == b.0);
+        let Some(next) = next_rate(&compared, best[rate], near, &candidates.levels(rate)) else {
             continue;
         };
         point[rate] = next;
         if !is_tried(&point) {
-            let reached = heard.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+            let reached = compared.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
             let alternatives = match candidates.is_choice(index) {
                 true => candidates.levels(index).len(),
                 false => usize::MAX,
             };
-            owed.push((heard.len(), alternatives, reached, point));
+            owed.push((compared.len(), alternatives, reached, point));
         }
     }
-    // The least heard, choices before neighbours, and of those the one that came nearest.
+    // The least compared, choices before neighbours, and of those the one that came nearest.
     let first = owed
         .into_iter()
         .min_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)))?;
@@ -109,7 +110,7 @@ pub(super) fn owed(
 
 /// A choice (a target, an optimizer) that was in no training since there is a model: its parameter and coordinate. What was
 /// met at random before may have been met at a bad learning rate.
-pub(super) fn unheard(
+pub(super) fn untrained_choice(
     candidates: &Candidates<'_>,
     observations: &Observations<'_>,
     tried: &[Point],
@@ -122,23 +123,23 @@ pub(super) fn unheard(
     levels.find(|(index, level)| modelled.iter().all(|point| point[*index] != *level))
 }
 
-/// Whether it is time for a hearing behind so many trainings.
+/// Whether it is time for a comparison behind so many trainings.
 pub(super) fn is_time(trainings: usize) -> bool {
     trainings >= BEFORE && (trainings < FIRST || trainings.is_multiple_of(4))
 }
 
-/// The next rate at which a choice is to be heard that was heard at these, in ascending order, with these losses. `levels` are those that
-/// there are; none where the range is continuous.
-fn next_rate(heard: &[(f64, f64)], usual: f64, near: f64, levels: &[f64]) -> Option<f64> {
-    let (at, (rate, loss)) = match heard.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)) {
+/// The next rate at which a choice is to be compared that was compared at these, in ascending order, with these losses.
+/// `levels` are those that there are; none where the range is continuous.
+fn next_rate(compared: &[(f64, f64)], usual: f64, near: f64, levels: &[f64]) -> Option<f64> {
+    let (at, (rate, loss)) = match compared.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)) {
         None => return Some(usual),
         Some(found) => found,
     };
     let is_far = *loss > near;
-    if heard.len() >= if is_far { MOST_FAR } else { MOST } {
+    if compared.len() >= if is_far { MOST_FAR } else { MOST } {
         return None;
     }
-    let above = step(*rate, levels, true).filter(|_| at + 1 == heard.len() && !is_far);
+    let above = step(*rate, levels, true).filter(|_| at + 1 == compared.len() && !is_far);
     let below = step(*rate, levels, false).filter(|_| at == 0);
     above.or(below)
 }
@@ -174,7 +175,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_choice_is_heard_until_its_best_rate_lies_between_two_others() {
+    fn a_choice_is_compared_until_its_best_rate_lies_between_two_others() {
         assert_eq!(next_rate(&[], 0.5, 1.0, &[]), Some(0.5));
         let next = next_rate(&[(0.5, 0.9)], 0.5, 1.0, &[]).unwrap();
         assert!((next - 0.68).abs() < 1e-12);

@@ -220,7 +220,7 @@ impl Training {
 }
 
 /// The trainings of a study, the one with the least loss first.
-pub(in crate::tune) struct LongerRuns<'a> {
+pub(in crate::tune) struct LongTrainings<'a> {
     study: &'a Study,
     /// With the ranges as wide as they are by now.
     space: &'a SearchSpace,
@@ -228,7 +228,7 @@ pub(in crate::tune) struct LongerRuns<'a> {
     trainings: Vec<Training>,
 }
 
-impl<'a> LongerRuns<'a> {
+impl<'a> LongTrainings<'a> {
     pub(in crate::tune) fn new(
         study: &'a Study,
         lengths: Lengths,

@@ -1,4 +1,4 @@
-//! Who may measure when: a profile phase has its hardware to itself, so that what it measures is the setting's own.
+//! The lock on one piece of hardware: a profile phase has it to itself, so that what it measures is the setting's own.
 //!
 //! The worker whose profile phase is next waits. The others on the same hardware are held at the end of their step; when
 //! all of them stand still, the first in line measures. When the line is empty all continue. Trials that come meanwhile
@@ -6,17 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What to tell a worker.
+/// What to tell a worker about the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TurnOrder {
+pub(super) enum LockOrder {
     Hold { slot: usize, turn: u64 },
     Measure { slot: usize },
     Resume { slot: usize },
 }
 
-/// The workers of one piece of hardware, by the number of their slot.
+/// Workers of one piece of hardware, by the number of their slot: which one measures, and which ones stand still for it.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct HardwareLock {
     turn: u64,
     /// With a trial.
     busy: BTreeSet<usize>,
@@ -28,7 +28,7 @@ pub(super) struct Turns {
     measuring: Option<usize>,
 }
 
-impl Turns {
+impl HardwareLock {
     /// Whether somebody measures or waits to, so that no other trial may begin.
     pub(super) fn is_closed(&self) -> bool {
         self.measuring.is_some() || !self.line.is_empty()
@@ -40,7 +40,7 @@ impl Turns {
     }
 
     /// A trial is before its profile phase.
-    pub(super) fn is_ready(&mut self, slot: usize) -> Vec<TurnOrder> {
+    pub(super) fn is_ready(&mut self, slot: usize) -> Vec<LockOrder> {
         if self.busy.contains(&slot) && !self.line.contains(&slot) {
             self.line.push_back(slot);
         }
@@ -48,7 +48,7 @@ impl Turns {
     }
 
     /// A worker stands still, as it was asked to in this turn.
-    pub(super) fn is_held(&mut self, slot: usize, turn: u64) -> Vec<TurnOrder> {
+    pub(super) fn is_held(&mut self, slot: usize, turn: u64) -> Vec<LockOrder> {
         if self.asked.get(&slot) == Some(&turn) {
             self.held.insert(slot);
         }
@@ -56,7 +56,7 @@ impl Turns {
     }
 
     /// A profile phase is over.
-    pub(super) fn has_measured(&mut self, slot: usize) -> Vec<TurnOrder> {
+    pub(super) fn has_measured(&mut self, slot: usize) -> Vec<LockOrder> {
         if self.measuring == Some(slot) {
             self.measuring = None;
         }
@@ -64,7 +64,7 @@ impl Turns {
     }
 
     /// A trial ended, or its worker did.
-    pub(super) fn ended(&mut self, slot: usize) -> Vec<TurnOrder> {
+    pub(super) fn ended(&mut self, slot: usize) -> Vec<LockOrder> {
         self.busy.remove(&slot);
         self.asked.remove(&slot);
         self.held.remove(&slot);
@@ -82,13 +82,13 @@ impl Turns {
         self.held.contains(&slot) || self.line.contains(&slot)
     }
 
-    fn advance(&mut self) -> Vec<TurnOrder> {
+    fn advance(&mut self) -> Vec<LockOrder> {
         let mut orders = Vec::new();
         if self.measuring.is_some() {
             return orders;
         }
         let Some(first) = self.line.front().copied() else {
-            orders.extend(self.asked.keys().map(|slot| TurnOrder::Resume { slot: *slot }));
+            orders.extend(self.asked.keys().map(|slot| LockOrder::Resume { slot: *slot }));
             self.asked.clear();
             self.held.clear();
             return orders;
@@ -97,7 +97,7 @@ impl Turns {
             if !self.asked.contains_key(slot) {
                 self.turn += 1;
                 self.asked.insert(*slot, self.turn);
-                orders.push(TurnOrder::Hold {
+                orders.push(LockOrder::Hold {
                     slot: *slot,
                     turn: self.turn,
                 });
@@ -110,7 +110,7 @@ impl Turns {
             // Leave to measure takes a hold back.
             self.asked.remove(&first);
             self.held.remove(&first);
-            orders.push(TurnOrder::Measure { slot: first });
+            orders.push(LockOrder::Measure { slot: first });
         }
         orders
     }
@@ -119,53 +119,53 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use TurnOrder::{Hold, Measure, Resume};
+    use LockOrder::{Hold, Measure, Resume};
 
     #[test]
     fn one_that_is_alone_measures_at_once() {
-        let mut turns = Turns::default();
-        turns.began(0);
-        assert_eq!(turns.is_ready(0), [Measure { slot: 0 }]);
-        assert!(turns.is_closed());
-        assert!(turns.has_measured(0).is_empty() && !turns.is_closed());
+        let mut lock = HardwareLock::default();
+        lock.began(0);
+        assert_eq!(lock.is_ready(0), [Measure { slot: 0 }]);
+        assert!(lock.is_closed());
+        assert!(lock.has_measured(0).is_empty() && !lock.is_closed());
     }
 
     #[test]
     fn the_others_stand_still_before_one_measures_and_go_on_after() {
-        let mut turns = Turns::default();
-        (0..3).for_each(|slot| turns.began(slot));
+        let mut lock = HardwareLock::default();
+        (0..3).for_each(|slot| lock.began(slot));
         let holds = [Hold { slot: 0, turn: 1 }, Hold { slot: 2, turn: 2 }];
-        assert_eq!(turns.is_ready(1), holds);
-        assert!(turns.is_held(0, 1).is_empty());
-        assert!(turns.is_held(2, 9).is_empty(), "an answer to an older hold");
-        assert_eq!(turns.is_held(2, 2), [Measure { slot: 1 }]);
-        assert!(turns.computes(1) && !turns.computes(0));
-        assert_eq!(turns.has_measured(1), [Resume { slot: 0 }, Resume { slot: 2 }]);
-        assert!(turns.computes(0));
+        assert_eq!(lock.is_ready(1), holds);
+        assert!(lock.is_held(0, 1).is_empty());
+        assert!(lock.is_held(2, 9).is_empty(), "an answer to an older hold");
+        assert_eq!(lock.is_held(2, 2), [Measure { slot: 1 }]);
+        assert!(lock.computes(1) && !lock.computes(0));
+        assert_eq!(lock.has_measured(1), [Resume { slot: 0 }, Resume { slot: 2 }]);
+        assert!(lock.computes(0));
     }
 
     #[test]
     fn those_in_line_measure_one_after_the_other_and_each_stands_still_for_the_next() {
-        let mut turns = Turns::default();
-        (0..2).for_each(|slot| turns.began(slot));
-        assert_eq!(turns.is_ready(0), [Hold { slot: 1, turn: 1 }]);
+        let mut lock = HardwareLock::default();
+        (0..2).for_each(|slot| lock.began(slot));
+        assert_eq!(lock.is_ready(0), [Hold { slot: 1, turn: 1 }]);
         // It comes to its own profile phase before its next step.
-        assert_eq!(turns.is_ready(1), [Measure { slot: 0 }]);
-        assert_eq!(turns.has_measured(0), [Hold { slot: 0, turn: 2 }]);
-        assert_eq!(turns.is_held(0, 2), [Measure { slot: 1 }]);
-        assert_eq!(turns.ended(1), [Resume { slot: 0 }]);
+        assert_eq!(lock.is_ready(1), [Measure { slot: 0 }]);
+        assert_eq!(lock.has_measured(0), [Hold { slot: 0, turn: 2 }]);
+        assert_eq!(lock.is_held(0, 2), [Measure { slot: 1 }]);
+        assert_eq!(lock.ended(1), [Resume { slot: 0 }]);
     }
 
     #[test]
     fn a_death_keeps_nobody_waiting() {
-        let mut turns = Turns::default();
-        (0..3).for_each(|slot| turns.began(slot));
-        turns.is_ready(0);
-        turns.is_held(1, 1);
-        assert_eq!(turns.ended(2), [Measure { slot: 0 }]);
-        assert_eq!(turns.ended(0), [Resume { slot: 1 }]);
-        turns.is_ready(1);
-        assert_eq!(turns.ended(1), []);
-        assert!(!turns.is_closed());
+        let mut lock = HardwareLock::default();
+        (0..3).for_each(|slot| lock.began(slot));
+        lock.is_ready(0);
+        lock.is_held(1, 1);
+        assert_eq!(lock.ended(2), [Measure { slot: 0 }]);
+        assert_eq!(lock.ended(0), [Resume { slot: 1 }]);
+        lock.is_ready(1);
+        assert_eq!(lock.ended(1), []);
+        assert!(!lock.is_closed());
     }
 }

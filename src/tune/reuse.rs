@@ -5,7 +5,7 @@
 //! trained skips the training phase, and takes the values over; where both are known it need not run at all. What plain
 //! tensor ops cost says nothing about own kernels, so that costs are kept for each form of the ops; the loss is the same.
 //!
-//! KeptMetrics here is which trial measured what. The values lie in the database, with the trial.
+//! What is kept here is which trial measured what. The values lie in the database, with the trial.
 
 use std::collections::BTreeMap;
 
@@ -78,9 +78,7 @@ type CostKey = (RecipeKey, Kernels);
 
 /// Measurements of recipes by key.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The form of the ops that trials run in now.
-    kernels: Kernels,
+pub(super) struct MeasuredRecipes {
     costs: BTreeMap<CostKey, TrialNumber>,
     losses: BTreeMap<RecipeKey, TrialNumber>,
     /// What the loss cannot have fallen below, where its training was stopped.
@@ -89,12 +87,7 @@ pub(super) struct Known {
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
 }
 
-impl Known {
-    /// Trials run in this form of the ops from now on.
-    pub(super) fn set_kernels(&mut self, kernels: Kernels) {
-        self.kernels = kernels;
-    }
-
+impl MeasuredRecipes {
     /// Keeps what a finished trial measured in a form of the ops. The first measurement of a key stays, so that what is
     /// inherited does not depend on the order in which later trials end.
     pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe, kernels: Kernels) {
@@ -144,9 +137,9 @@ impl Known {
         self.loss_bounds.get(&recipe.loss_key()).copied()
     }
 
-    /// What a trial of `recipe` has to run of `plan`.
-    pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan) -> Decision {
-        let cost_key = (recipe.cost_key(), self.kernels);
+    /// What a trial of `recipe` has to run of `plan` in a form of the ops.
+    pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan, kernels: Kernels) -> Decision {
+        let cost_key = (recipe.cost_key(), kernels);
         let failures = [
             (Measurement::Cost, self.out_of_memory.get(&cost_key)),
             (
@@ -252,8 +245,8 @@ mod tests {
         Taken { part, source }
     }
 
-    fn known() -> Known {
-        let mut known = Known::default();
+    fn known() -> MeasuredRecipes {
+        let mut known = MeasuredRecipes::default();
         let measured = [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 2.0)].into();
         known.learn(&complete(4, measured), &recipe(|_| ()), FUSED);
         known
@@ -261,7 +254,7 @@ mod tests {
 
     #[test]
     fn another_learning_rate_inherits_the_cost_and_trains() {
-        let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
+        let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan(), FUSED);
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
             taken,
@@ -276,11 +269,10 @@ mod tests {
     #[test]
     fn what_plain_ops_cost_is_not_taken_for_what_own_kernels_cost() {
         let mut known = known();
-        known.set_kernels(Kernels::Reference);
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
             taken,
-        } = known.decide(&recipe(|_| ()), &plan())
+        } = known.decide(&recipe(|_| ()), &plan(), Kernels::Reference)
         else {
             panic!("its cost is not known")
         };
@@ -288,13 +280,12 @@ mod tests {
         assert_eq!(taken, [of(Measurement::Loss, 4)]);
         let slower = [("throughput", 10.0), ("peak_memory", 9.0), ("loss", 2.0)].into();
         known.learn(&complete(5, slower), &recipe(|_| ()), Kernels::Reference);
-        let source = |known: &Known| match known.decide(&recipe(|_| ()), &plan()) {
+        let source = |kernels| match known.decide(&recipe(|_| ()), &plan(), kernels) {
             Decision::Known { taken } => taken[0].source,
             other => panic!("{other:?}"),
         };
-        assert_eq!(source(&known), TrialNumber(5));
-        known.set_kernels(FUSED);
-        assert_eq!(source(&known), TrialNumber(4));
+        assert_eq!(source(Kernels::Reference), TrialNumber(5));
+        assert_eq!(source(FUSED), TrialNumber(4));
     }
 
     #[test]
@@ -302,6 +293,7 @@ mod tests {
         let decision = known().decide(
             &recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full),
             &plan(),
+            FUSED,
         );
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
@@ -334,7 +326,7 @@ mod tests {
             recipe.optimizer.learning_rate = 1.0;
         });
         let taken = vec![of(Measurement::Cost, 5), of(Measurement::Loss, 6)];
-        assert_eq!(known.decide(&both, &plan()), Decision::Known { taken });
+        assert_eq!(known.decide(&both, &plan(), FUSED), Decision::Known { taken });
     }
 
     #[test]
@@ -365,10 +357,10 @@ mod tests {
 
     #[test]
     fn a_cost_is_known_once_it_is_measured_and_forgotten_with_its_attempt() {
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         known.learn_cost(TrialNumber(3), &recipe(|_| ()), FUSED);
         let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
-        let taken = |known: &Known| match known.decide(&other_rate, &plan()) {
+        let taken = |known: &MeasuredRecipes| match known.decide(&other_rate, &plan(), FUSED) {
             Decision::Run { taken, .. } => taken,
             decision => panic!("{decision:?}"),
         };
@@ -389,7 +381,7 @@ mod tests {
             reason: reason.clone(),
             metrics: Metrics::default(),
         };
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         known.learn(
             &Trial {
                 number: TrialNumber(1),
@@ -399,7 +391,7 @@ mod tests {
             &recipe(|_| ()),
             FUSED,
         );
-        let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
+        let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan(), FUSED);
         assert_eq!(
             decision,
             Decision::Fails {
@@ -409,12 +401,12 @@ mod tests {
             }
         );
         let smaller = recipe(|recipe| recipe.batch.micro_batch = 1);
-        assert!(matches!(known.decide(&smaller, &plan()), Decision::Run { .. }));
+        assert!(matches!(known.decide(&smaller, &plan(), FUSED), Decision::Run { .. }));
     }
 
     #[test]
     fn a_stopped_training_leaves_its_cost_and_a_bound_on_its_loss() {
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         let metrics: Metrics = [("throughput", 100.0), ("loss", 3.0), ("loss_at_least", 2.5)].into();
         let state = TrialState::Pruned {
             at_step: 7,
@@ -427,7 +419,7 @@ mod tests {
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(known.loss_bound(&checkpointed), Some(2.5));
         let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
-        let Decision::Run { taken, .. } = known.decide(&faster, &plan()) else {
+        let Decision::Run { taken, .. } = known.decide(&faster, &plan(), FUSED) else {
             panic!("its loss is not known")
         };
         assert_eq!(taken, [of(Measurement::Cost, 2)]);
@@ -440,13 +432,13 @@ mod tests {
             reason: reason.clone(),
             metrics: [("throughput", 100.0)].into(),
         };
-        let mut known = Known::default();
+        let mut known = MeasuredRecipes::default();
         let params = Default::default();
         let number = TrialNumber(1);
         known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(
-            known.decide(&checkpointed, &plan()),
+            known.decide(&checkpointed, &plan(), FUSED),
             Decision::Fails {
                 part: Measurement::Loss,
                 source: number,

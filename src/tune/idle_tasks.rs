@@ -8,7 +8,7 @@ use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
 
 /// How a task ended.
 #[derive(Default)]
-pub(super) struct Aside {
+pub(super) struct IdleRun {
     /// What it measured, where it completed.
     pub(super) metrics: Option<Metrics>,
     /// Of all its attempts.
@@ -30,18 +30,17 @@ struct Attempt {
 
 impl Tuner<'_> {
     /// Runs a task of a finished trial while nothing else runs. Where a kernel fails, it is repeated in a safer form, as trials
-    /// are, and where that works the search stays with it: [`Tuner::is_of_this_form`] then tells that the trial was measured in
-    /// another.
-    pub(super) async fn run_aside(
+    /// are, and where that works the search stays with it, in another form than the trial was measured in.
+    pub(super) async fn run_idle(
         &mut self,
         number: TrialNumber,
         attempt: u64,
         task: Task,
-    ) -> Result<Aside, TuneError> {
+    ) -> Result<IdleRun, TuneError> {
         let mut wall_s = 0.0;
         for attempt in attempt.. {
-            let Some(ran) = self.attempt_aside(number, attempt, task.clone())? else {
-                self.safer.remove(&number);
+            let Some(ran) = self.attempt_idle(number, attempt, task.clone())? else {
+                self.forms.give_up(number);
                 break;
             };
             wall_s += ran.wall_s;
@@ -51,7 +50,7 @@ impl Tuner<'_> {
                     if let Some(fault) = ran.fault {
                         let (store, id) = (self.parts.store, self.parts.id);
                         store.record_loss(id, number, &reason, ran.wall_s).await?;
-                        if self.falls_back(number, fault) {
+                        if self.forms.fall_back(number, fault) {
                             continue;
                         }
                     }
@@ -64,21 +63,21 @@ impl Tuner<'_> {
                 TrialState::Complete { metrics } => Some(metrics),
                 _ => None,
             };
-            return Ok(Aside {
+            return Ok(IdleRun {
                 metrics,
                 wall_s,
                 ran: ran.ran,
                 evaluations: ran.evaluations,
             });
         }
-        Ok(Aside {
+        Ok(IdleRun {
             wall_s,
-            ..Aside::default()
+            ..IdleRun::default()
         })
     }
 
     /// Runs a task once; `None` where the search is ended meanwhile.
-    fn attempt_aside(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
+    fn attempt_idle(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
         // What confirms a trial is evaluated on all rows.
         self.hand_out(number, attempt, task, None)?;
         let (mut last, mut fault) = (Ran::default(), None);

@@ -1,5 +1,5 @@
-//! Whether the tokens of all rows fit on the disk, by those of the first rows: who waits for hours shall not learn at their end
-//! that the disk is full.
+//! Disk space for the tokens of all rows, by those of the first rows: who waits for hours shall not learn at their end that
+//! the disk is full.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ const SURE: f64 = 0.9;
 /// Share of the data between two looks, at most.
 const BETWEEN: f64 = 1.0 / 64.0;
 
-/// Looks at the room in a folder from time to time.
+/// Looks at the space in a folder from time to time.
 #[derive(Debug)]
-pub(super) struct Room<'a> {
+pub(super) struct DiskSpace<'a> {
     folder: &'a Path,
     next: f64,
 }
 
-impl<'a> Room<'a> {
+impl<'a> DiskSpace<'a> {
     pub(super) fn new(folder: &'a Path) -> Self {
         Self { folder, next: 0.0 }
     }
@@ -34,14 +34,14 @@ impl<'a> Room<'a> {
         }
         self.next = (2.0 * share).min(share + BETWEEN);
         let written = writer.file_bytes();
-        let Some(room) = Free::of(self.folder) else {
+        let Some(free) = Free::of(self.folder) else {
             return Ok(());
         };
         let [all, at_once] = [written.all, written.at_once].map(|bytes| bytes as f64 / share.min(1.0));
         // What was written is not free any more.
-        let free_bytes = room.disk.saturating_add(written.all);
-        let (needed_bytes, free_bytes) = match all > room.file as f64 {
-            true => (all as u64, room.file.min(free_bytes)),
+        let free_bytes = free.disk.saturating_add(written.all);
+        let (needed_bytes, free_bytes) = match all > free.file as f64 {
+            true => (all as u64, free.file.min(free_bytes)),
             false => (at_once as u64, free_bytes),
         };
         progress::space(TokenSpace {
@@ -113,12 +113,12 @@ mod tests {
             kind: RowKind::Whole,
         };
         writer.push(Set::Train, Some(row)).unwrap();
-        let mut room = Room::new(folder.path());
-        room.look(&writer, 0.5).unwrap();
+        let mut space = DiskSpace::new(folder.path());
+        space.look(&writer, 0.5).unwrap();
         // Just looked at.
-        room.next = 1.0;
-        room.look(&writer, 1e-15).unwrap();
-        let error = Room::new(folder.path()).look(&writer, 1e-15).unwrap_err();
+        space.next = 1.0;
+        space.look(&writer, 1e-15).unwrap();
+        let error = DiskSpace::new(folder.path()).look(&writer, 1e-15).unwrap_err();
         let DataError::NoRoom { needed_bytes, .. } = error else {
             panic!("{error}")
         };
