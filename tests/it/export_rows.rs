@@ -137,8 +137,9 @@ impl Study {
     }
 }
 
-/// Fails unless the rows are the same, but for the labels of first tokens.
+/// Fails unless the rows are the same, but for the labels of first tokens, which tools may count and nothing predicts: none is written.
 fn assert_same(found: &[Row], expected: &[Row], of: &str) {
+    assert!(found.iter().all(|(_, labels)| labels[0] == -100), "{of}: {found:?}");
     let without_first = |rows: &[Row]| -> Vec<Row> {
         let cut = |(ids, labels): &Row| (ids.clone(), labels[1..].to_vec());
         rows.iter().map(cut).collect()
@@ -209,6 +210,36 @@ fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
     let ends = study.trained("training");
     let said = study.export("trl", &[]);
     assert_same(&study.jsonl("trl/train.jsonl"), &ends, &said);
+}
+
+#[test]
+fn where_everything_is_learnt_first_tokens_are_no_labels() {
+    let study = Study::searched(&sharegpt(8), "held_out: aside.jsonl, loss_on: all");
+    let (train, held_out) = (study.trained("training"), study.trained("held-out"));
+    assert!(train.iter().all(|(ids, labels)| ids[1..] == labels[1..]));
+    let said = study.export("llamafactory", &[]);
+    assert!(!said.contains("divides losses"), "{said}");
+    assert_same(&study.saved("llamafactory/tokens", "train"), &train, "training rows");
+    assert_same(
+        &study.saved("llamafactory/tokens", "validation"),
+        &held_out,
+        "held-out rows",
+    );
+    study.export("axolotl", &[]);
+    assert_same(&study.jsonl("axolotl/train.jsonl"), &train, "axolotl");
+    // Rows that LLaMA-Factory makes tokens of itself have such labels there.
+    let arguments = [
+        "export",
+        "--trial",
+        "0",
+        "--format",
+        "llamafactory",
+        "--output",
+        "bare",
+        "--no-data",
+    ];
+    let said = study.succeeds(&arguments);
+    assert!(said.contains("divides losses by 8 first tokens"), "{said}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         passes_over_columns: true,
         cuts: false,
         mixes_tokens: false,
+        counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     sharding: None,

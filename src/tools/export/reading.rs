@@ -18,6 +18,8 @@ pub(in crate::tools) struct Reading {
     pub cuts: bool,
     /// Whether it mixes sets of tokens by weights.
     pub mixes_tokens: bool,
+    /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
+    pub counts_first_tokens: bool,
     pub tokens: TokenFiles,
 }
 
@@ -39,6 +41,11 @@ impl Tool {
     /// Whether its file has weights for sets of tokens that are mixed.
     pub fn mixes_tokens(self) -> bool {
         self.export().reading.is_some_and(|reading| reading.mixes_tokens)
+    }
+
+    /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
+    pub fn counts_first_tokens(self) -> bool {
+        self.export().reading.is_some_and(|reading| reading.counts_first_tokens)
     }
 
     /// Why the tool would train something else if it read the files of `input` by itself; `None` where it reads them as the trials did.

@@ -30,6 +30,8 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         passes_over_columns: true,
         cuts: false,
         mixes_tokens: false,
+        // By transformers 5.6, the newest that it takes; later ones count what is predicted.
+        counts_first_tokens: true,
         tokens: TokenFiles::SavedDataset,
     }),
     sharding: Some(TRAINER_SHARES),

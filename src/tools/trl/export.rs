@@ -30,6 +30,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         passes_over_columns: false,
         cuts: true,
         mixes_tokens: true,
+        counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     sharding: Some(TRAINER_SHARES),

@@ -28,6 +28,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         passes_over_columns: true,
         cuts: true,
         mixes_tokens: true,
+        counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     sharding: Some("unsloth has all weights on each device; use --format axolotl"),
