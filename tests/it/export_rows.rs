@@ -177,10 +177,19 @@ fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
         assert_same(&study.jsonl(&format!("{format}/train.jsonl")), &train, format);
         assert_same(&study.jsonl(&format!("{format}/held_out.jsonl")), &held_out, format);
     }
-    for file in ["trl/trl_sft.yaml", "axolotl/axolotl.yaml", "unsloth/unsloth_train.py"] {
+    for file in [
+        "trl/trl_data/README.md",
+        "axolotl/axolotl.yaml",
+        "unsloth/unsloth_train.py",
+    ] {
         let text = study.text(file);
-        assert!(text.contains("/train.jsonl") && !text.contains("rows.jsonl"), "{text}");
+        assert!(
+            text.contains("/train.jsonl") && text.contains("/held_out.jsonl"),
+            "{text}"
+        );
+        assert!(!text.contains("rows.jsonl"), "{text}");
     }
+    assert!(study.text("trl/trl_sft.yaml").contains("/trl/trl_data\n"));
     study.export("llamafactory", &[]);
     assert!(
         study
@@ -203,6 +212,17 @@ fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
         assert!(!said.contains("token ids"), "{said}");
         assert!(!study.root().join(format).join("train.jsonl").exists());
     }
+    assert!(study.text("trl/trl_data/README.md").contains("/aside.jsonl"));
+    // What TRL cannot be told to evaluate beside a part of the rows, it is given.
+    let limited = Study::searched(&plain(6), "held_out: aside.jsonl, max_rows: 5");
+    let said = limited.export("trl", &[]);
+    assert!(said.contains("would not evaluate held-out files"), "{said}");
+    assert_same(
+        &limited.jsonl("trl/train.jsonl"),
+        &limited.trained("training"),
+        "limited",
+    );
+    assert!(limited.text("trl/trl_data/README.md").contains("/held_out.jsonl"));
     // A prompt and a completion that share a token are other tokens to who reads them apart.
     let mut shared = plain(6);
     shared[3] = json!({"prompt": "4 app", "completion": "les"});

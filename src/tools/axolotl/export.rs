@@ -27,6 +27,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         renames_columns: true,
         passes_over_columns: true,
         cuts: false,
+        evaluates: |_| true,
         mixes_tokens: false,
         counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,

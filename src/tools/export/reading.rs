@@ -16,6 +16,8 @@ pub(in crate::tools) struct Reading {
     pub passes_over_columns: bool,
     /// Whether it cuts what is too long where the trials did.
     pub cuts: bool,
+    /// Whether it evaluates the held-out files of data that it reads.
+    pub evaluates: fn(&DataSettings) -> bool,
     /// Whether it mixes sets of tokens by weights.
     pub mixes_tokens: bool,
     /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
@@ -65,6 +67,9 @@ impl Tool {
             (!all_json(data)).then(|| "it reads such files its own way".to_owned()),
             (data.max_rows.is_some() && data.train.files().count() > 1)
                 .then(|| "it counts the rows of each file by themselves".to_owned()),
+            // Of sets that are mixed it would not evaluate rows that are written, either.
+            (data.train.sets().is_empty() && !data.held_out.files().is_empty() && !(reading.evaluates)(data))
+                .then(|| "it would not evaluate held-out files beside such data".to_owned()),
             (rows.beyond_texts > 0).then(|| {
                 let rows = one_or_many(rows.beyond_texts, "row");
                 match is_chat {

@@ -29,6 +29,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         renames_columns: true,
         passes_over_columns: true,
         cuts: false,
+        evaluates: |_| true,
         mixes_tokens: false,
         // By transformers 5.6, the newest that it takes; later ones count what is predicted.
         counts_first_tokens: true,
