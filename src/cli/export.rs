@@ -25,11 +25,11 @@ use crate::space::{Bytes, Target};
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Known, TrainedRows};
 use installed::CheckArgs;
-use known::{KnownFacts, answer_marks};
+use known::{KnownFacts, answer_marks, turn_end};
 pub(super) use known::{model_folder, shape_in};
 use need::Need;
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TemplateTargets};
 use peft_tune_core::study::{Metrics, TrialNumber};
 use token_rows::RowsForTool;
 
@@ -206,6 +206,10 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
     let marks = asks_for_marks
         .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
         .flatten();
+    let template_targets = format.tool().and_then(Tool::template_targets);
+    let turn_end = (template_targets == Some(TemplateTargets::StopTokens))
+        .then(|| turn_end(recipe, facts.model_folder.as_deref()))
+        .flatten();
     let mut input = ExportInput {
         recipe,
         study: &chosen.study,
@@ -218,6 +222,7 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
             data_format: facts.data_format,
             trained: chosen.trained,
             marks: marks.as_ref(),
+            turn_end: turn_end.as_deref(),
             saved_rows: None,
         },
     };

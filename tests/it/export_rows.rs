@@ -204,6 +204,41 @@ fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
     );
 }
 
+fn chats(count: usize) -> Vec<Value> {
+    let row = |n: usize| {
+        json!({"messages": [
+            {"role": "user", "content": format!("{n} and {n}?")}, {"role": "assistant", "content": format!("{}", 2 * n)},
+        ]})
+    };
+    (1..=count).map(row).collect()
+}
+
+#[test]
+fn axolotl_reads_chats_of_which_texts_and_ends_of_turns_are_learnt() {
+    for loss_on in ["completions", "all"] {
+        let data = format!("held_out: aside.jsonl, loss_on: {loss_on}, template_targets: stop_tokens");
+        let study = Study::searched(&chats(6), &data);
+        let said = study.export("axolotl", &[]);
+        assert!(!said.contains("token ids") && !said.contains("`data."), "{said}");
+        assert!(study.text("axolotl/axolotl.yaml").contains("type: chat_template"));
+        // What another tool would learn beside them is not in the rows that it is given.
+        let said = study.export("trl", &[]);
+        assert!(said.contains("around texts it learns all"), "{said}");
+        assert_same(&study.jsonl("trl/train.jsonl"), &study.trained("training"), loss_on);
+    }
+    let study = Study::searched(&chats(6), "held_out: aside.jsonl");
+    let said = study.export("axolotl", &[]);
+    assert!(
+        said.contains("the tokens that end turns alone (`data.template_targets: stop_tokens`)"),
+        "{said}"
+    );
+    assert_same(
+        &study.jsonl("axolotl/train.jsonl"),
+        &study.trained("training"),
+        "written",
+    );
+}
+
 #[test]
 fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
     let study = Study::searched(&plain(6), "held_out: aside.jsonl");

@@ -9,7 +9,7 @@ use peft_tune::tools::import::{Imported, parse_recipe, read_recipe};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataFormat, HeldOut, LongRows, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
-    TargetModules, TargetPreset, TrainingData, TrainingLength, TrainingSet,
+    TargetModules, TargetPreset, TemplateTargets, TrainingData, TrainingLength, TrainingSet,
 };
 
 use crate::export::{export_again, lora, odd, qlora};
@@ -104,6 +104,14 @@ fn data_and_length_come_back_as_far_as_a_tool_says_them() {
         assert_eq!(imported.recipe.data.held_out, HeldOut::Fraction(0.1), "{format}");
         assert_eq!(imported.recipe.training.length, TrainingLength::Epochs(1.0), "{format}");
     }
+}
+
+#[test]
+fn chats_of_axolotl_are_learnt_as_it_learns_them() {
+    let (_, imported) = there_and_back(&lora(), ExportFormat::Tool(Tool::Axolotl)).unwrap();
+    assert_eq!(imported.recipe.data.template_targets, TemplateTargets::StopTokens);
+    let (_, imported) = there_and_back(&qlora(), ExportFormat::Tool(Tool::Axolotl)).unwrap();
+    assert_eq!(imported.recipe.data.template_targets, TemplateTargets::All);
 }
 
 #[test]
@@ -366,7 +374,7 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
             "",
             &[
                 "`roles_to_train: [user, assistant]` is not carried over",
-                "all tokens are trained on",
+                "the turns of all roles are trained on",
             ][..],
         ),
     ] {

@@ -10,7 +10,7 @@ use crate::cli::export::model_folder;
 use crate::cli::output::tell;
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};
-use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TrainingData};
+use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingData};
 use peft_tune_engine::data::recognise;
 
 /// Writes the file.
@@ -144,6 +144,7 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
         ));
         imported.recipe.data.columns.clear();
         imported.recipe.data.loss_on = LossOn::Completions;
+        imported.recipe.data.template_targets = TemplateTargets::All;
     }
     imported.recognised(found);
     Ok(())

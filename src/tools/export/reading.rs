@@ -2,7 +2,7 @@
 
 use super::ExportInput;
 use crate::tools::Tool;
-use peft_tune_core::recipe::{DataFormat, DataSettings, HubDataSet};
+use peft_tune_core::recipe::{DataFormat, DataSettings, HubDataSet, TemplateTargets};
 use peft_tune_engine::data::RowOddities;
 
 /// How a tool reads rows.
@@ -10,6 +10,8 @@ use peft_tune_engine::data::RowOddities;
 pub(in crate::tools) struct Reading {
     /// Formats of which it makes the tokens and targets that are trained on here.
     pub formats: &'static [DataFormat],
+    /// What it learns of chats beside their texts.
+    pub template_targets: TemplateTargets,
     /// Whether the file has keys for columns of other names.
     pub renames_columns: bool,
     /// Whether it takes only the columns that it was told of.
@@ -50,6 +52,12 @@ impl Tool {
         self.export().reading.is_some_and(|reading| reading.counts_first_tokens)
     }
 
+    /// Which of the tokens that a chat template writes the tool learns; `None` where its file says nothing of data, or it writes chats
+    /// by templates of its own.
+    pub fn template_targets(self) -> Option<TemplateTargets> {
+        self.export().reading.map(|reading| reading.template_targets)
+    }
+
     /// Why the tool would train something else if it read the files of `input` by itself; `None` where it reads them as the trials did.
     /// `alters` says that the chat template which is written for it learns other tokens.
     pub fn misreads(self, input: &ExportInput<'_>, rows: RowOddities, alters: bool) -> Option<String> {
@@ -63,6 +71,15 @@ impl Tool {
         let why = [
             (!reading.formats.contains(&format))
                 .then(|| format!("it does not read {} as the trials did", spoken(format))),
+            (is_chat && data.template_targets != reading.template_targets).then(|| {
+                let learns = match reading.template_targets {
+                    TemplateTargets::All => "all that belongs to what `data.loss_on` names",
+                    TemplateTargets::StopTokens => {
+                        "the tokens that end turns alone (`data.template_targets: stop_tokens`)"
+                    }
+                };
+                format!("of what the chat template writes around texts it learns {learns}")
+            }),
             (!data.columns.is_empty() && !reading.renames_columns).then(|| "it renames no columns".to_owned()),
             (!all_json(data)).then(|| "it reads such files its own way".to_owned()),
             (data.max_rows.is_some() && data.train.files().count() > 1)

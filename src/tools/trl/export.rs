@@ -15,7 +15,9 @@ use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
 use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportRow, RenderError, TokenFiles};
 use crate::tools::peft::export::{target_modules, whole_if_possible};
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe};
+use peft_tune_core::recipe::{
+    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe, TemplateTargets,
+};
 
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "trl_sft.yaml, for trl sft --config",
@@ -27,6 +29,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
             DataFormat::Text,
             DataFormat::Tokenized,
         ],
+        template_targets: TemplateTargets::All,
         renames_columns: false,
         passes_over_columns: false,
         cuts: true,
