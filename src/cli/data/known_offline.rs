@@ -22,16 +22,28 @@ pub(in crate::cli) struct KnownFacts {
 
 /// The marks of answers in the chat template that the recipe trains with; `None` where it has none and none can be put in.
 pub(in crate::cli) fn answer_marks(recipe: &Recipe, model_folder: Option<&Path>) -> Option<AnswerMarks> {
-    let files = ModelFiles::resolve_with(&model_folder?.to_string_lossy(), &HubSettings::from_env().ok()?).ok()?;
-    let tokenizer = Tokenizer::open(&files.tokenizer).ok()?;
-    let tokenizer = match &recipe.data.chat_template {
-        Some(path) => tokenizer.with_chat_template(path).ok()?,
-        None => tokenizer,
-    };
+    let tokenizer = tokenizer(recipe, model_folder?)?;
     let template = tokenizer.chat_template()?;
     match template.marks_answers() {
         true => Some(AnswerMarks::Own),
         false => marked_template(template).map(AnswerMarks::Written),
+    }
+}
+
+/// The token with which the chat template of the recipe ends answers, where it is another than the end-of-text token.
+pub(in crate::cli) fn turn_end(recipe: &Recipe, model_folder: Option<&Path>) -> Option<String> {
+    let tokenizer = tokenizer(recipe, model_folder?)?;
+    let end = tokenizer.turn_end().filter(|end| tokenizer.eos_id() != Some(*end))?;
+    tokenizer.decode(&[end], false).ok()
+}
+
+/// The tokenizer of a model, with the chat template that the recipe names.
+fn tokenizer(recipe: &Recipe, model_folder: &Path) -> Option<Tokenizer> {
+    let files = ModelFiles::resolve_with(&model_folder.to_string_lossy(), &HubSettings::from_env().ok()?).ok()?;
+    let tokenizer = Tokenizer::open(&files.tokenizer).ok()?;
+    match &recipe.data.chat_template {
+        Some(path) => tokenizer.with_chat_template(path).ok(),
+        None => Some(tokenizer),
     }
 }
 

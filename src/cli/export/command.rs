@@ -8,13 +8,13 @@ use super::study;
 use super::token_rows::RowsForTool;
 use super::tool_needs::Need;
 use crate::cli::CliError;
-use crate::cli::data::known_offline::{KnownFacts, answer_marks};
+use crate::cli::data::known_offline::{KnownFacts, answer_marks, turn_end};
 use crate::cli::terminal::output::{tell, write_exact};
 use crate::export;
 use crate::export::{ExportError, ExportFormat};
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Known};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TemplateTargets};
 
 /// Exports a whole study, or trials of the results database.
 ///
@@ -55,6 +55,10 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
     let marks = asks_for_marks
         .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
         .flatten();
+    let template_targets = format.tool().and_then(Tool::template_targets);
+    let turn_end = (template_targets == Some(TemplateTargets::StopTokens))
+        .then(|| turn_end(recipe, facts.model_folder.as_deref()))
+        .flatten();
     let mut input = ExportInput {
         recipe,
         study: &chosen.study,
@@ -67,6 +71,7 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) 
             data_format: facts.data_format,
             trained: chosen.trained,
             marks: marks.as_ref(),
+            turn_end: turn_end.as_deref(),
             saved_rows: None,
         },
     };

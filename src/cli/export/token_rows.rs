@@ -82,16 +82,15 @@ impl RowsForTool {
         };
         let is_mixed = !input.recipe.data.train.sets().is_empty();
         if args.no_data || is_mixed && !tool.mixes_tokens() {
-            let lines = vec![format!("warning: `data.train`: {why}")];
+            let mut lines = vec![format!("warning: `data.train`: {why}")];
+            if tool.counts_first_tokens() {
+                lines.extend(rows.counted_first_tokens(tool));
+            }
             return Ok(Self { written: None, lines });
         }
         let written = rows.write(input.recipe, token_files, folder, args.force)?;
-        let mut lines = vec![format!("{why}; {}", written.line)];
-        if token_files == TokenFiles::SavedDataset {
-            lines.extend(rows.counted_first_tokens(tool));
-        }
         Ok(Self {
-            lines,
+            lines: vec![format!("{why}; {}", written.line)],
             written: Some(written),
         })
     }
@@ -135,8 +134,8 @@ impl TrainedTokens {
         again().is_some_and(|again| again.0.fingerprint() == self.0.fingerprint())
     }
 
-    /// What is told of first tokens that are labels, where everything of a row is learnt: no token predicts them, but transformers 5.6,
-    /// on which LLaMA-Factory 0.9.5 runs, counts them in the number that it divides losses by.
+    /// What is told of first tokens that a tool makes labels of, where everything of a row is learnt: no token predicts them, and it
+    /// divides losses by their number, too.
     fn counted_first_tokens(&self, tool: Tool) -> Option<String> {
         let train = self.0.train();
         let documents = (0..train.len()).map(|index| train.document(index));

@@ -12,7 +12,7 @@ use crate::cli::terminal::output::tell;
 use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_around};
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};
-use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TrainingData};
+use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingData};
 use peft_tune_engine::data::recognise;
 
 /// Writes the file.
@@ -146,6 +146,7 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
         ));
         imported.recipe.data.columns.clear();
         imported.recipe.data.loss_on = LossOn::Completions;
+        imported.recipe.data.template_targets = TemplateTargets::All;
     }
     imported.recognised(found);
     Ok(())

@@ -19,6 +19,9 @@ pub(super) fn of_study(study: &Study) -> Result<Option<Arc<TargetForecast>>, Cli
         return Ok(None);
     };
     let shape = shape_of(&base.model)?;
+    if let Some(line) = target.learns_otherwise(&base.data) {
+        tell(format_args!("{line}"));
+    }
     let counts = |metric: &str| study.objectives.iter().any(|one| one.metric == metric);
     if target.device.is_none() && counts(THROUGHPUT) {
         tell(format_args!(

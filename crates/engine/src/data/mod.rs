@@ -5,7 +5,7 @@
 //! | settings to files | `on_disk` |
 //! | file to rows | `readers`, `meter`, `progress` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
-//! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
+//! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `text_targets`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
 //! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities` |
@@ -49,6 +49,7 @@ mod row_location;
 mod seen;
 mod source;
 mod split;
+mod text_targets;
 mod token_writer;
 mod tokenize;
 mod tokens;

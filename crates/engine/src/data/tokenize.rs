@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::disk_space::DiskSpace;
-use super::encode::{EncodedRow, encode};
+use super::encode::{EncodedRow, Learnt, encode};
 use super::example::Example;
 use super::format::RowParser;
 use super::meter::{Meter, bytes_of};
@@ -233,7 +233,7 @@ impl Tokenizing<'_> {
         let waiting = std::mem::take(&mut self.waiting);
         // Rows behind one at fault need not be looked at; those before it may hold the one that is told.
         let at_fault = AtomicUsize::new(usize::MAX);
-        let (vocabulary, loss_on) = (self.vocabulary, self.settings.loss_on);
+        let (vocabulary, learnt) = (self.vocabulary, Learnt::from(self.settings));
         let encoded = || -> Vec<_> {
             waiting
                 .par_iter()
@@ -242,7 +242,7 @@ impl Tokenizing<'_> {
                     if index > at_fault.load(Relaxed) {
                         return Ok(EncodedRow::default());
                     }
-                    let row = encode(location, example, vocabulary, loss_on);
+                    let row = encode(location, example, vocabulary, learnt);
                     if row.is_err() {
                         at_fault.fetch_min(index, Relaxed);
                     }
