@@ -360,7 +360,7 @@ impl<'a> StepTracer<'a> {
         }
         let (mut held, input) = (dys, input(trace));
         for projection in &group.projections {
-            held += self.projection_backward(trace, group, projection, module);
+            held += self.projection_backward(trace, (group, module), projection);
             // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
             if dys > 0 && projection.adapter.is_some() && self.plan.dora() && !self.plan.dropout() {
                 trace.free(MemoryCategory::Scratch, self.act(projection.outputs()));
@@ -379,44 +379,19 @@ impl<'a> StepTracer<'a> {
     fn projection_backward(
         &self,
         trace: &mut Trace,
-        group: &GroupPlan,
+        (group, module): (&GroupPlan, Module),
         projection: &ProjectionPlan,
-        module: Module,
     ) -> u64 {
         let (width, rank) = (projection.outputs(), group.rank_of(projection));
-        let y = self.act(width);
-        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
         if projection.bias_trains {
-            trace.spike(MemoryCategory::Scratch, widened);
-            self.pass(trace, module, Pass::Copy, width);
+            self.bias_gradient(trace, module, width);
         }
-        let mut held = 0;
-        if rank > 0 && self.plan.dora() {
-            let dropped = self.dropped(trace, group.inputs);
-            trace.hold(MemoryCategory::Scratch, y);
-            self.linear(
-                trace,
-                Module::Adapters,
-                Right::Weight,
-                Form::Nt,
-                [width, group.inputs, rank],
-            );
-            trace.spike(MemoryCategory::Scratch, self.gain_sums(width));
-            self.pass(trace, Module::Adapters, Pass::Add, width);
-            held = y;
-            if self.plan.dropout() {
-                trace.hold(MemoryCategory::Scratch, y);
-                (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
-                held += y;
-            }
-            trace.free(MemoryCategory::Scratch, dropped);
-        }
-        if rank > 0 {
-            self.gradient(trace, Module::Adapters, width, rank);
-            if self.plan.lora_bias() {
-                trace.spike(MemoryCategory::Scratch, widened);
-                self.pass(trace, Module::Adapters, Pass::Copy, width);
-            }
+        let held = match rank > 0 && self.plan.dora() {
+            true => self.backward_turned(trace, group, projection),
+            false => 0,
+        };
+        if rank > 0 && self.plan.lora_bias() {
+            self.bias_gradient(trace, Module::Adapters, width);
         }
         if projection.weight_trains {
             self.gradient(trace, module, width, group.inputs);
@@ -424,9 +399,22 @@ impl<'a> StepTracer<'a> {
         held
     }
 
-    /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
+    /// The sum over the tokens of an output's gradient, and that with what was there before. An adapter's is multiplied with its scaling.
+    fn bias_gradient(&self, trace: &mut Trace, module: Module, width: usize) {
+        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
+        let sum = 4 * width as u64;
+        trace.spike(MemoryCategory::Scratch, widened + sum);
+        let sums = if module == Module::Adapters { 3 } else { 2 };
+        trace.spike(MemoryCategory::Scratch, sums * sum);
+        self.pass(trace, module, Pass::Copy, width);
+    }
+
+    /// The gradients of B, d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
     fn adapter_gradients(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
         let all: usize = group.ranks();
+        for projection in group.projections.iter().filter(|one| one.adapter.is_some()) {
+            self.gradient(trace, Module::Adapters, projection.outputs(), group.rank_of(projection));
+        }
         trace.hold(MemoryCategory::Scratch, self.act(all));
         for (index, AdapterOnInput { rank, .. }) in group.adapters.iter().enumerate() {
             let reads = |projection: &&ProjectionPlan| projection.adapter == Some(index);
@@ -497,9 +485,11 @@ impl<'a> StepTracer<'a> {
                 .iter()
                 .filter(|projection| projection.adapter.is_some())
             {
-                trace.spike(MemoryCategory::Scratch, 3 * dx);
+                trace.hold(MemoryCategory::Scratch, dx);
                 let columns = [group.inputs, projection.outputs(), 0];
                 self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
+                trace.spike(MemoryCategory::Scratch, 2 * dx);
+                trace.free(MemoryCategory::Scratch, dx);
                 self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
                 self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
             }

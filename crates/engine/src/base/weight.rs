@@ -286,7 +286,7 @@ impl Weight {
         };
         Ok(match codes {
             Some(codes) => Self::quantized(codes, dtype),
-            None => Self::Dense(Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape)?),
+            None => Self::Dense(crate::tensor::on_paper(shape, dtype)?),
         })
     }
 

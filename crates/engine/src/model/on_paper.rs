@@ -18,7 +18,7 @@ use crate::data::MicroBatch;
 use crate::tensor::{Ledger, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{LayerKeep, ModelPlan};
+use peft_tune_core::plan::{LayerKeep, Memory, ModelPlan};
 use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
 use peft_tune_core::recipe::Recipe;
 
@@ -51,8 +51,7 @@ impl PaperModel {
     /// The model that `recipe` trains, on a micro-batch like `stream`.
     ///
     /// # Errors
-    /// A recipe that does not fit the model, or has what cannot be run on paper yet: DoRA, weights that are quantized in each pass, sparse
-    /// ones.
+    /// A recipe that does not fit the model, or has what cannot be run on paper yet: weights that are quantized in each pass, sparse ones.
     pub fn new(
         architecture: &Architecture,
         recipe: &Recipe,
@@ -60,11 +59,11 @@ impl PaperModel {
         stream: &StreamShape,
     ) -> std::result::Result<Self, TrainError> {
         let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        if plan.dora() || !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
-            let message = "DoRA, `quantization_aware` and `weight_sparsity` have no form on paper";
+        if !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
+            let message = "`quantization_aware` and `weight_sparsity` have no form on paper";
             return Err(Error::Msg(message.to_owned()).into());
         }
-        let decoder = decoder_of(architecture, recipe, &plan)?;
+        let decoder = decoder_of(architecture, recipe, &plan, host.memory())?;
         let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
         ropes.prepare(1)?;
         let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
@@ -91,7 +90,7 @@ impl PaperModel {
         };
         match segment {
             Segment::Embed => {
-                let _x = self.decoder.embed(&pass.stream.ids)?;
+                let _x = self.decoder.begin(&pass.stream.ids)?;
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Forward { layer, keep } => {
@@ -187,6 +186,7 @@ fn decoder_of(
     architecture: &Architecture,
     recipe: &Recipe,
     plan: &ModelPlan,
+    memory: Memory,
 ) -> std::result::Result<Decoder, TrainError> {
     let first = |kind: usize| plan.layers.iter().position(|other| *other == kind);
     let layers: Vec<usize> = (0..plan.kinds.len()).filter_map(first).collect();
@@ -197,7 +197,7 @@ fn decoder_of(
     let any_layer = Architecture::layer_name(0);
     let of_all_layers = any_layer.trim_end_matches('0');
     let wants = |name: &str| !name.starts_with(of_all_layers) || names.iter().any(|layer| name.starts_with(layer));
-    let base = BaseModel::on_paper(architecture, recipe.precision, wants)?;
+    let base = BaseModel::on_paper(architecture, recipe.precision, memory, wants)?;
     let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
     let trainables = Trainables {
         plan,

@@ -9,7 +9,8 @@ use super::*;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, TargetModules, TargetPreset,
+    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, QuantizationAware, TargetModules,
+    TargetPreset,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -131,13 +132,14 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         select(vec![0.0, 0.1]),
         select(targets.to_vec()),
         layers,
+        any::<bool>(),
     );
     let rest = (
         select(precisions.to_vec()),
         select(checkpointing.to_vec()),
         select(activations.to_vec()),
     );
-    (adapter, rest).prop_map(|((rank, dropout, target_modules, layers_to_transform), rest)| {
+    (adapter, rest).prop_map(|((rank, dropout, target_modules, layers_to_transform, dora), rest)| {
         let mut recipe = Recipe::new("random", DataSettings::default());
         (
             recipe.precision,
@@ -152,6 +154,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
             dropout,
             target_modules,
             layers_to_transform,
+            dora,
             ..AdapterSettings::default()
         });
         recipe
@@ -246,10 +249,7 @@ fn what_has_no_form_on_paper_is_refused() {
     let (_, json) = architecture(("llama", ""), [64, 2, 32], 512);
     let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
     let mut recipe = Recipe::new("random", DataSettings::default());
-    recipe.adapter = Some(AdapterSettings {
-        dora: true,
-        ..AdapterSettings::default()
-    });
+    recipe.quantization_aware = QuantizationAware::Int8;
     let error = PaperModel::new(&architecture, &recipe, Host::GPU, &StreamShape::full(1, 8)).unwrap_err();
-    assert!(error.to_string().contains("DoRA"), "{error}");
+    assert!(error.to_string().contains("`quantization_aware`"), "{error}");
 }

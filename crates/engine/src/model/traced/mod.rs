@@ -15,11 +15,13 @@ pub(super) mod loss_head;
 pub(super) mod matmul;
 mod pointwise;
 pub(super) mod routing;
+mod row_norms;
 
 pub(super) use pointwise::{
     bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,
     latent_heads, merged_rows, own_columns, residual, rms_norm, rope, rounding, rows, sinks, xielu,
 };
+pub(super) use row_norms::NormParts;
 
 use candle_core::DType;
 

@@ -3,9 +3,10 @@
 use candle_core::{DType, Result};
 
 use super::kernel::{Argument, Measured, Outcome};
-use super::{Parameter, Tensor, bytes, pass};
+use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
+use peft_tune_core::plan::passes::gain_sums;
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::offsets::Offsets;
@@ -54,16 +55,19 @@ in_spans! {
             paper of x => paper.alike().into();
     }
     rounding [] {
-        round(values: &Parameter, copy: &Parameter) -> (), "round",
-            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) };
+        round(values: &Parameter, copy: &Tensor) -> (), "round",
+            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) }, _paper of copy => ();
     }
     bias [] {
         add(y: &Tensor, bias: &Parameter, scale: f64) -> (), "bias_add", pass(y, 2), _paper of y => ();
     }
-    gain [NormParts] {
+    gain [] {
         scale(y: &Tensor, gain: &Parameter, shift: f32) -> (), "gain", pass(y, 2), _paper of y => ();
         backward(dz: &Tensor, y: &Tensor, gain: &Parameter, norm: &Parameter, d_magnitude: &Parameter) -> (),
-            "gain_backward", pass(y, 3);
+            "gain_backward", pass(y, 3), paper of y => sum_gains(paper)?;
+        norm(parts: NormParts<'_>) -> Parameter, "row_norms", parts.work();
+        fill(parts: NormParts<'_>, magnitude: &Parameter, norm: &Parameter, gain: &Parameter) -> (), "row_norms",
+            parts.work(), paper of parts.projected => parts.on_paper(paper)?;
     }
     merged_rows [] {
         merge(weight: &Parameter, a: &Parameter, b: &Parameter, scaling: f64) -> Parameter, "merge", Work {
@@ -242,6 +246,14 @@ fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     let dx = x.alike();
     x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
     dx.into()
+}
+
+/// Takes the sums over some rows each that a gain's backward pass adds up.
+fn sum_gains(y: &PaperTensor) -> Result<()> {
+    let ((rows, width), ledger) = (y.shape().dims2()?, y.ledger());
+    let sums = gain_sums(rows, width, ledger.host().memory());
+    ledger.spike(MemoryCategory::Scratch, sums);
+    Ok(())
 }
 
 /// The gradients of gate and up: on a GPU in the places of gate and dy.
