@@ -108,6 +108,7 @@ impl StepTracer<'_> {
         if wants_dx {
             self.norm_onto(trace);
         } else {
+            self.last_norm_weight(trace, kind);
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
         let freed = [SavedTensor::Input, SavedTensor::QkvXa];

@@ -351,6 +351,9 @@ impl<'a> StepTracer<'a> {
         wants_dx: bool,
     ) {
         if !group.reads_input() {
+            for projection in group.projections.iter().filter(|one| one.bias_trains) {
+                self.bias_gradient(trace, module, projection.outputs());
+            }
             if wants_dx {
                 trace.hold(MemoryCategory::Scratch, self.act(group.inputs));
                 self.gradients_sum(trace, (group, module), 0);

@@ -14,8 +14,8 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::parameter::Trained;
-use super::traced::{NormParts, gain};
 use super::traced::matmul::{self, Factor, Term};
+use super::traced::{NormParts, gain};
 use crate::tensor;
 
 /// The magnitude of one projection.

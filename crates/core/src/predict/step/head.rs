@@ -41,6 +41,7 @@ impl StepTrace<'_> {
         trace.free(MemoryCategory::Scratch, x);
         trace.stage = Stage::Backward;
         scaled(&mut trace);
+        tracer.norm_weight(&mut trace, [tracer.tokens, hidden]);
         trace.hold(MemoryCategory::Scratch, x);
         trace.spike(MemoryCategory::Scratch, tracer.wide(1));
         tracer.norm_pass(&mut trace, Pass::NormBackward, hidden);

@@ -9,8 +9,8 @@ use super::*;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, QuantizationAware, TargetModules,
-    TargetPreset,
+    ActivationQuantization, AdapterBias, AdapterSettings, Checkpointing, DataSettings, Precision, QuantizationAware,
+    TargetModules, TargetPreset,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -120,26 +120,19 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         Precision::Nf4,
         Precision::Nf4Double,
     ];
-    let targets = [TargetPreset::AllLinear, TargetPreset::Attention, TargetPreset::Mlp].map(TargetModules::Preset);
-    let layers = select(vec![None, Some(vec![1]), Some(vec![2])]);
     let activations = [
         ActivationQuantization::None,
         ActivationQuantization::Int8Forward,
         ActivationQuantization::Int8Both,
     ];
-    let adapter = (
-        select(vec![1, 2, 3, 8, 16]),
-        select(vec![0.0, 0.1]),
-        select(targets.to_vec()),
-        layers,
-        any::<bool>(),
-    );
     let rest = (
         select(precisions.to_vec()),
         select(checkpointing.to_vec()),
         select(activations.to_vec()),
     );
-    (adapter, rest).prop_map(|((rank, dropout, target_modules, layers_to_transform, dora), rest)| {
+    // Without an adapter the whole model trains.
+    let adapter = prop_oneof![4 => adapters().prop_map(Some), 1 => Just(None)];
+    (adapter, rest).prop_map(|(adapter, rest)| {
         let mut recipe = Recipe::new("random", DataSettings::default());
         (
             recipe.precision,
@@ -149,15 +142,35 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         if !recipe.precision.is_quantized() {
             recipe.activation_quantization = ActivationQuantization::None;
         }
-        recipe.adapter = Some(AdapterSettings {
+        recipe.adapter = adapter;
+        recipe
+    })
+}
+
+fn adapters() -> impl Strategy<Value = AdapterSettings> {
+    let targets = [TargetPreset::AllLinear, TargetPreset::Attention, TargetPreset::Mlp].map(TargetModules::Preset);
+    let layers = select(vec![None, Some(vec![1]), Some(vec![2])]);
+    let whole = ["norm", "embed_tokens", "lm_head", "down_proj", "o_proj"].map(|module| vec![module.to_owned()]);
+    let whole = prop_oneof![2 => Just(Vec::new()), 1 => select(whole.to_vec())];
+    let biases = [AdapterBias::None, AdapterBias::LoraOnly, AdapterBias::All];
+    // The output side's own form: plain, with magnitudes, or with biases.
+    let outputs = select(vec![(false, false), (true, false), (false, true)]);
+    let sizes = (select(vec![1, 2, 3, 8, 16]), select(vec![0.0, 0.1]));
+    let beside = (whole, select(biases.to_vec()));
+    (sizes, select(targets.to_vec()), layers, outputs, beside).prop_map(|settings| {
+        let ((rank, dropout), target_modules, layers_to_transform, (dora, lora_bias), (modules_to_save, bias)) =
+            settings;
+        AdapterSettings {
             rank,
             dropout,
             target_modules,
             layers_to_transform,
             dora,
+            lora_bias,
+            modules_to_save,
+            bias,
             ..AdapterSettings::default()
-        });
-        recipe
+        }
     })
 }
 

@@ -6,7 +6,7 @@ use super::kernel::{Argument, Measured, Outcome};
 use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
-use peft_tune_core::plan::passes::gain_sums;
+use peft_tune_core::plan::passes::{gain_sums, norm_sums};
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::offsets::Offsets;
@@ -104,7 +104,8 @@ in_spans! {
         backward_onto(
             x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>
         ) -> Tensor, "rms_norm_backward", pass(x, 4), paper of x => norm_gradient(paper, rstd);
-        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2);
+        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2),
+            paper of x => norm_weight_gradient(paper)?;
     }
     glu [Activation] {
         forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", pass(gate, 3),
@@ -254,6 +255,15 @@ fn sum_gains(y: &PaperTensor) -> Result<()> {
     let sums = gain_sums(rows, width, ledger.host().memory());
     ledger.spike(MemoryCategory::Scratch, sums);
     Ok(())
+}
+
+/// The gradient of a norm's weight, from the sums of parts of the rows.
+fn norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
+    let ((rows, width), ledger) = (x.shape().dims2()?, x.ledger());
+    let gradient = x.fresh(width, DType::F32);
+    let sums = norm_sums(rows, width, ledger.host().memory());
+    ledger.spike(MemoryCategory::Scratch, sums);
+    Ok(gradient.into())
 }
 
 /// The gradients of gate and up: on a GPU in the places of gate and dy.
