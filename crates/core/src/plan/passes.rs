@@ -34,6 +34,16 @@ pub fn norm_sums(rows: usize, width: usize, memory: Memory) -> u64 {
     4 * elements as u64
 }
 
+/// Values of F32 for each element of a gated norm's input that the gradient of its weight takes: plain ops, whose operands are widened.
+const GATED_NORM_VALUES: u64 = 7;
+const GATED_NORM_OPERANDS: u64 = 3;
+
+/// Bytes that the gradient of a gated norm's weight takes besides its result.
+pub fn gated_norm_room(elements: usize, element_bytes: u64) -> u64 {
+    let widened = if element_bytes < 4 { GATED_NORM_OPERANDS } else { 0 };
+    4 * elements as u64 * (GATED_NORM_VALUES + widened)
+}
+
 /// Bytes of the sums over some rows each that the backward pass of a gain on (rows, width) adds up.
 pub fn gain_sums(rows: usize, width: usize, memory: Memory) -> u64 {
     let of_part = match memory {

@@ -41,7 +41,7 @@ impl StepTracer<'_> {
     }
 
     /// Whether the weights of norms train; of those that `modules_to_save` names, all count.
-    fn norms_train(&self) -> bool {
+    pub(super) fn norms_train(&self) -> bool {
         let of_adapter = self
             .plan
             .adapter

@@ -5,6 +5,7 @@ use super::op::{Module, Pass, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::{DeltaRule, Mixer};
+use crate::plan::passes::gated_norm_room;
 use crate::plan::{LayerPlan, SavedTensor};
 
 use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
@@ -118,6 +119,10 @@ impl StepTracer<'_> {
     /// From the gradient of what the output projection read to those of the input projections' outputs.
     fn delta_backward(&self, trace: &mut Trace, kind: &LayerPlan, rule: DeltaRule) {
         let (input, output) = (rule.input_width(), rule.output_width());
+        if self.norms_train() {
+            let room = gated_norm_room(self.tokens * output, self.c());
+            trace.spike(Scratch, room);
+        }
         // d_o and d_z for the gradient of their product.
         trace.hold(Scratch, self.act(2 * output));
         self.pass(trace, Module::Attention, Pass::GluBackward, output);

@@ -6,7 +6,7 @@ use super::kernel::{Argument, Measured, Outcome};
 use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
-use peft_tune_core::plan::passes::{gain_sums, norm_sums};
+use peft_tune_core::plan::passes::{gain_sums, gated_norm_room, norm_sums};
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::offsets::Offsets;
@@ -146,7 +146,7 @@ in_spans! {
         backward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> (Tensor, Tensor),
             "gated_norm_backward", pass(x, 5), paper of x => (paper.alike().into(), paper.alike().into());
         weight_gradient(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> Tensor,
-            "gated_norm_weight_gradient", pass(x, 3);
+            "gated_norm_weight_gradient", pass(x, 3), paper of x => gated_norm_weight_gradient(paper)?;
     }
     head_gate [] {
         split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", pass(both, 2),
@@ -264,6 +264,14 @@ fn norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
     let sums = norm_sums(rows, width, ledger.host().memory());
     ledger.spike(MemoryCategory::Scratch, sums);
     Ok(gradient.into())
+}
+
+/// The gradient of a gated norm's weight, which plain ops make.
+fn gated_norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
+    let ((rows, width), element_bytes) = (x.shape().dims2()?, x.dtype().size_in_bytes() as u64);
+    let room = gated_norm_room(rows * width, element_bytes);
+    x.ledger().spike(MemoryCategory::Scratch, room);
+    Ok(x.fresh(width, DType::F32).into())
 }
 
 /// The gradients of gate and up: on a GPU in the places of gate and dy.
