@@ -98,6 +98,15 @@ impl Codes {
         })
     }
 
+    /// The same on paper.
+    fn merged_on_paper(shape: (usize, usize), form: QuantizationAware) -> candle_core::Result<Option<Self>> {
+        Ok(match form {
+            QuantizationAware::Int8 => Some(Self::Int8(Int8::on_paper_in_rows(shape)?)),
+            QuantizationAware::Nf4 => Some(Self::Nf4(Nf4::on_paper(shape, false)?)),
+            QuantizationAware::None => None,
+        })
+    }
+
     fn replace_rows(&self, start: usize, rows: &Tensor) -> Result<(), QuantError> {
         match self {
             Self::Nf4(codes) => codes.replace_rows(start, rows),
@@ -311,6 +320,19 @@ impl Weight {
         device: &Device,
     ) -> candle_core::Result<Option<Self>> {
         let codes = Codes::zeros(shape, form, device)?;
+        Ok(codes.map(|codes| Self::quantized(codes, dtype)))
+    }
+
+    /// As [`Weight::zeros`], on paper.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn merged_on_paper(
+        shape: (usize, usize),
+        form: QuantizationAware,
+        dtype: DType,
+    ) -> candle_core::Result<Option<Self>> {
+        let codes = Codes::merged_on_paper(shape, form)?;
         Ok(codes.map(|codes| Self::quantized(codes, dtype)))
     }
 

@@ -510,13 +510,15 @@ impl Builder<'_> {
     fn merged(&self, weight: Matrix, has_adapter: bool) -> Result<(Matrix, Option<MergedWeight>), TrainError> {
         let form = self.trainables.plan.quantization_aware;
         let shape = weight.factor().dims2()?;
-        let Some(merged) = MergedWeight::new(shape, form, self.dtype, self.base.device())? else {
+        let Some(merged) = MergedWeight::new(shape, form, self.dtype, self.base)? else {
             return Ok((weight, None));
         };
         if has_adapter {
             return Ok((weight, Some(merged)));
         }
-        merged.refresh(&weight, None)?;
+        if self.base.paper().is_none() {
+            merged.refresh(&weight, None, |rows| rows.clone().into())?;
+        }
         Ok((merged.into_frozen(), None))
     }
 

@@ -51,7 +51,7 @@ impl PaperModel {
     /// The model that `recipe` trains, on a micro-batch like `stream`.
     ///
     /// # Errors
-    /// A recipe that does not fit the model, or has what cannot be run on paper yet: weights that are quantized in each pass, sparse ones.
+    /// A recipe that does not fit the model, or has what cannot be run on paper yet: sparse weights.
     pub fn new(
         architecture: &Architecture,
         recipe: &Recipe,
@@ -59,8 +59,8 @@ impl PaperModel {
         stream: &StreamShape,
     ) -> std::result::Result<Self, TrainError> {
         let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        if !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
-            let message = "`quantization_aware` and `weight_sparsity` have no form on paper";
+        if !recipe.weight_sparsity.is_none() {
+            let message = "`weight_sparsity` has no form on paper";
             return Err(Error::Msg(message.to_owned()).into());
         }
         let decoder = decoder_of(architecture, recipe, &plan, host.memory())?;

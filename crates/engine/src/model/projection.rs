@@ -101,7 +101,7 @@ impl Projection {
                 b: &adapter.b.value,
                 scaling: adapter.scaling,
             };
-            return merged.refresh(&self.weight, Some(update));
+            return merged.refresh(&self.weight, Some(update), |rows| ids.operand(rows));
         }
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;

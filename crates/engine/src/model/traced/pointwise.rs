@@ -70,11 +70,11 @@ in_spans! {
             parts.work(), paper of parts.projected => parts.on_paper(paper)?;
     }
     merged_rows [] {
-        merge(weight: &Parameter, a: &Parameter, b: &Parameter, scaling: f64) -> Parameter, "merge", Work {
+        merge(weight: &Tensor, a: &Parameter, b: &Parameter, scaling: f64) -> Tensor, "merge", Work {
             flops: 2 * (weight.elem_count() * a.dims().first().copied().unwrap_or(0)) as u64,
             bytes: bytes(weight) + bytes(a) + bytes(b) + 4 * weight.elem_count() as u64,
             ..pass(weight, 1)
-        };
+        }, paper of weight => paper.fresh(weight.dims2()?, DType::F32).into();
     }
     own_columns [] {
         keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2);
