@@ -21,7 +21,7 @@ use peft_tune_core::architecture::{
     Architecture, CORRECTION, EMBEDDING, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape,
 };
 use peft_tune_core::plan::Memory;
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::ops::attention;
 
 /// Name of the file that describes a model.
@@ -256,25 +256,25 @@ impl BaseModel {
         })
     }
 
-    /// A model on paper, as it would lie in `memory`: those of its weights whose name `wants` says, without memory. Experts that lie in
+    /// A model on paper, as `recipe` would have it in `memory`: those of its weights whose name `wants` says, without memory. Experts that lie in
     /// one tensor are not in it.
     ///
     /// # Errors
     /// Those of candle.
     pub(crate) fn on_paper(
         architecture: &Architecture,
-        precision: Precision,
+        recipe: &Recipe,
         memory: Memory,
         wants: impl Fn(&str) -> bool,
     ) -> Result<Self, TrainError> {
         let (kinds, mut weights) = (WeightKinds::new(architecture), BTreeMap::new());
         for tensor in architecture.tensors().into_iter().filter(|tensor| wants(&tensor.name)) {
-            let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), precision)?;
+            let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), recipe)?;
             weights.insert(tensor.name, weight);
         }
         Ok(Self {
             architecture: architecture.clone(),
-            precision,
+            precision: recipe.precision,
             device: Device::Cpu,
             weights,
             sharded: None,

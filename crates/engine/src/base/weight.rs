@@ -8,7 +8,7 @@ use half::bf16;
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
-use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware};
+use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware, Recipe};
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
 use peft_tune_kernels::quant::{ByteRows, Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
 
@@ -281,16 +281,17 @@ impl Weight {
         })
     }
 
-    /// A weight on paper, in the storage of `precision`: all of it but memory.
+    /// A weight on paper, in the storage that `recipe` asks for: all of it but memory.
     ///
     /// # Errors
-    /// A matrix that is quantized and has no two dimensions.
-    pub(crate) fn on_paper(shape: &[usize], kind: WeightKind, precision: Precision) -> candle_core::Result<Self> {
-        let (dtype, shape) = (kind.dtype(precision), Shape::from(shape));
-        let codes = match (kind, precision) {
-            (WeightKind::Linear, Precision::Nf4) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, false)?)),
-            (WeightKind::Linear, Precision::Nf4Double) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, true)?)),
-            (WeightKind::Linear, Precision::Int8) => Some(Codes::Int8(Int8::on_paper(shape.dims2()?)?)),
+    /// A matrix that is quantized or sparse and has no two dimensions.
+    pub(crate) fn on_paper(shape: &[usize], kind: WeightKind, recipe: &Recipe) -> candle_core::Result<Self> {
+        let (dtype, shape) = (kind.dtype(recipe.precision), Shape::from(shape));
+        let codes = match (kind, recipe.precision, recipe.weight_sparsity.is_none()) {
+            (WeightKind::Linear, _, false) => Some(Codes::Sparse(Sparse::on_paper(shape.dims2()?, dtype)?)),
+            (WeightKind::Linear, Precision::Nf4, _) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, false)?)),
+            (WeightKind::Linear, Precision::Nf4Double, _) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, true)?)),
+            (WeightKind::Linear, Precision::Int8, _) => Some(Codes::Int8(Int8::on_paper(shape.dims2()?)?)),
             _ => None,
         };
         Ok(match codes {

@@ -51,7 +51,7 @@ impl PaperModel {
     /// The model that `recipe` trains, on a micro-batch like `stream`.
     ///
     /// # Errors
-    /// A recipe that does not fit the model, or has what cannot be run on paper yet: sparse weights.
+    /// A recipe that does not fit the model.
     pub fn new(
         architecture: &Architecture,
         recipe: &Recipe,
@@ -59,10 +59,6 @@ impl PaperModel {
         stream: &StreamShape,
     ) -> std::result::Result<Self, TrainError> {
         let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        if !recipe.weight_sparsity.is_none() {
-            let message = "`weight_sparsity` has no form on paper";
-            return Err(Error::Msg(message.to_owned()).into());
-        }
         let decoder = decoder_of(architecture, recipe, &plan, host.memory())?;
         let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
         ropes.prepare(1)?;
@@ -197,7 +193,7 @@ fn decoder_of(
     let any_layer = Architecture::layer_name(0);
     let of_all_layers = any_layer.trim_end_matches('0');
     let wants = |name: &str| !name.starts_with(of_all_layers) || names.iter().any(|layer| name.starts_with(layer));
-    let base = BaseModel::on_paper(architecture, recipe.precision, memory, wants)?;
+    let base = BaseModel::on_paper(architecture, recipe, memory, wants)?;
     let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
     let trainables = Trainables {
         plan,

@@ -256,13 +256,3 @@ proptest! {
         prop_assert_eq!(found, expected.bytes, "{}", family);
     }
 }
-
-#[test]
-fn what_has_no_form_on_paper_is_refused() {
-    let (_, json) = architecture(("llama", ""), [64, 2, 32], 512);
-    let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
-    let mut recipe = Recipe::new("random", DataSettings::default());
-    recipe.quantization_aware = QuantizationAware::Int8;
-    let error = PaperModel::new(&architecture, &recipe, Host::GPU, &StreamShape::full(1, 8)).unwrap_err();
-    assert!(error.to_string().contains("`quantization_aware`"), "{error}");
-}
