@@ -10,7 +10,7 @@ use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
     ActivationQuantization, AdapterBias, AdapterSettings, Checkpointing, DataSettings, Precision, QuantizationAware,
-    TargetModules, TargetPreset,
+    TargetModules, TargetPreset, WeightSparsity,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -129,6 +129,8 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         select(precisions.to_vec()),
         select(checkpointing.to_vec()),
         select(activations.to_vec()),
+        prop_oneof![3 => Just(QuantizationAware::None), 1 => select(QuantizationAware::ALL.to_vec())],
+        prop_oneof![3 => Just(WeightSparsity::None), 1 => select(WeightSparsity::ALL.to_vec())],
     );
     // Without an adapter the whole model trains.
     let adapter = prop_oneof![4 => adapters().prop_map(Some), 1 => Just(None)];
@@ -138,9 +140,17 @@ fn recipes() -> impl Strategy<Value = Recipe> {
             recipe.precision,
             recipe.gradient_checkpointing,
             recipe.activation_quantization,
+            recipe.quantization_aware,
+            recipe.weight_sparsity,
         ) = rest;
         if !recipe.precision.is_quantized() {
             recipe.activation_quantization = ActivationQuantization::None;
+        }
+        if recipe.precision.is_quantized() || adapter.as_ref().is_none_or(|one| one.dora || one.dropout > 0.0) {
+            recipe.quantization_aware = QuantizationAware::None;
+        }
+        if recipe.precision.is_quantized() || adapter.is_none() || !recipe.quantization_aware.is_none() {
+            recipe.weight_sparsity = WeightSparsity::None;
         }
         recipe.adapter = adapter;
         recipe
