@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Device, Error, Result};
+use candle_core::{DType, Device, Error, Result};
 
 use super::build::Trainables;
 use super::cross_layer::CrossLayer;
@@ -13,7 +13,7 @@ use super::decoder::{Decoder, KeptLayer};
 use super::layer::Layer;
 use super::saved::LayerSaved;
 use super::{DropoutKey, RopeTables, Stream};
-use crate::base::BaseModel;
+use crate::base::{BaseModel, compute_dtype};
 use crate::data::MicroBatch;
 use crate::tensor::{Ledger, Tensor};
 use crate::{Parameters, TrainError};
@@ -32,6 +32,8 @@ pub struct PaperModel {
     ropes: RopeTables,
     batch: MicroBatch,
     dropout: Option<DropoutKey>,
+    /// The same in F32, where some steps compute in it.
+    fp32: Option<Box<Self>>,
 }
 
 /// One run of a segment.
@@ -58,8 +60,26 @@ impl PaperModel {
         host: Host,
         stream: &StreamShape,
     ) -> std::result::Result<Self, TrainError> {
+        let own = Self::in_dtype(architecture, recipe, (host, stream), compute_dtype(recipe.precision))?;
+        let fp32 = match recipe.precision_schedule.is_none() {
+            true => None,
+            false => Some(Self::in_dtype(architecture, recipe, (host, stream), DType::F32)?),
+        };
+        Ok(Self {
+            fp32: fp32.map(Box::new),
+            ..own
+        })
+    }
+
+    /// The model with activations in `dtype`.
+    fn in_dtype(
+        architecture: &Architecture,
+        recipe: &Recipe,
+        (host, stream): (Host, &StreamShape),
+        dtype: DType,
+    ) -> std::result::Result<Self, TrainError> {
         let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        let decoder = decoder_of(architecture, recipe, &plan, host.memory())?;
+        let decoder = decoder_of(architecture, recipe, &plan, (host.memory(), dtype))?;
         let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
         ropes.prepare(1)?;
         let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
@@ -70,6 +90,7 @@ impl PaperModel {
             batch: batch_like(stream),
             dropout: (dropout > 0.0).then(|| DropoutKey::new(dropout, 0, 0, 0)),
             plan,
+            fp32: None,
         })
     }
 
@@ -175,14 +196,21 @@ impl StepModel for PaperModel {
     fn trace(&self, segment: Segment) -> std::result::Result<Trace, String> {
         self.run(segment).map_err(|error| error.to_string())
     }
+
+    fn in_fp32(&self) -> &dyn StepModel {
+        match &self.fp32 {
+            Some(model) => model.as_ref(),
+            None => self,
+        }
+    }
 }
 
-/// A decoder of the first layer of each kind.
+/// A decoder of the first layer of each kind, with activations in `dtype`.
 fn decoder_of(
     architecture: &Architecture,
     recipe: &Recipe,
     plan: &ModelPlan,
-    memory: Memory,
+    (memory, dtype): (Memory, DType),
 ) -> std::result::Result<Decoder, TrainError> {
     let first = |kind: usize| plan.layers.iter().position(|other| *other == kind);
     let layers: Vec<usize> = (0..plan.kinds.len()).filter_map(first).collect();
@@ -202,7 +230,7 @@ fn decoder_of(
         whole: plan.whole_slots(),
         replaced: &replaced,
     };
-    Decoder::of_layers(&base, &trainables, base.compute_dtype(), layers)
+    Decoder::of_layers(&base, &trainables, dtype, layers)
 }
 
 /// A micro-batch of documents of these lengths, with as many targets.

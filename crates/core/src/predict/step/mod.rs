@@ -91,10 +91,7 @@ impl<'a> StepTrace<'a> {
         let threads = self.host.threads as u64;
         bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
         // Before the first step threads keep nothing.
-        match before.total() > bytes.total() {
-            true => before,
-            false => bytes,
-        }
+        bytes.higher(before)
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
@@ -408,13 +405,18 @@ impl<'a> StepTrace<'a> {
             tracer.dora_factors(&mut trace);
         }
         tracer.merged_weights(&mut trace);
-        if self.network.plan.embedding_trains && tracer.c() < 4 {
-            trace.hold(MemoryCategory::Scratch, tracer.wide(hidden));
-            trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
-            trace.free(MemoryCategory::Scratch, tracer.wide(hidden));
-        } else {
-            trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
-        }
+        // Rows of the table as it is stored, where the step computes in another precision.
+        let stored = match self.network.plan.embedding_trains {
+            true => 4,
+            false => self.recipe.precision.compute_bytes(),
+        };
+        let rows = match stored == tracer.c() {
+            true => 0,
+            false => (tracer.tokens * hidden) as u64 * stored,
+        };
+        trace.hold(MemoryCategory::Scratch, rows);
+        trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
+        trace.free(MemoryCategory::Scratch, rows);
         tracer.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
         if self.network.plan.architecture.embedding_scale.is_some() {
             trace.spike(MemoryCategory::Scratch, tracer.act(hidden));

@@ -9,8 +9,8 @@ use super::*;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterBias, AdapterSettings, Checkpointing, DataSettings, Precision, QuantizationAware,
-    TargetModules, TargetPreset, WeightSparsity,
+    ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, Precision,
+    PrecisionSchedule, QuantizationAware, TargetModules, TargetPreset, WeightSparsity,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -131,26 +131,27 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         select(activations.to_vec()),
         prop_oneof![3 => Just(QuantizationAware::None), 1 => select(QuantizationAware::ALL.to_vec())],
         prop_oneof![3 => Just(WeightSparsity::None), 1 => select(WeightSparsity::ALL.to_vec())],
+        prop_oneof![3 => Just("none"), 1 => select(vec!["fp32_2", "adaptive_2"])],
     );
     // Without an adapter the whole model trains.
     let adapter = prop_oneof![4 => adapters().prop_map(Some), 1 => Just(None)];
     (adapter, rest).prop_map(|(adapter, rest)| {
         let mut recipe = Recipe::new("random", DataSettings::default());
-        (
-            recipe.precision,
-            recipe.gradient_checkpointing,
-            recipe.activation_quantization,
-            recipe.quantization_aware,
-            recipe.weight_sparsity,
-        ) = rest;
-        if !recipe.precision.is_quantized() {
-            recipe.activation_quantization = ActivationQuantization::None;
+        let (precision, checkpointing, activations, aware, sparsity, schedule) = rest;
+        (recipe.precision, recipe.gradient_checkpointing) = (precision, checkpointing);
+        if precision.is_quantized() {
+            recipe.activation_quantization = activations;
         }
-        if recipe.precision.is_quantized() || adapter.as_ref().is_none_or(|one| one.dora || one.dropout > 0.0) {
-            recipe.quantization_aware = QuantizationAware::None;
+        let is_plain = adapter.as_ref().is_some_and(|one| !one.dora && one.dropout == 0.0);
+        if is_plain && !precision.is_quantized() {
+            recipe.quantization_aware = aware;
         }
-        if recipe.precision.is_quantized() || adapter.is_none() || !recipe.quantization_aware.is_none() {
-            recipe.weight_sparsity = WeightSparsity::None;
+        let is_rounded = !recipe.quantization_aware.is_none();
+        if adapter.is_some() && !precision.is_quantized() && !is_rounded {
+            recipe.weight_sparsity = sparsity;
+        }
+        if matches!(precision, Precision::Bf16 | Precision::Fp16) && !is_rounded {
+            recipe.precision_schedule = PrecisionSchedule::from_name(schedule).unwrap();
         }
         recipe.adapter = adapter;
         recipe
@@ -165,14 +166,28 @@ fn adapters() -> impl Strategy<Value = AdapterSettings> {
     let biases = [AdapterBias::None, AdapterBias::LoraOnly, AdapterBias::All];
     // The output side's own form: plain, with magnitudes, or with biases.
     let outputs = select(vec![(false, false), (true, false), (false, true)]);
-    let sizes = (select(vec![1, 2, 3, 8, 16]), select(vec![0.0, 0.1]));
+    let inits = select(AdapterInit::ALL.to_vec());
+    let sizes = (
+        select(vec![1, 2, 3, 8, 16]),
+        select(vec![0.0, 0.1]),
+        any::<bool>(),
+        inits,
+    );
     let beside = (whole, select(biases.to_vec()));
     (sizes, select(targets.to_vec()), layers, outputs, beside).prop_map(|settings| {
-        let ((rank, dropout), target_modules, layers_to_transform, (dora, lora_bias), (modules_to_save, bias)) =
-            settings;
+        let (
+            (rank, dropout, rslora, init),
+            target_modules,
+            layers_to_transform,
+            (dora, lora_bias),
+            (modules_to_save, bias),
+        ) = settings;
         AdapterSettings {
             rank,
             dropout,
+            rslora,
+            // Biases start with one kind only.
+            init: if lora_bias { AdapterInit::Kaiming } else { init },
             target_modules,
             layers_to_transform,
             dora,
