@@ -28,6 +28,8 @@ pub(super) struct StepTracer<'a> {
     pub precision: Precision,
     pub stream: &'a StreamShape,
     pub tokens: usize,
+    /// Bytes of an element of dense weights.
+    pub stored: u64,
     /// How tokens lie on the experts of a mixture, where time is asked about.
     pub load: ExpertLoad,
     pub sharers: Sharers,
@@ -50,6 +52,7 @@ impl<'a> StepTracer<'a> {
             precision,
             stream,
             tokens: stream.tokens().round() as usize,
+            stored: precision.compute_bytes(),
             load: ExpertLoad::default(),
             sharers: Sharers::ALONE,
         }
@@ -110,7 +113,35 @@ impl<'a> StepTracer<'a> {
         Call {
             quantized: right == Right::Weight && (self.expands_weights() || self.is_aware()),
             in_bytes: right == Right::Weight && self.is_in_bytes(form),
+            converted: match right == Right::Weight && self.converts(false) {
+                true => sizes[1] * sizes[2],
+                false => 0,
+            },
             ..Call::dense(form, sizes, self.c(), self.is_bf16())
+        }
+    }
+
+    /// A product with a projection's weight, which is never quantized where it trains.
+    fn weight_call(&self, projection: &ProjectionPlan, form: Form, sizes: [usize; 3]) -> Call {
+        let call = self.call(Right::Weight, form, sizes);
+        Call {
+            quantized: call.quantized && !projection.weight_trains,
+            in_bytes: call.in_bytes && !projection.weight_trains,
+            ..call
+        }
+    }
+
+    /// Whether a GPU converts a dense weight before each of its products: one that trains beside an adapter, or the base model's.
+    fn converts(&self, trains: bool) -> bool {
+        let stored = if trains { 4 } else { self.stored };
+        self.is_on_gpu() && stored != self.c() && (trains || !self.precision.is_quantized())
+    }
+
+    /// Elements of a projection's weight that a GPU converts.
+    fn converted(&self, group: &GroupPlan, projection: &ProjectionPlan) -> usize {
+        match self.converts(projection.weight_trains) {
+            true => projection.outputs() * group.inputs,
+            false => 0,
         }
     }
 
@@ -331,11 +362,8 @@ impl<'a> StepTracer<'a> {
         let call = Call {
             adapter_depth: rank,
             beside: if is_part { group.ranks() - rank } else { 0 },
-            ..self.call(
-                Right::Weight,
-                Form::Nt,
-                [self.tokens, projection.outputs(), group.inputs],
-            )
+            converted: self.converted(group, projection),
+            ..self.weight_call(projection, Form::Nt, [self.tokens, projection.outputs(), group.inputs])
         };
         self.product(trace, module, Right::Weight, call);
     }
@@ -447,11 +475,15 @@ impl<'a> StepTracer<'a> {
 
     /// The sum of dy W over a group's projections, with that of its adapters.
     fn gradients_sum(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), adapter_depth: usize) {
-        let longest = group.projections.iter().map(ProjectionPlan::outputs).max();
+        let Some(first) = group.projections.first() else { return };
+        let projections = || group.projections.iter();
+        let longest = projections().map(ProjectionPlan::outputs).max();
+        let converted = projections().map(|projection| self.converted(group, projection));
         let call = Call {
             longest_term: longest.unwrap_or(0),
             adapter_depth,
-            ..self.call(Right::Weight, Form::Nn, [self.tokens, group.inputs, group.outputs()])
+            converted: converted.max().unwrap_or(0),
+            ..self.weight_call(first, Form::Nn, [self.tokens, group.inputs, group.outputs()])
         };
         self.product(trace, module, Right::Weight, call);
     }
