@@ -4,7 +4,7 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Right, Work};
 use super::trace::Trace;
 use super::tracer::StepTracer;
-use crate::plan::{Form, GroupPlan, MERGED_ROWS, ProjectionPlan, aware_groups, merged_bytes};
+use crate::plan::{Form, GroupPlan, LayerPlan, MERGED_ROWS, ProjectionPlan, merged_bytes};
 
 impl StepTracer<'_> {
     /// Whether merged weights are multiplied, rounded to a quantized form.
@@ -18,7 +18,7 @@ impl StepTracer<'_> {
             return;
         }
         let layers = self.plan.layers.iter().map(|kind| &self.plan.kinds[*kind]);
-        for group in layers.flat_map(aware_groups) {
+        for group in layers.flat_map(LayerPlan::groups) {
             let projections = group.projections.iter();
             for projection in projections.filter(|projection| projection.adapter.is_some()) {
                 self.merged_weight(trace, group, projection);

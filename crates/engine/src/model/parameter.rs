@@ -28,7 +28,10 @@ impl Trained {
     /// Adds `gradient` (F32, same shape).
     pub(super) fn add_gradient(&self, gradient: &tensor::Tensor) -> Result<()> {
         match gradient.paper() {
-            Some(_) => Ok(()),
+            Some(paper) => {
+                drop(paper.alike());
+                Ok(())
+            }
             None => self.gradient.slice_set(&(&self.gradient + gradient.real()?)?, 0, 0),
         }
     }

@@ -113,6 +113,14 @@ impl Tensor {
         }
     }
 
+    /// `values` as an operand where this tensor is: on paper without bytes, which are counted with the parameters.
+    pub(crate) fn operand(&self, values: &candle_core::Tensor) -> Self {
+        match self {
+            Self::Real(_) => values.clone().into(),
+            Self::Paper(tensor) => tensor.ledger().uncounted(values.shape().clone(), values.dtype()).into(),
+        }
+    }
+
     pub(crate) fn reshape(&self, shape: impl ShapeWithOneHole) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.reshape(shape)?.into(),

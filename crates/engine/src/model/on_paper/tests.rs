@@ -9,7 +9,8 @@ use super::*;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, TargetModules, TargetPreset,
+    ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, Precision,
+    PrecisionSchedule, QuantizationAware, TargetModules, TargetPreset, WeightSparsity,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -119,42 +120,82 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         Precision::Nf4,
         Precision::Nf4Double,
     ];
-    let targets = [TargetPreset::AllLinear, TargetPreset::Attention, TargetPreset::Mlp].map(TargetModules::Preset);
-    let layers = select(vec![None, Some(vec![1]), Some(vec![2])]);
     let activations = [
         ActivationQuantization::None,
         ActivationQuantization::Int8Forward,
         ActivationQuantization::Int8Both,
     ];
-    let adapter = (
-        select(vec![1, 2, 3, 8, 16]),
-        select(vec![0.0, 0.1]),
-        select(targets.to_vec()),
-        layers,
-    );
     let rest = (
         select(precisions.to_vec()),
         select(checkpointing.to_vec()),
         select(activations.to_vec()),
+        prop_oneof![3 => Just(QuantizationAware::None), 1 => select(QuantizationAware::ALL.to_vec())],
+        prop_oneof![3 => Just(WeightSparsity::None), 1 => select(WeightSparsity::ALL.to_vec())],
+        prop_oneof![3 => Just("none"), 1 => select(vec!["fp32_2", "adaptive_2"])],
     );
-    (adapter, rest).prop_map(|((rank, dropout, target_modules, layers_to_transform), rest)| {
+    // Without an adapter the whole model trains.
+    let adapter = prop_oneof![4 => adapters().prop_map(Some), 1 => Just(None)];
+    (adapter, rest).prop_map(|(adapter, rest)| {
         let mut recipe = Recipe::new("random", DataSettings::default());
-        (
-            recipe.precision,
-            recipe.gradient_checkpointing,
-            recipe.activation_quantization,
-        ) = rest;
-        if !recipe.precision.is_quantized() {
-            recipe.activation_quantization = ActivationQuantization::None;
+        let (precision, checkpointing, activations, aware, sparsity, schedule) = rest;
+        (recipe.precision, recipe.gradient_checkpointing) = (precision, checkpointing);
+        if precision.is_quantized() {
+            recipe.activation_quantization = activations;
         }
-        recipe.adapter = Some(AdapterSettings {
-            rank,
-            dropout,
+        let is_plain = adapter.as_ref().is_some_and(|one| !one.dora && one.dropout == 0.0);
+        if is_plain && !precision.is_quantized() {
+            recipe.quantization_aware = aware;
+        }
+        let is_rounded = !recipe.quantization_aware.is_none();
+        if adapter.is_some() && !precision.is_quantized() && !is_rounded {
+            recipe.weight_sparsity = sparsity;
+        }
+        if matches!(precision, Precision::Bf16 | Precision::Fp16) && !is_rounded {
+            recipe.precision_schedule = PrecisionSchedule::from_name(schedule).unwrap();
+        }
+        recipe.adapter = adapter;
+        recipe
+    })
+}
+
+fn adapters() -> impl Strategy<Value = AdapterSettings> {
+    let targets = [TargetPreset::AllLinear, TargetPreset::Attention, TargetPreset::Mlp].map(TargetModules::Preset);
+    let layers = select(vec![None, Some(vec![1]), Some(vec![2])]);
+    let whole = ["norm", "embed_tokens", "lm_head", "down_proj", "o_proj"].map(|module| vec![module.to_owned()]);
+    let whole = prop_oneof![2 => Just(Vec::new()), 1 => select(whole.to_vec())];
+    let biases = [AdapterBias::None, AdapterBias::LoraOnly, AdapterBias::All];
+    // The output side's own form: plain, with magnitudes, or with biases.
+    let outputs = select(vec![(false, false), (true, false), (false, true)]);
+    let inits = select(AdapterInit::ALL.to_vec());
+    let sizes = (
+        select(vec![1, 2, 3, 8, 16]),
+        select(vec![0.0, 0.1]),
+        any::<bool>(),
+        inits,
+    );
+    let beside = (whole, select(biases.to_vec()));
+    (sizes, select(targets.to_vec()), layers, outputs, beside).prop_map(|settings| {
+        let (
+            (rank, dropout, rslora, init),
             target_modules,
             layers_to_transform,
+            (dora, lora_bias),
+            (modules_to_save, bias),
+        ) = settings;
+        AdapterSettings {
+            rank,
+            dropout,
+            rslora,
+            // Biases start with one kind only.
+            init: if lora_bias { AdapterInit::Kaiming } else { init },
+            target_modules,
+            layers_to_transform,
+            dora,
+            lora_bias,
+            modules_to_save,
+            bias,
             ..AdapterSettings::default()
-        });
-        recipe
+        }
     })
 }
 
@@ -239,17 +280,4 @@ proptest! {
         let found = predictor.bytes_on(&setting, &model).unwrap();
         prop_assert_eq!(found, expected.bytes, "{}", family);
     }
-}
-
-#[test]
-fn what_has_no_form_on_paper_is_refused() {
-    let (_, json) = architecture(("llama", ""), [64, 2, 32], 512);
-    let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
-    let mut recipe = Recipe::new("random", DataSettings::default());
-    recipe.adapter = Some(AdapterSettings {
-        dora: true,
-        ..AdapterSettings::default()
-    });
-    let error = PaperModel::new(&architecture, &recipe, Host::GPU, &StreamShape::full(1, 8)).unwrap_err();
-    assert!(error.to_string().contains("DoRA"), "{error}");
 }

@@ -320,6 +320,10 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
         Order::Transposed => (Form::Nt, rows),
         Order::Straight => (Form::Nn, columns),
     };
+    let converted = terms.iter().map(|term| match term.w {
+        Factor::Dense(w) if w.dtype() != term.x.dtype() => w.elem_count(),
+        Factor::Dense(_) | Factor::QuantizedMatrix(_) => 0,
+    });
     let beside = terms.iter().filter_map(|term| term.x.paper()).map(PaperTensor::beside);
     Ok(Call {
         adapter_depth: depths[1],
@@ -327,6 +331,7 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
         beside: beside.max().unwrap_or(0),
         quantized: matches!(first.w, Factor::QuantizedMatrix(_)),
         in_bytes: in_bytes(&first.w, order),
+        converted: converted.max().unwrap_or(0),
         ..plain_call(first.x, form, [first.x.dims2()?.0, columns, depths[0]])
     })
 }

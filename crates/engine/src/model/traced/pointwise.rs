@@ -3,9 +3,10 @@
 use candle_core::{DType, Result};
 
 use super::kernel::{Argument, Measured, Outcome};
-use super::{Parameter, Tensor, bytes, pass};
+use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
+use peft_tune_core::plan::passes::{gain_sums, gated_norm_room, norm_sums};
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::offsets::Offsets;
@@ -54,23 +55,26 @@ in_spans! {
             paper of x => paper.alike().into();
     }
     rounding [] {
-        round(values: &Parameter, copy: &Parameter) -> (), "round",
-            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) };
+        round(values: &Parameter, copy: &Tensor) -> (), "round",
+            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) }, _paper of copy => ();
     }
     bias [] {
         add(y: &Tensor, bias: &Parameter, scale: f64) -> (), "bias_add", pass(y, 2), _paper of y => ();
     }
-    gain [NormParts] {
+    gain [] {
         scale(y: &Tensor, gain: &Parameter, shift: f32) -> (), "gain", pass(y, 2), _paper of y => ();
         backward(dz: &Tensor, y: &Tensor, gain: &Parameter, norm: &Parameter, d_magnitude: &Parameter) -> (),
-            "gain_backward", pass(y, 3);
+            "gain_backward", pass(y, 3), paper of y => sum_gains(paper)?;
+        norm(parts: NormParts<'_>) -> Parameter, "row_norms", parts.work();
+        fill(parts: NormParts<'_>, magnitude: &Parameter, norm: &Parameter, gain: &Parameter) -> (), "row_norms",
+            parts.work(), paper of parts.projected => parts.on_paper(paper)?;
     }
     merged_rows [] {
-        merge(weight: &Parameter, a: &Parameter, b: &Parameter, scaling: f64) -> Parameter, "merge", Work {
+        merge(weight: &Tensor, a: &Parameter, b: &Parameter, scaling: f64) -> Tensor, "merge", Work {
             flops: 2 * (weight.elem_count() * a.dims().first().copied().unwrap_or(0)) as u64,
             bytes: bytes(weight) + bytes(a) + bytes(b) + 4 * weight.elem_count() as u64,
             ..pass(weight, 1)
-        };
+        }, paper of weight => paper.fresh(weight.dims2()?, DType::F32).into();
     }
     own_columns [] {
         keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2);
@@ -100,7 +104,8 @@ in_spans! {
         backward_onto(
             x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>
         ) -> Tensor, "rms_norm_backward", pass(x, 4), paper of x => norm_gradient(paper, rstd);
-        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2);
+        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2),
+            paper of x => norm_weight_gradient(paper)?;
     }
     glu [Activation] {
         forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", pass(gate, 3),
@@ -141,7 +146,7 @@ in_spans! {
         backward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> (Tensor, Tensor),
             "gated_norm_backward", pass(x, 5), paper of x => (paper.alike().into(), paper.alike().into());
         weight_gradient(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> Tensor,
-            "gated_norm_weight_gradient", pass(x, 3);
+            "gated_norm_weight_gradient", pass(x, 3), paper of x => gated_norm_weight_gradient(paper)?;
     }
     head_gate [] {
         split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", pass(both, 2),
@@ -242,6 +247,31 @@ fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     let dx = x.alike();
     x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
     dx.into()
+}
+
+/// Takes the sums over some rows each that a gain's backward pass adds up.
+fn sum_gains(y: &PaperTensor) -> Result<()> {
+    let ((rows, width), ledger) = (y.shape().dims2()?, y.ledger());
+    let sums = gain_sums(rows, width, ledger.host().memory());
+    ledger.spike(MemoryCategory::Scratch, sums);
+    Ok(())
+}
+
+/// The gradient of a norm's weight, from the sums of parts of the rows.
+fn norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
+    let ((rows, width), ledger) = (x.shape().dims2()?, x.ledger());
+    let gradient = x.fresh(width, DType::F32);
+    let sums = norm_sums(rows, width, ledger.host().memory());
+    ledger.spike(MemoryCategory::Scratch, sums);
+    Ok(gradient.into())
+}
+
+/// The gradient of a gated norm's weight, which plain ops make.
+fn gated_norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
+    let ((rows, width), element_bytes) = (x.shape().dims2()?, x.dtype().size_in_bytes() as u64);
+    let room = gated_norm_room(rows * width, element_bytes);
+    x.ledger().spike(MemoryCategory::Scratch, room);
+    Ok(x.fresh(width, DType::F32).into())
 }
 
 /// The gradients of gate and up: on a GPU in the places of gate and dy.
