@@ -15,6 +15,7 @@ pub(super) mod loss_head;
 pub(super) mod matmul;
 mod pointwise;
 pub(super) mod routing;
+pub(super) mod sigmoid;
 
 pub(super) use pointwise::{
     bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,
