@@ -33,6 +33,8 @@ pub(super) struct StepTracer<'a> {
     /// How tokens lie on the experts of a mixture, where time is asked about.
     pub load: ExpertLoad,
     pub sharers: Sharers,
+    /// Whether weights are F32 whatever the base model is.
+    pub is_exact: bool,
 }
 
 /// Where the output of a projection goes.
@@ -55,6 +57,7 @@ impl<'a> StepTracer<'a> {
             stored: precision.compute_bytes(),
             load: ExpertLoad::default(),
             sharers: Sharers::ALONE,
+            is_exact: false,
         }
     }
 
@@ -111,8 +114,8 @@ impl<'a> StepTracer<'a> {
     /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
     pub(super) fn call(&self, right: Right, form: Form, sizes: [usize; 3]) -> Call {
         Call {
-            quantized: right == Right::Weight && (self.expands_weights() || self.is_aware()),
-            in_bytes: right == Right::Weight && self.is_in_bytes(form),
+            quantized: right == Right::Weight && !self.is_exact && (self.expands_weights() || self.is_aware()),
+            in_bytes: right == Right::Weight && !self.is_exact && self.is_in_bytes(form),
             converted: match right == Right::Weight && self.converts(false) {
                 true => sizes[1] * sizes[2],
                 false => 0,
@@ -178,7 +181,10 @@ impl<'a> StepTracer<'a> {
         }
         trace.run(Work::Product(Product {
             module,
-            right,
+            right: match self.is_exact {
+                true => Right::Adapter,
+                false => right,
+            },
             in_bytes: call.in_bytes,
             form: call.form,
             rows: call.rows as f64,

@@ -256,8 +256,7 @@ impl BaseModel {
         })
     }
 
-    /// A model on paper, as `recipe` would have it in `memory`: those of its weights whose name `wants` says, without memory. Experts that lie in
-    /// one tensor are not in it.
+    /// A model on paper, as `recipe` would have it in `memory`: those of its weights whose name `wants` says, without memory.
     ///
     /// # Errors
     /// Those of candle.
@@ -267,10 +266,20 @@ impl BaseModel {
         memory: Memory,
         wants: impl Fn(&str) -> bool,
     ) -> Result<Self, TrainError> {
-        let (kinds, mut weights) = (WeightKinds::new(architecture), BTreeMap::new());
+        let (kinds, stack) = (WeightKinds::new(architecture), Stacked::of(architecture));
+        let mut weights = BTreeMap::new();
         for tensor in architecture.tensors().into_iter().filter(|tensor| wants(&tensor.name)) {
-            let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), recipe)?;
-            weights.insert(tensor.name, weight);
+            let of_experts = stack
+                .iter()
+                .flat_map(|stack| stack.shapes(&tensor.name, architecture.hidden_size));
+            let of_experts: Vec<(String, [usize; 2])> = of_experts.collect();
+            for (name, shape) in &of_experts {
+                weights.insert(name.clone(), Weight::on_paper(shape, WeightKind::Linear, recipe)?);
+            }
+            if of_experts.is_empty() {
+                let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), recipe)?;
+                weights.insert(tensor.name, weight);
+            }
         }
         Ok(Self {
             architecture: architecture.clone(),

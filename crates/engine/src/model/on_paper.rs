@@ -19,7 +19,7 @@ use crate::tensor::{Ledger, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::{LayerKeep, Memory, ModelPlan};
-use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
+use peft_tune_core::predict::{ExpertLoad, Host, Segment, Stage, StepModel, StreamShape, Trace};
 use peft_tune_core::recipe::Recipe;
 
 /// A recipe's model, a micro-batch and a machine, of which only the sizes matter.
@@ -27,6 +27,8 @@ use peft_tune_core::recipe::Recipe;
 pub struct PaperModel {
     plan: ModelPlan,
     host: Host,
+    /// How tokens lie on the experts of a mixture.
+    load: ExpertLoad,
     /// Of the first layer of each kind.
     decoder: Decoder,
     ropes: RopeTables,
@@ -85,6 +87,7 @@ impl PaperModel {
         let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
         Ok(Self {
             host,
+            load: ExpertLoad::default(),
             decoder,
             ropes,
             batch: batch_like(stream),
@@ -94,8 +97,14 @@ impl PaperModel {
         })
     }
 
+    /// The same model, whose tokens lie on experts as `load` says; evenly where nobody says anything.
+    #[must_use]
+    pub fn with_load(self, load: ExpertLoad) -> Self {
+        Self { load, ..self }
+    }
+
     fn run(&self, segment: Segment) -> Result<Trace> {
-        let ledger = Ledger::new(self.host);
+        let ledger = Ledger::new(self.host).with_load(self.load);
         let pass = PaperPass {
             stream: Stream::on_paper(&self.batch, self.dropout.clone(), &ledger),
             ledger,

@@ -337,7 +337,7 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
 }
 
 /// A product of dense operands, x the left one.
-fn plain_call(x: &Tensor, form: Form, sizes: [usize; 3]) -> Call {
+pub(super) fn plain_call(x: &Tensor, form: Form, sizes: [usize; 3]) -> Call {
     Call::dense(form, sizes, x.dtype().size_in_bytes() as u64, x.dtype() == DType::BF16)
 }
 
@@ -431,7 +431,7 @@ pub(super) fn weight(factor: &Factor<'_>, order: Order) -> (u64, &'static str) {
 }
 
 /// Whether products of a weight take their activations in 8 bits.
-fn in_bytes(factor: &Factor<'_>, order: Order) -> bool {
+pub(super) fn in_bytes(factor: &Factor<'_>, order: Order) -> bool {
     let Factor::QuantizedMatrix(quantized) = factor else {
         return false;
     };

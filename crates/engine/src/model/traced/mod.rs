@@ -16,6 +16,7 @@ pub(super) mod matmul;
 mod pointwise;
 pub(super) mod routing;
 mod row_norms;
+pub(super) mod sigmoid;
 
 pub(super) use pointwise::{
     bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,

@@ -3,13 +3,14 @@
 use candle_core::{DType, Result};
 
 use super::kernel::{Argument, Measured, Outcome};
+use super::routing::Offsets;
 use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
+use peft_tune_core::plan::Memory;
 use peft_tune_core::plan::passes::{gain_sums, gated_norm_room, norm_sums};
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::ops::convolution::Convolution;
-use peft_tune_kernels::ops::offsets::Offsets;
 
 /// A module for each of [`peft_tune_kernels::ops`], with the types that its ops take, and with the ops: arguments and result,
 /// name of the span, work; and which argument's paper it runs on, with what it makes there.
@@ -77,7 +78,8 @@ in_spans! {
         }, paper of weight => paper.fresh(weight.dims2()?, DType::F32).into();
     }
     own_columns [] {
-        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2);
+        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2),
+            paper of x => paper.alike().into();
     }
     dropout [MaskKey] {
         apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2),
@@ -114,15 +116,20 @@ in_spans! {
             "glu_backward", pass(&gate, 5), paper of gate => glu_gradients(paper, dy);
     }
     rows [] {
-        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", rows_passed(x, index);
-        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", pass(y, 1);
-        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", pass(y, 2);
-        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", pass(a, 2);
+        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", rows_passed(x, index),
+            paper of x => paper.fresh((index.dims1()?, x.dims2()?.1), x.dtype()).into();
+        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", pass(y, 1),
+            paper of y => paper.fresh((rows.dims2()?.0, y.dims2()?.1), y.dtype()).into();
+        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", pass(y, 2),
+            paper of y => list_read(paper, bytes(weights));
+        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", pass(a, 2),
+            paper of a => paper.fresh(a.dims2()?.0, DType::F32).into();
     }
     clamped_glu [] {
-        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", pass(gate, 3);
+        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", pass(gate, 3),
+            paper of gate => paper.alike().into();
         backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> (Tensor, Tensor), "clamped_glu_backward",
-            pass(gate, 5);
+            pass(gate, 5), paper of gate => (paper.alike().into(), paper.alike().into());
     }
     latent_heads [] {
         forward(expanded: &Tensor, shared: &Tensor, heads: usize, plain: usize) -> (Tensor, Tensor), "latent_heads",
@@ -163,10 +170,12 @@ in_spans! {
     }
     expert_parts [] {
         add_of_experts(y: &Tensor, biases: &Parameter, offsets: &Offsets, weights: Option<&Tensor>) -> (), "bias_add",
-            pass(y, 2);
-        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1);
-        split_experts(b: &Parameter, experts: usize) -> Parameter, "split_experts", pass(b, 2);
-        join_experts_add(parts: &Parameter, into: &Parameter) -> (), "join_experts", pass(parts, 3);
+            pass(y, 2), paper of y => biases_added(paper, biases, weights.is_some())?;
+        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1),
+            paper of dy => bias_products(paper, biases)?;
+        split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", pass(b, 2),
+            paper of b => split(paper, experts)?;
+        join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", pass(parts, 3), _paper of parts => ();
     }
     embedding [] {
         forward(table: &Parameter, ids: &Tensor) -> Tensor, "embedding", rows_passed(table, ids),
@@ -272,6 +281,53 @@ fn gated_norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
     let room = gated_norm_room(rows * width, element_bytes);
     x.ledger().spike(MemoryCategory::Scratch, room);
     Ok(x.fresh(width, DType::F32).into())
+}
+
+/// A list of numbers that the CPU reads from a copy.
+fn list_read(of: &PaperTensor, bytes: u64) {
+    if of.ledger().host().memory() == Memory::Host {
+        of.ledger().spike(MemoryCategory::Scratch, bytes);
+    }
+}
+
+/// Bytes of biases as kernels read them, in F32, and of the copy that they are widened from.
+fn biases_read(biases: &Parameter) -> [u64; 2] {
+    let wide = 4 * biases.elem_count() as u64;
+    [wide, if biases.dtype() == DType::F32 { 0 } else { wide }]
+}
+
+/// Biases added to the rows of y in place: the CPU has lists of each row's expert and weight beside them.
+fn biases_added(y: &PaperTensor, biases: &Parameter, are_weighted: bool) -> Result<()> {
+    let ([wide, copy], ledger) = (biases_read(biases), y.ledger());
+    if ledger.host().memory() == Memory::Device {
+        ledger.spike(MemoryCategory::Scratch, copy);
+        return Ok(());
+    }
+    let list = 4 * y.shape().dims2()?.0 as u64;
+    ledger.spike(MemoryCategory::Scratch, wide + copy);
+    ledger.spike(MemoryCategory::Scratch, wide + list * (1 + u64::from(are_weighted)));
+    Ok(())
+}
+
+/// The sum over each row of dy times a bias: the CPU has a list of each row's expert beside them.
+fn bias_products(dy: &PaperTensor, biases: &Parameter) -> Result<Tensor> {
+    let ([wide, copy], ledger, rows) = (biases_read(biases), dy.ledger(), dy.shape().dims2()?.0);
+    let list = 4 * rows as u64;
+    list_read(dy, list + wide + copy);
+    let sums = dy.fresh(rows, DType::F32);
+    let beside = match ledger.host().memory() {
+        Memory::Host => list + wide,
+        Memory::Device => copy,
+    };
+    ledger.spike(MemoryCategory::Scratch, beside);
+    Ok(sums.into())
+}
+
+/// The factors of each expert, (E, N, r) of b (N, r E), whose rows are brought together first.
+fn split(b: &PaperTensor, experts: usize) -> Result<Tensor> {
+    let (rows, columns) = b.shape().dims2()?;
+    let source = b.contiguous();
+    Ok(source.fresh((experts, rows, columns / experts), b.dtype()).into())
 }
 
 /// The gradients of gate and up: on a GPU in the places of gate and dy.
