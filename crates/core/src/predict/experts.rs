@@ -597,6 +597,9 @@ impl StepTracer<'_> {
         let again = |trace: &mut Trace| {
             trace.hold(Scratch, self.act(inner));
             self.pass(trace, Module::GateUp, Pass::GluForward, inner);
+            if is_scaled && !self.is_on_gpu() {
+                trace.spike(Scratch, self.wide(1));
+            }
             self.act(inner)
         };
         self.group_backward(trace, (&kind.down, Module::Down), again, 0, true);
