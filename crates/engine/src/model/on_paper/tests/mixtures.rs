@@ -78,7 +78,8 @@ fn mixtures() -> impl Strategy<Value = (String, String)> {
 
 /// The recipe with adapters on these parameters, without what goes with modules only.
 fn with_parameters(mut recipe: Recipe, architecture: &Architecture, on: OnExperts) -> Recipe {
-    // The weights of experts do not train on paper.
+    // The weights of experts do not train on paper, and their steps have one precision.
+    recipe.precision_schedule = PrecisionSchedule::None;
     let adapter = recipe.adapter.get_or_insert_default();
     let Some(experts) = &architecture.experts else {
         return recipe;
@@ -160,8 +161,7 @@ fn how_tokens_lie_on_experts_decides_the_scratch() {
     };
     // Of sixteen experts none has more than a thread's share of the rows, of two both have.
     let differs = |on: &(Precision, Vectors)| bytes(ExpertLoad::Even, *on) != bytes(ExpertLoad::Crowded, *on);
-    let all = [Precision::Fp32, Precision::Bf16, Precision::Nf4].map(|precision| {
-        [Vectors::Amx, Vectors::Avx512, Vectors::Other].map(|vectors| (precision, vectors))
-    });
+    let all = [Precision::Fp32, Precision::Bf16, Precision::Nf4]
+        .map(|precision| [Vectors::Amx, Vectors::Avx512, Vectors::Other].map(|vectors| (precision, vectors)));
     assert!(all.as_flattened().iter().any(differs));
 }
