@@ -3,7 +3,7 @@
 mod export;
 mod import;
 mod keys;
-pub(super) mod memory;
+mod memory;
 
 use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
@@ -32,7 +32,6 @@ pub(super) const ROW: ToolRow = ToolRow {
         },
         learns_completions: true,
         read: import::read,
-        setting: memory::setting,
     },
     memory: memory::BEHAVIOUR,
 };
