@@ -174,11 +174,9 @@ fn recipe(_: &Corpus, bytes: &[u8]) {
 fn settings_of_stacks(_: &Corpus, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for file in ["settings.yaml", "train.py"] {
-        if let Ok(config) = import::parse_setting(Path::new(file), &text, Some(Tool::Trl)) {
-            let _ = config.setting.tokens();
-        }
         if let Ok(imported) = import::parse_recipe(Path::new(file), &text, Some(Tool::Trl)) {
             let _ = imported.params();
+            let _ = imported.setting().tokens();
         }
     }
 }

@@ -101,24 +101,25 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 }
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
-    let config = import::read_setting(path, stack).map_err(CliError::bad_input)?;
-    let mut notes = config.notes;
-    if !config.unread.is_empty() {
-        let keys = config.unread.join("`, `");
+    let imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    let setting = imported.setting();
+    let mut notes = imported.assumed;
+    if !imported.uncounted.is_empty() {
+        let keys = imported.uncounted.join("`, `");
         notes.push(format!(
             "`{keys}` of {}: not known here, and not counted",
             path.display()
         ));
     }
-    let model = args.model.clone().or(config.model);
-    let model = model.ok_or_else(|| {
+    let named = Some(imported.recipe.model).filter(|model| !model.is_empty());
+    let model = args.model.clone().or(named).ok_or_else(|| {
         CliError::bad(format!(
             "{} names no model; give its folder with --model",
             path.display()
         ))
     })?;
     Ok(Asked {
-        setting: config.setting,
+        setting,
         model,
         lengths: None,
         notes,

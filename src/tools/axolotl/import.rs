@@ -1,11 +1,11 @@
 //! axolotl's YAML.
 
+use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, trainer};
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset,
-    TemplateTargets,
+    DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset, TemplateTargets,
 };
 
 const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -17,7 +17,9 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     alpha_pattern: "lora_alpha_pattern",
 };
 
-const QUANTIZED: precision::QuantizedKeys = precision::QuantizedKeys {
+const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
+    dtype: &[],
+    loads_as_computed: true,
     counts_bits: false,
     is_4_bits: |keys| Ok(keys.text("adapter")?.as_deref() == Some("qlora")),
     is_double: |keys| {
@@ -28,6 +30,13 @@ const QUANTIZED: precision::QuantizedKeys = precision::QuantizedKeys {
             .flatten();
         Ok(within.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(true))
     },
+};
+
+const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
+    epochs: "num_epochs",
+    optimizer: "optimizer",
+    scheduler: "lr_scheduler",
+    ..trainer::TrainerKeys::OF_TRANSFORMERS
 };
 
 /// Keys of a data set that say nothing beside its type.
@@ -47,7 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(other) => return Err(keys.wrong("adapter", &other.into(), "write lora or qlora, or leave it out")),
     }
     reader.said("method");
-    precision::read(reader, &QUANTIZED)?;
+    precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::Axolotl])?;
     adapter::read(reader, &ADAPTER)?;
     let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
@@ -59,17 +68,19 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         let folder = keys.text("lora_model_dir")?;
         adapter.adapter_init = folder.map(|folder| located(keys.path(), &folder));
     }
-    trainer::read(reader, "num_epochs", "optimizer", "lr_scheduler")?;
-    if keys
-        .text("gradient_checkpointing")?
-        .is_some_and(|form| form.starts_with("offload"))
-    {
-        reader.recipe.gradient_checkpointing = Checkpointing::Offload;
-        reader.said("gradient_checkpointing");
-    }
+    trainer::read(reader, &TRAINER)?;
+    // `offload` and other words are forms of it.
+    let form = keys.text("gradient_checkpointing")?;
+    let offloads = form.as_ref().is_some_and(|form| form.starts_with("offload"));
+    let offloading = keys.text("activation_offloading")?.map(|form| form != "false");
+    reader.recomputes(
+        form.map(|form| form != "false"),
+        offloading.or(offloads.then_some(true)),
+    );
     if keys.flag("shuffle_merged_datasets")? == Some(false) {
         reader.recipe.training.shuffle = false;
     }
+    memory::read(reader)?;
     data(reader)?;
     held_out(reader)
 }

@@ -18,6 +18,31 @@ pub(in crate::tools) struct AdapterKeys {
     pub alpha_pattern: &'static str,
 }
 
+impl AdapterKeys {
+    /// Counts all of them as read.
+    fn pass_over(&self, keys: &Keys<'_>) {
+        let Self {
+            targets,
+            modules_to_save,
+            target_parameters,
+            layers,
+            rank_pattern,
+            alpha_pattern,
+        } = self;
+        let all = [
+            targets,
+            modules_to_save,
+            target_parameters,
+            layers,
+            rank_pattern,
+            alpha_pattern,
+        ];
+        for key in all {
+            let _ = keys.has(key);
+        }
+    }
+}
+
 /// PEFT's own names, which unsloth has too.
 pub(in crate::tools) const OF_PEFT: AdapterKeys = AdapterKeys {
     targets: "target_modules",
@@ -40,13 +65,14 @@ pub(in crate::tools) fn default(rank: usize, alpha: f64, dropout: f64) -> Adapte
     }
 }
 
-/// Reads them; the adapter must be there.
+/// Reads them, as far as the recipe has an adapter.
 ///
 /// # Errors
 /// A value of another kind.
 pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &AdapterKeys) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let Some(mut adapter) = reader.recipe.adapter.take() else {
+        names.pass_over(keys);
         return Ok(());
     };
     targets(reader, &mut adapter, names.targets)?;

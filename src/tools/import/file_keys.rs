@@ -90,6 +90,8 @@ impl<'a> Keys<'a> {
         };
         let flag = match value {
             Value::Bool(flag) => Some(*flag),
+            Value::Number(number) if number.as_u64() == Some(1) => Some(true),
+            Value::Number(number) if number.as_u64() == Some(0) => Some(false),
             Value::String(text) => match text.to_lowercase().as_str() {
                 "true" | "yes" | "1" | "auto" => Some(true),
                 "false" | "no" | "0" => Some(false),
@@ -159,7 +161,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Keys that were not read and that are not known to leave memory and speed alone.
+    /// Keys that were not read and that have no part of their name among the harmless ones.
     pub(in crate::tools) fn unread(&self, harmless: &[&str]) -> Vec<String> {
         let read = self.read.borrow();
         let is_left = |key: &&String| !read.contains(*key) && !harmless.iter().any(|part| key.contains(part));

@@ -1,4 +1,5 @@
-//! [`read_recipe`]: the recipe that a settings file of any of the tools says.
+//! [`read_recipe`]: what a settings file of any of the tools says, which is a recipe, and what the tool's training
+//! has beside it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,6 +7,7 @@ use std::path::Path;
 use super::settings_file::{parsed, text_of, tool_of, words_of};
 use super::{Keys, Reader, StackFileError};
 use crate::tools::Tool;
+use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{DataFormat, LossOn, Recipe};
 use peft_tune_core::study::Params;
@@ -18,14 +20,22 @@ pub struct Imported {
     /// The file's settings, and the tool's own where the file is silent. The model is empty where the file names none, and so
     /// are the files to train on. No file that is held out is an empty list.
     pub recipe: Recipe,
+    /// What the file says of the tool's training beside the recipe.
+    pub choices: StackChoices,
     /// Names of the settings that the file says.
     pub said: BTreeSet<&'static str>,
     /// Keys that mean nothing here: of a newer version, or misspelt.
     pub unread: Vec<String>,
+    /// Keys that may change what the tool's training needs, and that were not read.
+    pub uncounted: Vec<String>,
     /// What could not be taken over, or had to be assumed, with what to do.
     pub notes: Vec<String>,
     /// The same of the rows to train on.
     pub data_notes: Vec<String>,
+    /// What is assumed of a training in the tool, where the file does not say it.
+    pub assumed: Vec<String>,
+    /// The tool whose words the file has.
+    pub(super) words: Tool,
 }
 
 impl Imported {
@@ -34,6 +44,22 @@ impl Imported {
         let said = settings().filter(|row| self.said.contains(row.name));
         said.filter_map(|row| Some((row.name.to_owned(), (row.get)(&self.recipe)?)))
             .collect()
+    }
+
+    /// The setting that the tool runs from the file.
+    pub fn setting(&self) -> StackSetting {
+        let stack = self.tool.behaviour();
+        let setting = StackSetting::of_recipe(stack, &self.recipe);
+        if self.words.says_training() {
+            return setting.with(&self.choices);
+        }
+        // All but the adapter is the tool's own.
+        StackSetting {
+            loads: Number::Half,
+            trains: setting.trains,
+            dora: setting.dora,
+            ..StackSetting::new(stack, WeightForm::Numbers)
+        }
     }
 
     /// Takes the format that the rows were recognised as, with the tokens that the tool then trains on.
@@ -69,4 +95,182 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
     let mut reader = Reader::new(&keys, text, [trains, words]);
     (words.import().read)(&mut reader)?;
     Ok(reader.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::predict::stack::{AttentionForm, LossForm, Recompute, Sharing, Trains};
+    use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision};
+
+    fn of(name: &str, text: &str, asked: Option<Tool>) -> (StackSetting, Imported) {
+        let imported = parse_recipe(Path::new(name), text, asked).unwrap();
+        (imported.setting(), imported)
+    }
+
+    fn of_yaml(text: &str) -> (StackSetting, Imported) {
+        of("settings.yaml", text, None)
+    }
+
+    fn rank(setting: &StackSetting) -> u64 {
+        match setting.trains {
+            Trains::Adapters { rank, .. } => rank,
+            Trains::Everything => 0,
+        }
+    }
+
+    #[test]
+    fn a_file_is_a_setting_of_its_tool_and_a_recipe_here() {
+        let (trl, imported) = of_yaml(
+            "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nload_in_4bit: true\nmax_length: 512\ndtype: bfloat16\n",
+        );
+        assert_eq!((trl.stack.name, rank(&trl)), (Tool::Trl.name(), 8));
+        assert_eq!((trl.sequence_length, trl.micro_batch), (512, 8));
+        assert_eq!((trl.weights, trl.recompute), (WeightForm::Nf4, Recompute::Layers));
+        assert_eq!(
+            (imported.recipe.precision, imported.recipe.gradient_checkpointing),
+            (Precision::Nf4, Checkpointing::Full)
+        );
+        let (axolotl, _) = of_yaml(
+            "base_model: m\nadapter: lora\nlora_r: 32\nlora_target_linear: true\nmicro_batch_size: 2\nsequence_len: 4096\n\
+             plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\n\
+             attn_implementation: flash_attention_2\n",
+        );
+        assert_eq!((axolotl.stack.name, rank(&axolotl)), (Tool::Axolotl.name(), 32));
+        assert_eq!((axolotl.loss, axolotl.holds_logits), (LossForm::FusedLinear, false));
+        assert_eq!(axolotl.attention, AttentionForm::Flash);
+        let (factory, _) = of_yaml(
+            "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_target: all\nquantization_bit: 4\n",
+        );
+        assert_eq!((factory.stack.name, rank(&factory)), (Tool::LlamaFactory.name(), 8));
+        assert_eq!((factory.sequence_length, factory.optimizer.foreach), (2048, true));
+        let (torchtune, imported) = of_yaml(
+            "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\n\
+             \x20 lora_attn_modules: [q_proj]\nbatch_size: 2\ncheckpointer:\n  checkpoint_dir: /m\n\
+             tokenizer:\n  max_seq_len: 1024\n",
+        );
+        assert_eq!((torchtune.stack.name, rank(&torchtune)), (Tool::Torchtune.name(), 16));
+        assert_eq!(
+            (torchtune.weights, imported.recipe.model.as_str()),
+            (WeightForm::Nf4Double, "/m")
+        );
+        let adapter = r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "m"}"#;
+        for tool in Tool::ALL {
+            let (adapter, _) = of("adapter_config.json", adapter, Some(*tool));
+            assert_eq!((adapter.stack.name, rank(&adapter)), (tool.name(), 4));
+            assert_eq!(
+                (adapter.micro_batch, adapter.recompute),
+                (1, tool.behaviour().recompute)
+            );
+        }
+        let layers = r#"{"peft_type": "LORA", "layers_to_transform": [0], "target_parameters": ["experts"]}"#;
+        let (_, layers) = of("adapter_config.json", layers, None);
+        let told = layers.assumed.join("\n");
+        assert!(
+            told.contains("some of the layers") && told.contains("not counted"),
+            "{told}"
+        );
+        let line =
+            "trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3 --dtype bfloat16";
+        let (line, _) = of("run.sh", line, None);
+        assert_eq!((line.micro_batch, line.loads), (3, Number::Half));
+    }
+
+    #[test]
+    fn dora_is_read_by_each_tools_name_for_it() {
+        for text in [
+            "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nuse_dora: true\n",
+            "base_model: m\nadapter: lora\nsequence_len: 64\npeft_use_dora: true\n",
+            "model_name_or_path: m\nstage: sft\nuse_dora: true\n",
+            "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n  lora_rank: 8\n  use_dora: true\n",
+            r#"{"peft_type": "LORA", "r": 4, "use_dora": true, "base_model_name_or_path": "m"}"#,
+        ] {
+            let (setting, imported) = of_yaml(text);
+            assert!(setting.dora, "{text}");
+            assert!(imported.uncounted.is_empty(), "{:?}", imported.uncounted);
+            assert!(!of_yaml(&text.replace("true", "false")).0.dora, "{text}");
+        }
+        let (full, _) = of_yaml("model_name_or_path: m\nuse_peft: false\nuse_dora: true\nmax_length: 64\n");
+        assert!(!full.dora, "all parameters are trained");
+    }
+
+    #[test]
+    fn dtypes_that_no_recipe_has_are_those_of_the_tool() {
+        let of = |text: &str| {
+            let (setting, imported) = of_yaml(text);
+            let numbers = (setting.loads, setting.computes, setting.autocast);
+            (numbers, imported.recipe.precision)
+        };
+        let trl = "model_name_or_path: m\nlora_r: 8\n";
+        let (half, whole) = (Number::Half, Number::F32);
+        // It loads in F32 where nothing is said, and computes in BF16.
+        for said in ["", "dtype: float32\n"] {
+            let text = format!("{trl}{said}");
+            assert_eq!(of(&text), ((whole, half, true), Precision::Bf16), "{said}");
+        }
+        let all_whole = ((whole, whole, false), Precision::Fp32);
+        assert_eq!(of(&format!("{trl}dtype: float32\nbf16: false\n")), all_whole);
+        // axolotl loads in what it computes in; LLaMA-Factory in the 16 bits of the model's files.
+        let axolotl = "base_model: m\nadapter: lora\n";
+        assert_eq!(of(&format!("{axolotl}bf16: false\nfp16: false\n")), all_whole);
+        assert_eq!(
+            of(&format!("{axolotl}bf16: full\n")),
+            ((half, half, true), Precision::Bf16)
+        );
+        let factory = "model_name_or_path: m\nstage: sft\n";
+        let off = of(&format!("{factory}bf16: false\n"));
+        assert_eq!(off, ((half, half, false), Precision::Fp32));
+        let pure = of(&format!("{factory}pure_bf16: true\n"));
+        assert_eq!(pure, ((half, half, true), Precision::Bf16));
+    }
+
+    #[test]
+    fn an_optimizer_that_no_recipe_has_keeps_what_its_name_tells() {
+        let of = |name: &str| {
+            let (setting, imported) = of_yaml(&format!("base_model: m\nadapter: lora\noptimizer: {name}\n"));
+            let form = setting.optimizer;
+            ((form.states, form.bytes, form.is_paged), imported.recipe.optimizer.kind)
+        };
+        assert_eq!(of("paged_lion_8bit"), ((0, 1, true), OptimizerKind::Lion8bit));
+        assert_eq!(of("galore_adamw"), ((2, 0, false), OptimizerKind::AdamW));
+        // The Trainer's has no momentum, and so no states, unless it is asked for.
+        assert_eq!(of("sgd"), ((0, 0, false), OptimizerKind::Sgd));
+        assert_eq!(of("sgd\noptim_args: momentum=0.9"), ((1, 0, false), OptimizerKind::Sgd));
+    }
+
+    #[test]
+    fn sharing_is_told_by_the_name_of_deepspeeds_file_or_by_fsdps_keys() {
+        let of = |line: &str| {
+            let (setting, _) = of_yaml(&format!("base_model: m\nadapter: lora\n{line}\n"));
+            (setting.sharing, setting.offloads)
+        };
+        assert_eq!(of("deepspeed: zero3_offload.json"), (Sharing::Zero3, true));
+        assert_eq!(
+            of("fsdp_config: {sharding_strategy: FULL_SHARD}"),
+            (Sharing::Full, false)
+        );
+        assert_eq!(of("fsdp: []"), (Sharing::Copies, false));
+    }
+
+    #[test]
+    fn a_file_for_the_trainer_that_a_script_has_too_is_read_by_that_trainers_words() {
+        let text = "model_name_or_path: m\nuse_peft: true\nlora_r: 8\ngradient_checkpointing: true\nwarp_drive: 9\n";
+        let (setting, imported) = of("settings.yaml", text, Some(Tool::Unsloth));
+        assert_eq!((setting.stack.name, rank(&setting)), (Tool::Unsloth.name(), 8));
+        assert_eq!((setting.recompute, setting.loads), (Recompute::Layers, Number::Half));
+        assert_eq!(imported.uncounted, ["warp_drive"]);
+    }
+
+    #[test]
+    fn a_script_for_unsloth_has_the_defaults_of_its_functions() {
+        let of = |call: &str| of("train.py", &format!("import unsloth\nx = f({call})\n"), None).0;
+        assert_eq!(of("model_name='m', load_in_4bit=True").weights, WeightForm::Nf4Double);
+        assert_eq!(
+            (rank(&of("model_name='m'")), of("").recompute),
+            (16, Recompute::LayersOffloaded)
+        );
+        assert_eq!(of("use_gradient_checkpointing=True").recompute, Recompute::Layers);
+        assert_eq!(of("gradient_checkpointing=False").recompute, Recompute::Nothing);
+        assert_eq!(rank(&of("full_finetuning=True")), 0);
+    }
 }

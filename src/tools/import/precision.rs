@@ -1,11 +1,16 @@
 //! The precision of the base weights, which the tools spread over several keys.
 
 use super::{Keys, Reader, StackFileError};
+use peft_tune_core::predict::stack::{Dtypes, Number};
 use peft_tune_core::recipe::Precision;
 
-/// How a tool's file says that weights are quantized, beside `load_in_4bit` and `load_in_8bit`.
-pub(in crate::tools) struct QuantizedKeys {
-    /// Whether `quantization_bit` has the number of bits.
+/// How a tool's file says the precision, beside `bf16`, `fp16`, `load_in_4bit` and `load_in_8bit`.
+pub(in crate::tools) struct PrecisionKeys {
+    /// Keys of the dtype of weights.
+    pub dtype: &'static [&'static str],
+    /// Whether weights are loaded in the dtype of products, where no key says otherwise.
+    pub loads_as_computed: bool,
+    /// Whether `quantization_bit` has the number of bits, and no other key.
     pub counts_bits: bool,
     /// Whether another key says that there are 4 bits.
     pub is_4_bits: fn(&Keys<'_>) -> Result<bool, StackFileError>,
@@ -13,23 +18,26 @@ pub(in crate::tools) struct QuantizedKeys {
     pub is_double: fn(&Keys<'_>) -> Result<bool, StackFileError>,
 }
 
-impl QuantizedKeys {
-    /// For a tool with no key of its own, which always quantizes constants too.
+impl PrecisionKeys {
+    /// For a tool with no key but transformers', which always quantizes constants too.
     pub(in crate::tools) const NONE: Self = Self {
+        dtype: &["dtype", "torch_dtype"],
+        loads_as_computed: false,
         counts_bits: false,
         is_4_bits: |_| Ok(false),
         is_double: |_| Ok(true),
     };
 }
 
-/// Reads it.
+/// Reads it, with the dtypes in the tool's own training.
 ///
 /// # Errors
-/// A number of bits that no tool has.
-pub(in crate::tools) fn read(reader: &mut Reader<'_>, own: &QuantizedKeys) -> Result<(), StackFileError> {
+/// A number of bits that no tool has; a value that is neither true nor false.
+pub(in crate::tools) fn read(reader: &mut Reader<'_>, own: &PrecisionKeys) -> Result<(), StackFileError> {
     let quantized = quantized(reader, own)?;
-    let dense = dense(reader)?;
-    let Some(precision) = quantized.or(dense) else {
+    let said = Said::of(reader.keys, own)?;
+    reader.choices.dtypes = Some(said.dtypes(reader, own, quantized.is_some()));
+    let Some(precision) = quantized.or_else(|| said.precision(reader)) else {
         return Ok(());
     };
     reader.recipe.precision = precision;
@@ -37,13 +45,14 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, own: &QuantizedKeys) -> Re
     Ok(())
 }
 
-fn quantized(reader: &mut Reader<'_>, own: &QuantizedKeys) -> Result<Option<Precision>, StackFileError> {
+fn quantized(reader: &mut Reader<'_>, own: &PrecisionKeys) -> Result<Option<Precision>, StackFileError> {
     let keys = reader.keys;
     let bits = match keys.count("quantization_bit")?.filter(|_| own.counts_bits) {
         Some(bits @ (4 | 8)) => Some(bits),
         Some(bits) => return Err(keys.wrong("quantization_bit", &bits.into(), "write 4 or 8")),
-        None if flag(keys, "load_in_4bit") => Some(4),
-        None if flag(keys, "load_in_8bit") => Some(8),
+        None if own.counts_bits => None,
+        None if keys.flag("load_in_4bit")?.unwrap_or(false) => Some(4),
+        None if keys.flag("load_in_8bit")?.unwrap_or(false) => Some(8),
         None if (own.is_4_bits)(keys)? => Some(4),
         None => None,
     };
@@ -60,41 +69,77 @@ fn quantized(reader: &mut Reader<'_>, own: &QuantizedKeys) -> Result<Option<Prec
     })
 }
 
-fn dense(reader: &mut Reader<'_>) -> Result<Option<Precision>, StackFileError> {
-    let keys = reader.keys;
-    let dtype = keys.text("dtype")?.or(keys.text("torch_dtype")?);
-    let loads = match dtype.as_deref() {
-        Some("float32" | "fp32") => Some(Precision::Fp32),
-        Some("float16" | "fp16" | "half") => Some(Precision::Fp16),
-        Some("bfloat16" | "bf16") => Some(Precision::Bf16),
-        _ => None,
-    };
-    let (bf16, fp16) = (given(keys, "bf16"), given(keys, "fp16"));
-    let computes = match (bf16, fp16) {
-        (_, Some(true)) => Some(Precision::Fp16),
-        (Some(true), _) => Some(Precision::Bf16),
-        // Neither of them is F32 where nothing else is said.
-        (Some(false), _) if loads.is_none() => Some(Precision::Fp32),
-        _ => None,
-    };
-    if let (Some(Precision::Fp32), Some(half)) = (loads, computes)
-        && half != Precision::Fp32
-    {
-        reader.note(format!(
-            "weights in F32 with products in {half} are not known here: precision {half} is taken, which keeps the weights so too"
-        ));
-        return Ok(Some(half));
+/// The dtypes that a file says.
+struct Said {
+    /// Dtype of weights; `auto` and other words are those of the model's files.
+    dtype: Option<String>,
+    bf16: Option<bool>,
+    fp16: Option<bool>,
+}
+
+impl Said {
+    fn of(keys: &Keys<'_>, own: &PrecisionKeys) -> Result<Self, StackFileError> {
+        let key = own.dtype.iter().find(|key| keys.has(key));
+        Ok(Self {
+            dtype: key.map(|key| keys.text(key)).transpose()?.flatten(),
+            bf16: is_on(keys, "bf16")?.or(keys.flag("pure_bf16")?),
+            fp16: is_on(keys, "fp16")?,
+        })
     }
-    Ok(loads.or(computes))
+
+    /// Whether products are in 16 bits neither by what the file says nor by the tool's default.
+    fn is_off(&self) -> bool {
+        self.bf16 == Some(false) && self.fp16 != Some(true)
+    }
+
+    /// The dtypes of a training in the tool.
+    fn dtypes(&self, reader: &Reader<'_>, own: &PrecisionKeys, is_quantized: bool) -> Dtypes {
+        let loads = match self.dtype.as_deref() {
+            Some("float32" | "fp32") => Number::F32,
+            Some(_) => Number::Half,
+            None if is_quantized => Number::Half,
+            None if own.loads_as_computed && self.is_off() => Number::F32,
+            None => reader.behaviour().loads,
+        };
+        Dtypes {
+            loads,
+            computes: if self.is_off() { loads } else { Number::Half },
+            autocast: !self.is_off(),
+        }
+    }
+
+    /// The precision that is nearest here.
+    fn precision(&self, reader: &mut Reader<'_>) -> Option<Precision> {
+        let loads = match self.dtype.as_deref() {
+            Some("float32" | "fp32") => Some(Precision::Fp32),
+            Some("float16" | "fp16" | "half") => Some(Precision::Fp16),
+            Some("bfloat16" | "bf16") => Some(Precision::Bf16),
+            _ => None,
+        };
+        let computes = match (self.bf16, self.fp16) {
+            (_, Some(true)) => Some(Precision::Fp16),
+            (Some(true), _) => Some(Precision::Bf16),
+            // Neither of them is F32 where nothing else is said.
+            (Some(false), _) if loads.is_none() => Some(Precision::Fp32),
+            // Autocast is on where nothing is said.
+            (None, _) if loads == Some(Precision::Fp32) => Some(Precision::Bf16),
+            _ => None,
+        };
+        if let (Some(Precision::Fp32), Some(half)) = (loads, computes) {
+            reader.note(format!(
+                "weights in F32 with products in {half} are not known here: precision {half} is taken, which keeps the \
+                 weights so too"
+            ));
+            return Some(half);
+        }
+        loads.or(computes)
+    }
 }
 
 /// Whether a key is on: `true`, `auto` or `full`; `None` where it is not there.
-fn given(keys: &Keys<'_>, key: &str) -> Option<bool> {
-    keys.raw(key)?;
-    Some(flag(keys, key))
-}
-
-fn flag(keys: &Keys<'_>, key: &str) -> bool {
-    let text = keys.text(key).ok().flatten().unwrap_or_default();
-    ["true", "auto", "full", "1"].contains(&text.to_lowercase().as_str())
+fn is_on(keys: &Keys<'_>, key: &str) -> Result<Option<bool>, StackFileError> {
+    match keys.raw(key) {
+        Some(form) if form == "full" => Ok(Some(true)),
+        _ => keys.flag(key),
+    }
 }

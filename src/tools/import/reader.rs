@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::choices::optimizer_named;
+use super::passed_over::{OF_NO_BYTES, OF_NO_SETTING, is_off};
 use super::{Imported, Keys, StackFileError, is_script, script};
 use crate::tools::{Tool, optimizer_called};
+use peft_tune_core::predict::stack::{StackBehaviour, StackChoices};
 use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
-use peft_tune_core::recipe::{DataSettings, HeldOut, ParamValue, Recipe, ScheduleKind};
+use peft_tune_core::recipe::{Checkpointing, DataSettings, HeldOut, ParamValue, Recipe, ScheduleKind};
 
 /// Settings whose keys mean more than their value says; each has a reader of its own.
 const OWN_READERS: [&str; 11] = [
@@ -22,66 +25,6 @@ const OWN_READERS: [&str; 11] = [
     "gradient_checkpointing",
     "group_by_length",
     "prefetch_depth",
-];
-
-/// Parts of keys that change no setting: logs, files, processes, kernels.
-const HARMLESS: &[&str] = &[
-    "log",
-    "save",
-    "output",
-    "report",
-    "wandb",
-    "mlflow",
-    "swanlab",
-    "hub",
-    "resume",
-    "overwrite",
-    "plot",
-    "metric_logger",
-    "profiler",
-    "checkpointer",
-    "num_proc",
-    "workers",
-    "num_threads",
-    "dataloader",
-    "prefetch",
-    "preprocess",
-    "dataset_prepared",
-    "trust_remote_code",
-    "cache",
-    "timeout",
-    "run_name",
-    "flash",
-    "attn_implementation",
-    "sdp_attention",
-    "tf32",
-    "liger",
-    "compile",
-    "fused",
-    "kernel",
-    "plugins",
-    "eval_",
-    "per_device_eval",
-    "do_train",
-    "do_eval",
-    "predict_with",
-    "strict",
-    "device",
-    "remove_unused",
-    "push_to",
-    "packing_strategy",
-    "neat_packing",
-    "pad_to_sequence_len",
-    "task_type",
-    "inference_mode",
-    "fan_in_fan_out",
-    "auto_mapping",
-    "revision",
-    "version",
-    "print",
-    "dataset_text_field",
-    "random_state",
-    "return_dict",
 ];
 
 /// Of what shares a model out.
@@ -109,11 +52,14 @@ pub(in crate::tools) struct Reader<'a> {
     /// The tool whose words the file has.
     pub tool: Tool,
     pub recipe: Recipe,
+    /// What the file says of the tool's training beside the recipe.
+    pub choices: StackChoices,
     trains: Tool,
     said: BTreeSet<&'static str>,
     unread: Vec<String>,
     notes: Vec<String>,
     data_notes: Vec<String>,
+    assumed: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -127,12 +73,19 @@ impl<'a> Reader<'a> {
             text,
             tool,
             recipe: Recipe::new("", data),
+            choices: StackChoices::default(),
             trains,
             said: BTreeSet::new(),
             unread: Vec::new(),
             notes: Vec::new(),
             data_notes: Vec::new(),
+            assumed: Vec::new(),
         }
+    }
+
+    /// The behaviour of the tool that trains, which need not be the one whose words the file has.
+    pub(in crate::tools) fn behaviour(&self) -> &'static StackBehaviour {
+        self.trains.behaviour()
     }
 
     /// Says what is not as in the file, and what to do.
@@ -145,9 +98,19 @@ impl<'a> Reader<'a> {
         self.data_notes.push(message.into());
     }
 
+    /// Says what is assumed of a training in the tool, where the file does not say it.
+    pub(in crate::tools) fn assume(&mut self, message: impl Into<String>) {
+        self.assumed.push(message.into());
+    }
+
     /// Notes that the file says a setting.
     pub(in crate::tools) fn said(&mut self, name: &'static str) {
         self.said.insert(name);
+    }
+
+    /// Whether the file says a setting, as far as it was read.
+    pub(in crate::tools) fn has_said(&self, name: &str) -> bool {
+        self.said.contains(name)
     }
 
     /// The settings whose value stands in the file as it is, under the name that one of `tools` has for it.
@@ -158,7 +121,11 @@ impl<'a> Reader<'a> {
         let keys = self.keys;
         for row in settings().filter(|row| row.derived_from.is_none() && !OWN_READERS.contains(&row.name)) {
             let mut names = tools.iter().filter_map(|tool| tool.key_of(row.name));
-            if let Some(key) = names.find(|key| keys.has(key)) {
+            // Tools do not look at an adapter's keys where they train without one.
+            let is_looked_at = self.recipe.adapter.is_some() || !row.field.starts_with("adapter.");
+            if let Some(key) = names.find(|key| keys.has(key))
+                && is_looked_at
+            {
                 self.value(row.name, key, keys)?;
             }
         }
@@ -182,6 +149,23 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Takes what is recomputed, by whether layers are and whether their inputs lie in the host's memory. The recipe so
+    /// far has what the tool does where the file does not say so.
+    pub(in crate::tools) fn recomputes(&mut self, is_on: Option<bool>, is_offloaded: Option<bool>) {
+        if is_on.or(is_offloaded).is_none() {
+            return;
+        }
+        let usual = self.recipe.gradient_checkpointing;
+        let is_on = is_on.unwrap_or(usual != Checkpointing::None);
+        let is_offloaded = is_offloaded.unwrap_or(usual == Checkpointing::Offload);
+        self.recipe.gradient_checkpointing = match (is_on, is_offloaded) {
+            (false, _) => Checkpointing::None,
+            (true, false) => Checkpointing::Full,
+            (true, true) => Checkpointing::Offload,
+        };
+        self.said("gradient_checkpointing");
+    }
+
     /// What was read, with the keys that were not.
     pub(in crate::tools) fn finish(mut self) -> Imported {
         for (key, what) in WITHOUT {
@@ -190,20 +174,46 @@ impl<'a> Reader<'a> {
                 self.notes.push(format!("`{key}` is left out: {what}"));
             }
         }
-        let mut unread = self.keys.unread(HARMLESS);
-        unread.retain(|key| self.keys.raw(key).is_some_and(|value| !is_off(value)));
-        if is_script(self.keys.path()) {
-            let arguments = script::argument_names(self.text);
-            unread.retain(|key| arguments.contains(key));
+        self.assume_more();
+        // Both before what is off is looked at, which reads it.
+        let [mut unread, mut uncounted] = [OF_NO_SETTING, OF_NO_BYTES].map(|harmless| self.keys.unread(harmless));
+        for left in [&mut unread, &mut uncounted] {
+            left.retain(|key| self.keys.raw(key).is_some_and(|value| !is_off(value)));
+            if is_script(self.keys.path()) {
+                let arguments = script::argument_names(self.text);
+                left.retain(|key| arguments.contains(key));
+            }
         }
         unread.extend(self.unread);
         Imported {
             tool: self.trains,
+            words: self.tool,
             recipe: self.recipe,
+            choices: self.choices,
             said: self.said,
             unread,
+            uncounted,
             notes: self.notes,
             data_notes: self.data_notes,
+            assumed: self.assumed,
+        }
+    }
+
+    /// Says what a setting of the tool leaves out of the recipe.
+    fn assume_more(&mut self) {
+        if self.tool.says_training() && !self.recipe.batch.packing {
+            self.assume(
+                "rows are not packed: the figures are those of a batch whose longest row is as long as allowed",
+            );
+        }
+        let Some(adapter) = &self.recipe.adapter else { return };
+        let has_layers = adapter.layers_to_transform.is_some();
+        let has_experts = !adapter.target_parameters.is_empty();
+        if has_layers {
+            self.assume("adapters are on some of the layers: the figures are those of adapters on all");
+        }
+        if has_experts {
+            self.assume("adapters of the experts' parameters are not counted");
         }
     }
 
@@ -233,12 +243,19 @@ impl<'a> Reader<'a> {
                 self.note(format!(
                     "`{key}: {name}` has no paged form here: {kind} is taken, whose states lie on the device"
                 ));
+                self.choices.optimizer = Some(optimizer_named(name));
                 kind
             }
-            (None, None) => return self.unknown_word(key, name, self.recipe.optimizer.kind.name()),
+            (None, None) => return self.unknown_optimizer(key, name),
         };
         self.recipe.optimizer.kind = kind;
         self.said("optimizer");
+    }
+
+    /// Says that an optimizer is not known, and takes what its name tells of its states.
+    pub(in crate::tools) fn unknown_optimizer(&mut self, key: &str, name: &str) {
+        self.choices.optimizer = Some(optimizer_named(name));
+        self.unknown_word(key, name, self.recipe.optimizer.kind.name());
     }
 
     /// Sets the schedule.
@@ -250,17 +267,6 @@ impl<'a> Reader<'a> {
             }
             None => self.unknown_word(key, name, self.recipe.schedule.kind.name()),
         }
-    }
-}
-
-/// A value that says nothing.
-fn is_off(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty() || text == "none" || text == "False" || text == "false",
-        Value::Array(all) => all.is_empty(),
-        Value::Object(all) => all.is_empty(),
-        Value::Bool(true) | Value::Number(_) => false,
     }
 }
 

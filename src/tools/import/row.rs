@@ -1,6 +1,5 @@
 //! [`ImportRow`]: how a tool's file is told and read.
 
-use super::settings_file::StackConfig;
 use super::{Keys, Reader, StackFileError};
 use crate::tools::Tool;
 
@@ -24,10 +23,8 @@ pub(in crate::tools) struct ImportRow {
     pub has_shared_keys: fn(&Keys<'_>) -> bool,
     /// Whether the tool trains on the completions alone of prompts with completions, where the file says nothing of them.
     pub learns_completions: bool,
-    /// Reads the file into the recipe.
+    /// Reads the file: the recipe, and what the file says of the tool's training beside it, such as kernels.
     pub read: fn(&mut Reader<'_>) -> Result<(), StackFileError>,
-    /// Reads what a training from the file needs in a tool (of an adapter's file, in any): also what no recipe says, such as kernels.
-    pub setting: fn(Tool, &Keys<'_>) -> Result<StackConfig, StackFileError>,
 }
 
 impl Tool {

@@ -1,36 +1,14 @@
-//! [`read_setting`]: a settings file of any of the tools, as what it would need there.
+//! A settings file of any of the tools: its text, its keys, and which tool's it is.
 
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::setting::HARMLESS;
 use super::{FileKind, Keys, StackFileError, script};
 use crate::tools::Tool;
-use peft_tune_core::predict::stack::StackSetting;
-
-/// What a file says.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StackConfig {
-    pub setting: StackSetting,
-    /// The model as the file names it.
-    pub model: Option<String>,
-    /// Keys that say nothing here, because this version does not know them.
-    pub unread: Vec<String>,
-    /// What had to be assumed, in words.
-    pub notes: Vec<String>,
-}
 
 /// A file that is larger is none that a person wrote.
 const LARGEST: u64 = 4 << 20;
-
-/// Reads the settings of `asked`, or of the tool that the file's keys tell.
-///
-/// # Errors
-/// A file that cannot be read, whose tool is not clear, or with a value that the tool would not take.
-pub fn read_setting(path: &Path, asked: Option<Tool>) -> Result<StackConfig, StackFileError> {
-    parse_setting(path, &text_of(path)?, asked)
-}
 
 /// The text of a settings file.
 pub(in crate::tools) fn text_of(path: &Path) -> Result<String, StackFileError> {
@@ -43,19 +21,6 @@ pub(in crate::tools) fn text_of(path: &Path) -> Result<String, StackFileError> {
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Reads a file's text; `path` says what kind of file it is, and stands in messages.
-///
-/// # Errors
-/// Errors of [`read_setting`] that are about what the file says.
-pub fn parse_setting(path: &Path, text: &str, asked: Option<Tool>) -> Result<StackConfig, StackFileError> {
-    let values = parsed(path, text)?;
-    let keys = Keys::new(path, &values);
-    let tool = tool_of(&keys, text, asked)?;
-    let mut config = (words_of(tool, &keys).import().setting)(tool, &keys)?;
-    config.unread = keys.unread(HARMLESS);
-    Ok(config)
 }
 
 /// The tool that trains from a file: what its keys tell, or the one that is asked for.
@@ -72,10 +37,14 @@ pub(in crate::tools) fn tool_of(keys: &Keys<'_>, text: &str, asked: Option<Tool>
     )
 }
 
-/// The tool whose words a file has: an adapter's are those of the adapter's tool, whichever is to train it.
+/// The tool whose words a file has. An adapter's are those of the adapter's tool, whichever is to train it; a file
+/// for a tool whose own are scripts has those of the tool with the same trainer.
 pub(in crate::tools) fn words_of(tool: Tool, keys: &Keys<'_>) -> Tool {
-    let is_of = |one: &Tool| one.import().file == FileKind::Adapter && (one.import().has_own_keys)(keys);
-    Tool::ALL.iter().copied().find(is_of).unwrap_or(tool)
+    let is_of_adapter = |one: &Tool| one.import().file == FileKind::Adapter && (one.import().has_own_keys)(keys);
+    let is_lent = matches!(tool.import().file, FileKind::Script(_)) && !is_script(keys.path());
+    let is_lender = |one: &Tool| is_lent && (one.import().has_shared_keys)(keys);
+    let mut all = Tool::ALL.iter().copied();
+    all.find(|one| is_of_adapter(one) || is_lender(one)).unwrap_or(tool)
 }
 
 /// The tools whose files say all of a training, as a sentence has them.
@@ -156,71 +125,33 @@ fn told_by(keys: &Keys<'_>) -> Option<ToldBy> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Imported, read_recipe};
     use super::*;
-    use peft_tune_core::predict::stack::{AttentionForm, LossForm, Number, Recompute, Trains, WeightForm};
 
-    fn of(text: &str) -> Result<StackConfig, StackFileError> {
+    fn of(text: &str) -> Result<Imported, StackFileError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        read_setting(file.path(), None)
-    }
-
-    fn rank(config: &StackConfig) -> u64 {
-        match &config.setting.trains {
-            Trains::Adapters { rank, .. } => *rank,
-            Trains::Everything => 0,
-        }
+        read_recipe(file.path(), None)
     }
 
     #[test]
-    fn each_tools_file_is_told_by_its_keys_and_read() {
-        let trl = of(
-            "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nload_in_4bit: true\nmax_length: 512\ndtype: bfloat16\n",
-        );
-        let trl = trl.unwrap();
-        assert_eq!((trl.setting.stack.name, rank(&trl)), (Tool::Trl.name(), 8));
-        assert_eq!((trl.setting.sequence_length, trl.setting.micro_batch), (512, 8));
-        assert_eq!(
-            (trl.setting.weights, trl.setting.recompute),
-            (WeightForm::Nf4, Recompute::Layers)
-        );
-        let axolotl = of(
-            "base_model: m\nadapter: lora\nlora_r: 32\nlora_target_linear: true\nmicro_batch_size: 2\nsequence_len: 4096\n\
-             plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\nattn_implementation: flash_attention_2\n",
-        );
-        let axolotl = axolotl.unwrap();
-        assert_eq!((axolotl.setting.stack.name, rank(&axolotl)), (Tool::Axolotl.name(), 32));
-        assert_eq!(axolotl.setting.loss, LossForm::FusedLinear);
-        assert_eq!(axolotl.setting.attention, AttentionForm::Flash);
-        let factory =
-            of("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_target: all\nquantization_bit: 4\n")
-                .unwrap();
-        assert_eq!(
-            (factory.setting.stack.name, rank(&factory)),
-            (Tool::LlamaFactory.name(), 8)
-        );
-        assert_eq!(factory.setting.sequence_length, 2048);
-        let torchtune = of(
-            "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\n  lora_attn_modules: [q_proj]\n\
-             batch_size: 2\ncheckpointer:\n  checkpoint_dir: /m\ntokenizer:\n  max_seq_len: 1024\n",
-        );
-        let torchtune = torchtune.unwrap();
-        assert_eq!(
-            (torchtune.setting.stack.name, rank(&torchtune)),
-            (Tool::Torchtune.name(), 16)
-        );
-        assert_eq!(
-            (torchtune.setting.weights, torchtune.model.as_deref()),
-            (WeightForm::Nf4Double, Some("/m"))
-        );
-        let adapter =
-            of(r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "m"}"#)
-                .unwrap();
-        assert_eq!((adapter.setting.stack.name, rank(&adapter)), (Tool::Peft.name(), 4));
-        let line =
-            of("trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3 --dtype bfloat16")
-                .unwrap();
-        assert_eq!((line.setting.micro_batch, line.setting.loads), (3, Number::Half));
+    fn each_tools_file_is_told_by_its_keys() {
+        for (text, tool) in [
+            ("model_name_or_path: m\nuse_peft: true\nlora_r: 8\n", Tool::Trl),
+            ("trl sft --model_name_or_path m --use_peft --lora_r 4", Tool::Trl),
+            ("base_model: m\nadapter: lora\nlora_r: 32\n", Tool::Axolotl),
+            (
+                "model_name_or_path: m\nstage: sft\nlora_target: all\n",
+                Tool::LlamaFactory,
+            ),
+            (
+                "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n",
+                Tool::Torchtune,
+            ),
+            (r#"{"peft_type": "LORA", "r": 4}"#, Tool::Peft),
+        ] {
+            assert_eq!(of(text).unwrap().tool, tool, "{text}");
+        }
     }
 
     #[test]
@@ -239,29 +170,5 @@ mod tests {
             let error = of(text).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{text:?}: {error}");
         }
-    }
-
-    #[test]
-    fn dora_is_read_by_each_tools_name_for_it() {
-        for text in [
-            "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nuse_dora: true\n",
-            "base_model: m\nadapter: lora\nsequence_len: 64\npeft_use_dora: true\n",
-            "model_name_or_path: m\nstage: sft\nuse_dora: true\n",
-            "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n  lora_rank: 8\n  use_dora: true\n",
-            r#"{"peft_type": "LORA", "r": 4, "use_dora": true, "base_model_name_or_path": "m"}"#,
-        ] {
-            let config = of(text).unwrap();
-            assert!(config.setting.dora, "{text}");
-            assert!(config.unread.is_empty(), "{:?}", config.unread);
-            assert!(!of(&text.replace("true", "false")).unwrap().setting.dora, "{text}");
-        }
-        let full = of("model_name_or_path: m\nuse_peft: false\nuse_dora: true\nmax_length: 64\n").unwrap();
-        assert!(!full.setting.dora, "all parameters are trained");
-    }
-
-    #[test]
-    fn keys_of_another_version_are_named_and_do_no_harm() {
-        let config = of("base_model: m\nsequence_len: 64\nwarp_drive: 9\nlearning_rate: 1e-4\n").unwrap();
-        assert_eq!(config.unread, ["warp_drive"]);
     }
 }

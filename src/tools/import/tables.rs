@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Keys;
 use crate::tools::{Tool, Word};
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, ScheduleKind};
+use peft_tune_core::recipe::{AdapterInit, ScheduleKind};
 
 /// The one of some rows whose words the file has: no key says otherwise, most say the same, and the fewest are missing.
 pub(in crate::tools) fn row_of<T>(
@@ -46,12 +46,6 @@ fn is_same(found: &Value, wanted: &Value) -> bool {
             .all(|(key, value)| found.get(key).is_some_and(|found| is_same(found, value))),
         (found, wanted) => found == wanted,
     }
-}
-
-/// What is recomputed.
-pub(in crate::tools) fn checkpointing(keys: &Keys<'_>, tool: Tool) -> Option<Checkpointing> {
-    let forms = [Checkpointing::None, Checkpointing::Full, Checkpointing::Offload];
-    row_of(keys, forms.map(|form| (form, (tool.keys().checkpointing)(form))))
 }
 
 /// How adapters start.

@@ -4,20 +4,34 @@ use serde_json::Value;
 
 use super::{Reader, StackFileError, tables};
 use peft_tune_core::recipe::settings::setting;
-use peft_tune_core::recipe::{ParamValue, ScheduleKind, TrainingLength};
+use peft_tune_core::recipe::{OptimizerKind, ParamValue, ScheduleKind, TrainingLength};
+
+/// A tool's names for what all of them have.
+pub(in crate::tools) struct TrainerKeys {
+    pub epochs: &'static str,
+    pub optimizer: &'static str,
+    /// The optimizer where the file names none.
+    pub usual_optimizer: &'static str,
+    pub scheduler: &'static str,
+}
+
+impl TrainerKeys {
+    /// The names of transformers' `TrainingArguments`, with TRL's optimizer.
+    pub(in crate::tools) const OF_TRANSFORMERS: Self = Self {
+        epochs: "num_train_epochs",
+        optimizer: "optim",
+        usual_optimizer: "adamw_torch_fused",
+        scheduler: "lr_scheduler_type",
+    };
+}
 
 /// Reads all of them.
 ///
 /// # Errors
 /// A value that the tool would not take.
-pub(in crate::tools) fn read(
-    reader: &mut Reader<'_>,
-    epochs: &str,
-    optimizer: &str,
-    scheduler: &str,
-) -> Result<(), StackFileError> {
-    self::optimizer(reader, optimizer)?;
-    course(reader, epochs, scheduler)?;
+pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
+    optimizer(reader, names)?;
+    course(reader, names.epochs, names.scheduler)?;
     evaluation(reader)?;
     let keys = reader.keys;
     if let Some(seed) = keys.raw("seed") {
@@ -33,12 +47,7 @@ pub(in crate::tools) fn read(
     if let Some(grouped) = keys.flag("group_by_length")? {
         reader.recipe.batch.group_by_length = grouped;
     }
-    reading(reader)?;
-    if let Some(form) = tables::checkpointing(keys, reader.tool) {
-        reader.recipe.gradient_checkpointing = form;
-        reader.said("gradient_checkpointing");
-    }
-    Ok(())
+    reading(reader)
 }
 
 /// Micro-batches that a worker of PyTorch's loader keeps ready where nobody says how many.
@@ -73,10 +82,17 @@ fn reading(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     Ok(())
 }
 
-fn optimizer(reader: &mut Reader<'_>, key: &str) -> Result<(), StackFileError> {
+fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    if let Some(name) = keys.text(key)? {
-        reader.optimizer(key, &name);
+    let name = keys.text(names.optimizer)?;
+    if let Some(name) = &name {
+        reader.optimizer(names.optimizer, name);
+    }
+    // The fused one updates in place.
+    reader.choices.foreach = Some(name.as_deref().unwrap_or(names.usual_optimizer) == "adamw_torch");
+    if reader.recipe.optimizer.kind == OptimizerKind::Sgd {
+        // It has none unless it is asked for.
+        reader.recipe.optimizer.momentum = 0.0;
     }
     if let Some(norm) = keys.number("max_grad_norm")? {
         // 0 never clips there.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{is_file, located, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, text_of, trainer};
@@ -22,10 +23,16 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     alpha_pattern: "alpha_pattern",
 };
 
-const QUANTIZED: precision::QuantizedKeys = precision::QuantizedKeys {
+const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
+    dtype: &[],
     counts_bits: true,
     is_double: |keys| Ok(keys.flag("double_quantization")?.unwrap_or(true)),
-    ..precision::QuantizedKeys::NONE
+    ..precision::PrecisionKeys::NONE
+};
+
+const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
+    usual_optimizer: "adamw_torch",
+    ..trainer::TrainerKeys::OF_TRANSFORMERS
 };
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
@@ -45,10 +52,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         return Err(keys.wrong(
             "stage",
             &stage.into(),
-            "write sft or pt: nothing else can be trained here",
+            "write sft or pt: nothing else can be trained or predicted here",
         ));
     }
-    precision::read(reader, &QUANTIZED)?;
+    precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::LlamaFactory])?;
     adapter::read(reader, &ADAPTER)?;
     if let Some(adapter) = &mut reader.recipe.adapter {
@@ -59,9 +66,13 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         let folder = keys.text("adapter_name_or_path")?;
         adapter.adapter_init = folder.map(|folder| located(keys.path(), &folder));
     }
-    trainer::read(reader, "num_train_epochs", "optim", "lr_scheduler_type")?;
+    trainer::read(reader, &TRAINER)?;
+    let is_off = keys.flag("disable_gradient_checkpointing")?;
+    reader.recomputes(is_off.map(|is_off| !is_off), keys.flag("use_unsloth_gc")?);
+    memory::read(reader)?;
     if keys.flag("use_muon")?.unwrap_or(false) {
         reader.recipe.optimizer.kind = OptimizerKind::Muon;
+        (reader.choices.optimizer, reader.choices.foreach) = (None, None);
         reader.said("optimizer");
     }
     if keys.flag("disable_shuffling")?.unwrap_or(false) {

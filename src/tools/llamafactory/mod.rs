@@ -27,7 +27,6 @@ pub(super) const ROW: ToolRow = ToolRow {
         has_shared_keys: |_| false,
         learns_completions: false,
         read: import::read,
-        setting: memory::setting,
     },
     memory: memory::BEHAVIOUR,
 };

@@ -3,7 +3,7 @@
 pub(super) mod export;
 mod import;
 pub(super) mod keys;
-pub(super) mod memory;
+mod memory;
 
 use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
@@ -23,7 +23,6 @@ pub(super) const ROW: ToolRow = ToolRow {
         has_shared_keys: |_| false,
         learns_completions: false,
         read: import::read,
-        setting: memory::setting,
     },
     memory: memory::BEHAVIOUR,
 };

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{Split, files, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, tables};
+use peft_tune_core::predict::stack::{Dtypes, Number};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{
     DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind, TargetModules,
@@ -16,6 +18,8 @@ use peft_tune_core::recipe::{
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     model(reader)?;
+    reader.recipe.batch.micro_batch = 1;
+    reader.recipe.batch.sequence_length = 2048;
     for (name, key) in [
         ("micro_batch", "batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
@@ -25,15 +29,21 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     if let Some(tokenizer) = keys.part("tokenizer", "tokenizer.") {
         reader.value("sequence_length", "max_seq_len", &tokenizer)?;
     }
+    if !reader.has_said("sequence_length") {
+        let told = "no `tokenizer.max_seq_len`: rows of 2048 tokens are assumed";
+        reader.note(told);
+        reader.assume(told);
+    }
     let folder = keys.part("checkpointer", "checkpointer.");
     let folder = folder.map(|part| part.text("checkpoint_dir")).transpose()?.flatten();
     reader.recipe.model = folder.unwrap_or_default();
     optimizer(reader)?;
     schedule(reader)?;
-    if let Some(form) = tables::checkpointing(keys, Tool::Torchtune) {
-        reader.recipe.gradient_checkpointing = form;
-        reader.said("gradient_checkpointing");
-    }
+    reader.recomputes(
+        keys.flag("enable_activation_checkpointing")?,
+        keys.flag("enable_activation_offloading")?,
+    );
+    memory::read(reader)?;
     let norm = keys.number("clip_grad_norm")?;
     reader.recipe.optimizer.max_grad_norm = norm.filter(|norm| *norm > 0.0);
     length(reader)?;
@@ -62,6 +72,13 @@ fn model(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         (false, true) => Precision::Fp32,
         (false, false) => Precision::Bf16,
     };
+    // One dtype for all that is not quantized.
+    let number = if is_f32 { Number::F32 } else { Number::Half };
+    reader.choices.dtypes = Some(Dtypes {
+        loads: number,
+        computes: number,
+        autocast: false,
+    });
     reader.said("precision");
     reader.said("method");
     if !is_adapted {
@@ -112,7 +129,11 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.optimizer.kind = kind;
             reader.said("optimizer");
         }
-        None => reader.unknown_word("optimizer._component_", &class, "adamw"),
+        None => reader.unknown_optimizer("optimizer._component_", &class),
+    }
+    if reader.recipe.optimizer.kind == OptimizerKind::Sgd {
+        // torch's has none unless it is asked for.
+        reader.recipe.optimizer.momentum = 0.0;
     }
     for (name, key) in [
         ("learning_rate", "lr"),

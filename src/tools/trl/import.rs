@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use super::dataset_card::{self, SplitFiles};
+use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision, trainer};
+use crate::tools::import::trainer::{self, TrainerKeys};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision};
+use peft_tune_core::predict::stack::Number;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
 };
@@ -20,12 +23,12 @@ const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
     alpha_pattern: "alpha_pattern",
 };
 
-const QUANTIZED: precision::QuantizedKeys = precision::QuantizedKeys {
+const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     is_double: |keys| {
         let said = keys.flag("use_bnb_nested_quant")?;
         Ok(said.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(false))
     },
-    ..precision::QuantizedKeys::NONE
+    ..precision::PrecisionKeys::NONE
 };
 
 /// `datasets` builders of files.
@@ -42,32 +45,46 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         }
     }
     let is_script = is_script(keys.path());
-    let has_adapter = keys
-        .flag("use_peft")?
-        .unwrap_or(keys.has("lora_r") || is_script && keys.has("r"));
+    // With PEFT's `LoraConfig`, and not with TRL's own arguments.
+    let has_lora_config = is_script && keys.has("r") && !keys.has("lora_r");
+    let has_adapter = keys.flag("use_peft")?.unwrap_or(keys.has("lora_r") || has_lora_config);
+    if has_lora_config {
+        reader.recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
+    }
     if keys.has("use_peft") {
         reader.said("method");
     }
     if !has_adapter {
         reader.recipe.adapter = None;
     }
-    precision::read(reader, &QUANTIZED)?;
-    if !keys.has("dtype") && !keys.has("torch_dtype") && !is_script && !reader.recipe.precision.is_quantized() {
-        reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+    precision::read(reader, &PRECISION)?;
+    if !keys.has("dtype") && !keys.has("torch_dtype") && !reader.recipe.precision.is_quantized() {
+        weights_unsaid(reader, is_script);
     }
-    if has_adapter {
-        reader.values(&[Tool::Trl, Tool::Peft])?;
-        adapter::read(reader, if is_script { &adapter::OF_PEFT } else { &OF_TRL })?;
-    } else {
-        reader.values(&[Tool::Trl])?;
-    }
+    reader.values(&[Tool::Trl, Tool::Peft])?;
+    adapter::read(reader, if has_lora_config { &adapter::OF_PEFT } else { &OF_TRL })?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
     }
-    trainer::read(reader, "num_train_epochs", "optim", "lr_scheduler_type")?;
+    trainer::read(reader, &TrainerKeys::OF_TRANSFORMERS)?;
+    reader.recomputes(
+        keys.flag("gradient_checkpointing")?,
+        keys.flag("activation_offloading")?,
+    );
+    memory::read(reader)?;
     data(reader)?;
     targets(reader)?;
     held_out(reader)
+}
+
+/// Tells in which dtype weights are loaded that have none in the file.
+fn weights_unsaid(reader: &mut Reader<'_>, is_script: bool) {
+    if !is_script {
+        reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+    }
+    if reader.behaviour().loads == Number::F32 {
+        reader.assume("no `dtype`: trl sft loads the weights in F32, which takes twice the memory; write bfloat16");
+    }
 }
 
 /// What TRL (1.16) takes where nothing is said.

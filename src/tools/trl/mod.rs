@@ -4,7 +4,7 @@ mod dataset_card;
 mod export;
 mod import;
 mod keys;
-pub(super) mod memory;
+mod memory;
 
 use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
@@ -33,7 +33,6 @@ pub(super) const ROW: ToolRow = ToolRow {
         },
         learns_completions: true,
         read: import::read,
-        setting: memory::setting,
     },
     memory: memory::BEHAVIOUR,
 };

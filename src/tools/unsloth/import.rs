@@ -5,28 +5,45 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{files, located};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, script, trainer};
+use crate::tools::import::trainer::{self, TrainerKeys};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, script};
 use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingLength};
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let recipe = &mut reader.recipe;
     recipe.model = keys.text("model_name")?.unwrap_or_default();
-    recipe.adapter = Some(adapter::default(16, 16.0, 0.0));
+    recipe.adapter = match keys.flag("full_finetuning")?.unwrap_or(false) {
+        true => None,
+        false => Some(adapter::default(16, 16.0, 0.0)),
+    };
     recipe.batch.micro_batch = 8;
     recipe.gradient_checkpointing = Checkpointing::Offload;
     recipe.optimizer.learning_rate = 5e-5;
     recipe.schedule.kind = ScheduleKind::Linear;
     recipe.training.length = TrainingLength::Epochs(3.0);
-    precision::read(reader, &precision::QuantizedKeys::NONE)?;
+    if keys.has("full_finetuning") {
+        reader.said("method");
+    }
+    precision::read(reader, &precision::PrecisionKeys::NONE)?;
     reader.values(&[Tool::Unsloth])?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
     }
     adapter::read(reader, &adapter::OF_PEFT)?;
-    trainer::read(reader, "num_train_epochs", "optim", "lr_scheduler_type")?;
+    trainer::read(reader, &TrainerKeys::OF_TRANSFORMERS)?;
+    let form = keys.text("use_gradient_checkpointing")?;
+    // The trainer's argument goes before that of the adapter's function.
+    let is_on = keys.flag("gradient_checkpointing")?;
+    reader.recomputes(
+        is_on.or(form.as_ref().map(|form| form != "false")),
+        keys.flag("activation_offloading")?
+            .or(form.map(|form| form == "unsloth")),
+    );
+    memory::read(reader)?;
     reader.recipe.data.train = match reader.mixed_in_script() {
         Some(mixture) => mixture,
         None => files(keys, "data_files").into(),

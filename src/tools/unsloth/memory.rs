@@ -1,9 +1,6 @@
 //! What unsloth holds, read from unsloth 2026.10.
 
-use crate::tools::Tool;
-use crate::tools::import::setting::packing_note;
-use crate::tools::import::{Keys, StackConfig, StackFileError};
-use crate::tools::trl::memory::of_trainer;
+use crate::tools::import::{Reader, StackFileError, choices};
 use peft_tune_core::predict::stack::{LossForm, Raised, Recompute, StackBehaviour, StackRefusal, Unable};
 
 pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
@@ -25,12 +22,12 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     ..StackBehaviour::PLAIN
 };
 
-/// Reads what a script needs.
+/// Reads what a script says of it.
 ///
 /// # Errors
 /// A value that the tool would not take.
-pub(super) fn setting(tool: Tool, keys: &Keys<'_>) -> Result<StackConfig, StackFileError> {
-    let mut config = of_trainer(tool, keys)?;
-    packing_note(keys, "packing", &mut config)?;
-    Ok(config)
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    choices::of_trainer(reader, "attn_implementation")?;
+    reader.choices.fused = reader.keys.flag("use_liger_kernel")?.unwrap_or(false);
+    Ok(())
 }

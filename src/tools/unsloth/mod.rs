@@ -23,7 +23,6 @@ pub(super) const ROW: ToolRow = ToolRow {
         has_shared_keys: |_| false,
         learns_completions: true,
         read: import::read,
-        setting: memory::setting,
     },
     memory: memory::BEHAVIOUR,
 };

@@ -5,6 +5,7 @@
 //! (`heap`) what that takes of the device.
 
 mod behaviour;
+mod choices;
 mod device;
 mod dora;
 mod error;
@@ -23,6 +24,7 @@ mod tape;
 pub use behaviour::{
     AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
 };
+pub use choices::{Dtypes, StackChoices};
 pub use device::{Generation, HOST, StackDevice};
 pub use error::StackError;
 pub use heap::{KINDS, Kind};

@@ -92,7 +92,7 @@ fn trains(adapter: &AdapterSettings) -> Trains {
         TargetModules::Preset(TargetPreset::AllLinear) => ROLES.to_vec(),
         TargetModules::Preset(TargetPreset::Attention) => ROLES[..4].to_vec(),
         TargetModules::Preset(TargetPreset::Mlp) => ROLES[4..].to_vec(),
-        TargetModules::Named(names) => names.iter().flat_map(|name| Role::of_module(name)).copied().collect(),
+        TargetModules::Named(names) => roles(names),
     };
     // A pattern gives some modules another rank: the largest is safe to plan with.
     let rank = adapter.rank_pattern.values().copied().fold(adapter.rank, usize::max);
@@ -104,9 +104,20 @@ fn trains(adapter: &AdapterSettings) -> Trains {
     }
 }
 
-/// Whether a module's name is that of the embedding or the head.
-pub(super) fn is_embedding(name: &str) -> bool {
-    ["embed_tokens", "lm_head", "wte", "tok_embeddings", "output"].contains(&name.rsplit('.').next().unwrap_or(name))
+/// Roles that module names stand for. Where no layer is known by its name, adapters on all of them are the safe
+/// reading.
+fn roles(names: &[String]) -> Vec<Role> {
+    let known: Vec<Role> = names.iter().flat_map(|name| Role::of_module(name)).copied().collect();
+    match known.is_empty() && names.iter().any(|name| !is_embedding(name)) {
+        true => ROLES.to_vec(),
+        false => known,
+    }
+}
+
+/// Whether a module's name is that of the embedding or the head, in any family.
+fn is_embedding(name: &str) -> bool {
+    let end = name.rsplit('.').next().unwrap_or(name);
+    end.contains("embed") || end.contains("head") || ["wte", "output"].contains(&end)
 }
 
 /// What an optimizer keeps in stacks that take it from PyTorch and bitsandbytes.
@@ -198,5 +209,28 @@ mod tests {
         );
         recipe.adapter = None;
         assert!(StackSetting::of_recipe(&WITH_PAGES, &recipe).trains == Trains::Everything);
+    }
+
+    #[test]
+    fn modules_of_unknown_names_count_as_all_layers() {
+        let targets_of = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            let adapter = AdapterSettings {
+                target_modules: TargetModules::Named(names),
+                modules_to_save: vec!["transformer.embed_out".into()],
+                ..AdapterSettings::default()
+            };
+            match trains(&adapter) {
+                Trains::Adapters {
+                    targets,
+                    whole_embeddings,
+                    ..
+                } => (targets.len(), whole_embeddings),
+                Trains::Everything => (0, false),
+            }
+        };
+        assert_eq!(targets_of(&["Wqkv"]), (ROLES.len(), true));
+        assert_eq!(targets_of(&["q_proj", "Wqkv"]), (1, true));
+        assert_eq!(targets_of(&["lm_head"]), (0, true));
     }
 }
