@@ -66,9 +66,9 @@ impl StepTracer<'_> {
         }
     }
 
-    pub(super) fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, pass: Pass, width: usize) {
+    pub(super) fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, _: Module, pass: Pass, width: usize) {
         let elements = (mixture.rows * width) as f64;
-        trace.run(Work::Pass { module, pass, elements });
+        trace.run(Work::Pass { pass, elements });
     }
 
     /// A product of each expert's rows, all experts alike.

@@ -47,7 +47,6 @@ impl StepTracer<'_> {
         // Read and rounded.
         for _ in 0..2 {
             trace.run(Work::Pass {
-                module: Module::Adapters,
                 pass: Pass::Copy,
                 elements: (outputs * inputs) as f64,
             });
