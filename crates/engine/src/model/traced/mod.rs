@@ -4,7 +4,7 @@
 //! multiply-add; bytes are those of the operands and results as they are stored, each once.
 //!
 //! Ops take and make tensors that may be on paper. There an op makes what has the shape of its result, and tells the ledger what it takes
-//! besides. One without such a form refuses.
+//! besides, and what it computes. One without such a form refuses.
 
 pub(super) mod attention;
 pub(super) mod cached_attention;
@@ -13,6 +13,7 @@ pub(super) mod grouped;
 mod kernel;
 pub(super) mod loss_head;
 pub(super) mod matmul;
+mod passed;
 mod pointwise;
 pub(super) mod routing;
 
