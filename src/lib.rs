@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 5 | [`cli`] |
 //! | 4 | [`tune`], [`dashboard`] |
-//! | 3 | [`track`] |
+//! | 3 | [`track`], `draft` |
 //! | 2 | [`worker`], [`report`] |
 //! | 1 | [`export`], [`store`], [`space`], [`tools`], [`shell`], [`files`] |
 
@@ -18,6 +18,7 @@ compile_error!("peft-tune runs on Linux and macOS");
 
 pub mod cli;
 pub mod dashboard;
+mod draft;
 pub mod export;
 pub mod files;
 pub mod report;

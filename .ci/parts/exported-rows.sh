@@ -18,9 +18,12 @@ left_out=0
 for name in llamafactory axolotl; do
   tool "$name" || { left_out=1 && continue; }
   scripts/peers/exported_rows.py "$binary" --tool "$name" --python "$tool_python"
-  scripts/peers/ten_steps.py "$binary" --tools "$name=$tool_python" --form messages-turns
-  # Of texts the first token is a target, too, which nothing predicts: LLaMA-Factory divides its losses by it, and `export` says so.
-  [ "$name" = llamafactory ] || scripts/peers/ten_steps.py "$binary" --tools "$name=$tool_python" --form text
+  for form in messages-turns messages-all text; do
+    scripts/peers/ten_steps.py "$binary" --tools "$name=$tool_python" --form "$form"
+  done
+  # Where no row is cut, axolotl reads such chats by itself.
+  [ "$name" != axolotl ] ||
+    scripts/peers/exported_rows.py "$binary" --tool axolotl --python "$tool_python" --forms messages-stops,messages-stops-all --length 512
   drop "$name"
 done
 [ "$left_out" = 0 ] || exit 3

@@ -141,6 +141,7 @@ def sharegpt(at):
 
 
 ALL = {"loss_on": "all"}
+STOPS = {"template_targets": "stop_tokens"}
 
 OF_PLAIN = {"prompt": "question", "completion": "answer"}
 OF_ALPACA = {"instruction": "question", "output": "answer"}
@@ -149,6 +150,8 @@ FORMS = {
     "messages-turns": Form(lambda at: {"messages": chat(at)}),
     "messages-system": Form(lambda at: {"messages": [{"role": "system", "content": SYSTEM}, *chat(at)]}),
     "messages-all": Form(lambda at: {"messages": chat(at)}, ALL),
+    "messages-stops": Form(lambda at: {"messages": chat(at)}, STOPS),
+    "messages-stops-all": Form(lambda at: {"messages": chat(at)}, {**ALL, **STOPS}),
     "messages-mask": Form(lambda at: {"messages": masked(at)}),
     "messages-tools": Form(lambda at: {"messages": calling(at), "tools": [TOOL]}, template=TEMPLATE),
     "messages-reasoning": Form(lambda at: {"messages": chat(at, reasoning_content="Let me see.")}, template=TEMPLATE),

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use super::exit_codes::{
+use crate::cli::exit_codes::{
     BAD_INPUT, DATABASE, DOES_NOT_FIT, FAILED, INPUT_CHANGED, MAY_NOT_FIT, NOT_CHECKED, TAKEN, TOOL_REFUSES, WORKERS,
 };
 use crate::report::printable;

@@ -1,17 +1,15 @@
 //! What `plan` and `search` need to predict a study: the model's dimensions, the lengths of the data's rows, and what is known
 //! of this machine: a GPU's data sheet, or the CPU's ceilings, measured once and kept in the results database.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::CliError;
-use super::download::DownloadProgress;
-use super::export::shape_in;
-use super::machine::usable_memory_bytes;
-use super::machine_ceilings::{Measuring, stored, stored_or_measured};
-use super::prepare::prepared;
-use super::reading::Reading;
+use crate::cli::CliError;
+use crate::cli::data::known_offline::shape_in;
+use crate::cli::data::row_lengths::{Rows, rows_of};
+use crate::cli::machine::cpu_ceilings::{Measuring, stored, stored_or_measured};
+use crate::cli::machine::record::usable_memory_bytes;
+use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
 use crate::store::{Store, StudyOverview};
 use crate::tune::{Forecast, TargetForecast};
@@ -19,20 +17,12 @@ use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine, Predictor, RowLengths};
-use peft_tune_core::recipe::{BatchSettings, OptimizerOffload, Precision, QuantizationAware, Recipe};
-use peft_tune_core::study::ParamValue;
-use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine, Predictor};
+use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::profile::ceilings;
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceFacts;
-
-/// Rows by sequence length and packing.
-pub(super) type Rows = BTreeMap<(usize, bool), RowLengths>;
-
-/// Values of one parameter that are looked at.
-const MOST_VALUES: u64 = 64;
 
 /// What a study's forecast needs but for its data: its model, and what is known of this machine.
 pub(super) struct Grounds<'a> {
@@ -58,7 +48,7 @@ impl<'a> Grounds<'a> {
         let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
         let how = Measuring::on(slot.threads).within(study.budget.time_s);
         let device = slot.device.as_deref();
-        let here = Here::find(device, Some(store), how, &precisions(study, base)).await?;
+        let here = Here::find(device, Some(store), how, &study.precisions(base)).await?;
         Ok(Some(Self {
             study,
             base,
@@ -187,7 +177,7 @@ impl Here {
     pub(super) fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
         let is_gpu = self.machine.host().memory() == Memory::Device;
         let mut predictor = Predictor::new(architecture, self.machine);
-        if is_gpu && offloads(study) {
+        if is_gpu && study.offloads_updates() {
             predictor = predictor.with_host(HostRates {
                 memory_bytes_per_s: ceilings::host_memory_bytes_per_s(),
                 ..HostRates::USUAL
@@ -210,90 +200,6 @@ pub(super) async fn host_sheet(store: &Store) -> Result<&'static DataSheet, CliE
     let sheet = ceilings.ceilings.as_sheet(usable_memory_bytes().unwrap_or(u64::MAX));
     // Design note: a device refers to a table that lives as long as the program, and a program has one host.
     Ok(Box::leak(Box::new(sheet)))
-}
-
-/// The lengths of the training rows at every sequence length of the study.
-pub(super) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
-    rows_of_data(study, base, &prepared(base, files, Reading::shown())?, |rows, _| {
-        RowLengths::new(rows)
-    })
-}
-
-/// The same of data that are ready; `of` makes the lengths of the documents of rows, and the sequence length.
-pub(super) fn rows_of_data(
-    study: &Study,
-    base: &Recipe,
-    data: &PreparedData,
-    of: impl Fn(Vec<Vec<(usize, usize)>>, usize) -> RowLengths,
-) -> Result<Rows, CliError> {
-    let is_true = |value: ParamValue| value == ParamValue::Bool(true);
-    let mut packings: Vec<bool> = values(study, "packing").into_iter().map(is_true).collect();
-    if packings.is_empty() {
-        packings.push(base.batch.packing);
-    }
-    let mut rows = Rows::new();
-    for sequence_length in sequence_lengths(study, base) {
-        let data = data.at_length(sequence_length).map_err(CliError::bad_input)?;
-        for packing in &packings {
-            let batch = BatchSettings {
-                sequence_length,
-                packing: *packing,
-                ..BatchSettings::default()
-            };
-            let source = BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)?;
-            rows.insert((sequence_length, *packing), of(source.row_documents(), sequence_length));
-        }
-    }
-    Ok(rows)
-}
-
-/// The sequence lengths that a study's trials may have.
-pub(super) fn sequence_lengths(study: &Study, base: &Recipe) -> Vec<usize> {
-    let given = values(study, "sequence_length").into_iter();
-    let lengths: Vec<usize> = given.filter_map(|value| Some(value.as_f64()? as usize)).collect();
-    match lengths.is_empty() {
-        true => vec![base.batch.sequence_length],
-        false => lengths,
-    }
-}
-
-/// The values that a study gives to a parameter: fixed, or sampled.
-pub(super) fn values(study: &Study, name: &str) -> Vec<ParamValue> {
-    if let Some(value) = study.fixed.get(name) {
-        return vec![value.clone()];
-    }
-    let parameter = study.space.parameters.iter().find(|parameter| parameter.name == name);
-    let Some(distribution) = parameter.map(|parameter| &parameter.distribution) else {
-        return Vec::new();
-    };
-    let count = distribution.cardinality().unwrap_or(0).min(MOST_VALUES);
-    (0..count).filter_map(|index| distribution.nth(index)).collect()
-}
-
-/// Whether some trial of a study may have its updates on the host.
-pub(super) fn offloads(study: &Study) -> bool {
-    let host = ParamValue::from(OptimizerOffload::Host.name());
-    let is_fixed = study
-        .base
-        .as_ref()
-        .is_some_and(|base| !base.optimizer.offload.is_none());
-    is_fixed || values(study, "optimizer_offload").contains(&host)
-}
-
-/// The precisions that a study's trials may have, with those of codes that they make of merged weights.
-pub(super) fn precisions(study: &Study, base: &Recipe) -> Vec<Precision> {
-    let named = |value: ParamValue| Precision::from_name(&value.to_string());
-    let mut all: Vec<Precision> = values(study, "precision").into_iter().filter_map(named).collect();
-    if all.is_empty() {
-        all.push(base.precision);
-    }
-    let forms = values(study, "quantization_aware").into_iter();
-    let forms = forms.filter_map(|value| QuantizationAware::from_name(&value.to_string()));
-    let of_codes = forms
-        .chain([base.quantization_aware])
-        .filter_map(|form| form.row().precision);
-    all.extend(of_codes);
-    all
 }
 
 #[cfg(test)]

@@ -1,109 +1,46 @@
-//! The command line: one file per subcommand. Only this folder prints, and only through `output`.
+//! The command line: a file for each command, in a folder with the files that only its kind needs. Only
+//! `terminal::output` prints. A folder uses only those below it here, and no two files use each other;
+//! `tests/it/floors.rs` checks both.
+//!
+//! | from the top | |
+//! |---|---|
+//! | `commands` | which file runs which command |
+//! | `mcp`, `no_command`, `help` | tools for agents, the program alone, what it says of itself |
+//! | `search`, `export`, `init` | searches that begin, run and end; files of other tools; study files |
+//! | `plan` | what settings would cost |
+//! | `study`, `database`, `model` | commands on what was found, on where it is kept, and on a model alone |
+//! | `forecast`, `profile` | what a study is predicted from; one setting in depth |
+//! | `train` | real fine-tunings |
+//! | `data` | data made ready and looked at |
+//! | `machine`, `processes` | this machine and its speed; commands that other commands start |
+//! | `options`, `row_formats` | options of several commands; rows as a table, CSV, JSON, Parquet |
+//! | `terminal`, `whole_output` | results and messages; files that appear whole |
+//! | `error`, `exit_codes` | how a command ends |
 
-mod adopt;
-mod announce;
-mod answers;
-mod args;
-mod attach;
-mod baseline_file;
-mod changed_inputs;
-mod choose;
-mod compare;
-mod completions;
-mod confirm;
-mod count;
-mod dashboard;
+mod commands;
+mod data;
 mod database;
-mod delete;
-mod detach;
-mod device_ceilings;
-mod doctor;
-mod download;
-mod dry_run;
-mod epochs;
 mod error;
 mod exit_codes;
-mod explain;
-mod explain_failures;
-mod explain_json;
-mod explain_text;
 mod export;
 mod forecast;
-mod found;
-mod generate;
-mod gpu_check;
-mod held_out_error;
 mod help;
-mod here;
-mod import;
-mod infer_bench;
 mod init;
-mod interrupt;
-mod learning_rate;
-mod lines;
-mod logging;
 mod machine;
-mod machine_ceilings;
-mod man;
 mod mcp;
-mod merge;
 mod model;
-mod output;
-mod pareto;
+mod no_command;
+mod options;
 mod plan;
-mod plan_own;
-mod plan_stack;
-mod plan_stack_text;
-mod plan_text;
-mod preflight;
-mod prepare;
+mod processes;
 mod profile;
-mod profile_bench;
-mod profile_machine;
-mod profile_record;
-mod profile_source;
-mod profile_stored;
-mod progress;
-mod progress_line;
-mod query;
-mod quickstart;
-mod rank;
-mod reading;
-mod reference;
-mod report;
-mod resume;
-mod rows;
-mod same_again;
-mod schema;
-mod screen;
+mod row_formats;
 mod search;
-mod search_kernels;
-mod shares;
-mod show;
-mod show_rows;
-mod spent_text;
-mod standing;
-mod status;
-mod stop;
-mod studies;
-mod study_record;
-mod study_rows;
-mod target;
-mod threads;
-mod track;
+mod study;
+mod terminal;
 mod train;
-mod train_devices;
-mod train_ranks;
-mod train_together;
-mod train_watch;
-mod trial_text;
-mod try_kernels;
-mod tune_step;
-mod vacuum;
-mod warm_start;
-mod worker;
-mod workers;
+mod whole_output;
 
-pub use args::{command_line_error, command_reference, main};
+pub use commands::{command_line_error, command_reference, main};
 pub use error::CliError;
 pub use exit_codes::{ExitRow, exit_codes};

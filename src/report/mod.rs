@@ -2,6 +2,7 @@
 
 pub mod answers;
 pub mod charts;
+pub mod explanation;
 pub mod html;
 
 mod baseline;
@@ -9,6 +10,7 @@ mod basis;
 mod counts;
 mod found_length;
 mod front_table;
+mod held_out_error;
 mod lengths;
 mod number;
 mod outlook;
@@ -17,15 +19,17 @@ mod rows;
 mod summary;
 mod table;
 mod target;
+mod trial_detail;
 
 pub use baseline::{Gain, against_baseline, gains};
 pub use basis::{basis, confirmation_text, disturbance_text, loss_rows_text};
 pub use counts::Counts;
 pub use found_length::{unsaid_length, with_found_length, with_length};
 pub use front_table::FrontRow;
+pub use held_out_error::held_out_warning;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
 pub use number::{
-    about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, param_value,
+    about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, minute, param_value,
     significant, thread_count,
 };
 pub use outlook::{Outlook, TimeLeft};
@@ -34,3 +38,4 @@ pub use rows::{RowsStyle, row_text, rows_page, rows_text, summary_line};
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};
 pub use target::{target_note, target_text};
+pub use trial_detail::{trial_detail_json, trial_detail_text};

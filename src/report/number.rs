@@ -162,6 +162,11 @@ pub fn grouped(value: f64) -> String {
     text
 }
 
+/// A stored time to the minute: `2025-11-20 10:50`.
+pub fn minute(time: &str) -> String {
+    time.get(..16).unwrap_or(time).replace('T', " ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ mod problem;
 mod recipe_for;
 mod schema;
 mod study;
+mod study_values;
 mod target;
 mod yaml;
 

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Constraint, Objective, PEAK_MEMORY, THROUGHPUT, target_of};
 use peft_tune_core::predict::stack::StackDevice;
+use peft_tune_core::recipe::{DataFormat, DataSettings};
 use peft_tune_core::space::SearchSpace;
 
 /// Another stack, and the device that it is to run on.
@@ -45,6 +46,34 @@ impl Target {
             }
         }
     }
+}
+
+impl Target {
+    /// Has chats learnt as the stack learns them, where it says.
+    pub(super) fn learn_as_there(&self, data: &mut DataSettings) {
+        if may_be_chats(data.format) {
+            data.template_targets = self.stack.template_targets().unwrap_or(data.template_targets);
+        }
+    }
+
+    /// What is told where chats are learnt in another way than a study without a target learns them, as they are there.
+    pub fn learns_otherwise(&self, data: &DataSettings) -> Option<String> {
+        let is_as_there = self.stack.template_targets() == Some(data.template_targets);
+        (is_as_there && !data.template_targets.is_all() && may_be_chats(data.format)).then(|| {
+            format!(
+                "chats are learnt as {} learns them: of what the chat template writes, the tokens that end turns alone \
+                 (`data.template_targets: stop_tokens`)",
+                self.stack.title()
+            )
+        })
+    }
+}
+
+fn may_be_chats(format: DataFormat) -> bool {
+    !matches!(
+        format,
+        DataFormat::PromptCompletion | DataFormat::Text | DataFormat::Tokenized
+    )
 }
 
 impl Serialize for Target {

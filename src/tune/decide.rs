@@ -1,8 +1,8 @@
 //! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
 
-use super::claim::Claim;
-use super::known::{Decision, Known, Measurement, Taken};
+use super::in_progress::Claim;
 use super::reported::{Reported, key, known_after, needed};
+use super::reuse::{Decision, MeasuredRecipes, Measurement, Taken};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
 use crate::worker::Task;
 use peft_tune_core::objective::LOSS;
@@ -19,7 +19,7 @@ const NOTHING_SHARE: f64 = 0.1;
 /// What finished trials taught about what others need not measure.
 #[derive(Debug)]
 pub(super) enum Memory {
-    Recipes(Box<Known>),
+    Recipes(Box<MeasuredRecipes>),
     Command(Reported),
 }
 
@@ -28,14 +28,6 @@ impl Memory {
         match study.backend {
             Backend::Native => Self::Recipes(Box::default()),
             Backend::Command(_) => Self::Command(Reported::default()),
-        }
-    }
-
-    /// Trials run in this form of the ops from now on. A command computes as it likes.
-    pub(super) fn set_kernels(&mut self, kernels: Kernels) {
-        match self {
-            Self::Command(_) => {}
-            Self::Recipes(known) => known.set_kernels(kernels),
         }
     }
 
@@ -84,14 +76,20 @@ impl Memory {
         cost.into_iter().chain(loss).collect()
     }
 
-    /// What a trial of `params` has to run.
+    /// What a trial of `params` has to run in a form of the ops. A command computes as it likes.
     ///
     /// # Errors
     /// Where the params make no recipe.
-    pub(super) fn decide(&self, study: &Study, problem: &Problem, params: &Params) -> Result<Decision, RecipeError> {
+    pub(super) fn decide(
+        &self,
+        study: &Study,
+        problem: &Problem,
+        params: &Params,
+        kernels: Kernels,
+    ) -> Result<Decision, RecipeError> {
         Ok(match self {
             Self::Command(reported) => reported.decide(problem, params, command_task(study, params)),
-            Self::Recipes(known) => known.decide(&recipe_for(study, params)?, &study.plan),
+            Self::Recipes(known) => known.decide(&recipe_for(study, params)?, &study.plan, kernels),
         })
     }
 
@@ -109,9 +107,17 @@ impl Memory {
             .collect()
     }
 
-    /// The share of a whole trial's cost that a trial of `params` would take; infinite where it is known to fail.
-    pub(super) fn share(&self, study: &Study, problem: &Problem, params: &Params, whole_steps: Option<u64>) -> f64 {
-        match self.decide(study, problem, params) {
+    /// The share of a whole trial's cost that a trial of `params` would take in a form of the ops; infinite where it is known to
+    /// fail.
+    pub(super) fn share(
+        &self,
+        study: &Study,
+        problem: &Problem,
+        params: &Params,
+        kernels: Kernels,
+        whole_steps: Option<u64>,
+    ) -> f64 {
+        match self.decide(study, problem, params, kernels) {
             Err(_) | Ok(Decision::Fails { .. }) => f64::INFINITY,
             Ok(Decision::Known { .. }) => NOTHING_SHARE,
             Ok(Decision::Run { task, taken }) => match task {

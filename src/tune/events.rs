@@ -1,28 +1,20 @@
 //! What trials under way tell, and how they end.
 
-use std::time::{Duration, Instant};
-
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
-use super::known::Measurement;
-use super::record::{evaluation_metrics, evaluation_record, precision_record, step_record};
+use super::record::{evaluation_record, precision_record, step_record};
+use super::reuse::{Inherited, Measurement};
+use super::rivals::NewBest;
 use super::{TuneError, Tuner};
-use crate::worker::TrialEvent;
+use crate::worker::{HeldOutLosses, TrialEvent};
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::study::{FailReason, TrialNumber, TrialState};
-
-/// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
-const STEPS_A_WRITE: usize = 64;
-/// Reports that are recorded together.
-const REPORTS_A_WRITE: usize = 32;
-/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
-const WRITE_AFTER: Duration = Duration::from_secs(1);
+use peft_tune_core::study::{FailReason, Trial, TrialNumber, TrialState};
 
 impl Tuner<'_> {
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
         if let TrialEvent::Ended { number, state, wall_s } = event {
-            self.retry_policy.renew();
+            self.failures.ended_by_itself();
             return self.end(number, state, wall_s).await;
         }
         if let TrialEvent::Lost { number, reason, wall_s } = event {
@@ -30,10 +22,10 @@ impl Tuner<'_> {
         }
         let number = event.number();
         let fault = KernelFault::of(&event);
-        let Some(running) = self.running.get_mut(&number) else {
+        let Some(running) = self.running.get_mut(number) else {
             return Ok(());
         };
-        let stopped = running.order.is_some();
+        let stopped = running.is_stopped();
         let was_measured = matches!(event, TrialEvent::Measured { .. });
         match event {
             TrialEvent::Step { phase, step, .. } => {
@@ -41,8 +33,7 @@ impl Tuner<'_> {
                     let store = self.parts.store;
                     store.record_precision(self.parts.id, number, &decision).await?;
                 }
-                running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                if running.keep_step(step_record(phase, &step)) {
                     self.record_waiting(number).await?;
                 }
                 return Ok(());
@@ -54,23 +45,22 @@ impl Tuner<'_> {
             TrialEvent::Kernels {
                 attention, longer_sums, ..
             } => {
-                running.fault = fault;
+                running.meet(fault);
                 let ran = Ran { attention, longer_sums };
                 return self.note_ran(number, ran).await;
             }
             TrialEvent::Training { steps, .. } => {
-                running.total_steps = Some(steps);
+                running.plan_steps(steps);
                 return Ok(());
             }
             TrialEvent::Measured { mut metrics, .. } if !stopped => {
-                self.judge_measurement(number, &mut metrics);
-                if let Some(running) = self.running.get_mut(&number) {
+                self.disturbed.judge(number, &mut metrics, &self.measured());
+                if let Some(running) = self.running.get_mut(number) {
                     running.keep(&metrics);
                 }
             }
             TrialEvent::Evaluation { evaluation, rows, .. } if !stopped => {
-                running.rows = rows;
-                running.take(evaluation.step, &evaluation_metrics(&evaluation));
+                running.keep_evaluation(&evaluation, rows);
                 let record = evaluation_record(&evaluation);
                 self.parts
                     .store
@@ -78,9 +68,7 @@ impl Tuner<'_> {
                     .await?;
             }
             TrialEvent::Report { step, metrics, .. } if !stopped => {
-                running.take(step, &metrics);
-                running.reports.push((step, metrics));
-                if running.reports.len() >= REPORTS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                if running.keep_report(step, metrics) {
                     self.record_waiting(number).await?;
                 }
             }
@@ -96,16 +84,35 @@ impl Tuner<'_> {
         Ok(())
     }
 
+    /// The profile phase of a trial under way is over: others may take over what it measured.
+    fn note_measured(&mut self, number: TrialNumber) {
+        let (Some(trial), Some(running)) = (self.trials.get(number), self.running.get_mut(number)) else {
+            return;
+        };
+        if running.has_measured() {
+            running.release(&Measurement::Cost);
+            self.memory
+                .learn_cost(self.parts.study, number, running.kernels(), &trial.params);
+        }
+    }
+
+    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures again
+    /// rather than take over what was taken from it.
+    fn took_from_open(&self, inherited: &[Inherited]) -> bool {
+        let mut costs = inherited.iter().filter(|one| one.part == Measurement::Cost);
+        costs.any(|one| self.trials.is_open(one.source))
+    }
+
     /// Whether a trial under way is to stop by now.
     pub(super) fn verdict(&self, number: TrialNumber) -> Option<Order> {
-        let running = self.running.get(&number)?;
+        let running = self.running.get(number)?;
         // What was disturbed is not held against the setting.
         let known = running.known_at_best(&self.problem);
         let judge = Judge {
             problem: &self.problem,
             pruner: self.pruner.as_deref(),
-            history: &self.history,
-            curves: &self.curves,
+            history: self.trials.all(),
+            curves: self.trials.curves(),
             weighs_gains: self.parts.sampler.weighs_gains(),
         };
         judge.judge(&running.under_way(number, &known)?)
@@ -113,20 +120,41 @@ impl Tuner<'_> {
 
     pub(super) async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
         self.parts.store.record_stop(self.parts.id, number, &order.stop).await?;
-        if let Some(running) = self.running.get_mut(&number) {
-            running.order = Some(order);
+        if let Some(running) = self.running.get_mut(number) {
+            running.stop(order);
+        }
+        Ok(())
+    }
+
+    /// Counts what a trial took; `is_whole` says whether it ran all of its phases to their end.
+    fn note_trial_time(&mut self, number: TrialNumber, wall_s: f64, is_whole: bool) {
+        let whole = self.trials.get(number).filter(|_| is_whole && wall_s > 0.0);
+        let predictions = self.predictions.as_ref();
+        let predicted_s = whole
+            .zip(predictions)
+            .and_then(|(trial, known)| known.trial_s(self.parts.study, &trial.params));
+        if let Some(predicted_s) = predicted_s {
+            self.clock.compare(predicted_s, wall_s);
+        }
+        self.clock.trial_ended(wall_s, self.trials.is_variant(number));
+    }
+
+    /// Lets the trials to come be compared with one that ended, where it is the best so far.
+    async fn note_rows(&mut self, trial: &Trial, rows: Option<HeldOutLosses>) -> Result<(), TuneError> {
+        let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
+        let best = rows.and_then(|rows| self.rivals.offer(study, &self.problem, trial, rows));
+        if let Some(NewBest { instead_of, rows }) = best {
+            store.record_held_out(id, trial.number, instead_of, &rows).await?;
         }
         Ok(())
     }
 
     /// Writes the steps and reports of a trial that wait.
     async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        let Some(running) = self.running.get_mut(&number) else {
+        let Some(running) = self.running.get_mut(number) else {
             return Ok(());
         };
-        let steps = std::mem::take(&mut running.steps);
-        let reports = std::mem::take(&mut running.reports);
-        running.recorded = Instant::now();
+        let (steps, reports) = running.take_waiting();
         let (store, id) = (self.parts.store, self.parts.id);
         store.record_steps(id, number, &steps).await?;
         Ok(store.record_reports(id, number, &reports).await?)
@@ -138,15 +166,15 @@ impl Tuner<'_> {
             self.check_inputs()?;
         }
         self.record_waiting(number).await?;
-        let Some(mut running) = self.running.remove(&number) else {
+        let Some(mut running) = self.running.remove(number) else {
             return Ok(());
         };
-        let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
+        let inherits_cost = running.inherits(&Measurement::Cost);
         let mut state = running.outcome(state);
         self.note_safer_kernels(number, &state);
         if let Some(metrics) = state.metrics_mut().filter(|_| !inherits_cost) {
-            self.judge_measurement(number, metrics);
-            self.note_measurement(number, metrics);
+            self.disturbed.judge(number, metrics, &self.measured());
+            self.disturbed.note(number, metrics);
         }
         let measured = state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
         let lost_cost = running.has_measured() && measured.is_none();
@@ -159,38 +187,24 @@ impl Tuner<'_> {
         );
         let (store, id) = (self.parts.store, self.parts.id);
         store.finish_trial(id, number, &state, wall_s).await?;
-        let is_whole = running.inherited.is_empty() && matches!(state, TrialState::Complete { .. });
+        let is_whole = running.inherited().is_empty() && matches!(state, TrialState::Complete { .. });
         self.note_trial_time(number, wall_s, is_whole);
-        if !running.curve.is_empty() {
-            let mut curve = std::mem::take(&mut running.curve);
-            if matches!(state, TrialState::Complete { .. }) {
-                self.longest = self.longest.max(Some(curve.last_step()));
-            }
-            if self.pruner.is_some() {
-                self.kept.reduce_curve(&mut curve);
-                self.curves.insert(number, curve);
-            }
-        }
-        if let Some(mut trial) = self.trial_mut(number).cloned() {
-            trial.state = state;
-            self.standing.count(&self.problem, std::slice::from_ref(&trial));
-            self.standing.variants += u64::from(self.variants.contains(&trial.number));
+        let is_complete = matches!(state, TrialState::Complete { .. });
+        self.trials.end_curve(number, running.take_curve(), is_complete);
+        if let Some(trial) = self.trials.end(number, state, &self.problem) {
             self.memory
-                .learn(self.parts.study, &self.problem, &trial, running.kernels);
-            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
-                expecting.learn(&trial);
+                .learn(self.parts.study, &self.problem, &trial, running.kernels());
+            if let Some(predictions) = self.predictions.as_mut().filter(|_| !inherits_cost) {
+                predictions.learn(&trial);
             }
             let progress = self.progress();
-            if running.inherited.is_empty() {
-                self.fail_alike.ended(&trial);
+            if running.inherited().is_empty() {
+                self.failures.ended(&trial);
             }
             self.parts.observer.trial_ended(&trial, &progress);
-            self.note_rows(&trial, running.rows.take()).await?;
-            self.kept.reduce(&mut trial);
-            if let Some(known) = self.trial_mut(number) {
-                *known = trial;
-            }
-            if lost_cost || self.took_from_open(&running.inherited) {
+            self.note_rows(&trial, running.take_rows()).await?;
+            self.trials.keep(trial);
+            if lost_cost || self.took_from_open(running.inherited()) {
                 self.memory.forget(number);
             }
         }

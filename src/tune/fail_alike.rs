@@ -1,7 +1,6 @@
 //! Trials that fail alike, one after the other: then the study is at fault and not their settings. The search stops before its
 //! budget is spent on it, and the trials wait to be run again.
 
-use super::{TuneError, Tuner};
 use crate::store::{Store, StudyId};
 use peft_tune_core::study::{FailReason, Trial, TrialNumber, TrialState};
 
@@ -44,37 +43,19 @@ impl FailAlike {
         !self.keep_going && self.trials.len() >= IN_A_ROW && cause != self.acquitted
     }
 
-    /// The settings are at fault after all.
-    fn acquit(&mut self) {
-        self.acquitted = self.reason.as_ref().and_then(cause_of);
-    }
-}
-
-impl Tuner<'_> {
     /// Takes every failure as its setting's, however many fail alike.
-    #[must_use]
-    pub fn keeping_going(mut self, keep_going: bool) -> Self {
-        self.fail_alike.keep_going = keep_going;
-        self
+    pub(super) fn keep_going(&mut self, keep_going: bool) {
+        self.keep_going = keep_going;
     }
 
-    /// Nothing runs, and the last trials failed alike: the study's fault, unless it can be shown that a trial still runs.
-    ///
-    /// # Errors
-    /// [`TuneError::FailAlike`]; the trials then wait to be run again.
-    pub(super) async fn look_into_failures(&mut self) -> Result<(), TuneError> {
-        if self.rehearses && self.rehearse().is_ok() {
-            self.fail_alike.acquit();
-            return Ok(());
-        }
-        let (store, id) = (self.parts.store, self.parts.id);
-        let trials = std::mem::take(&mut self.fail_alike.trials);
-        store.reopen_failed_trials(id, &trials).await?;
-        let reason = self.fail_alike.reason.take();
-        Err(TuneError::FailAlike {
-            trials: trials.len(),
-            message: reason.map(|reason| reason.message().to_owned()).unwrap_or_default(),
-        })
+    /// The trials that failed alike, and how; the next failure begins anew.
+    pub(super) fn take(&mut self) -> (Vec<TrialNumber>, Option<FailReason>) {
+        (std::mem::take(&mut self.trials), self.reason.take())
+    }
+
+    /// The settings are at fault after all.
+    pub(super) fn acquit(&mut self) {
+        self.acquitted = self.reason.as_ref().and_then(cause_of);
     }
 }
 

@@ -275,4 +275,14 @@ impl Prior for Forecast {
             Err(error) => Some(error.to_string()),
         })
     }
+
+    fn learns_alike(&self, one: &Params, other: &Params) -> bool {
+        let recipes = [one, other].map(|params| recipe_for(&self.study, params));
+        let [Ok(one), Ok(mut other)] = recipes else {
+            return false;
+        };
+        let are_whole = !one.precision.is_quantized() && !other.precision.is_quantized();
+        other.precision = one.precision;
+        are_whole && one == other
+    }
 }

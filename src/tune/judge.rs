@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::known::{at_least, expected, expected_deviation};
 use super::reported::{final_after, needed};
+use super::reuse::{at_least, expected, expected_deviation};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
 use peft_tune_search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};

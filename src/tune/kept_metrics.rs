@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::judge::PLANNED_STEPS;
-use super::known::{at_least, expected, expected_deviation};
 use super::reported::needed;
+use super::reuse::{at_least, expected, expected_deviation};
 use peft_tune_core::objective::{LOSS_BEFORE, MEASURED_STEPS, TRAIN_TOKENS};
 use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState, interval_of};
 use peft_tune_search::{Problem, Sampler};
@@ -18,6 +18,8 @@ pub(super) struct KeptMetrics {
     metrics: BTreeSet<String>,
     /// Of their curves.
     courses: BTreeSet<Arc<str>>,
+    /// Whether anything looks at curves.
+    prunes: bool,
     /// Names and texts of params and metrics, each held once.
     shared: SharedText,
 }
@@ -40,6 +42,7 @@ impl KeptMetrics {
         Self {
             metrics,
             courses: objectives.map(|objective| objective.metric.as_str().into()).collect(),
+            prunes,
             shared: SharedText::default(),
         }
     }
@@ -67,7 +70,12 @@ impl KeptMetrics {
         }
     }
 
-    /// The same of its curve.
+    /// Whether curves of finished trials are kept at all.
+    pub(super) fn keeps_curves(&self) -> bool {
+        self.prunes
+    }
+
+    /// Forgets of a finished trial's curve what no pruner asks for.
     pub(super) fn reduce_curve(&self, curve: &mut Curve) {
         curve.retain(&self.courses);
     }

@@ -1,6 +1,7 @@
 //! A kernel that fails (an illegal instruction, an address that is none, a launch that never ends): its trial is repeated in a
 //! safer form of the ops, and where that works, the rest of the search stays with it.
 
+use super::running::Running;
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
 use peft_tune_core::study::{TrialNumber, TrialState};
@@ -77,60 +78,22 @@ pub(super) struct Safer {
 impl Tuner<'_> {
     /// The form that a trial computes in.
     pub(super) fn kernels_of(&self, number: TrialNumber) -> Kernels {
-        match (self.running.get(&number), self.safer.get(&number)) {
-            (Some(running), _) => running.kernels,
-            (None, Some(safer)) => safer.kernels,
-            (None, None) => self.kernels,
-        }
-    }
-
-    /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
-    pub(super) fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
-        let fault = self.running.get_mut(&number).and_then(|running| running.fault.take());
-        fault.is_some_and(|fault| self.falls_back(number, fault))
-    }
-
-    /// Whether there is a safer form than the one that met a fault; the trial is repeated in it from now on.
-    pub(super) fn falls_back(&mut self, number: TrialNumber, fault: KernelFault) -> bool {
-        let Some(kernels) = fault.safer() else {
-            return false;
-        };
-        tracing::warn!(
-            trial = number.0,
-            kernels = fault.kernels.name(),
-            safer = kernels.name(),
-            error = fault.message,
-            "a kernel failed: the trial is repeated in a safer form"
-        );
-        let earlier = self.safer.get(&number).map(|safer| safer.instead_of);
-        let instead_of = earlier.unwrap_or(fault.kernels);
-        let safer = Safer {
-            kernels,
-            instead_of,
-            fault,
-        };
-        self.safer.insert(number, safer);
-        true
+        let running = self.running.get(number).map(Running::kernels);
+        running.unwrap_or_else(|| self.forms.of_next_attempt(number))
     }
 
     /// A trial ended. Where it worked in a safer form, all further ones compute in that.
     pub(super) fn note_safer_kernels(&mut self, number: TrialNumber, state: &TrialState) {
-        let Some(safer) = self.safer.remove(&number) else {
-            return;
-        };
-        let worked = matches!(state, TrialState::Complete { .. } | TrialState::Pruned { .. });
-        if worked && self.kernels != safer.kernels {
+        if let Some(safer) = self.forms.ended(number, state) {
             self.stay_with(&safer);
         }
     }
 
     /// All further trials compute in this form.
     pub(super) fn stay_with(&mut self, safer: &Safer) {
-        self.kernels = safer.kernels;
-        self.instead_of.get_or_insert(safer.instead_of);
-        self.memory.set_kernels(safer.kernels);
-        if let Some(expecting) = &mut self.expecting {
-            expecting.forget();
+        self.forms.stay_with(safer);
+        if let Some(predictions) = &mut self.predictions {
+            predictions.forget();
         }
         tracing::info!(
             kernels = safer.kernels.name(),

@@ -8,7 +8,6 @@ use crate::worker::TrialEvent;
 use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
-use peft_tune_search::{Problem, evaluated};
 
 /// Where a study stands.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,25 +33,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Counts trials that ended.
-    pub(super) fn count(&mut self, problem: &Problem, trials: &[Trial]) {
-        self.finished += trials.iter().filter(|trial| trial.state.is_finished()).count() as u64;
-        self.count_best(problem, trials);
-    }
-
-    /// Keeps the best values of trials.
-    pub(super) fn count_best(&mut self, problem: &Problem, trials: &[Trial]) {
-        for one in evaluated(problem, trials).iter().filter(|one| one.is_feasible()) {
-            for (objective, value) in problem.objectives.iter().zip(&one.values) {
-                let value = objective.minimised(*value);
-                let best = self.best.entry(objective.metric.clone()).or_insert(value);
-                if objective.minimised(value) < objective.minimised(*best) {
-                    *best = value;
-                }
-            }
-        }
-    }
-
     /// What the study may spend.
     pub fn budget(&self) -> SearchBudget {
         SearchBudget {

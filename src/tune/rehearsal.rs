@@ -7,7 +7,7 @@ use super::fail_alike::cause_of;
 use super::kernel_fault::{KernelFault, Safer};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
-use crate::space::{Backend, Study, recipe_for};
+use crate::space::{Study, recipe_for};
 use crate::worker::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::{PrecisionSchedule, TrainingLength};
 use peft_tune_core::study::{AccuracyPlan, FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
@@ -17,14 +17,6 @@ use peft_tune_kernels::Kernels;
 const SETTINGS: usize = 3;
 
 impl Tuner<'_> {
-    /// Rehearses the study before its first trial, and where trials fail alike. A command is not rehearsed: what a part of it
-    /// costs is not known.
-    #[must_use]
-    pub fn with_rehearsal(mut self) -> Self {
-        self.rehearses = self.parts.study.backend == Backend::Native;
-        self
-    }
-
     /// Runs one small step of a setting on every worker; of up to three settings, where it fails.
     ///
     /// # Errors
@@ -54,11 +46,11 @@ impl Tuner<'_> {
     fn rehearsed_settings(&self) -> Vec<Params> {
         let space = &self.problem.space;
         let corner = |unit: f64| space.params_at(&vec![unit; space.dimensions()]);
-        let complete = self.history.iter().rev();
+        let complete = self.trials.all().iter().rev();
         let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
         let known = complete.map(|trial| trial.params.clone()).next();
         let mut settings: Vec<Params> = Vec::new();
-        let likely = known.into_iter().chain(self.baseline.clone());
+        let likely = known.into_iter().chain(self.queue.baseline().cloned());
         for params in likely.chain([corner(0.0), corner(0.5), corner(1.0 - 1e-9)]) {
             if !settings.contains(&params) {
                 settings.push(params);
@@ -73,11 +65,11 @@ impl Tuner<'_> {
     fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
         let mut safer: Option<Safer> = None;
         loop {
-            let kernels = safer.as_ref().map_or(self.kernels, |safer| safer.kernels);
+            let kernels = safer.as_ref().map_or(self.forms.current(), |safer| safer.kernels);
             let (failed, fault) = self.rehearse_in(kernels, params)?;
             match fault.and_then(|fault| Some((fault.safer()?, fault))) {
                 Some((kernels, fault)) if failed.is_some() => {
-                    let instead_of = self.kernels;
+                    let instead_of = self.forms.current();
                     safer = Some(Safer {
                         kernels,
                         instead_of,

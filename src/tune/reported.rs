@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use super::known::{Decision, Measurement, Taken};
+use super::reuse::{Decision, Measurement, Taken};
 use crate::worker::Task;
 use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use peft_tune_search::Problem;

@@ -1,7 +1,4 @@
-//! Trials whose process was lost: they are repeated, and set aside when that happens too often.
-
-use super::{TuneError, Tuner};
-use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
+//! How often a trial is repeated whose process was lost, and when it is set aside.
 
 /// Attempts that a trial may lose, by default.
 const ATTEMPTS: u64 = 3;
@@ -11,7 +8,7 @@ const SET_ASIDE_IN_A_ROW: u64 = 4;
 /// How often trials may be lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryPolicy {
-    pub(super) attempts: u64,
+    attempts: u64,
     /// Trials that were set aside since one ended by itself.
     set_aside: u64,
 }
@@ -26,77 +23,45 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// Lets each trial lose so many attempts before it is set aside.
+    pub(super) fn allow(&mut self, attempts: u64) {
+        self.attempts = attempts.max(1);
+    }
+
+    /// Whether a trial that has lost so many attempts is repeated.
+    pub(super) fn repeats(&self, lost: u64) -> bool {
+        lost < self.attempts
+    }
+
     /// A trial ended by itself.
     pub(super) fn renew(&mut self) {
         self.set_aside = 0;
     }
+
+    /// A trial is set aside; returns how many were in a row, where that cannot be the settings' fault.
+    pub(super) fn set_aside(&mut self) -> Option<u64> {
+        self.set_aside += 1;
+        (self.set_aside >= SET_ASIDE_IN_A_ROW).then_some(self.set_aside)
+    }
 }
 
-impl Tuner<'_> {
-    /// Lets each trial lose so many attempts before it is set aside as failed; 3 by default.
-    #[must_use]
-    pub fn with_attempts(mut self, attempts: u64) -> Self {
-        self.retry_policy.attempts = attempts.max(1);
-        self
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_is_repeated_until_its_attempts_are_lost() {
+        let mut policy = RetryPolicy::default();
+        assert!(policy.repeats(ATTEMPTS - 1) && !policy.repeats(ATTEMPTS));
+        policy.allow(0);
+        assert!(!policy.repeats(1), "the first attempt is the last");
     }
 
-    /// A trial's process is gone: the trial is handed back, or set aside.
-    pub(super) async fn lost(&mut self, number: TrialNumber, reason: FailReason, wall_s: f64) -> Result<(), TuneError> {
-        let (store, id) = (self.parts.store, self.parts.id);
-        let lost = store.record_loss(id, number, &reason, wall_s).await?;
-        tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
-        let safer = self.takes_safer_kernels(number);
-        if safer || lost < self.retry_policy.attempts {
-            self.clock.spent.trials_s += wall_s;
-            self.hand_back(number).await?;
-            self.unfinished.push_back(number);
-            return Ok(());
-        }
-        let reason = match reason {
-            FailReason::Crashed { phase, message } => FailReason::Crashed {
-                phase,
-                message: format!("{message} (set aside after {lost} lost attempts)"),
-            },
-            other => other,
-        };
-        let state = TrialState::Failed {
-            reason: reason.clone(),
-            metrics: Metrics::default(),
-        };
-        let set_aside = self.retry_policy.set_aside + 1;
-        self.end(number, state, wall_s).await?;
-        self.retry_policy.set_aside = set_aside;
-        if set_aside >= SET_ASIDE_IN_A_ROW {
-            return Err(TuneError::WorkersLost {
-                trials: set_aside,
-                reason,
-            });
-        }
-        Ok(())
-    }
-
-    /// Hands a running trial back: it waits to be run again, without what it left.
-    pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        if self
-            .running
-            .remove(&number)
-            .is_some_and(|running| running.has_measured())
-        {
-            self.memory.forget(number);
-        }
-        self.parts.store.release_trial(self.parts.id, number).await?;
-        if let Some(trial) = self.trial_mut(number) {
-            trial.state = TrialState::Waiting;
-        }
-        Ok(())
-    }
-
-    /// Hands all running trials back.
-    pub(super) async fn hand_all_back(&mut self) -> Result<(), TuneError> {
-        let numbers: Vec<TrialNumber> = self.running.keys().copied().collect();
-        for number in numbers {
-            self.hand_back(number).await?;
-        }
-        Ok(())
+    #[test]
+    fn trials_that_are_set_aside_in_a_row_are_not_the_settings_fault() {
+        let mut policy = RetryPolicy::default();
+        assert_eq!([(); 3].map(|()| policy.set_aside()), [None; 3]);
+        policy.renew();
+        assert_eq!([(); 4].map(|()| policy.set_aside()), [None, None, None, Some(4)]);
     }
 }

@@ -5,8 +5,8 @@
 //! least loss. The knee of a front of loss and memory may well be worse than that, and a limit on the loss needs the loss itself.
 //! What is repeated to confirm a recommendation, or trained longer, is always evaluated on all rows.
 
+use super::TuneError;
 use super::decide::whole_task;
-use super::{TuneError, Tuner};
 use crate::space::Study;
 use crate::store::{HeldOutRecord, Store, StudyId};
 use crate::worker::{HeldOutLosses, Pairing, Rival, Task, is_of_training};
@@ -96,55 +96,45 @@ impl Rivals {
         })
     }
 
-    /// Keeps a finished trial where it is the best of its kind that keeps all limits, and says in whose place it comes.
-    fn offer(&mut self, study: &Study, problem: &Problem, trial: &Trial, rows: HeldOutLosses) -> Offered {
+    /// Keeps a finished trial where it is the best of its kind that keeps all limits; returns what is to be stored of it then.
+    pub(super) fn offer(
+        &mut self,
+        study: &Study,
+        problem: &Problem,
+        trial: &Trial,
+        rows: HeldOutLosses,
+    ) -> Option<NewBest> {
         let one = std::slice::from_ref(trial);
         let is_feasible = evaluated(problem, one).iter().any(Evaluated::is_feasible);
         let loss = trial.state.metrics().and_then(|metrics| metrics.value(LOSS));
         let key = whole_task(study, &trial.params).ok().as_ref().and_then(RivalKey::of);
         let (Some(loss), Some(key), true) = (loss, key, self.is_on && is_feasible) else {
-            return Offered::Passed;
+            return None;
         };
         let place = self.best.iter().position(|best| best.key == key);
         if place.is_some_and(|at| self.best[at].rival.loss <= loss) {
-            return Offered::Passed;
+            return None;
         }
-        let before = place.map(|at| self.best.remove(at).number);
+        let HeldOutLosses { target_tokens, losses } = rows.clone();
+        let instead_of = place.map(|at| self.best.remove(at).number);
         self.best.push(Best {
             key,
             number: trial.number,
             rival: Rival { loss, rows },
         });
-        Offered::Taken { instead_of: before }
-    }
-
-    fn rows_of(&self, number: TrialNumber) -> Option<HeldOutRecord> {
-        let best = self.best.iter().find(|best| best.number == number)?;
-        let HeldOutLosses { target_tokens, losses } = best.rival.rows.clone();
-        Some(HeldOutRecord { target_tokens, losses })
+        Some(NewBest {
+            instead_of,
+            rows: HeldOutRecord { target_tokens, losses },
+        })
     }
 }
 
-/// What became of a trial that was offered.
-#[derive(Debug, PartialEq, Eq)]
-enum Offered {
-    Passed,
-    Taken { instead_of: Option<TrialNumber> },
-}
-
-impl Tuner<'_> {
-    /// Lets the trials to come be compared with one that ended, where it is the best so far.
-    pub(super) async fn note_rows(&mut self, trial: &Trial, rows: Option<HeldOutLosses>) -> Result<(), TuneError> {
-        let Some(rows) = rows else { return Ok(()) };
-        let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
-        let Offered::Taken { instead_of } = self.rivals.offer(study, &self.problem, trial, rows) else {
-            return Ok(());
-        };
-        if let Some(record) = self.rivals.rows_of(trial.number) {
-            store.record_held_out(id, trial.number, instead_of, &record).await?;
-        }
-        Ok(())
-    }
+/// What is stored of a trial that is the best of its kind.
+#[derive(Debug)]
+pub(super) struct NewBest {
+    /// The one that was, whose rows are asked for no more.
+    pub(super) instead_of: Option<TrialNumber>,
+    pub(super) rows: HeldOutRecord,
 }
 
 /// Whether a setting whose loss is more than 1% above another's is never what the study recommends, so that how far above does not

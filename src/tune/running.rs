@@ -1,69 +1,80 @@
 //! A trial under way.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::claim::Claim;
+use super::in_progress::Claim;
 use super::judge::{Order, UnderWay};
 use super::kernel_fault::KernelFault;
-use super::known::{Inherited, with_inherited};
+use super::record::evaluation_metrics;
 use super::reported::final_after;
+use super::reuse::{Inherited, Measurement, with_inherited};
 use crate::store::StepRecord;
-use crate::worker::HeldOutLosses;
+use crate::worker::{HeldOutLosses, Task};
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{Curve, Metrics, TrialNumber, TrialState, in_peace};
+use peft_tune_engine::Evaluation;
 use peft_tune_kernels::Kernels;
 use peft_tune_search::Problem;
+
+/// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
+const STEPS_A_WRITE: usize = 64;
+/// Reports that are recorded together.
+const REPORTS_A_WRITE: usize = 32;
+/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
+
+/// What is expected of a trial before it measures anything.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outlook {
+    /// Hypervolume that it was expected to add when it was proposed.
+    pub(super) gain: Option<f64>,
+    /// What unknown objectives cannot well end below (minimised), in the problem's order.
+    pub(super) low: Vec<Option<f64>>,
+    /// What they cannot end below for certain, by stopped trials that share what decides the objective.
+    pub(super) bounds: Vec<Option<f64>>,
+}
 
 /// A trial under way, with what it told so far.
 pub(super) struct Running {
     /// Which attempt at the trial it is, from 1.
-    pub(super) attempt: u64,
+    attempt: u64,
     /// The form of the ops that it computes in.
-    pub(super) kernels: Kernels,
+    kernels: Kernels,
     /// The kernel's fault that its process ends with.
-    pub(super) fault: Option<KernelFault>,
-    pub(super) started: Instant,
+    fault: Option<KernelFault>,
+    started: Instant,
     /// Steps and reports that wait to be written.
-    pub(super) steps: Vec<StepRecord>,
-    pub(super) reports: Vec<(u64, Metrics)>,
+    steps: Vec<StepRecord>,
+    reports: Vec<(u64, Metrics)>,
     /// When steps were last recorded.
-    pub(super) recorded: Instant,
-    pub(super) inherited: Vec<Inherited>,
+    recorded: Instant,
+    inherited: Vec<Inherited>,
     /// What is predicted of it in the stack that the study is for.
-    pub(super) predicted: Metrics,
+    predicted: Metrics,
     /// What it measures that others could take over.
-    pub(super) claims: Vec<Claim>,
+    claims: Vec<Claim>,
     /// What the profile phase measured or a command reported last.
-    pub(super) metrics: Metrics,
+    metrics: Metrics,
     /// What was reported and evaluated on the way.
-    pub(super) curve: Curve,
+    curve: Curve,
     /// Losses of all held-out rows, once its last evaluation has told them.
-    pub(super) rows: Option<HeldOutLosses>,
+    rows: Option<HeldOutLosses>,
     /// Steps of its training, where they are known.
-    pub(super) total_steps: Option<u64>,
-    /// Hypervolume that it was expected to add when it was proposed.
-    pub(super) expected_gain: Option<f64>,
-    /// What unknown objectives cannot well end below (minimised), in the problem's order.
-    pub(super) expected_low: Vec<Option<f64>>,
-    /// The same from stopped trials that share what decides the objective, which is certain.
-    pub(super) bounds: Vec<Option<f64>>,
+    total_steps: Option<u64>,
+    outlook: Outlook,
     /// Whether it ends by itself after what it is doing: a profile phase with no training behind it.
-    pub(super) ends_itself: bool,
+    ends_itself: bool,
     /// That it was told to stop. What comes after that is not looked at, so that a trial's outcome does not depend on how
     /// quickly it stops.
-    pub(super) order: Option<Order>,
+    order: Option<Order>,
 }
 
 impl Running {
-    pub(super) fn new(
-        attempt: u64,
-        expected_low: Vec<Option<f64>>,
-        bounds: Vec<Option<f64>>,
-        total_steps: Option<u64>,
-    ) -> Self {
+    /// An attempt at a trial that begins; `total_steps` are those of its training, where they are known.
+    pub(super) fn new(attempt: u64, kernels: Kernels, outlook: Outlook, total_steps: Option<u64>) -> Self {
         Self {
             attempt,
-            kernels: Kernels::default(),
+            kernels,
             fault: None,
             started: Instant::now(),
             steps: Vec::new(),
@@ -76,16 +87,133 @@ impl Running {
             curve: Curve::default(),
             rows: None,
             total_steps,
-            expected_gain: None,
-            expected_low,
-            bounds,
+            outlook,
             ends_itself: false,
             order: None,
         }
     }
 
+    /// The form of the ops that it computes in.
+    pub(super) fn kernels(&self) -> Kernels {
+        self.kernels
+    }
+
+    /// Seconds that it has taken so far.
+    pub(super) fn elapsed_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// Begins to run a task; returns which attempt at the trial that is.
+    pub(super) fn begin(&mut self, task: &Task) -> u64 {
+        if let Task::Recipe { plan, .. } = task {
+            self.ends_itself = plan.train.is_none();
+        }
+        self.attempt
+    }
+
+    /// Takes over what others measured.
+    pub(super) fn inherit(&mut self, inherited: Vec<Inherited>) {
+        self.inherited = inherited;
+    }
+
+    /// What it took over.
+    pub(super) fn inherited(&self) -> &[Inherited] {
+        &self.inherited
+    }
+
+    /// Whether it took this part over.
+    pub(super) fn inherits(&self, part: &Measurement) -> bool {
+        self.inherited.iter().any(|one| one.part == *part)
+    }
+
+    /// What it has measured of a part.
+    pub(super) fn measured(&self, part: &Measurement) -> Metrics {
+        part.of(&self.metrics)
+    }
+
+    /// Measures this for others too, as far as it did not take it over.
+    pub(super) fn claim(&mut self, mut claims: Vec<Claim>) {
+        claims.retain(|claim| !self.inherited.iter().any(|one| claim.is_on(&one.part)));
+        self.claims = claims;
+    }
+
+    /// Whether it measures something of this.
+    pub(super) fn measures_any(&self, claims: &[Claim]) -> bool {
+        self.claims.iter().any(|claim| claims.contains(claim))
+    }
+
+    /// Has measured a part: others may take it over.
+    pub(super) fn release(&mut self, part: &Measurement) {
+        self.claims.retain(|claim| !claim.is_on(part));
+    }
+
+    /// Has this predicted in the stack that the study is for.
+    pub(super) fn predict(&mut self, predicted: Metrics) {
+        self.predicted = predicted;
+    }
+
+    /// Trains so many steps.
+    pub(super) fn plan_steps(&mut self, steps: u64) {
+        self.total_steps = Some(steps);
+    }
+
+    /// Met a kernel's fault, if any.
+    pub(super) fn meet(&mut self, fault: Option<KernelFault>) {
+        self.fault = fault;
+    }
+
+    /// The kernel's fault that its process ended with.
+    pub(super) fn take_fault(&mut self) -> Option<KernelFault> {
+        self.fault.take()
+    }
+
+    /// Stops by an order.
+    pub(super) fn stop(&mut self, order: Order) {
+        self.order = Some(order);
+    }
+
+    /// Whether it was told to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Keeps a step; whether it is time to write those that wait.
+    pub(super) fn keep_step(&mut self, step: StepRecord) -> bool {
+        self.steps.push(step);
+        self.steps.len() >= STEPS_A_WRITE || self.recorded.elapsed() >= WRITE_AFTER
+    }
+
+    /// Keeps a report; whether it is time to write those that wait.
+    pub(super) fn keep_report(&mut self, step: u64, metrics: Metrics) -> bool {
+        self.take(step, &metrics);
+        self.reports.push((step, metrics));
+        self.reports.len() >= REPORTS_A_WRITE || self.recorded.elapsed() >= WRITE_AFTER
+    }
+
+    /// Keeps an evaluation, with the losses of all held-out rows where it was the last.
+    pub(super) fn keep_evaluation(&mut self, evaluation: &Evaluation, rows: Option<HeldOutLosses>) {
+        self.rows = rows;
+        self.take(evaluation.step, &evaluation_metrics(evaluation));
+    }
+
+    /// Steps and reports to write.
+    pub(super) fn take_waiting(&mut self) -> (Vec<StepRecord>, Vec<(u64, Metrics)>) {
+        self.recorded = Instant::now();
+        (std::mem::take(&mut self.steps), std::mem::take(&mut self.reports))
+    }
+
+    /// What was reported and evaluated on the way.
+    pub(super) fn take_curve(&mut self) -> Curve {
+        std::mem::take(&mut self.curve)
+    }
+
+    /// Losses of all held-out rows, where its last evaluation has told them.
+    pub(super) fn take_rows(&mut self) -> Option<HeldOutLosses> {
+        self.rows.take()
+    }
+
     /// Takes over what was reported after so many steps.
-    pub(super) fn take(&mut self, step: u64, metrics: &Metrics) {
+    fn take(&mut self, step: u64, metrics: &Metrics) {
         self.curve.push(step, metrics);
         self.keep(metrics);
     }
@@ -103,12 +231,12 @@ impl Running {
     }
 
     /// What is final by now, inherited values included.
-    pub(super) fn known(&self, problem: &Problem) -> Metrics {
+    fn known(&self, problem: &Problem) -> Metrics {
         let own = final_after(problem, &self.metrics, self.curve.last_step());
         with_predicted(with_inherited(&own, &self.inherited), &self.predicted)
     }
 
-    /// The same with the throughput that a disturbed measurement may reach in peace.
+    /// What is final by now, with the throughput that a disturbed measurement may reach in peace.
     pub(super) fn known_at_best(&self, problem: &Problem) -> Metrics {
         let (mut known, all) = (self.known(problem), with_inherited(&self.metrics, &self.inherited));
         if let (Some(_), Some(best)) = (known.value(THROUGHPUT), in_peace(all).value(THROUGHPUT)) {
@@ -128,7 +256,7 @@ impl Running {
             known,
             expected_low: self.low(),
             total_steps: self.total_steps,
-            expected_gain: self.expected_gain,
+            expected_gain: self.outlook.gain,
             step,
             curve: &self.curve,
         })
@@ -138,9 +266,9 @@ impl Running {
     /// before that it knows no more than when the sampler proposed the trial, and a study would propose and drop for ever.
     fn low(&self) -> Vec<Option<f64>> {
         if self.metrics.is_empty() {
-            return self.bounds.clone();
+            return self.outlook.bounds.clone();
         }
-        let both = self.expected_low.iter().zip(&self.bounds);
+        let both = self.outlook.low.iter().zip(&self.outlook.bounds);
         both.map(|(expected, bound)| match (expected, bound) {
             (Some(expected), Some(bound)) => Some(expected.max(*bound)),
             (expected, bound) => expected.or(*bound),
@@ -191,4 +319,47 @@ fn with_predicted(mut metrics: Metrics, predicted: &Metrics) -> Metrics {
         metrics.insert(name, value);
     }
     metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running() -> Running {
+        Running::new(1, Kernels::default(), Outlook::default(), None)
+    }
+
+    fn claim(metric: &str) -> Claim {
+        Claim::Metric(metric.to_owned(), [0; 16])
+    }
+
+    #[test]
+    fn a_trial_measures_for_others_what_it_did_not_take_over() {
+        let mut running = running();
+        let part = Measurement::Metric("speed".to_owned());
+        running.inherit(vec![Inherited {
+            part: part.clone(),
+            source: TrialNumber(0),
+            metrics: [("speed", 1.0)].into(),
+        }]);
+        running.claim(vec![claim("speed"), claim("error")]);
+        assert!(running.inherits(&part) && !running.measures_any(&[claim("speed")]));
+        assert!(running.measures_any(&[claim("speed"), claim("error")]));
+        running.release(&Measurement::Metric("error".to_owned()));
+        assert!(!running.measures_any(&[claim("error")]));
+    }
+
+    #[test]
+    fn reports_are_written_together() {
+        let mut running = running();
+        let report = |step: u64| (step, Metrics::from([("loss", 1.0)]));
+        let due: Vec<bool> = (1..=REPORTS_A_WRITE as u64)
+            .map(|step| running.keep_report(step, report(step).1))
+            .collect();
+        assert_eq!(due.iter().position(|due| *due), Some(REPORTS_A_WRITE - 1));
+        let (steps, reports) = running.take_waiting();
+        assert_eq!((steps.len(), reports.len()), (0, REPORTS_A_WRITE));
+        assert_eq!(reports[0], report(1));
+        assert!(!running.keep_report(99, report(99).1));
+    }
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock, RwLock};
 
-use super::Tuner;
 use crate::report::bytes;
 use crate::space::{SpaceError, Study, Target, recipe_for};
 use peft_tune_core::objective::{TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT};
@@ -11,7 +10,7 @@ use peft_tune_core::predict;
 use peft_tune_core::predict::RowLengths;
 use peft_tune_core::predict::stack::{Fit, ModelShape, StackError, StackPrediction, StackSetting};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{Metrics, Params, TrialNumber};
+use peft_tune_core::study::{Metrics, Params};
 use peft_tune_search::Prior;
 
 /// Values of one parameter that are looked at.
@@ -169,28 +168,6 @@ impl Prior for TargetForecast {
 
     fn impossible(&self, params: &Params) -> Option<String> {
         self.metrics(params).err().map(|reason| reason.to_string())
-    }
-}
-
-impl Tuner<'_> {
-    /// Predicts every trial for the stack that the study is for, and passes over those that do not fit there.
-    #[must_use]
-    pub fn with_target(mut self, target: Arc<TargetForecast>) -> Self {
-        self.target = Some(target);
-        self
-    }
-
-    /// Keeps what is predicted of a trial that begins; returns why it is not worth a training, where it is not.
-    pub(super) fn predict_for_target(&mut self, number: TrialNumber, params: &Params) -> Option<String> {
-        match self.target.as_ref()?.metrics(params) {
-            Ok(metrics) => {
-                if let Some(running) = self.running.get_mut(&number) {
-                    running.predicted = metrics;
-                }
-                None
-            }
-            Err(reason) => Some(reason.to_string()),
-        }
     }
 }
 

@@ -3,34 +3,30 @@
 //! Every trial is committed to the store as it starts and as it ends, so that the study survives the end of this
 //! process at any moment: what finished is there, what was under way is run again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::again::Again;
-use super::budget::Clock;
-use super::claim::Deferred;
-use super::confirm::RunsMade;
-use super::decide::{Memory, recipe_of, whole_task};
-use super::expect::Expectations;
-use super::fail_alike::FailAlike;
+use super::clock::Clock;
+use super::confirm::{Confirmation, RunsMade};
+use super::decide::Memory;
+use super::disturbed::DisturbedTrials;
+use super::failures::Failures;
 use super::kept_metrics::KeptMetrics;
-use super::kernel_fault::Safer;
-use super::kernel_form::forms_of;
-use super::known::{Decision, Inherited, Measurement, Taken};
-use super::propose::{Proposed, propose, relatives};
+use super::kernel_form::KernelForms;
+use super::predictions::Predictions;
+use super::queue::Queue;
 use super::requests::Requests;
-use super::retry_policy::RetryPolicy;
 use super::rivals::Rivals;
-use super::running::Running;
-use super::widen::widened;
+use super::running_trials::RunningTrials;
+use super::schedule::Schedule;
+use super::trials::Trials;
+use super::widen::WideningProblem;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
-use crate::space::{Backend, Study};
-use crate::store::{Confirmations, SearchStage, Store, StudyId};
-use crate::worker::{Evaluator, Pairing, Task, TrialRequest};
-use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
-use peft_tune_kernels::Kernels;
-use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
+use crate::space::Study;
+use crate::store::{SearchStage, SpentTime, Store, StudyId};
+use crate::worker::Evaluator;
+use peft_tune_core::study::Trial;
+use peft_tune_search::{Problem, Pruner, Sampler, build_pruner};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
@@ -51,186 +47,78 @@ pub struct TunerParts<'a> {
 /// Runs one study.
 pub struct Tuner<'a> {
     pub(super) parts: TunerParts<'a>,
-    /// With the ranges as wide as they are by now, where the study has those of its file.
-    pub(super) problem: Problem,
-    /// Finished trials when it was asked last whether a range is to be widened.
-    pub(super) looked_at_edges: Option<u64>,
-    /// What of finished trials stays in memory.
-    pub(super) kept: KeptMetrics,
-    /// All trials by number, running ones included; of finished ones what is [`KeptMetrics`].
-    pub(super) history: Vec<Trial>,
-    /// What repeats in earlier runs of the study said: it counts where people are told how far the study is.
-    confirmed: Confirmations,
-    /// What finished trials told on their way, for a pruner.
-    pub(super) curves: BTreeMap<TrialNumber, Curve>,
-    /// The last step of the longest trial that was not stopped.
-    pub(super) longest: Option<u64>,
-    /// Hypervolume that each trial was expected to add when it was proposed.
-    expectations: BTreeMap<TrialNumber, f64>,
-    /// Trials that were started and not finished, by an earlier process or one that was lost.
-    pub(super) unfinished: VecDeque<TrialNumber>,
-    /// Proposals that wait for what a trial under way measures.
-    pub(super) defer: VecDeque<Deferred>,
-    pub(super) running: BTreeMap<TrialNumber, Running>,
+    pub(super) problem: WideningProblem,
+    pub(super) trials: Trials,
+    pub(super) queue: Queue,
+    pub(super) running: RunningTrials,
     pub(super) memory: Memory,
     pub(super) pruner: Option<Box<dyn Pruner>>,
     /// What the evaluations of trials are compared with.
     pub(super) rivals: Rivals,
     /// What people ask of the study meanwhile.
-    requests: Requests,
-    /// What trials are expected to cost, where that can be predicted.
-    pub(super) expecting: Option<Expectations>,
+    pub(super) requests: Requests,
+    /// What trials are predicted to cost, where that is known.
+    pub(super) predictions: Option<Predictions>,
     /// What they are predicted to cost in the stack that the study is for.
     pub(super) target: Option<Arc<TargetForecast>>,
-    /// What finished trials add up to, so that thousands of them need not be looked at for each.
-    pub(super) standing: Progress,
-    /// Trials that took their loss over from another.
-    pub(super) variants: BTreeSet<TrialNumber>,
-    /// Trials that took their cost over from another.
-    pub(super) inherits_cost: BTreeSet<TrialNumber>,
     /// What something else disturbed.
-    pub(super) again: Again,
+    pub(super) disturbed: DisturbedTrials,
     /// What its runs took.
     pub(super) clock: Clock,
-    /// What runs confirmed so far.
-    pub(super) runs_made: RunsMade,
-    /// Whether this search has confirmed a recommendation, as far as there was time.
-    pub(super) is_confirmed: bool,
-    /// What longer trainings there was no time for.
-    pub(super) lack_of_time: Option<LackOfTime>,
-    ending: Option<Ending>,
-    pub(super) retry_policy: RetryPolicy,
-    /// The last trials, as far as they failed alike.
-    pub(super) fail_alike: FailAlike,
-    /// Whether a step of a setting is tried before the first trial.
-    pub(super) rehearses: bool,
+    pub(super) confirmation: Confirmation,
+    pub(super) failures: Failures,
     /// Files that must stay as they are.
-    inputs: Inputs,
-    /// The setting of the first trial, which the recommended one is compared with.
-    pub(super) baseline: Option<Params>,
-    /// Rows and tokens of one pass through the data, where they are known.
-    pub(super) trained: Option<(u64, u64)>,
-    /// Settings that were trained behind the budget, to be trained longer.
-    pub(super) tried_for_longer: u64,
-    /// The form of the ops that trials run in, and that of earlier ones, where it is known.
-    pub(super) kernels: Kernels,
-    /// Trials whose kernels failed and that are repeated in a safer form.
-    pub(super) safer: BTreeMap<TrialNumber, Safer>,
-    /// The form that trials would run in, had it not failed.
-    pub(super) instead_of: Option<Kernels>,
-    /// The form that each trial was measured in.
-    pub(super) forms: BTreeMap<TrialNumber, Kernels>,
+    pub(super) inputs: Inputs,
+    pub(super) forms: KernelForms,
 }
 
 impl<'a> Tuner<'a> {
     /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
-        let mut history = parts.store.trials(parts.id).await?;
-        let problem = widened(parts.study.problem(), parts.store, parts.id).await?;
+        let history = parts.store.trials(parts.id).await?;
+        let problem = WideningProblem::stored(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.study(Some(&parts.study.name)).await?;
         let mut memory = Memory::new(parts.study);
-        let forms = forms_of(parts.store, parts.id).await?;
+        let forms = KernelForms::stored(parts.study, parts.store, parts.id).await?;
         for trial in &history {
-            let form = forms.get(&trial.number).copied().unwrap_or_default();
-            memory.learn(parts.study, &problem, trial, form);
+            memory.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
         }
         for number in parts.store.costs_from_unfinished(parts.id).await? {
             memory.forget(number);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
-        let unfinished = waiting.map(|trial| trial.number).collect();
-        let variants: BTreeSet<TrialNumber> = parts.store.variants(parts.id).await?.into_keys().collect();
-        let inherited = parts.store.all_inherited(parts.id).await?;
-        let inherits_cost: BTreeSet<TrialNumber> = inherited
-            .iter()
-            .filter(|(_, part, _)| part == "cost")
-            .map(|(number, _, _)| *number)
-            .collect();
-        let again = Again::of(&history, &parts.store.measurements(parts.id).await?, &inherits_cost);
+        let queue = Queue::new(waiting.map(|trial| trial.number).collect());
+        let rivals = Rivals::stored(parts.study, &problem, parts.store, parts.id, &history).await?;
+        let pruner = build_pruner(&parts.study.pruner);
+        let kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
+        let trials = Trials::stored(history, kept, &problem, parts.store, parts.id).await?;
+        let disturbed = DisturbedTrials::of(&trials, &parts.store.measurements(parts.id).await?);
         let seconds = parts.store.trial_seconds(parts.id).await?;
-        let trainings = seconds.iter().filter(|(number, _)| !variants.contains(number));
+        let trainings = seconds.iter().filter(|(number, _)| !trials.is_variant(*number));
         let clock = Clock::new(
             parts.store.spent(parts.id).await?,
             trainings.map(|(_, seconds)| *seconds),
         );
-        let mut standing = Progress::default();
-        let confirmed = parts.store.confirmations(parts.id).await?;
-        standing.count(&problem, &with_confirmed(&history, &confirmed));
-        let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
-        standing.variants = history.iter().filter(is_variant).count() as u64;
-        let rivals = Rivals::stored(parts.study, &problem, parts.store, parts.id, &history).await?;
-        let pruner = build_pruner(&parts.study.pruner);
-        let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
-        history.iter_mut().for_each(|trial| kept.reduce(trial));
-        let mut curves = parts.store.curves(parts.id).await?;
-        let complete = history.iter().filter(|trial| trial.state.name() == "complete");
-        let longest = complete
-            .filter_map(|trial| Some(curves.get(&trial.number)?.last_step()))
-            .max();
-        curves.retain(|_, _| pruner.is_some());
-        curves.values_mut().for_each(|curve| kept.reduce_curve(curve));
+        let runs_made = RunsMade::of(&parts.store.repeats(parts.id).await?);
         Ok(Self {
-            standing,
-            confirmed,
-            variants,
-            inherits_cost,
-            again,
-            unfinished,
-            defer: VecDeque::new(),
-            curves,
-            longest,
-            expectations: parts.store.expectations(parts.id).await?,
+            trials,
+            disturbed,
+            queue,
             clock,
-            runs_made: RunsMade::of(&parts.store.repeats(parts.id).await?),
-            is_confirmed: false,
-            lack_of_time: None,
+            confirmation: Confirmation::new(overview.trained_rows.zip(overview.trained_tokens), runs_made),
             pruner,
-            kept,
             rivals,
             requests: Requests::begin(parts.store, parts.id).await?,
-            running: BTreeMap::new(),
-            expecting: None,
+            running: RunningTrials::default(),
+            predictions: None,
             target: None,
-            ending: None,
-            retry_policy: RetryPolicy::default(),
-            fail_alike: FailAlike::default(),
-            rehearses: false,
+            failures: Failures::default(),
             inputs: Inputs::default(),
-            baseline: None,
-            trained: overview.trained_rows.zip(overview.trained_tokens),
-            tried_for_longer: 0,
-            kernels: Kernels::default(),
-            safer: BTreeMap::new(),
-            instead_of: None,
             forms,
             memory,
-            looked_at_edges: None,
             problem,
-            history,
             parts,
         })
-    }
-
-    /// Waits at the end for so many seconds at most for moments in which other programs leave the processors alone; some, where nothing is
-    /// said.
-    #[must_use]
-    pub fn waiting_for_quiet(mut self, seconds: Option<f64>) -> Self {
-        self.again.wait_at_most(seconds);
-        self
-    }
-
-    /// Ends the search where one of these files changes under way.
-    #[must_use]
-    pub fn with_inputs(mut self, inputs: Inputs) -> Self {
-        self.inputs = inputs;
-        self
-    }
-
-    /// Begins a study that has no trial yet with this setting.
-    #[must_use]
-    pub fn with_baseline(mut self, baseline: Option<Params>) -> Self {
-        self.baseline = baseline;
-        self
     }
 
     /// Runs trials until the budget is spent, nothing is left to try, further trials would bring next to nothing, or
@@ -245,17 +133,17 @@ impl<'a> Tuner<'a> {
         self.parts.store.record_search_begin(self.parts.id, budget).await?;
         let mut ending = self.run_round().await?;
         for _ in 1..MOST_ROUNDS {
-            let finished = self.standing.finished;
+            let finished = self.trials.standing().finished();
             if !self.goes_on_after(&ending) {
                 break;
             }
             ending = self.run_round().await?;
-            if self.standing.finished == finished {
+            if self.trials.standing().finished() == finished {
                 break;
             }
         }
         self.now_at(SearchStage::Ended).await?;
-        let record = ending.record(self.standing.finished);
+        let record = ending.record(self.trials.standing().finished());
         tracing::info!(kind = record.kind, trials = record.trials, "the search ended");
         Ok(ending)
     }
@@ -273,7 +161,7 @@ impl<'a> Tuner<'a> {
                 return Err(error);
             }
         };
-        let record = ending.record(self.standing.finished);
+        let record = ending.record(self.trials.standing().finished());
         self.parts.store.record_ending(self.parts.id, &record).await?;
         if ending != Ending::Interrupted {
             self.now_at(SearchStage::MeasuringAgain).await?;
@@ -284,13 +172,27 @@ impl<'a> Tuner<'a> {
         Ok(ending)
     }
 
+    /// Whether trials go on behind a confirmation that took less time than was left for it.
+    fn goes_on_after(&mut self, ending: &Ending) -> bool {
+        if *ending != Ending::TimeSpent || !self.confirmation.is_done() || self.parts.interrupt.is_requested() {
+            return false;
+        }
+        self.clock.go_on();
+        self.confirmation.end_trials(false);
+        let schedule = self.schedule();
+        let goes_on = schedule.has_time_for_training() && schedule.budget_ending().is_none();
+        self.confirmation.end_trials(!goes_on);
+        goes_on
+    }
+
     /// Tells whoever looks at the database what the search does from now on.
     async fn now_at(&self, stage: SearchStage) -> Result<(), TuneError> {
         Ok(self.parts.store.record_search_stage(self.parts.id, stage).await?)
     }
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {
-        let mut is_rehearsed = !self.rehearses || self.is_confirmed;
+        let mut ending = None;
+        let mut is_rehearsed = !self.failures.rehearses() || self.confirmation.is_done();
         loop {
             self.look_at_requests().await?;
             if self.parts.interrupt.is_immediate() {
@@ -302,10 +204,10 @@ impl<'a> Tuner<'a> {
             }
             while self.running.len() < self.parts.evaluator.capacity()
                 && !self.is_paused()
-                && !self.fail_alike.is_suspicious()
+                && !self.failures.are_suspicious()
             {
                 self.widen_ranges().await?;
-                let Some((trial, proposed)) = self.next_trial() else {
+                let Some((trial, proposed)) = self.next_trial(&mut ending) else {
                     break;
                 };
                 if !std::mem::replace(&mut is_rehearsed, true) {
@@ -313,7 +215,7 @@ impl<'a> Tuner<'a> {
                 }
                 self.start(trial, proposed).await?;
             }
-            if self.running.is_empty() && self.fail_alike.is_suspicious() {
+            if self.running.is_empty() && self.failures.are_suspicious() {
                 self.look_into_failures().await?;
                 continue;
             }
@@ -328,7 +230,7 @@ impl<'a> Tuner<'a> {
                 self.take(event).await?;
             }
         }
-        Ok(self.ending.clone().unwrap_or(Ending::Exhausted))
+        Ok(ending.unwrap_or(Ending::Exhausted))
     }
 
     async fn look_at_requests(&mut self) -> Result<(), TuneError> {
@@ -350,143 +252,45 @@ impl<'a> Tuner<'a> {
 
     /// All trials of the study, by number: their params and outcomes, and the metrics that decide. The database has the rest.
     pub fn history(&self) -> &[Trial] {
-        &self.history
+        self.trials.all()
+    }
+
+    /// What is searched, with the ranges as wide as they are by now.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
     }
 
     /// Where the study stands.
     pub fn progress(&self) -> Progress {
-        let budget = &self.parts.study.budget;
-        let under_way = self.running.values();
-        let under_way_s: f64 = under_way.map(|running| running.started.elapsed().as_secs_f64()).sum();
-        let mut spent = self.clock.spent;
-        // Trials that share a worker share its time.
-        spent.trials_s += under_way_s / self.sharing() as f64;
-        Progress {
-            budget_trials: budget.trials,
-            spent,
-            budget_s: budget.time_s,
+        self.schedule().progress()
+    }
+
+    /// What the runs of the study took so far, earlier searches included.
+    pub fn spent(&self) -> SpentTime {
+        self.clock.spent()
+    }
+
+    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
+    pub fn lack_of_time(&self) -> Option<LackOfTime> {
+        self.confirmation.lack_of_time()
+    }
+
+    /// What there is time for, as things stand.
+    pub(super) fn schedule(&self) -> Schedule<'_> {
+        Schedule {
+            study: self.parts.study,
+            problem: &self.problem,
+            trials: &self.trials,
+            running: &self.running,
+            queue: &self.queue,
+            memory: &self.memory,
+            kernels: self.forms.current(),
+            predictions: self.predictions.as_ref(),
+            clock: &self.clock,
+            disturbed: &self.disturbed,
+            confirmation: &self.confirmation,
             workers: self.parts.evaluator.workers(),
-            end_s: self.expected_end_s(self.trainings_at_end()),
-            ..self.standing.clone()
         }
-    }
-
-    /// The trial to start next, with what is expected of it; sets the ending where there is none.
-    fn next_trial(&mut self) -> Option<(Trial, Option<Proposed>)> {
-        if self.parts.interrupt.is_requested() {
-            self.ending = Some(Ending::Interrupted);
-            return None;
-        }
-        if !self.is_out_of_time()
-            && let Some(trial) = self.next_unfinished()
-        {
-            return Some((trial, None));
-        }
-        self.ending = self.budget_ending();
-        let proposed = match self.next_proposed() {
-            Some(proposed) => proposed,
-            None => self.next_variant().or_else(|| self.next_for_longer())?,
-        };
-        Some((self.new_trial(&proposed), Some(proposed)))
-    }
-
-    /// The setting of the next new trial: one that was deferred, one that people asked for, or what the sampler proposes.
-    fn next_proposed(&mut self) -> Option<Proposed> {
-        if self.ending != Some(Ending::TimeSpent)
-            && let Some(proposed) = self.next_put_off()
-        {
-            self.ending = None;
-            return Some(proposed);
-        }
-        if self.history.is_empty()
-            && self.ending.is_none()
-            && let Some(params) = self.baseline.clone()
-        {
-            return Some(Proposed { params, score: None });
-        }
-        let asked_for = self.requests.first_setting().filter(|_| self.ending.is_none());
-        if asked_for.is_some_and(|params| !self.has_to_wait(params))
-            && let Some(params) = self.requests.next_setting()
-        {
-            return Some(Proposed { params, score: None });
-        }
-        // With one more deferred for every place, what is handed out next would be known too late to be of use.
-        while self.ending.is_none() && self.defer.len() < self.parts.evaluator.capacity() {
-            self.ending = self.rule_ending();
-            if self.ending.is_none() {
-                let Some(proposed) = self.with_put_off(Self::ask) else {
-                    self.ending = Some(Ending::Exhausted);
-                    break;
-                };
-                if let Some(proposed) = self.defer(proposed) {
-                    if self.has_time_for(&proposed.params) {
-                        return Some(proposed);
-                    }
-                    self.ending = Some(Ending::TimeSpent);
-                    break;
-                }
-                self.ending = self.budget_ending();
-            }
-        }
-        None
-    }
-
-    fn ask(&mut self) -> Option<Proposed> {
-        let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
-        let whole_steps = self.whole_steps();
-        let share = |params: &_| memory.share(study, problem, params, whole_steps);
-        let relatives = match self.expecting {
-            // Their costs are predicted: those that matter are measured at the end.
-            Some(_) => Vec::new(),
-            None => relatives(problem, &self.history),
-        };
-        propose(self.parts.sampler.as_mut(), problem, &self.history, &relatives, &share)
-    }
-
-    pub(super) fn new_trial(&self, proposed: &Proposed) -> Trial {
-        Trial {
-            number: TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1)),
-            params: proposed.params.clone(),
-            state: TrialState::Waiting,
-        }
-    }
-
-    fn rule_ending(&self) -> Option<Ending> {
-        let rule = self.parts.study.stop.as_ref()?;
-        let finished: Vec<Trial> = self
-            .history
-            .iter()
-            .filter(|one| one.state.is_finished())
-            .cloned()
-            .collect();
-        let expected = finished
-            .iter()
-            .map(|trial| self.expectations.get(&trial.number).copied());
-        let expected: Vec<Option<f64>> = expected.collect();
-        let volumes = hypervolume_history(&self.problem, &with_confirmed(&finished, &self.confirmed));
-        let reason = stop_reason(rule, &volumes, &expected)?;
-        Some(Ending::Stopped { reason })
-    }
-
-    /// Steps of a whole trial of a command: what the file says, or those of the longest trial that was not stopped.
-    fn whole_steps(&self) -> Option<u64> {
-        let Backend::Command(command) = &self.parts.study.backend else {
-            return None;
-        };
-        command.steps.or(self.longest)
-    }
-
-    pub(super) fn trial(&self, number: TrialNumber) -> Option<&Trial> {
-        self.position(number).map(|at| &self.history[at])
-    }
-
-    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Trial> {
-        self.position(number).map(|at| &mut self.history[at])
-    }
-
-    fn position(&self, number: TrialNumber) -> Option<usize> {
-        // Numbers ascend, so a search need not look at thousands of trials.
-        self.history.binary_search_by_key(&number, |trial| trial.number).ok()
     }
 
     pub(super) fn check_inputs(&self) -> Result<(), TuneError> {
@@ -494,165 +298,5 @@ impl<'a> Tuner<'a> {
             Some(path) => Err(TuneError::InputChanged { path: path.to_owned() }),
             None => Ok(()),
         }
-    }
-
-    async fn start(&mut self, mut trial: Trial, proposed: Option<Proposed>) -> Result<(), TuneError> {
-        self.check_inputs()?;
-        let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
-        let number = trial.number;
-        let task = whole_task(study, &trial.params);
-        let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
-        self.requests.started(store, number).await?;
-        if number.0 == 0 && self.baseline.as_ref() == Some(&trial.params) {
-            store.record_baseline(id, number).await?;
-        }
-        let kernels = self.kernels_of(number);
-        self.record_form(number, kernels).await?;
-        let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
-        if let Some(gain) = score.map(|score| score.expected_improvement) {
-            store.record_expectation(id, number, gain).await?;
-            self.expectations.insert(number, gain);
-        }
-        let bounds = self.memory.bounds(study, &self.problem, &trial.params);
-        let expected_low = match proposed {
-            Some(proposed) => proposed.expected_low(&self.problem),
-            None => vec![None; bounds.len()],
-        };
-        let mut running = Running::new(attempt, expected_low, bounds, self.whole_steps());
-        running.expected_gain = self.expectations.get(&number).copied();
-        running.kernels = kernels;
-        self.running.insert(number, running);
-        trial.state = TrialState::Running;
-        match self.trial_mut(number) {
-            Some(known) => *known = trial.clone(),
-            None => self.history.push(trial.clone()),
-        }
-        let progress = self.progress();
-        self.parts.observer.trial_started(&trial, &progress);
-        let (there, here) = (
-            self.predict_for_target(number, &trial.params),
-            self.expect(&trial).await?,
-        );
-        if let Some(reason) = there.or(here) {
-            return self.end(number, TrialState::Skipped { reason }, 0.0).await;
-        }
-        self.memory.set_kernels(kernels);
-        let decision = self.memory.decide(study, &self.problem, &trial.params);
-        self.memory.set_kernels(self.kernels);
-        match decision {
-            Ok(decision) => self.follow(number, decision).await,
-            Err(error) => {
-                let message = error.to_string();
-                self.fail(number, FailReason::Invalid { message }).await
-            }
-        }
-    }
-
-    /// Runs what is not known yet of a trial, unless what is known is enough to drop it.
-    async fn follow(&mut self, number: TrialNumber, decision: Decision) -> Result<(), TuneError> {
-        match decision {
-            Decision::Run { task, taken } => {
-                self.inherit(number, taken).await?;
-                // What is predicted of another stack is known at once: the setting is measured here all the same.
-                let is_measured = self.target.is_none();
-                match self.verdict(number).filter(|order| is_measured || !order.complete) {
-                    Some(order) => {
-                        self.note_order(number, order).await?;
-                        self.end_without_running(number).await
-                    }
-                    None => self.submit(number, task),
-                }
-            }
-            Decision::Known { taken } => {
-                self.inherit(number, taken).await?;
-                self.end_without_running(number).await
-            }
-            Decision::Fails { part, source, reason } => {
-                self.record_source(number, &part, source).await?;
-                self.fail(number, reason).await
-            }
-        }
-    }
-
-    async fn end_without_running(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        let metrics = Metrics::default();
-        self.end(number, TrialState::Complete { metrics }, 0.0).await
-    }
-
-    async fn fail(&mut self, number: TrialNumber, reason: FailReason) -> Result<(), TuneError> {
-        let metrics = Metrics::default();
-        self.end(number, TrialState::Failed { reason, metrics }, 0.0).await
-    }
-
-    fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
-        let mut attempt = 1;
-        if let Some(running) = self.running.get_mut(&number) {
-            attempt = running.attempt;
-            if let Task::Recipe { plan, .. } = &task {
-                running.ends_itself = plan.train.is_none();
-            }
-        }
-        self.claim(number);
-        tracing::info!(trial = number.0, attempt, "a trial begins");
-        let pairing = self.rivals.pairing(&task);
-        self.hand_out(number, attempt, task, pairing)
-    }
-
-    pub(super) fn hand_out(
-        &mut self,
-        number: TrialNumber,
-        attempt: u64,
-        task: Task,
-        pairing: Option<Pairing>,
-    ) -> Result<(), TuneError> {
-        let study = self.parts.study;
-        let kernels = self.kernels_of(number);
-        Ok(self.parts.evaluator.submit(TrialRequest {
-            number,
-            attempt,
-            task,
-            kernels: Some(kernels),
-            memory_limit_bytes: study.memory_limit_bytes,
-            time_limit_s: study.trial_timeout_s,
-            assignments: Vec::new(),
-            pairing,
-        })?)
-    }
-
-    async fn inherit(&mut self, number: TrialNumber, taken: Vec<Taken>) -> Result<(), TuneError> {
-        let mut inherited = Vec::with_capacity(taken.len());
-        for Taken { part, source } in taken {
-            self.record_source(number, &part, source).await?;
-            let metrics = match self.running.get(&source) {
-                Some(running) => part.of(&running.metrics),
-                None => part.of(&self.parts.store.metrics(self.parts.id, source).await?),
-            };
-            inherited.push(Inherited { part, source, metrics });
-        }
-        if inherited.iter().any(|one| one.part == Measurement::Cost) {
-            self.inherits_cost.insert(number);
-        }
-        if inherited.iter().any(|one| one.part == Measurement::Loss) {
-            self.variants.insert(number);
-        }
-        if let Some(running) = self.running.get_mut(&number) {
-            running.inherited = inherited;
-        }
-        Ok(())
-    }
-
-    async fn record_source(
-        &self,
-        number: TrialNumber,
-        part: &Measurement,
-        source: TrialNumber,
-    ) -> Result<(), TuneError> {
-        let (store, id) = (self.parts.store, self.parts.id);
-        match part {
-            Measurement::Cost => store.record_inherited(id, number, "cost", source).await?,
-            Measurement::Loss => store.record_inherited(id, number, "loss", source).await?,
-            Measurement::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
-        }
-        Ok(())
     }
 }

@@ -3,45 +3,76 @@
 //! The problem of a running search is the one place that holds the space: samplers, relatives, variants and requests are handed it.
 //! What was widened is stored before the first trial makes use of it, so that a resumed search goes on with it.
 
+use std::ops::Deref;
+
 use super::{TuneError, Tuner};
-use crate::store::{Store, StudyId};
+use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::space::Widening;
+use peft_tune_core::study::Trial;
 use peft_tune_search::{Problem, next_widening};
 
-/// The problem of a study whose file says this, with the ranges that earlier searches widened.
-pub(super) async fn widened(mut problem: Problem, store: &Store, id: StudyId) -> Result<Problem, TuneError> {
-    problem.space.widen(&store.widenings(id).await?);
-    Ok(problem)
+/// What is searched, with the ranges as wide as they are by now; it reads as the problem.
+#[derive(Debug)]
+pub(super) struct WideningProblem {
+    problem: Problem,
+    /// Finished trials when it was asked last whether a range is to be widened.
+    looked_at: Option<u64>,
+}
+
+impl WideningProblem {
+    /// The problem of a study whose file says this, with the ranges that earlier searches widened.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub(super) async fn stored(mut problem: Problem, store: &Store, id: StudyId) -> Result<Self, StoreError> {
+        problem.space.widen(&store.widenings(id).await?);
+        Ok(Self {
+            problem,
+            looked_at: None,
+        })
+    }
+
+    /// Whether the edges have not been looked at behind so many finished trials; they then count as looked at.
+    fn is_due(&mut self, finished: u64) -> bool {
+        self.looked_at.replace(finished) != Some(finished)
+    }
+
+    /// The next range on whose edge the best trials sit.
+    fn next(&self, history: &[Trial]) -> Option<Widening> {
+        next_widening(&self.problem, history)
+    }
+
+    fn widen(&mut self, widening: &Widening) {
+        self.problem.space.widen(std::slice::from_ref(widening));
+    }
+}
+
+impl Deref for WideningProblem {
+    type Target = Problem;
+
+    fn deref(&self) -> &Problem {
+        &self.problem
+    }
 }
 
 impl Tuner<'_> {
-    /// What is searched, with the ranges as wide as they are by now.
-    pub fn problem(&self) -> &Problem {
-        &self.problem
-    }
-
     /// Widens the ranges on whose edges the best trials sit. Looks again once another trial has ended.
     pub(super) async fn widen_ranges(&mut self) -> Result<(), TuneError> {
-        let finished = self.standing.finished;
-        if !self.parts.sampler.follows_best() || self.looked_at_edges == Some(finished) {
+        let finished = self.trials.standing().finished();
+        if !self.parts.sampler.follows_best() || !self.problem.is_due(finished) {
             return Ok(());
         }
-        self.looked_at_edges = Some(finished);
-        while let Some(widening) = next_widening(&self.problem, &self.history) {
+        while let Some(widening) = self.problem.next(self.trials.all()) {
             self.parts.store.record_widening(self.parts.id, &widening).await?;
-            self.search_wider(&widening);
+            tracing::info!(
+                parameter = widening.parameter,
+                low = widening.to.low,
+                high = widening.to.high,
+                "a range is widened"
+            );
+            self.problem.widen(&widening);
+            self.parts.observer.range_widened(&widening);
         }
         Ok(())
-    }
-
-    fn search_wider(&mut self, widening: &Widening) {
-        tracing::info!(
-            parameter = widening.parameter,
-            low = widening.to.low,
-            high = widening.to.high,
-            "a range is widened"
-        );
-        self.problem.space.widen(std::slice::from_ref(widening));
-        self.parts.observer.range_widened(widening);
     }
 }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use self::seating::Waiting;
 use super::child::{Line, Lines};
+use super::hardware_lock::{HardwareLock, LockOrder};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
-use super::turns::{TurnOrder, Turns};
 use super::worker_slot::{Loss, WorkerSlot};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
@@ -123,7 +123,7 @@ pub struct WorkerPool {
     settings: PoolSettings,
     slots: Vec<WorkerSlot>,
     /// Who may measure when, by hardware.
-    turns: BTreeMap<String, Turns>,
+    locks: BTreeMap<String, HardwareLock>,
     lines: Receiver<(u64, Line<Message>)>,
     sender: Lines<Message>,
     /// Number of the last process that was started.
@@ -140,7 +140,7 @@ impl WorkerPool {
         Self {
             slots: settings.slots.iter().cloned().map(WorkerSlot::new).collect(),
             settings,
-            turns: BTreeMap::new(),
+            locks: BTreeMap::new(),
             lines,
             sender,
             serial: 0,
@@ -156,17 +156,17 @@ impl WorkerPool {
         Self::new(PoolSettings::new(Launcher::local(program), slots))
     }
 
-    fn turns(&mut self, slot: usize) -> &mut Turns {
+    fn lock(&mut self, slot: usize) -> &mut HardwareLock {
         let hardware = self.slots[slot].placement.hardware.clone();
-        self.turns.entry(hardware).or_default()
+        self.locks.entry(hardware).or_default()
     }
 
-    fn follow(&mut self, orders: Vec<TurnOrder>) {
+    fn follow(&mut self, orders: Vec<LockOrder>) {
         for order in orders {
             match order {
-                TurnOrder::Hold { slot, turn } => self.slots[slot].say(&Request::Hold { turn }),
-                TurnOrder::Resume { slot } => self.slots[slot].say(&Request::Resume),
-                TurnOrder::Measure { slot } => {
+                LockOrder::Hold { slot, turn } => self.slots[slot].say(&Request::Hold { turn }),
+                LockOrder::Resume { slot } => self.slots[slot].say(&Request::Resume),
+                LockOrder::Measure { slot } => {
                     if let Some(number) = self.slots[slot].trials.first().map(|one| one.request.number) {
                         self.slots[slot].say(&Request::Measure { number });
                     }
@@ -174,7 +174,7 @@ impl WorkerPool {
             }
         }
         for slot in 0..self.slots.len() {
-            let waits = self.turns(slot).waits(slot);
+            let waits = self.lock(slot).waits(slot);
             for trial in &mut self.slots[slot].trials {
                 trial.note_waiting(waits);
             }
@@ -185,7 +185,7 @@ impl WorkerPool {
     fn begin_waiting(&mut self) -> Result<(), EvaluatorError> {
         for slot in 0..self.slots.len() {
             let waits = self.slots[slot].trials.iter().any(|trial| !trial.sent);
-            if waits && !self.turns(slot).is_closed() {
+            if waits && !self.lock(slot).is_closed() {
                 self.begin(slot)?;
             }
         }
@@ -194,7 +194,7 @@ impl WorkerPool {
 
     fn begin(&mut self, slot: usize) -> Result<(), EvaluatorError> {
         self.slots[slot].begin(&self.settings, &self.sender, &mut self.serial)?;
-        self.turns(slot).began(slot);
+        self.lock(slot).began(slot);
         Ok(())
     }
 
@@ -242,9 +242,9 @@ impl WorkerPool {
                     version,
                 });
             }
-            ControlMessage::Held { turn } => self.turns(slot).is_held(slot, turn),
+            ControlMessage::Held { turn } => self.lock(slot).is_held(slot, turn),
             ControlMessage::ReadyToMeasure { number } if self.slots[slot].runs(number) => {
-                self.turns(slot).is_ready(slot)
+                self.lock(slot).is_ready(slot)
             }
             ControlMessage::OutOfMemory {
                 in_use_bytes,
@@ -284,7 +284,7 @@ impl WorkerPool {
             TrialEvent::Measured { metrics, .. } => {
                 trial.measured = true;
                 self.mark(slot, number, metrics);
-                let orders = self.turns(slot).has_measured(slot);
+                let orders = self.lock(slot).has_measured(slot);
                 self.follow(orders);
             }
             TrialEvent::Ended { state, .. } => {
@@ -307,7 +307,7 @@ impl WorkerPool {
     fn free(&mut self, slot: usize) {
         if self.slots[slot].trials.is_empty() {
             self.slots.iter_mut().for_each(|other| other.take_back_from(slot));
-            let orders = self.turns(slot).ended(slot);
+            let orders = self.lock(slot).ended(slot);
             self.follow(orders);
         }
         self.seat_waiting();
@@ -348,7 +348,7 @@ impl WorkerPool {
         let others = (0..self.slots.len()).filter(|other| *other != slot);
         others
             .filter(|other| self.slots[*other].placement.hardware == *hardware)
-            .filter(|other| self.turns.get(hardware).is_some_and(|turns| turns.computes(*other)))
+            .filter(|other| self.locks.get(hardware).is_some_and(|lock| lock.computes(*other)))
             .count()
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EvaluatorError;
 use super::child::{ChildProcess, Line, Surroundings, write_line};
-use super::death::is_out_of_memory;
+use super::exit_reason::is_out_of_memory;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::with_causes;
 use peft_tune_engine::data::{

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::TrialEvent;
-use super::surroundings::Surroundings;
+use super::machine_load::MachineLoad;
 use super::trial::{Interruption, Run, Training, TrialRun, failure};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::objective::{JOULES_PER_TOKEN, MEASURED_STEPS, MFU, PEAK_MEMORY, THROUGHPUT};
@@ -75,11 +75,11 @@ impl TrialRun<'_> {
         let source = Arc::clone(&training.source);
         let warmup = self.settle(&mut training.run, plan, Phase::Train, emit)?;
         metrics.insert("warmup_steps", warmup.len() as f64);
-        let (events, surroundings) = self.measured_steps(&mut training.run, plan, Phase::Train, emit)?;
+        let (events, load) = self.measured_steps(&mut training.run, plan, Phase::Train, emit)?;
         warmup.iter().chain(&events).for_each(|event| training.took(event));
         let now = self.peak();
         peak = [peak[0].max(now[0]), peak[1].max(now[1])];
-        self.keep_measured((&events, 1.0), surroundings, peak, &source, metrics)?;
+        self.keep_measured((&events, 1.0), load, peak, &source, metrics)?;
         Ok(training)
     }
 
@@ -129,24 +129,24 @@ impl TrialRun<'_> {
         self.step_on_longest_rows(&mut run, &source)?;
         let warmup = self.settle(&mut run, plan, Phase::Profile, emit)?;
         metrics.insert("warmup_steps", warmup.len() as f64);
-        let (events, surroundings) = self.measured_steps(&mut run, plan, Phase::Profile, emit)?;
+        let (events, load) = self.measured_steps(&mut run, plan, Phase::Profile, emit)?;
         if let Some(fp32) = fp32 {
             metrics.insert(FP32_THROUGHPUT, fp32);
         }
         let times = self.recipe.batch.micro_batches() as f64 / run.most_micro_batches as f64;
-        self.keep_measured((&events, times), surroundings, self.peak(), &source, metrics)
+        self.keep_measured((&events, times), load, self.peak(), &source, metrics)
     }
 
     /// Keeps what measured steps say, where a whole step has so many times their micro-batches.
     fn keep_measured(
         &self,
         (events, times): (&[StepEvent], f64),
-        surroundings: Surroundings,
+        load: MachineLoad,
         mut peak: Peak,
         source: &BatchSource,
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
-        let seen = surroundings.finish(metrics);
+        let seen = load.finish(metrics);
         let mut lost = [seen.lost];
         self.highest(&mut peak, Phase::Profile)?;
         self.highest(&mut lost, Phase::Profile)?;
@@ -216,14 +216,14 @@ impl TrialRun<'_> {
         plan: &MeasurePlan,
         phase: Phase,
         emit: &mut dyn FnMut(TrialEvent),
-    ) -> Result<(Vec<StepEvent>, Surroundings), Interruption> {
-        let mut surroundings = Surroundings::watch(self);
+    ) -> Result<(Vec<StepEvent>, MachineLoad), Interruption> {
+        let mut load = MachineLoad::watch(self);
         let mut events = Vec::new();
         while (events.len() as u64) < plan.steps {
             events.push(self.step(run, phase, emit)?);
-            surroundings.step_ended();
+            load.step_ended();
         }
-        Ok((events, surroundings))
+        Ok((events, load))
     }
 
     /// The energy of a token, of all devices together, where each of them tells it.

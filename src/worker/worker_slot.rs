@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::child::{ChildProcess, Lines, Surroundings};
-use super::death::Death;
+use super::exit_reason::WorkerExit;
 use super::limits;
 use super::placement::Placement;
 use super::protocol::{About, Message, PROTOCOL_VERSION, Request};
@@ -318,14 +318,14 @@ impl WorkerSlot {
         // A group of its own counts its kills alone; a larger one's may be another's, of which only those of this trial's time matter.
         let kernel_killed = in_own_group.unwrap_or_else(|| limits::oom_kills() > worker.oom_kills);
         let phase = self.trials.iter().find(|trial| trial.sent)?.phase;
-        let death = Death {
+        let exit = WorkerExit {
             status,
             tail,
             phase,
             out_of_memory: self.trials.iter_mut().find_map(|trial| trial.out_of_memory.take()),
             kernel_killed,
         };
-        let (reason, may_be_repeated) = death.reason();
+        let (reason, may_be_repeated) = exit.reason();
         if worker.about.is_none() && may_be_repeated {
             self.failed_starts += 1;
             self.trials.iter_mut().for_each(|trial| trial.sent = false);

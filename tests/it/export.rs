@@ -386,6 +386,68 @@ fn trl_gets_a_chat_template_with_marks_where_the_models_own_has_none() {
 }
 
 #[test]
+fn trl_evaluates_held_out_files_by_a_card_and_splits_of_the_hub_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let export_with = |name: &str, change: &dyn Fn(&mut DataSettings)| {
+        let mut recipe = lora();
+        recipe.data.held_out = HeldOut::File("/data/held_out.jsonl".into());
+        change(&mut recipe.data);
+        let directory = folder.path().join(name);
+        let exported = export(&recipe, ExportFormat::Tool(Tool::Trl), &directory).unwrap();
+        let told = exported
+            .warnings
+            .iter()
+            .find(|warning| warning.field == "data.held_out");
+        let text = std::fs::read_to_string(directory.join("trl_sft.yaml")).unwrap();
+        let card = std::fs::read_to_string(directory.join("trl_data/README.md")).ok();
+        (text, card, told.map(ToString::to_string))
+    };
+    let (text, card, told) = export_with("files", &|data| {
+        data.train = ["/data/a.jsonl", "/data/b.json"].map(Into::into).to_vec().into();
+    });
+    let named = format!("dataset_name: {}", folder.path().join("files/trl_data").display());
+    for line in [
+        named.as_str(),
+        "dataset_train_split: train",
+        "dataset_test_split: test",
+        "eval_strategy: epoch",
+        "per_device_eval_batch_size: 4",
+    ] {
+        assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+    }
+    assert!(!text.contains("datasets:") && told.is_none(), "{text}");
+    let expected = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: [\"/data/a.jsonl\",\"/data/b.json\"]\n  \
+                    - split: test\n    path: [\"/data/held_out.jsonl\"]\n---\n";
+    assert!(card.as_ref().is_some_and(|card| card.starts_with(expected)), "{card:?}");
+
+    let (text, card, told) = export_with("hub", &|data| {
+        data.train = "hf://datasets/owner/rows:en".into();
+        data.held_out = HeldOut::File("hf://datasets/owner/rows:en/test_sft".into());
+    });
+    let splits =
+        "dataset_name: owner/rows\ndataset_config: en\ndataset_train_split: train\ndataset_test_split: test_sft\n";
+    assert!(text.contains(splits) && card.is_none() && told.is_none(), "{text}");
+
+    // What it takes no held-out files beside is told in one line.
+    let changes: [(&str, &dyn Fn(&mut DataSettings)); 3] = [
+        ("rows", &|data| data.max_rows = Some(10)),
+        ("kinds", &|data| data.train = "/data/train.parquet".into()),
+        ("both", &|data| data.train = "hf://datasets/owner/rows".into()),
+    ];
+    for (name, change) in changes {
+        let (text, card, told) = export_with(name, change);
+        assert!(
+            text.contains("datasets:") && text.contains("eval_strategy: \"no\""),
+            "{text}"
+        );
+        assert!(
+            card.is_none() && told.is_some_and(|told| told.contains("evaluate afterwards")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn long_rows_that_are_left_out_are_said_to_axolotl_and_told_of_other_tools() {
     let folder = tempfile::tempdir().unwrap();
     let mut recipe = lora();

@@ -137,8 +137,9 @@ impl Study {
     }
 }
 
-/// Fails unless the rows are the same, but for the labels of first tokens.
+/// Fails unless the rows are the same, but for the labels of first tokens, which tools may count and nothing predicts: none is written.
 fn assert_same(found: &[Row], expected: &[Row], of: &str) {
+    assert!(found.iter().all(|(_, labels)| labels[0] == -100), "{of}: {found:?}");
     let without_first = |rows: &[Row]| -> Vec<Row> {
         let cut = |(ids, labels): &Row| (ids.clone(), labels[1..].to_vec());
         rows.iter().map(cut).collect()
@@ -176,10 +177,19 @@ fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
         assert_same(&study.jsonl(&format!("{format}/train.jsonl")), &train, format);
         assert_same(&study.jsonl(&format!("{format}/held_out.jsonl")), &held_out, format);
     }
-    for file in ["trl/trl_sft.yaml", "axolotl/axolotl.yaml", "unsloth/unsloth_train.py"] {
+    for file in [
+        "trl/trl_data/README.md",
+        "axolotl/axolotl.yaml",
+        "unsloth/unsloth_train.py",
+    ] {
         let text = study.text(file);
-        assert!(text.contains("/train.jsonl") && !text.contains("rows.jsonl"), "{text}");
+        assert!(
+            text.contains("/train.jsonl") && text.contains("/held_out.jsonl"),
+            "{text}"
+        );
+        assert!(!text.contains("rows.jsonl"), "{text}");
     }
+    assert!(study.text("trl/trl_sft.yaml").contains("/trl/trl_data\n"));
     study.export("llamafactory", &[]);
     assert!(
         study
@@ -194,6 +204,41 @@ fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
     );
 }
 
+fn chats(count: usize) -> Vec<Value> {
+    let row = |n: usize| {
+        json!({"messages": [
+            {"role": "user", "content": format!("{n} and {n}?")}, {"role": "assistant", "content": format!("{}", 2 * n)},
+        ]})
+    };
+    (1..=count).map(row).collect()
+}
+
+#[test]
+fn axolotl_reads_chats_of_which_texts_and_ends_of_turns_are_learnt() {
+    for loss_on in ["completions", "all"] {
+        let data = format!("held_out: aside.jsonl, loss_on: {loss_on}, template_targets: stop_tokens");
+        let study = Study::searched(&chats(6), &data);
+        let said = study.export("axolotl", &[]);
+        assert!(!said.contains("token ids") && !said.contains("`data."), "{said}");
+        assert!(study.text("axolotl/axolotl.yaml").contains("type: chat_template"));
+        // What another tool would learn beside them is not in the rows that it is given.
+        let said = study.export("trl", &[]);
+        assert!(said.contains("around texts it learns all"), "{said}");
+        assert_same(&study.jsonl("trl/train.jsonl"), &study.trained("training"), loss_on);
+    }
+    let study = Study::searched(&chats(6), "held_out: aside.jsonl");
+    let said = study.export("axolotl", &[]);
+    assert!(
+        said.contains("the tokens that end turns alone (`data.template_targets: stop_tokens`)"),
+        "{said}"
+    );
+    assert_same(
+        &study.jsonl("axolotl/train.jsonl"),
+        &study.trained("training"),
+        "written",
+    );
+}
+
 #[test]
 fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
     let study = Study::searched(&plain(6), "held_out: aside.jsonl");
@@ -202,6 +247,17 @@ fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
         assert!(!said.contains("token ids"), "{said}");
         assert!(!study.root().join(format).join("train.jsonl").exists());
     }
+    assert!(study.text("trl/trl_data/README.md").contains("/aside.jsonl"));
+    // What TRL cannot be told to evaluate beside a part of the rows, it is given.
+    let limited = Study::searched(&plain(6), "held_out: aside.jsonl, max_rows: 5");
+    let said = limited.export("trl", &[]);
+    assert!(said.contains("would not evaluate held-out files"), "{said}");
+    assert_same(
+        &limited.jsonl("trl/train.jsonl"),
+        &limited.trained("training"),
+        "limited",
+    );
+    assert!(limited.text("trl/trl_data/README.md").contains("/held_out.jsonl"));
     // A prompt and a completion that share a token are other tokens to who reads them apart.
     let mut shared = plain(6);
     shared[3] = json!({"prompt": "4 app", "completion": "les"});
@@ -209,6 +265,36 @@ fn rows_that_a_tool_reads_as_the_trials_did_stay_where_they_are() {
     let ends = study.trained("training");
     let said = study.export("trl", &[]);
     assert_same(&study.jsonl("trl/train.jsonl"), &ends, &said);
+}
+
+#[test]
+fn where_everything_is_learnt_first_tokens_are_no_labels() {
+    let study = Study::searched(&sharegpt(8), "held_out: aside.jsonl, loss_on: all");
+    let (train, held_out) = (study.trained("training"), study.trained("held-out"));
+    assert!(train.iter().all(|(ids, labels)| ids[1..] == labels[1..]));
+    let said = study.export("llamafactory", &[]);
+    assert!(!said.contains("divides losses"), "{said}");
+    assert_same(&study.saved("llamafactory/tokens", "train"), &train, "training rows");
+    assert_same(
+        &study.saved("llamafactory/tokens", "validation"),
+        &held_out,
+        "held-out rows",
+    );
+    study.export("axolotl", &[]);
+    assert_same(&study.jsonl("axolotl/train.jsonl"), &train, "axolotl");
+    // Rows that LLaMA-Factory makes tokens of itself have such labels there.
+    let arguments = [
+        "export",
+        "--trial",
+        "0",
+        "--format",
+        "llamafactory",
+        "--output",
+        "bare",
+        "--no-data",
+    ];
+    let said = study.succeeds(&arguments);
+    assert!(said.contains("divides losses by 8 first tokens"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Files of other tools as recipes: export, import and export again give the same file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use peft_tune::export::ExportFormat;
 use peft_tune::tools::Tool;
@@ -9,7 +9,7 @@ use peft_tune::tools::import::{Imported, parse_recipe, read_recipe};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataFormat, HeldOut, LongRows, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
-    TargetModules, TargetPreset, TrainingData, TrainingLength, TrainingSet,
+    TargetModules, TargetPreset, TemplateTargets, TrainingData, TrainingLength, TrainingSet,
 };
 
 use crate::export::{export_again, lora, odd, qlora};
@@ -103,6 +103,33 @@ fn data_and_length_come_back_as_far_as_a_tool_says_them() {
         let (_, imported) = there_and_back(&lora(), format).unwrap();
         assert_eq!(imported.recipe.data.held_out, HeldOut::Fraction(0.1), "{format}");
         assert_eq!(imported.recipe.training.length, TrainingLength::Epochs(1.0), "{format}");
+    }
+}
+
+#[test]
+fn chats_of_axolotl_are_learnt_as_it_learns_them() {
+    let (_, imported) = there_and_back(&lora(), ExportFormat::Tool(Tool::Axolotl)).unwrap();
+    assert_eq!(imported.recipe.data.template_targets, TemplateTargets::StopTokens);
+    let (_, imported) = there_and_back(&qlora(), ExportFormat::Tool(Tool::Axolotl)).unwrap();
+    assert_eq!(imported.recipe.data.template_targets, TemplateTargets::All);
+}
+
+#[test]
+fn held_out_files_come_back_from_trl() {
+    let cases: [(&[&str], &str); 2] = [
+        (&["/data/a.jsonl", "/data/b.jsonl"], "/data/held_out.jsonl"),
+        (
+            &["hf://datasets/owner/rows:en/train_sft"],
+            "hf://datasets/owner/rows:en/test_sft",
+        ),
+    ];
+    for (train, held_out) in cases {
+        let mut recipe = lora();
+        recipe.data.train = train.iter().map(PathBuf::from).collect::<Vec<_>>().into();
+        recipe.data.held_out = HeldOut::File(held_out.into());
+        let (_, imported) = there_and_back(&recipe, ExportFormat::Tool(Tool::Trl)).unwrap();
+        assert_eq!(imported.recipe.data.train, recipe.data.train);
+        assert_eq!(imported.recipe.data.held_out, recipe.data.held_out);
     }
 }
 
@@ -347,7 +374,7 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
             "",
             &[
                 "`roles_to_train: [user, assistant]` is not carried over",
-                "all tokens are trained on",
+                "the turns of all roles are trained on",
             ][..],
         ),
     ] {

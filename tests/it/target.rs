@@ -5,6 +5,8 @@ use std::process::Output;
 
 use crate::mocked::{errors_of, folder_with, peft_tune};
 use peft_tune::report::bytes;
+use peft_tune::space::file::StudyFile;
+use peft_tune_core::recipe::TemplateTargets;
 use serde_json::Value;
 
 const SPACE: &str = "study: aimed\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
@@ -22,6 +24,32 @@ fn succeeded(folder: &Path, arguments: &[&str]) -> String {
     let output = peft_tune(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
     String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn chats_are_learnt_as_the_stack_learns_them_unless_the_study_says_otherwise() {
+    for (stack, data, expected) in [
+        ("axolotl", "", TemplateTargets::StopTokens),
+        ("trl", "", TemplateTargets::All),
+        ("axolotl", ", template_targets: all", TemplateTargets::All),
+        ("axolotl", ", format: prompt_completion", TemplateTargets::All),
+    ] {
+        let space = SPACE
+            .replace("target_stack: trl", &format!("target_stack: {stack}"))
+            .replace("held_out.jsonl}", &format!("held_out.jsonl{data}}}"));
+        let folder = folder_with(&space);
+        let study = StudyFile::read(&folder.path().join("space.yaml")).unwrap();
+        assert_eq!(study.base.unwrap().data.template_targets, expected, "{stack}{data}");
+        let output = peft_tune(folder.path(), &["search", "space.yaml", "--dry-run"]);
+        let told = "chats are learnt as axolotl learns them: of what the chat template writes, the tokens that end turns alone";
+        let is_told = errors_of(&output).contains(told);
+        assert_eq!(
+            is_told,
+            expected == TemplateTargets::StopTokens,
+            "{stack}{data}: {}",
+            errors_of(&output)
+        );
+    }
 }
 
 #[test]

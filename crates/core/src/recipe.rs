@@ -34,7 +34,7 @@ pub use adapter::{
     AdapterBias, AdapterInit, AdapterInitRow, AdapterSettings, TargetModules, TargetPreset, TargetPresetRow,
 };
 pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
-pub use data::{DataFormat, DataSettings, HeldOut, LongRows, LossOn};
+pub use data::{DataFormat, DataSettings, HeldOut, LongRows, LossOn, TemplateTargets};
 pub use epoch_steps::EpochSteps;
 pub use hub_data_set::{BadHubDataSet, HubDataSet, HubPart, PARQUET_BRANCH};
 pub use optimizer::OptimizerSettings;

@@ -35,7 +35,7 @@ impl Parameters {
 
     /// Parameters on paper: one zero in the place of all.
     pub(crate) fn on_paper(layout: ParameterLayout) -> Result<Self> {
-        let zeros = Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(layout.elements().max(1))?;
+        let zeros = crate::tensor::on_paper(layout.elements().max(1), DType::F32)?;
         Ok(Self {
             layout,
             values: zeros.clone(),

@@ -10,4 +10,10 @@ pub trait Prior: Send + Sync {
 
     /// Why a setting is certain to fail, such as not fitting the device by a wide margin; it is then never proposed.
     fn impossible(&self, params: &Params) -> Option<String>;
+
+    /// Whether two settings are expected to learn the same but for noise, though what they differ in can change the loss: weights in
+    /// 16 bits and in 32.
+    fn learns_alike(&self, _one: &Params, _other: &Params) -> bool {
+        false
+    }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{CliError, ExportFormat};
-use crate::cli::database::block_on;
-use crate::cli::output::tell;
+use crate::cli::CliError;
+use crate::cli::options::database::block_on;
+use crate::cli::terminal::output::tell;
+use crate::export::ExportFormat;
 use crate::report::{duration, printable};
 use crate::space::Seconds;
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::Args;
+use super::args::Args;
 use crate::cli::CliError;
-use crate::cli::rows::{FinishRows, RowFormat, WholeOutput};
+use crate::cli::row_formats::{FinishRows, RowFormat};
+use crate::cli::whole_output::WholeOutput;
 use crate::store::{SqlValue, StudyOverview, TrialRun};
 use crate::track::Recommended;
 use peft_tune_core::study::ParamValue;

@@ -11,8 +11,8 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use serde_json::{Value, json};
 
-use super::CliError;
-use super::token_rows::TokenRow;
+use super::token_row::TokenRow;
+use crate::cli::CliError;
 use crate::export::ExportError;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::whole_file::{WholeFile, make_folder, write_whole};

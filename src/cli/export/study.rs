@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{Args, StudyFormat, rows, tensorboard};
+use super::args::{Args, RuleArgs, StudyFormat};
+use super::{rows, tensorboard};
 use crate::cli::CliError;
-use crate::cli::output::{tell, write_exact};
+use crate::cli::row_formats::RowFormat;
+use crate::cli::terminal::output::{tell, write_exact};
 use crate::export::{ExportError, MlflowExperiment};
 use crate::report::printable;
 use crate::store::StoreError;
@@ -12,15 +14,15 @@ use crate::track::{Recommended, TrackedStudy, TrackedTrial, mlflow_run};
 
 /// Writes the study that the arguments name.
 pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
-    if args.trial.is_some() || args.front || args.rule != super::RuleArgs::default() {
+    if args.trial.is_some() || args.front || args.rule != RuleArgs::default() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "this format takes the whole study: leave out --trial, --front and the options that choose a trial"
         )));
     }
     let files = match format {
         StudyFormat::Optuna => vec![optuna(args)?],
-        StudyFormat::Csv => rows::write(args, crate::cli::rows::RowFormat::Csv, "csv")?,
-        StudyFormat::Parquet => rows::write(args, crate::cli::rows::RowFormat::Parquet, "parquet")?,
+        StudyFormat::Csv => rows::write(args, RowFormat::Csv, "csv")?,
+        StudyFormat::Parquet => rows::write(args, RowFormat::Parquet, "parquet")?,
         StudyFormat::Tensorboard => {
             let (study, trials) = read(args)?;
             tensorboard::write(args, &study, &trials)?

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::Args;
+use super::args::Args;
 use crate::cli::CliError;
-use crate::cli::output::tell;
+use crate::cli::terminal::output::tell;
 use crate::track::{TrackedStudy, TrackedTrial, trial_file};
 use peft_tune_core::whole_file::write_whole;
 

@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::known::KnownFacts;
-use super::{Args, CliError, saved_dataset};
+use super::args::Args;
+use super::saved_dataset;
+use super::token_row::TokenRow;
+use crate::cli::CliError;
+use crate::cli::data::known_offline::KnownFacts;
 use crate::export::{ExportError, ExportFormat};
 use crate::report::bytes;
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, TokenFiles};
 use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, Recipe, TrainingData, TrainingSet};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
-use peft_tune_engine::data::{DocumentSet, DocumentView, PreparedData};
+use peft_tune_engine::data::{DocumentSet, PreparedData};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -22,23 +25,6 @@ const TRAIN: &str = "train.jsonl";
 const HELD_OUT: &str = "held_out.jsonl";
 /// The folder of rows for the `datasets` library.
 const SAVED: &str = "tokens";
-
-/// A row of tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TokenRow {
-    pub ids: Vec<u32>,
-    /// The token itself where it is a target, else -100.
-    pub labels: Vec<i64>,
-}
-
-impl From<DocumentView> for TokenRow {
-    fn from(document: DocumentView) -> Self {
-        Self {
-            labels: document.labels().collect(),
-            ids: document.input_ids,
-        }
-    }
-}
 
 /// The rows of a recipe as they are trained on.
 pub(super) struct TrainedTokens(PreparedData);
@@ -96,16 +82,15 @@ impl RowsForTool {
         };
         let is_mixed = !input.recipe.data.train.sets().is_empty();
         if args.no_data || is_mixed && !tool.mixes_tokens() {
-            let lines = vec![format!("warning: `data.train`: {why}")];
+            let mut lines = vec![format!("warning: `data.train`: {why}")];
+            if tool.counts_first_tokens() {
+                lines.extend(rows.counted_first_tokens(tool));
+            }
             return Ok(Self { written: None, lines });
         }
         let written = rows.write(input.recipe, token_files, folder, args.force)?;
-        let mut lines = vec![format!("{why}; {}", written.line)];
-        if token_files == TokenFiles::SavedDataset {
-            lines.extend(rows.counted_first_tokens(tool));
-        }
         Ok(Self {
-            lines,
+            lines: vec![format!("{why}; {}", written.line)],
             written: Some(written),
         })
     }
@@ -149,8 +134,8 @@ impl TrainedTokens {
         again().is_some_and(|again| again.0.fingerprint() == self.0.fingerprint())
     }
 
-    /// What is told of first tokens that are labels, where everything of a row is learnt: no token predicts them, but transformers 5.6,
-    /// on which LLaMA-Factory 0.9.5 runs, counts them in the number that it divides losses by.
+    /// What is told of first tokens that a tool makes labels of, where everything of a row is learnt: no token predicts them, and it
+    /// divides losses by their number, too.
     fn counted_first_tokens(&self, tool: Tool) -> Option<String> {
         let train = self.0.train();
         let documents = (0..train.len()).map(|index| train.document(index));

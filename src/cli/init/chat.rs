@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::columns::{Renames, has_column};
-use super::find::begins_with_chat_marks;
-use super::token_lengths::TokenLengths;
-use super::{Answers, first_file};
-use crate::cli::study_rows::files_of;
+use super::columns::has_column;
+use super::count_tokens::count_tokens;
+use super::found_here::begins_with_chat_marks;
+use crate::cli::data::study_rows::files_of;
+use crate::draft::{Answers, Renames, TokenLengths, column, first_file};
 use peft_tune_core::bounded::{SETTINGS_BYTES, read_text};
 use peft_tune_core::recipe::DataFormat;
 use peft_tune_engine::hub::TokenizerFiles;
@@ -20,7 +20,7 @@ pub(super) fn count(answers: &mut Answers) -> Option<TokenLengths> {
     if let Some(columns) = columns_of_chats(answers) {
         let plain = std::mem::replace(&mut answers.columns, columns);
         answers.format = DataFormat::Alpaca;
-        if let Some(lengths) = TokenLengths::count(answers) {
+        if let Some(lengths) = count_tokens(answers) {
             answers.as_plain = Some(plain);
             return Some(lengths);
         }
@@ -28,7 +28,7 @@ pub(super) fn count(answers: &mut Answers) -> Option<TokenLengths> {
         answers.columns = plain;
         answers.format = DataFormat::PromptCompletion;
     }
-    TokenLengths::count(answers)
+    count_tokens(answers)
 }
 
 /// Whether the model is here and has a chat template.
@@ -54,11 +54,6 @@ fn columns_of_chats(answers: &Answers) -> Option<Renames> {
     let names = [("instruction", "prompt"), ("output", "completion")];
     let renamed = names.map(|(name, plain)| (name.to_owned(), column(&answers.columns, plain)));
     Some(renamed.into_iter().collect())
-}
-
-/// The data's own name of a column.
-pub(super) fn column(columns: &Renames, name: &str) -> String {
-    columns.get(name).cloned().unwrap_or_else(|| name.to_owned())
 }
 
 fn may_be_chats(data: &Path) -> bool {

@@ -1,15 +1,12 @@
 //! Which columns of a data file are what.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{check_data, first_file};
 use crate::cli::CliError;
+use crate::cli::data::data_files::check_data;
+use crate::draft::{Renames, first_file};
 use peft_tune_core::recipe::DataFormat;
 use peft_tune_engine::data::recognise;
-
-/// A format's names of columns, and the data's own.
-pub(super) type Renames = BTreeMap<String, String>;
 
 /// Names that columns of questions and answers often have, for `prompt` and `completion`.
 const USUAL_COLUMNS: [(&str, &str); 9] = [

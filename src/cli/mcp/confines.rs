@@ -122,6 +122,7 @@ impl Confines {
             format: _,
             columns: _,
             loss_on: _,
+            template_targets: _,
             long_rows: _,
             max_rows: _,
             tokenizing_workers: _,

@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::child::{Files, Output, Rows, Work};
 use super::confines::Confines;
 use crate::cli::CliError;
-use crate::cli::database::DatabaseArgs;
-use crate::cli::explain_json::Explained;
 use crate::cli::export::{Format, Preference};
-use crate::cli::profile_source::{ProfileSource, SourceArgs};
-use crate::cli::standing::Standing;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::profile::source::{ProfileSource, SourceArgs};
+use crate::cli::search::study_status::StudyStatus;
+use crate::report::explanation::Explained;
 use crate::space::{ReadOptions, StudyFile};
 
 /// All tools, in the order in which they are of use.
@@ -160,7 +160,7 @@ struct Budget {
 }
 
 impl ToolCall for Search {
-    type Answer = Standing;
+    type Answer = StudyStatus;
 
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let (file, study) = study_file(&self.file, confines)?;
@@ -189,7 +189,7 @@ struct Resume {
 }
 
 impl ToolCall for Resume {
-    type Answer = Standing;
+    type Answer = StudyStatus;
 
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let database = DatabaseArgs::at(confines.database.clone());
@@ -224,7 +224,7 @@ struct Stop {
 }
 
 impl ToolCall for Stop {
-    type Answer = Standing;
+    type Answer = StudyStatus;
 
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let mut words = Words::new("stop");
@@ -242,7 +242,7 @@ struct Status {
 }
 
 impl ToolCall for Status {
-    type Answer = Standing;
+    type Answer = StudyStatus;
 
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         Ok(status(self.study).printing(Output::Json, confines))

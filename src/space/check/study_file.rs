@@ -87,7 +87,12 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
     let finds_length = context.finds_length(&file, (&objectives, &constraints), confirm.as_ref())?;
-    let base = native.then(|| context.base(&file, &parameters)).transpose()?;
+    let mut base = native.then(|| context.base(&file, &parameters)).transpose()?;
+    if let (Some(base), Some(target)) = (&mut base, target)
+        && !document.has(&["data", "template_targets"])
+    {
+        target.learn_as_there(&mut base.data);
+    }
     if let Some(base) = &base {
         context.check_schedules(&parameters, base, &plan)?;
         context.check_shardings(&parameters, base, &plan)?;

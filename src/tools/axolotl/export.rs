@@ -15,19 +15,22 @@ use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportRow, RenderError, TokenFiles};
 use peft_tune_core::predict::stack::takes_fsdp;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, LongRows, LossOn, Recipe, Sharding, TargetModules, TargetPreset,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LongRows, LossOn, Recipe, Sharding, TargetModules,
+    TargetPreset, TemplateTargets,
 };
 
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "axolotl.yaml, for axolotl train",
     file_name: "axolotl.yaml",
     reading: Some(Reading {
-        // Of chats it learns no line break behind an answer, and no role.
-        formats: &[DataFormat::PromptCompletion, DataFormat::Text],
+        formats: &[DataFormat::Messages, DataFormat::PromptCompletion, DataFormat::Text],
+        template_targets: TemplateTargets::StopTokens,
         renames_columns: true,
         passes_over_columns: true,
         cuts: false,
+        evaluates: |_| true,
         mixes_tokens: false,
+        counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     sharding: None,
@@ -140,6 +143,11 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings) -> Result<(), RenderError> {
             }
             None => draft.key("chat_template", "tokenizer_default"),
         }
+        // Where nothing is said it learns the end-of-text token alone.
+        if let Some(end) = draft.input.known.turn_end {
+            draft.key("eot_tokens", vec![end]);
+        }
+        draft.said(&["data.template_targets"]);
     }
     draft.key("train_on_inputs", data.loss_on == LossOn::All);
     draft.key("dataset_prepared_path", "last_run_prepared");

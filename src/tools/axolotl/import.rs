@@ -5,6 +5,7 @@ use crate::tools::import::data::{files, is_file, located, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, trainer};
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset,
+    TemplateTargets,
 };
 
 const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -143,6 +144,8 @@ fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
     match kind.as_deref() {
         Some("chat_template") => {
             chat(data, set)?;
+            // Here the template itself shows which tokens end turns.
+            let _ = reader.keys.has("eot_tokens");
             trained_turns(reader, set)?;
         }
         Some("sharegpt") => data.format = DataFormat::Sharegpt,
@@ -169,6 +172,7 @@ fn chat(data: &mut DataSettings, set: &Keys<'_>) -> Result<(), StackFileError> {
         _ => (DataFormat::Messages, "messages"),
     };
     data.format = format;
+    data.template_targets = TemplateTargets::StopTokens;
     rename(data, name, set.text("field_messages")?);
     Ok(())
 }
@@ -220,7 +224,7 @@ fn trained_turns(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFil
 fn trained_here(loss_on: LossOn) -> &'static str {
     match loss_on {
         LossOn::Completions => "the answers are trained on",
-        LossOn::All => "all tokens are trained on",
+        LossOn::All => "the turns of all roles are trained on",
     }
 }
 

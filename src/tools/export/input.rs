@@ -37,6 +37,8 @@ pub struct Known<'a> {
     pub trained: Option<TrainedRows>,
     /// How the chat template tells what is learnt; `None` where nobody looked, or it does not and cannot be made to.
     pub marks: Option<&'a AnswerMarks>,
+    /// The token with which the chat template ends answers, where it is another than the end-of-text token.
+    pub turn_end: Option<&'a str>,
     /// The folder with the rows as token ids, for a tool that loads one (absolute).
     pub saved_rows: Option<&'a Path>,
 }

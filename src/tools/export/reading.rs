@@ -2,7 +2,7 @@
 
 use super::ExportInput;
 use crate::tools::Tool;
-use peft_tune_core::recipe::{DataFormat, DataSettings, HubDataSet};
+use peft_tune_core::recipe::{DataFormat, DataSettings, HubDataSet, TemplateTargets};
 use peft_tune_engine::data::RowOddities;
 
 /// How a tool reads rows.
@@ -10,14 +10,20 @@ use peft_tune_engine::data::RowOddities;
 pub(in crate::tools) struct Reading {
     /// Formats of which it makes the tokens and targets that are trained on here.
     pub formats: &'static [DataFormat],
+    /// What it learns of chats beside their texts.
+    pub template_targets: TemplateTargets,
     /// Whether the file has keys for columns of other names.
     pub renames_columns: bool,
     /// Whether it takes only the columns that it was told of.
     pub passes_over_columns: bool,
     /// Whether it cuts what is too long where the trials did.
     pub cuts: bool,
+    /// Whether it evaluates the held-out files of data that it reads.
+    pub evaluates: fn(&DataSettings) -> bool,
     /// Whether it mixes sets of tokens by weights.
     pub mixes_tokens: bool,
+    /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
+    pub counts_first_tokens: bool,
     pub tokens: TokenFiles,
 }
 
@@ -41,6 +47,17 @@ impl Tool {
         self.export().reading.is_some_and(|reading| reading.mixes_tokens)
     }
 
+    /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
+    pub fn counts_first_tokens(self) -> bool {
+        self.export().reading.is_some_and(|reading| reading.counts_first_tokens)
+    }
+
+    /// Which of the tokens that a chat template writes the tool learns; `None` where its file says nothing of data, or it writes chats
+    /// by templates of its own.
+    pub fn template_targets(self) -> Option<TemplateTargets> {
+        self.export().reading.map(|reading| reading.template_targets)
+    }
+
     /// Why the tool would train something else if it read the files of `input` by itself; `None` where it reads them as the trials did.
     /// `alters` says that the chat template which is written for it learns other tokens.
     pub fn misreads(self, input: &ExportInput<'_>, rows: RowOddities, alters: bool) -> Option<String> {
@@ -54,10 +71,22 @@ impl Tool {
         let why = [
             (!reading.formats.contains(&format))
                 .then(|| format!("it does not read {} as the trials did", spoken(format))),
+            (is_chat && data.template_targets != reading.template_targets).then(|| {
+                let learns = match reading.template_targets {
+                    TemplateTargets::All => "all that belongs to what `data.loss_on` names",
+                    TemplateTargets::StopTokens => {
+                        "the tokens that end turns alone (`data.template_targets: stop_tokens`)"
+                    }
+                };
+                format!("of what the chat template writes around texts it learns {learns}")
+            }),
             (!data.columns.is_empty() && !reading.renames_columns).then(|| "it renames no columns".to_owned()),
             (!all_json(data)).then(|| "it reads such files its own way".to_owned()),
             (data.max_rows.is_some() && data.train.files().count() > 1)
                 .then(|| "it counts the rows of each file by themselves".to_owned()),
+            // Of sets that are mixed it would not evaluate rows that are written, either.
+            (data.train.sets().is_empty() && !data.held_out.files().is_empty() && !(reading.evaluates)(data))
+                .then(|| "it would not evaluate held-out files beside such data".to_owned()),
             (rows.beyond_texts > 0).then(|| {
                 let rows = one_or_many(rows.beyond_texts, "row");
                 match is_chat {

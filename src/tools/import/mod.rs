@@ -20,4 +20,4 @@ pub use imported::{Imported, parse_recipe, read_recipe};
 pub(super) use reader::Reader;
 pub(super) use row::{FileKind, ImportRow};
 pub use settings_file::{StackConfig, parse_setting, read_setting};
-pub(super) use settings_file::{is_script, text_of};
+pub(super) use settings_file::{is_script, parsed, text_of};

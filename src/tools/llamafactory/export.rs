@@ -15,7 +15,7 @@ use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered, TokenFiles};
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Precision, Recipe, TargetModules,
-    TargetPreset,
+    TargetPreset, TemplateTargets,
 };
 
 const DATA_SETS: &str = "dataset_info.json";
@@ -26,10 +26,14 @@ pub(super) const EXPORT: ExportRow = ExportRow {
     reading: Some(Reading {
         // It has chat templates of its own, or takes the tokenizer's apart.
         formats: &[],
+        template_targets: TemplateTargets::All,
         renames_columns: true,
         passes_over_columns: true,
         cuts: false,
+        evaluates: |_| true,
         mixes_tokens: false,
+        // By transformers 5.6, the newest that it takes; later ones count what is predicted.
+        counts_first_tokens: true,
         tokens: TokenFiles::SavedDataset,
     }),
     sharding: Some(TRAINER_SHARES),
@@ -156,8 +160,8 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
         draft.key("max_samples", rows);
     }
     match saved {
-        // Its rows are as long as they may be.
-        Some(_) => draft.said(&["data.long_rows"]),
+        // Its rows are as long as they may be, and say what is learnt.
+        Some(_) => draft.said(&["data.long_rows", "data.template_targets"]),
         None => warn_of_reading(draft, data),
     }
     let entries = train.iter().chain(&held_out);

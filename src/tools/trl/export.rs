@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::dataset_card::{self, SplitFiles};
 use crate::tools::Tool;
 use crate::tools::export::draft::{Advice, Draft, Word, builder_of, on_hub};
 use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
 use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportRow, RenderError, TokenFiles};
 use crate::tools::peft::export::{target_modules, whole_if_possible};
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
+use peft_tune_core::recipe::{
+    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe, TemplateTargets,
+};
 
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "trl_sft.yaml, for trl sft --config",
@@ -26,10 +29,13 @@ pub(super) const EXPORT: ExportRow = ExportRow {
             DataFormat::Text,
             DataFormat::Tokenized,
         ],
+        template_targets: TemplateTargets::All,
         renames_columns: false,
         passes_over_columns: false,
         cuts: true,
+        evaluates: |data| splits(data).is_some(),
         mixes_tokens: true,
+        counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     sharding: Some(TRAINER_SHARES),
@@ -42,7 +48,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         if let Some(adapter) = &recipe.adapter {
             self::adapter(&mut draft, adapter);
         }
-        data(&mut draft, &recipe.data, directory)?;
+        let card = data(&mut draft, &recipe.data, directory)?;
         batch(&mut draft, recipe);
         let words = draft.optimizer_words();
         draft.keys(words);
@@ -54,6 +60,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         let offload = draft.offload_file();
         let mut rendered = draft.finish("trl sft --config", ADVICE, "");
         rendered.files.extend(offload);
+        rendered.files.extend(card);
         let template = input.marked_template().map(|text| (CHAT_TEMPLATE, text.to_owned()));
         rendered.files.extend(template);
         Ok(rendered)
@@ -108,8 +115,101 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     }
 }
 
-fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<(), RenderError> {
+/// Writes the data keys, and returns the file that says which rows are evaluated, where one does.
+fn data(
+    draft: &mut Draft<'_>,
+    data: &DataSettings,
+    directory: &Path,
+) -> Result<Option<(&'static str, String)>, RenderError> {
     draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
+    let mut card = None;
+    let is_text = match splits(data) {
+        Some(Splits::OfFiles(files)) => {
+            let folder = directory.join(dataset_card::FOLDER);
+            let folder = std::path::absolute(&folder).unwrap_or(folder);
+            draft.key("dataset_name", folder.to_string_lossy().into_owned());
+            say_splits(draft, [dataset_card::TRAIN, dataset_card::HELD_OUT]);
+            card = Some((dataset_card::FILE, files.to_card()));
+            files.train.iter().any(|file| builder_of(file) == "text")
+        }
+        Some(Splits::OnHub { train, held_out }) => {
+            draft.key("dataset_name", train.id.clone());
+            if let Some(name) = train.configuration() {
+                draft.key("dataset_config", name);
+            }
+            say_splits(draft, [&train, &held_out].map(|set| set.split().unwrap_or("train")));
+            false
+        }
+        None => one_split(draft, data)?,
+    };
+    if is_text {
+        draft.warn(
+            "data.train",
+            "TRL takes each line of a text file for a row; write JSONL rows of `text`",
+        );
+    }
+    let written = draft.input.marked_template().map(|_| directory.join(CHAT_TEMPLATE));
+    let written = written.map(|path| std::path::absolute(&path).unwrap_or(path));
+    if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
+        draft.key("chat_template_path", template.to_string_lossy().into_owned());
+    }
+    if !data.columns.is_empty() {
+        draft.warn(
+            "data.columns",
+            "TRL renames no columns; let the rows be written for it, without --no-data",
+        );
+    }
+    targets(draft, data);
+    Ok(card)
+}
+
+fn say_splits(draft: &mut Draft<'_>, [train, held_out]: [&str; 2]) {
+    draft.key("dataset_train_split", train);
+    draft.key("dataset_test_split", held_out);
+}
+
+/// Rows to train on and rows to evaluate, in the ways in which TRL takes both.
+enum Splits {
+    OfFiles(SplitFiles),
+    /// Two splits of one data set of the hub.
+    OnHub {
+        train: HubDataSet,
+        held_out: HubDataSet,
+    },
+}
+
+/// The splits of rows that are held out by themselves; `None` where the rows to train on are all that TRL can be told of.
+fn splits(data: &DataSettings) -> Option<Splits> {
+    let held_out = data.held_out.files();
+    if held_out.is_empty() || data.max_rows.is_some() || !data.train.sets().is_empty() {
+        return None;
+    }
+    let train: Vec<&PathBuf> = data.train.files().collect();
+    let builder = builder_of(train.first()?);
+    // A folder has one builder for all of its splits.
+    let is_file = |path: &&PathBuf| !HubDataSet::is_written(path) && builder_of(path) == builder;
+    if train.iter().copied().chain(held_out).all(|path| is_file(&path)) {
+        return Some(Splits::OfFiles(SplitFiles {
+            train: train.into_iter().cloned().collect(),
+            held_out: held_out.to_vec(),
+        }));
+    }
+    let whole = |path: &Path| {
+        let set = HubDataSet::of(path)?.ok()?;
+        (set.revision.is_none() && matches!(set.part, HubPart::Split { .. })).then_some(set)
+    };
+    match (&train[..], held_out) {
+        ([train], [held_out]) => {
+            let (train, held_out) = (whole(train)?, whole(held_out)?);
+            let is_one = train.id == held_out.id && train.configuration() == held_out.configuration();
+            is_one.then_some(Splits::OnHub { train, held_out })
+        }
+        _ => None,
+    }
+}
+
+/// Writes the data sets whose rows are all trained on, but for a share. Returns whether they are plain text.
+fn one_split(draft: &mut Draft<'_>, data: &DataSettings) -> Result<bool, RenderError> {
     let (mut items, mut is_text) = (Vec::new(), false);
     match data.train.sets() {
         [] => {
@@ -143,25 +243,7 @@ fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Result<
             "is applied to each data set by itself; lower it in `split`",
         );
     }
-    if is_text {
-        draft.warn(
-            "data.train",
-            "TRL takes each line of a text file for a row; write JSONL rows of `text`",
-        );
-    }
-    let written = draft.input.marked_template().map(|_| directory.join(CHAT_TEMPLATE));
-    let written = written.map(|path| std::path::absolute(&path).unwrap_or(path));
-    if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
-        draft.key("chat_template_path", template.to_string_lossy().into_owned());
-    }
-    if !data.columns.is_empty() {
-        draft.warn(
-            "data.columns",
-            "TRL renames no columns; let the rows be written for it, without --no-data",
-        );
-    }
-    targets(draft, data);
-    Ok(())
+    Ok(is_text)
 }
 
 /// Adds what loads some files, and what loads data sets of the hub. Returns whether the files are plain text.
@@ -246,21 +328,25 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
 fn evaluation(draft: &mut Draft<'_>, recipe: &Recipe) {
     let sampling = draft.sampling_words();
     draft.keys(sampling);
+    draft.said(&["data.held_out"]);
     match &recipe.data.held_out {
         HeldOut::Fraction(fraction) => {
             draft.key("test_split_size", *fraction);
-            let words = draft.evaluation_words();
-            draft.keys(words);
-            draft.key("per_device_eval_batch_size", recipe.batch.micro_batch);
             draft.warn_of_other_rows();
         }
+        HeldOut::File(_) | HeldOut::Files(_) if splits(&recipe.data).is_some() => {}
         HeldOut::File(_) | HeldOut::Files(_) => {
             draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
             draft.key("eval_strategy", "no");
             draft.warn(
                 "data.held_out",
-                "TRL's file takes no held-out file beside local data; evaluate afterwards",
+                "TRL takes no held-out file beside sets that are mixed, a part of the rows (`max_rows`), or data of another kind; \
+                 evaluate afterwards",
             );
+            return;
         }
     }
+    let words = draft.evaluation_words();
+    draft.keys(words);
+    draft.key("per_device_eval_batch_size", recipe.batch.micro_batch);
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::dataset_card::{self, SplitFiles};
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision, trainer};
@@ -111,12 +112,26 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     train.extend(sets.concat());
     if let Some(name) = keys.text("dataset_name")? {
-        match is_file(keys.path(), &name) {
-            true => train.push(located(keys.path(), &name)),
-            false => match hub_name(keys, name.clone())? {
-                Some(on_hub) => train.push(on_hub),
-                None => reader.not_a_file("dataset_name", &name),
-            },
+        let split = |key: &str, usual: &str| -> Result<String, StackFileError> {
+            Ok(keys.text(key)?.unwrap_or_else(|| usual.to_owned()))
+        };
+        let [training, evaluation] = [
+            split("dataset_train_split", dataset_card::TRAIN)?,
+            split("dataset_test_split", dataset_card::HELD_OUT)?,
+        ];
+        let folder = located(keys.path(), &name);
+        if is_file(keys.path(), &name) {
+            train.push(folder);
+        } else if let Some(files) = SplitFiles::of_folder(&folder, [&training, &evaluation]) {
+            train.extend(files.train);
+            reader.recipe.data.held_out = held_out_of(files.held_out);
+        } else if let Some(on_hub) = hub_name(keys, name.clone(), &training)? {
+            train.push(on_hub);
+            let evaluates = keys.text("eval_strategy")?.is_some_and(|strategy| strategy != "no");
+            let evaluated = hub_name(keys, name, &evaluation)?.filter(|_| evaluates);
+            reader.recipe.data.held_out = held_out_of(evaluated.into_iter().collect());
+        } else {
+            reader.not_a_file("dataset_name", &name);
         }
     }
     reader.recipe.data.train = match reader.mixed_in_script() {
@@ -135,15 +150,22 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     Ok(())
 }
 
-/// The data set of the hub that `dataset_name` and the keys beside it name.
-fn hub_name(keys: &Keys<'_>, id: String) -> Result<Option<PathBuf>, StackFileError> {
-    let split = keys.text("dataset_train_split")?.filter(|split| split != "train");
+/// Held-out rows in files; nothing is said of them where there is none.
+fn held_out_of(mut files: Vec<PathBuf>) -> HeldOut {
+    match files.len() {
+        1 => HeldOut::File(files.remove(0)),
+        _ => HeldOut::Files(files),
+    }
+}
+
+/// A split of the data set of the hub that `dataset_name` and the keys beside it name.
+fn hub_name(keys: &Keys<'_>, id: String, split: &str) -> Result<Option<PathBuf>, StackFileError> {
     let set = HubDataSet {
         id,
         revision: None,
         part: HubPart::Split {
             configuration: keys.text("dataset_config")?,
-            split,
+            split: (split != "train").then(|| split.to_owned()),
         },
     };
     let path = PathBuf::from(set.to_string());

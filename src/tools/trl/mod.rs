@@ -1,5 +1,6 @@
 //! TRL's SFTTrainer and `trl sft` (TRL 1.16).
 
+mod dataset_card;
 mod export;
 mod import;
 mod keys;

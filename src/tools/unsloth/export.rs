@@ -16,7 +16,9 @@ use crate::tools::export::reading::Reading;
 use crate::tools::export::rows::value_of;
 use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered, TokenFiles};
 use crate::tools::peft::export::whole_if_possible;
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TrainingSet};
+use peft_tune_core::recipe::{
+    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingSet,
+};
 
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "unsloth_train.py, a script for unsloth",
@@ -24,10 +26,13 @@ pub(super) const EXPORT: ExportRow = ExportRow {
     reading: Some(Reading {
         // Answers of chats are found by the marks of the family.
         formats: &[DataFormat::PromptCompletion, DataFormat::Text],
+        template_targets: TemplateTargets::All,
         renames_columns: true,
         passes_over_columns: true,
         cuts: true,
+        evaluates: |_| true,
         mixes_tokens: true,
+        counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
     sharding: Some("unsloth has all weights on each device; use --format axolotl"),

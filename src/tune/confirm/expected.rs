@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::finalists::FEWEST_STEPS;
-use super::longer::Lengths;
-use super::{Confirming, Repeat, Repeated, Tuner, is_cost, is_training};
+use super::long_training::Lengths;
+use super::{Repeat, Repeated, is_cost, is_training};
 use crate::space::Backend;
 use crate::tune::cost_survey::measured_share;
+use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::ConfirmPlan;
@@ -84,13 +85,13 @@ impl Expected {
     }
 }
 
-impl Tuner<'_> {
+impl Schedule<'_> {
     /// What the confirmation is expected to take in a study of so many trainings, and what is tried before it for its sake.
     pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> Expected {
-        let Some(plan) = self.parts.study.confirm.filter(|_| !self.standing.trials_are_over) else {
+        let Some(plan) = self.study.confirm.filter(|_| !self.confirmation.trials_are_over()) else {
             return Expected::default();
         };
-        if self.is_confirmed {
+        if self.confirmation.is_done() {
             // Of what a few more trials may put in the recommended one's place.
             let mut expected = Expected::default();
             expected.add(FEWEST_COSTS, self.cost_s(&plan), f64::INFINITY);
@@ -100,47 +101,36 @@ impl Tuner<'_> {
         let mut expected = self.expected(
             &plan,
             &Ahead {
-                made: &self.runs_made,
+                made: self.confirmation.runs_made(),
                 next: None,
                 lengths,
                 trainings,
                 left_s: f64::INFINITY,
             },
         );
-        if lengths.is_some() && self.runs_made.longer.is_empty() {
+        if lengths.is_some() && self.confirmation.runs_made().longer.is_empty() {
             expected.seconds += TRIED_FIRST * self.trial_s();
         }
         expected
     }
 
-    /// Says which run comes next.
-    pub(super) fn tell_of_confirmation(&mut self, number: TrialNumber, repeat: Repeat, repeated: &Repeated) {
-        let plan = self.parts.study.confirm.unwrap_or_default();
-        let expected = self.expected(
-            &plan,
+    /// What is expected from a run on that comes next.
+    pub(super) fn expected_from(&self, plan: &ConfirmPlan, next: Repeat, lengths: Option<Lengths>) -> Expected {
+        self.expected(
+            plan,
             &Ahead {
-                made: &self.runs_made,
-                next: Some(repeat),
-                lengths: repeated.lengths,
-                trainings: self.standing.counted(),
+                made: self.confirmation.runs_made(),
+                next: Some(next),
+                lengths,
+                trainings: self.trials.standing().counted(),
                 left_s: self.left_s().max(0.0),
             },
-        );
-        let done: usize = repeated.runs.values().map(Vec::len).sum();
-        let one = Confirming {
-            number,
-            repeat,
-            run: done as u64 + 1,
-            of: done as u64 + expected.runs.max(1),
-        };
-        let mut progress = self.progress();
-        progress.end_s = expected.seconds;
-        self.parts.observer.confirming(&one, &progress);
+        )
     }
 
     /// What is left. Longer trainings come first, those with other seeds then, and costs last.
     fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> Expected {
-        let study = self.parts.study;
+        let study = self.study;
         let is_native = study.backend == Backend::Native;
         let trains = is_native && study.plan.train.is_some() && self.problem_needs(LOSS);
         let mut expected = Expected::default();
@@ -178,7 +168,8 @@ impl Tuner<'_> {
             Repeat::Loss { .. } => self.trial_s() + costs_s,
             Repeat::Longer { tokens } => {
                 let own = self
-                    .trial(number)
+                    .trials
+                    .get(number)
                     .and_then(|trial| trial.state.metrics()?.value(THROUGHPUT));
                 let by_speed = own.filter(|own| *own > 0.0).map(|own| training_s(tokens, own));
                 let by_trials = || repeated.lengths.map(|lengths| self.longer_s(tokens, &lengths));
@@ -189,19 +180,19 @@ impl Tuner<'_> {
 
     /// Seconds that are kept for the first repeats of a cost.
     pub(super) fn first_costs_s(&self, plan: &ConfirmPlan) -> f64 {
-        if self.parts.study.backend == Backend::Native && !self.problem_needs(THROUGHPUT) {
+        if self.study.backend == Backend::Native && !self.problem_needs(THROUGHPUT) {
             return 0.0;
         }
-        FEWEST_COSTS.saturating_sub(self.runs_made.costs) as f64 * self.cost_s(plan)
+        FEWEST_COSTS.saturating_sub(self.confirmation.runs_made().costs) as f64 * self.cost_s(plan)
     }
 
     /// Repeats of costs that still fit into their share of a budget of time: the first ones in any case.
     fn costs_in_share(&self, plan: &ConfirmPlan) -> u64 {
-        let first = FEWEST_COSTS.saturating_sub(self.runs_made.costs);
-        let Some(budget_s) = self.parts.study.budget.time_s else {
+        let first = FEWEST_COSTS.saturating_sub(self.confirmation.runs_made().costs);
+        let Some(budget_s) = self.study.budget.time_s else {
             return u64::MAX;
         };
-        let left_s = SHARE_FOR_COSTS * budget_s - self.runs_made.costs_s;
+        let left_s = SHARE_FOR_COSTS * budget_s - self.confirmation.runs_made().costs_s;
         match self.cost_s(plan) {
             one_s if one_s > 0.0 => first.max((left_s.max(0.0) / one_s) as u64),
             _ => u64::MAX,
@@ -210,7 +201,7 @@ impl Tuner<'_> {
 
     /// Measured steps of a repeat of a cost: the plan's, or as many as fit into what one should take of a short budget of time.
     pub(super) fn steps_of_cost(&self, plan: &ConfirmPlan) -> u64 {
-        let Some(budget_s) = self.parts.study.budget.time_s else {
+        let Some(budget_s) = self.study.budget.time_s else {
             return plan.steps;
         };
         let (Some(fewer_s), Some(all_s)) = (self.profile_s(0), self.profile_s(plan.steps)) else {
@@ -222,14 +213,14 @@ impl Tuner<'_> {
     }
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
-        let params = &self.history.first()?.params;
-        Lengths::after(self.parts.study, plan, (params, trainings), self.trained?)
+        let params = &self.trials.all().first()?.params;
+        Lengths::after(self.study, plan, (params, trainings), self.confirmation.pass()?)
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
     pub(in crate::tune) fn trainings_at_end(&self) -> u64 {
-        let (budget, done) = (&self.parts.study.budget, self.standing.counted());
-        if self.standing.trials_are_over {
+        let (budget, done) = (&self.study.budget, self.trials.standing().counted());
+        if self.confirmation.trials_are_over() {
             return done;
         }
         let by_time = budget.time_s.and(self.clock.trial_s()).map(|trial_s| {
@@ -255,25 +246,29 @@ impl Tuner<'_> {
     /// both it and the best throughput so far say.
     pub(super) fn longer_s(&self, tokens: u64, lengths: &Lengths) -> f64 {
         let by_trials = lengths.times(tokens) * self.trial_s();
-        let best = self.standing.best.get(THROUGHPUT).filter(|best| **best > 0.0);
+        let best = self
+            .trials
+            .standing()
+            .best()
+            .get(THROUGHPUT)
+            .filter(|best| **best > 0.0);
         best.map_or(by_trials, |best| training_s(tokens, *best).max(by_trials))
     }
 
     /// Seconds of a trial's profile phase; `None` where it has none, or nothing is known of it.
     pub(in crate::tune) fn measuring_s(&self) -> Option<f64> {
-        self.profile_s(self.parts.study.plan.measure.as_ref()?.steps)
+        self.profile_s(self.study.plan.measure.as_ref()?.steps)
     }
 
     /// Seconds of a profile phase of so many steps, at the best throughput so far.
     fn profile_s(&self, steps: u64) -> Option<f64> {
-        let throughput = *self.standing.best.get(THROUGHPUT)?;
-        let (rows, tokens) = self.trained?;
-        let base: &Recipe = self.parts.study.base.as_ref()?;
-        let params = &self.history.first()?.params;
-        let recipe = crate::space::recipe_for(self.parts.study, params).ok();
+        let throughput = *self.trials.standing().best().get(THROUGHPUT)?;
+        let (rows, tokens) = self.confirmation.pass()?;
+        let base: &Recipe = self.study.base.as_ref()?;
+        let params = &self.trials.all().first()?.params;
+        let recipe = crate::space::recipe_for(self.study, params).ok();
         let batch = recipe.as_ref().map_or(&base.batch, |recipe| &recipe.batch);
         let warmup = self
-            .parts
             .study
             .plan
             .measure
@@ -282,7 +277,7 @@ impl Tuner<'_> {
         let step_rows = EpochSteps::new(rows, batch).rows_per_full_step();
         let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
         // The step on the longest rows is a whole one.
-        let whole_steps = 1.0 + measured_share(self.parts.study, params) * (steps + warmup) as f64;
+        let whole_steps = 1.0 + measured_share(self.study, params) * (steps + warmup) as f64;
         Some(whole_steps * step_tokens / throughput)
     }
 }

@@ -2,13 +2,14 @@
 //! say of it, and which setting is recommended at that length.
 
 use super::finalists::Finalists;
-use super::{Confirmations, Repeated, Tuner};
+use super::{Confirmations, Repeated};
+use crate::tune::schedule::Schedule;
 use peft_tune_core::study::TrialNumber;
 
 /// How often the setting that is recommended at a length may change the length.
 const ROUNDS: usize = 4;
 
-impl Tuner<'_> {
+impl Schedule<'_> {
     /// What longer trainings say of all trials that would train the same.
     pub(super) fn longer_said(&self, repeated: &Repeated) -> Confirmations {
         let finalists = self.finalists(repeated);
@@ -16,7 +17,7 @@ impl Tuner<'_> {
             return Confirmations::new();
         };
         let mut said = longer.confirmed(None);
-        let Some((_, epoch_tokens)) = self.trained.filter(|_| self.parts.study.finds_length) else {
+        let Some((_, epoch_tokens)) = self.confirmation.pass().filter(|_| self.study.finds_length) else {
             return said;
         };
         let mut found = None;

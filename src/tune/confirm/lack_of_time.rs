@@ -1,7 +1,8 @@
 //! What of the longer trainings a budget of time does not allow.
 
-use super::longer::{Lengths, LongerRuns};
-use super::{Repeated, Tuner};
+use super::Repeated;
+use super::long_training::{Lengths, LongTrainings};
+use crate::tune::schedule::Schedule;
 
 /// That longer trainings of the finalists are missing or shorter than planned, as there was no time for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,21 +13,16 @@ pub struct LackOfTime {
     pub planned: u64,
 }
 
-impl Tuner<'_> {
+impl Schedule<'_> {
     /// What there was no time for; `None` where all longer trainings that could say something were made as long as planned.
-    pub(super) fn lacking_time(&self, planned: Option<Lengths>, repeated: &Repeated) -> Option<LackOfTime> {
-        let planned = planned.filter(|_| self.parts.study.budget.time_s.is_some())?;
+    pub(super) fn lack_of_time(&self, planned: Option<Lengths>, repeated: &Repeated) -> Option<LackOfTime> {
+        let planned = planned.filter(|_| self.study.budget.time_s.is_some())?;
         let finalists = self.finalists(repeated);
-        let wanted = LongerRuns::new(self.parts.study, planned, &finalists, &repeated.runs);
+        let wanted = LongTrainings::new(self.study, planned, &finalists, &repeated.runs);
         wanted.next(finalists.recommended()?, finalists.given_up)?;
         Some(LackOfTime {
-            longest: self.runs_made.longer.iter().max().copied(),
+            longest: self.confirmation.runs_made().longer.iter().max().copied(),
             planned: planned.longest(),
         })
-    }
-
-    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
-    pub fn lack_of_time(&self) -> Option<LackOfTime> {
-        self.lack_of_time
     }
 }

@@ -5,35 +5,35 @@
 //! The throughput is: it is profiled again, longer. The loss is, by the seed: finalists are trained again with other seeds,
 //! all of them once before any of them twice, and those that fall behind take no further part.
 
+mod confirmation;
 mod expected;
 mod finalists;
 mod found_length;
 mod lack_of_time;
-mod longer;
+mod long_training;
+mod next_repeat;
 mod seeds;
 
 use std::collections::BTreeMap;
 
-use super::aside::Aside;
 use super::decide::whole_task;
-use super::known::Measurement;
+use super::idle_tasks::IdleRun;
 use super::reported::needed;
+use super::reuse::Measurement;
 use super::{Confirming, TuneError, Tuner};
-use crate::space::{Backend, Study, recipe_for};
+use crate::space::{Study, recipe_for};
 use crate::worker::Task;
+pub(super) use confirmation::Confirmation;
 pub(super) use expected::RunsMade;
-use finalists::{Finalists, next_trial};
 pub use lack_of_time::LackOfTime;
-use longer::{Lengths, LongerRuns};
+use long_training::Lengths;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    AccuracyPlan, Confirmed, MeasurePlan, Metrics, Params, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan,
-    disturbed,
+    AccuracyPlan, Confirmed, MeasurePlan, Metrics, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
 };
 use peft_tune_search::{LossRise, Problem};
-use seeds::SeedRuns;
 
 /// What repeats say, by trial and metric.
 type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
@@ -77,7 +77,7 @@ impl Tuner<'_> {
         let Some(plan) = self.parts.study.confirm else {
             return Ok(());
         };
-        self.standing.trials_are_over = true;
+        self.confirmation.end_trials(true);
         let store = self.parts.store;
         let mut repeated = Repeated {
             runs: store.repeats(self.parts.id).await?,
@@ -85,20 +85,20 @@ impl Tuner<'_> {
             given_up: Vec::new(),
             lengths: None,
         };
-        let planned = self.planned_lengths(&plan);
-        let left_s = self.left_s() - self.first_costs_s(&plan);
-        repeated.lengths = planned.and_then(|planned| self.fitting_lengths(planned, &self.runs_made.longer, left_s));
+        let schedule = self.schedule();
+        let planned = schedule.planned_lengths(&plan);
+        repeated.lengths = planned.and_then(|planned| schedule.fitting_lengths(planned, &plan, schedule.left_s()));
         while !self.parts.interrupt.is_requested() {
-            let Some((number, repeat)) = self.next_repeat(&repeated, &plan) else {
+            let Some((number, repeat)) = self.schedule().next_repeat(&repeated, &plan) else {
                 break;
             };
             let count = repeated.runs.get(&number).map_or(0, Vec::len) as u64 + 1;
             self.tell_of_confirmation(number, repeat, &repeated);
             let ran = self.repeat(number, count, repeat, &plan).await?;
-            self.note_run(repeat, &ran);
+            self.clock.confirmed(repeat, ran.wall_s, ran.metrics.is_some());
             match ran.metrics {
                 None => repeated.given_up.push(number),
-                Some(metrics) if repeat == Repeat::Cost && !self.is_of_this_form(number) => {
+                Some(metrics) if repeat == Repeat::Cost && !self.forms.is_current(number) => {
                     self.measured_anew(number, &metrics, &mut repeated).await?;
                     self.note_ran(number, ran.ran).await?;
                 }
@@ -111,124 +111,30 @@ impl Tuner<'_> {
                     self.keep(number, repeat, &mut repeated).await?;
                 }
             }
-            self.runs_made = RunsMade::of(&repeated.runs);
+            self.confirmation.count(RunsMade::of(&repeated.runs));
         }
         if !self.parts.interrupt.is_requested() {
-            self.is_confirmed = true;
-            self.lack_of_time = self.lacking_time(planned, &repeated);
+            let lack_of_time = self.schedule().lack_of_time(planned, &repeated);
+            self.confirmation.finish(lack_of_time);
         }
         Ok(())
     }
 
-    /// Counts what a run took.
-    fn note_run(&mut self, repeat: Repeat, ran: &Aside) {
-        let spent = &mut self.clock.spent;
-        spent.confirming_s += ran.wall_s;
-        let is_one = u64::from(ran.metrics.is_some());
-        match repeat {
-            Repeat::Longer { .. } => spent.longer_trainings += is_one,
-            Repeat::Loss { .. } => spent.repeats += is_one,
-            Repeat::Cost => {
-                spent.repeats += is_one;
-                self.clock.cost_repeated(ran.wall_s);
-            }
-        }
-    }
-
-    /// Loss before cost: it decides whose cost is worth knowing. What there is no time for is passed over.
-    fn next_repeat(&self, repeated: &Repeated, plan: &ConfirmPlan) -> Option<(TrialNumber, Repeat)> {
-        let has_time = |one: &(TrialNumber, Repeat)| self.has_time_for_run(*one, repeated, plan);
-        let finalists = self.finalists(repeated);
-        let longer = self.next_longer(&finalists, repeated);
-        let longer = longer.map(|(number, tokens)| (number, Repeat::Longer { tokens }));
-        if let Some(one) = longer.filter(has_time) {
-            return Some(one);
-        }
-        let runs = self.seed_runs(repeated);
-        let again = runs.as_ref().and_then(|runs| runs.next(&finalists, plan));
-        let again = again.map(|(number, seed_offset)| (number, Repeat::Loss { seed_offset }));
-        if let Some(one) = again.filter(has_time) {
-            return Some(one);
-        }
-        if runs.is_some() && !self.problem_needs(THROUGHPUT) {
-            return None;
-        }
-        let complete = self.history.iter().filter(|trial| trial.state.name() == "complete");
-        let limit = plan.in_all.limit(complete.count() as u64);
-        let done = repeated
-            .runs
-            .values()
-            .flatten()
-            .filter(|run| runs.is_none() || is_cost(run));
-        if done.count() as u64 >= limit {
-            return None;
-        }
-        let finalists = Finalists {
-            loss_noise: runs.as_ref().map(SeedRuns::noise),
-            ..finalists
+    /// Says which run comes next.
+    fn tell_of_confirmation(&mut self, number: TrialNumber, repeat: Repeat, repeated: &Repeated) {
+        let plan = self.parts.study.confirm.unwrap_or_default();
+        let schedule = self.schedule();
+        let expected = schedule.expected_from(&plan, repeat, repeated.lengths);
+        let done: usize = repeated.runs.values().map(Vec::len).sum();
+        let one = Confirming {
+            number,
+            repeat,
+            run: done as u64 + 1,
+            of: done as u64 + expected.runs.max(1),
         };
-        Some((next_trial(&finalists, plan)?, Repeat::Cost)).filter(has_time)
-    }
-
-    fn problem_needs(&self, metric: &str) -> bool {
-        needed(&self.problem).contains(&metric)
-    }
-
-    /// The trainings with other seeds; `None` where the program has no training phase of its own, or no loss matters.
-    fn seed_runs(&self, repeated: &Repeated) -> Option<SeedRuns> {
-        let study = self.parts.study;
-        let trains = study.backend == Backend::Native && study.plan.train.is_some();
-        (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, &self.history, &repeated.runs))
-    }
-
-    /// The setting to train behind all others before the finalists are trained longer, which has to fit into so many seconds: a
-    /// finalist's in a faster precision, or at half its learning rate.
-    pub(super) fn for_longer(&self, left_s: f64) -> Option<Params> {
-        let plan = self.parts.study.confirm?;
-        let planned = self.planned_lengths(&plan)?;
-        let left_s = left_s - self.first_costs_s(&plan);
-        let none = Repeated {
-            lengths: self.fitting_lengths(planned, &self.runs_made.longer, left_s),
-            ..Repeated::default()
-        };
-        let finalists = self.finalists(&none);
-        let recommended = finalists.recommended()?;
-        let longer = self.longer(&finalists, &none)?;
-        let is_tried = |params: &Params| self.history.iter().any(|trial| trial.params == *params);
-        let expected = |params: &Params| self.expected_throughput(params);
-        let faster = longer.faster_precision(recommended, &is_tried, &expected);
-        faster.or_else(|| longer.lower_rate(recommended).filter(|params| !is_tried(params)))
-    }
-
-    fn next_longer(&self, finalists: &Finalists<'_>, repeated: &Repeated) -> Option<(TrialNumber, u64)> {
-        let longer = self.longer(finalists, repeated)?;
-        longer.next(finalists.recommended()?, finalists.given_up)
-    }
-
-    fn longer<'a>(&'a self, finalists: &Finalists<'a>, repeated: &Repeated) -> Option<LongerRuns<'a>> {
-        let lengths = repeated.lengths?;
-        Some(LongerRuns::new(self.parts.study, lengths, finalists, &repeated.runs))
-    }
-
-    /// The lengths of longer trainings, were there time enough; `None` where there are none to be made.
-    fn planned_lengths(&self, plan: &ConfirmPlan) -> Option<Lengths> {
-        let study = self.parts.study;
-        let trains = study.backend == Backend::Native && self.problem_needs(LOSS);
-        Lengths::of(study, plan, &self.history, self.trained.filter(|_| trains)?)
-    }
-
-    fn fitting_lengths(&self, planned: Lengths, made: &[u64], left_s: f64) -> Option<Lengths> {
-        planned.fitting(made, &|tokens| self.longer_s(tokens, &planned), left_s)
-    }
-
-    fn finalists<'a>(&'a self, repeated: &'a Repeated) -> Finalists<'a> {
-        Finalists {
-            problem: &self.problem,
-            history: &self.history,
-            confirmations: &repeated.confirmations,
-            given_up: &repeated.given_up,
-            loss_noise: None,
-        }
+        let mut progress = schedule.progress();
+        progress.end_s = expected.seconds;
+        self.parts.observer.confirming(&one, &progress);
     }
 
     /// Stores the last run of a trial with what all runs say by now.
@@ -236,10 +142,11 @@ impl Tuner<'_> {
         let (store, id) = (self.parts.store, self.parts.id);
         let of_trial = repeated.runs.get(&number).map(Vec::as_slice).unwrap_or_default();
         let (count, last) = (of_trial.len() as u64, of_trial.last().cloned().unwrap_or_default());
-        let said = match (repeat, self.seed_runs(repeated)) {
+        let schedule = self.schedule();
+        let said = match (repeat, schedule.seed_runs(repeated)) {
             // The loss is that of all trials which would train the same.
             (Repeat::Loss { .. }, Some(runs)) => runs.confirmed(),
-            (Repeat::Longer { .. }, Some(_)) => self.longer_said(repeated),
+            (Repeat::Longer { .. }, Some(_)) => schedule.longer_said(repeated),
             (_, Some(_)) => costs_confirmed(&self.problem, &repeated.runs),
             (_, None) => [(number, summarised(&self.problem, &counting(of_trial.iter()), None))].into(),
         };
@@ -257,18 +164,18 @@ impl Tuner<'_> {
         count: u64,
         repeat: Repeat,
         plan: &ConfirmPlan,
-    ) -> Result<Aside, TuneError> {
+    ) -> Result<IdleRun, TuneError> {
         let study = self.parts.study;
         // A loss is the same in each form of the ops. A cost is not: a trial of a form whose kernels failed is measured anew, and
         // repeats of one that was measured in a form by choice would be no repeats.
-        let compares = repeat != Repeat::Cost || self.is_of_this_form(number) || self.instead_of.is_some();
-        let trial = self.trial(number).filter(|_| compares);
-        let steps = self.steps_of_cost(plan);
+        let compares = repeat != Repeat::Cost || self.forms.is_current(number) || self.forms.is_instead_of_another();
+        let trial = self.trials.get(number).filter(|_| compares);
+        let steps = self.schedule().steps_of_cost(plan);
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, steps)) else {
-            return Ok(Aside::default());
+            return Ok(IdleRun::default());
         };
-        let ran = self.run_aside(number, 1, task).await?;
-        Ok(Aside {
+        let ran = self.run_idle(number, 1, task).await?;
+        Ok(IdleRun {
             metrics: ran
                 .metrics
                 .map(|metrics| timed(repeat.told(metrics, &ran.evaluations), ran.wall_s)),
@@ -286,7 +193,7 @@ impl Tuner<'_> {
     ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         let old = self.stored_cost(number).await?;
-        self.record_form(number, self.kernels).await?;
+        self.forms.record(store, id, number, self.forms.current()).await?;
         self.put_cost(number, &old, &Measurement::Cost.of(metrics)).await?;
         let runs = repeated.runs.entry(number).or_default();
         runs.retain(|run| !is_cost(run));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, LongRows, LossOn};
+use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut, LongRows, LossOn, TemplateTargets};
 use peft_tune_engine::data::{DataWarning, Document, DocumentSet, PreparedData};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -121,6 +121,45 @@ fn loss_on_all_makes_every_token_a_target() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn of_what_a_template_writes_the_ends_of_turns_alone_may_be_learnt() {
+    let tokenizer = tokenizer("tokenizer");
+    for loss_on in [LossOn::Completions, LossOn::All] {
+        let settings = DataSettings {
+            loss_on,
+            template_targets: TemplateTargets::StopTokens,
+            ..settings("alpaca.json")
+        };
+        let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+        let expected = questions().into_iter().map(|(question, answer)| {
+            let targets = match loss_on {
+                LossOn::Completions => format!("{answer}<|im_end|>"),
+                LossOn::All => format!("{question}<|im_end|>{answer}<|im_end|>"),
+            };
+            let answer = format!("<|im_start|>assistant\n{answer}<|im_end|>\n");
+            (format!("<|im_start|>user\n{question}<|im_end|>\n{answer}"), targets)
+        });
+        assert_eq!(
+            all_texts(&prepared, &tokenizer),
+            sorted(expected.collect()),
+            "{loss_on:?}"
+        );
+        assert_eq!(prepared.warnings(), [], "{loss_on:?}");
+    }
+    // Nothing but chats has a template.
+    let prepared_of = |template_targets| {
+        let settings = DataSettings {
+            template_targets,
+            ..settings("prompt_completion.jsonl")
+        };
+        all_texts(&prepare(&settings, &tokenizer, 512).unwrap(), &tokenizer)
+    };
+    assert_eq!(
+        prepared_of(TemplateTargets::StopTokens),
+        prepared_of(TemplateTargets::All)
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Chat templates and tokens as transformers makes them.
 
+use peft_tune_core::recipe::{DataSettings, HeldOut, LossOn, TemplateTargets};
 use peft_tune_engine::tokenizer::{ChatTemplate, GenerationPrompt, SpecialToken, SpecialTokens, Specials};
 use serde_json::Value;
 
@@ -81,9 +82,9 @@ fn marked_answers_are_the_mask_of_transformers() {
         let path = folder.path().join(format!("{name}.jsonl"));
         let row = serde_json::json!({"messages": rendered["chats"][name]});
         std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
-        let settings = peft_tune_core::recipe::DataSettings {
+        let settings = DataSettings {
             train: vec![path].into(),
-            held_out: peft_tune_core::recipe::HeldOut::Fraction(0.5),
+            held_out: HeldOut::Fraction(0.5),
             chat_template: Some(test_file("golden/chat/templates/marked.jinja")),
             ..Default::default()
         };
@@ -93,4 +94,37 @@ fn marked_answers_are_the_mask_of_transformers() {
         assert_eq!(Value::from(document.input_ids), expected["ids"], "{name}");
         assert_eq!(Value::from(mask), expected["mask"], "{name}");
     }
+}
+
+#[test]
+fn texts_and_ends_of_turns_are_what_axolotl_learns() {
+    let golden = golden("axolotl.json");
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer("../../search_spaces/quickstart/base");
+    let mut compared = 0;
+    for (loss_on, name) in [(LossOn::Completions, "completions"), (LossOn::All, "all")] {
+        let rows = golden[name].as_array().unwrap();
+        for (number, (chat, expected)) in golden["chats"].as_array().unwrap().iter().zip(rows).enumerate() {
+            let labels = expected["labels"].as_array().unwrap();
+            if labels.iter().all(|label| *label == -100) {
+                continue;
+            }
+            let path = folder.path().join(format!("{name}-{number}.jsonl"));
+            let row = serde_json::json!({"messages": chat});
+            std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
+            let settings = DataSettings {
+                train: vec![path].into(),
+                held_out: HeldOut::Fraction(0.5),
+                loss_on,
+                template_targets: TemplateTargets::StopTokens,
+                ..DataSettings::default()
+            };
+            let prepared = super::prepare(&settings, &tokenizer, 512).unwrap();
+            let document = prepared.train().document(0).to_document();
+            assert_eq!(Value::from(document.input_ids), expected["ids"], "{name}: {chat}");
+            assert_eq!(&Value::from(document.labels), &expected["labels"], "{name}: {chat}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 11);
 }

@@ -172,9 +172,12 @@ impl GroupPlan {
 }
 
 impl LayerPlan {
-    /// The groups in the order of the forward pass.
-    pub fn groups(&self) -> [&GroupPlan; 4] {
-        [&self.qkv, &self.output, &self.gate_up, &self.down]
+    /// The groups of linear layers, but for those that choose experts.
+    pub fn groups(&self) -> impl Iterator<Item = &GroupPlan> {
+        let latent = self.latent.iter().flat_map(|latent| [&latent.query, &latent.key_value]);
+        let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
+        let all = [&self.qkv, &self.output, &self.gate_up, &self.down].into_iter();
+        all.chain(latent).chain(input)
     }
 
     /// Whether its keys and values are another layer's.

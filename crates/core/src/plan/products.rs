@@ -448,6 +448,8 @@ pub struct Call {
     pub in_bytes: bool,
     /// Whether the result is F32.
     pub f32_result: bool,
+    /// Elements of the largest dense right operand whose elements are of another size than the left one's: a GPU converts it as a whole.
+    pub converted: usize,
 }
 
 impl Call {
@@ -467,6 +469,7 @@ impl Call {
             quantized: false,
             in_bytes: false,
             f32_result: left_bytes == 4 || form == Form::Tn,
+            converted: 0,
         }
     }
 
@@ -670,7 +673,7 @@ impl Call {
             // Widened as rows of a tile.
             Vectors::Avx2 => return 0,
             Vectors::Other => {}
-            Vectors::None => return 0,
+            Vectors::None => return self.converted as u64 * self.left_bytes,
         }
         let packed = 4 * depth.min(GEMM_DEPTH) * self.rows.min(2048).next_multiple_of(8);
         let block = self.columns.min(BLOCK);

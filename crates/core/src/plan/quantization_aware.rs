@@ -4,7 +4,7 @@
 //! anew before each pass; the others never change.
 
 use super::storage::{BLOCK, WeightBytes, linear_bytes};
-use super::{GroupPlan, ModelPlan, PlanError};
+use super::{GroupPlan, LayerPlan, ModelPlan, PlanError};
 use crate::architecture::Architecture;
 use crate::recipe::{Precision, QuantizationAware, Recipe};
 
@@ -44,7 +44,7 @@ impl ModelPlan {
         if let Some(found) = self.architecture.without_quantized_form() {
             return Err(PlanError::AwareModel { aware, found });
         }
-        let groups = || self.kinds.iter().flat_map(aware_groups);
+        let groups = || self.kinds.iter().flat_map(LayerPlan::groups);
         let mut projections = groups().flat_map(|group| &group.projections);
         if let Some(whole) = projections.find(|projection| projection.weight_trains) {
             let with = format!("`modules_to_save` with `{}`", whole.module);
@@ -60,7 +60,7 @@ impl ModelPlan {
     pub fn aware_bytes(&self) -> WeightBytes {
         let mut bytes = WeightBytes::default();
         for kind in self.layers.iter().map(|kind| &self.kinds[*kind]) {
-            for group in aware_groups(kind) {
+            for group in kind.groups() {
                 for projection in &group.projections {
                     let one = merged_bytes([projection.outputs(), group.inputs], self.quantization_aware);
                     bytes.values += one.values;
@@ -83,15 +83,6 @@ pub fn merged_bytes([outputs, inputs]: [usize; 2], aware: QuantizationAware) -> 
         },
         QuantizationAware::Nf4 => linear_bytes(elements, Precision::Nf4),
     }
-}
-
-/// The groups whose weights are quantized.
-pub fn aware_groups(layer: &super::LayerPlan) -> impl Iterator<Item = &GroupPlan> {
-    let latent = layer
-        .latent
-        .iter()
-        .flat_map(|latent| [&latent.query, &latent.key_value]);
-    layer.groups().into_iter().chain(latent)
 }
 
 /// A projection of a fused tensor has blocks of its own only where it begins at one of the tensor's.

@@ -69,19 +69,14 @@ impl StepTracer<'_> {
         self.norm_onto(trace);
         let d_second = self.backward_behind(trace);
         trace.free(Scratch, d_both);
-        let scaled_weights = (4 * mixture.rows) as u64;
-        trace.hold(Scratch, scaled_weights);
         self.expert_down_backward(trace, &mixture);
-        trace.free(Scratch, scaled_weights + d_second);
+        trace.free(Scratch, d_second);
+        let freed = [SavedTensor::ExpertUp, SavedTensor::ExpertDownXa];
+        trace.free(SavedActivations, self.saved(kind, &freed));
         let normed = self.normed(trace);
         self.expert_gate_up_backward(trace, &mixture);
         trace.free(Scratch, 2 * self.of_rows(&mixture, inner) + normed);
-        let freed = [
-            SavedTensor::ExpertUp,
-            SavedTensor::ExpertDownXa,
-            SavedTensor::ExpertGateUpXa,
-        ];
-        trace.free(SavedActivations, self.saved(kind, &freed));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::ExpertGateUpXa]));
         trace.hold(Scratch, one);
         self.pass_rows(trace, &mixture, Module::GateUp, Pass::Add, hidden);
         trace.free(Scratch, self.of_rows(&mixture, hidden));
@@ -101,17 +96,18 @@ impl StepTracer<'_> {
     fn router_norm_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
         let hidden = self.plan.architecture.hidden_size;
         let (wide, copy) = (self.wide(hidden), self.wide_copy(hidden));
-        trace.spike(Scratch, (4 * mixture.rows) as u64);
-        trace.free(Scratch, (4 * mixture.rows) as u64);
+        let d_weights = self.row_weights(trace, mixture);
+        trace.free(Scratch, d_weights);
         self.routed_backward(trace, mixture);
         trace.hold(Scratch, copy);
         trace.hold(Scratch, wide);
         trace.spike(Scratch, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
-        trace.free(Scratch, copy);
-        let narrow = if self.c() == 4 { 0 } else { self.act(hidden) };
-        trace.hold(Scratch, narrow);
-        trace.free(Scratch, if narrow > 0 { 2 * wide } else { wide });
+        trace.free(Scratch, copy + wide);
+        if self.c() < 4 {
+            trace.hold(Scratch, self.act(hidden));
+            trace.free(Scratch, wide);
+        }
         trace.hold(Scratch, self.act(hidden));
         self.pass(trace, Module::GateUp, Pass::Add, hidden);
         trace.free(Scratch, 2 * self.act(hidden));

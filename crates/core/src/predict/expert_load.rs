@@ -1,8 +1,13 @@
 //! How the rows of a mixture lie on its experts.
 
-/// A router's choices, as far as the time of products depends on them.
+use super::host::Host;
+use super::op::{Module, Product, Right};
+use crate::plan::products::{Call, quantized_at_once};
+use crate::plan::{Buffer, Form, Memory, ThreadScratch};
+
+/// A router's choices, as far as products depend on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum ExpertLoad {
+pub enum ExpertLoad {
     /// As many rows for each expert.
     #[default]
     Even,
@@ -14,9 +19,90 @@ pub(super) enum ExpertLoad {
 
 /// Experts with as many rows each.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ExpertGroup {
+pub struct ExpertGroup {
     pub rows: f64,
     pub experts: f64,
+}
+
+/// The rows of a mixture on its experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertRows {
+    /// Experts of the layer, those without rows among them.
+    pub experts: usize,
+    /// Rows of all experts together.
+    pub rows: usize,
+    /// The experts that have rows.
+    pub groups: Vec<ExpertGroup>,
+}
+
+impl ExpertGroup {
+    /// A product of one of the experts, where `all` has the rows of all experts.
+    fn share(&self, all: &Call) -> Call {
+        let rows = self.rows.ceil() as usize;
+        match all.form {
+            Form::Tn => Call {
+                depth: rows,
+                longest_term: rows,
+                ..*all
+            },
+            Form::Nt | Form::Nn => Call { rows, ..*all },
+        }
+    }
+}
+
+impl ExpertRows {
+    /// The rows of `tokens` tokens that choose `chosen` of `experts` experts each.
+    pub fn new(load: ExpertLoad, experts: usize, tokens: usize, chosen: usize) -> Self {
+        Self {
+            experts,
+            rows: tokens * chosen,
+            groups: load.groups(experts, tokens, chosen),
+        }
+    }
+
+    /// A product of each expert's rows, which `all` has together, and how often there is such a one.
+    pub fn products(&self, all: &Call, module: Module, right: Right) -> impl Iterator<Item = (Product, f64)> {
+        let groups = self.experts.min(self.rows).max(1);
+        let at_once = match all.quantized {
+            true => quantized_at_once(self.experts, all.columns * all.depth),
+            false => groups,
+        };
+        let launches = 1.0 / at_once.min(groups) as f64;
+        let (product, is_summed) = (Product::new(all, module, right), all.form == Form::Tn);
+        self.groups.iter().map(move |group| {
+            let one = Product {
+                rows: if is_summed { product.rows } else { group.rows },
+                depth: if is_summed { group.rows } else { product.depth },
+                launches,
+                ..product
+            };
+            (one, group.experts)
+        })
+    }
+
+    /// Adds what is kept after a product of each expert's rows, which `all` has together. Returns the bytes that it takes and frees.
+    pub fn keep(&self, all: &Call, kept: &mut ThreadScratch, host: Host) -> u64 {
+        let mut spike = 0;
+        for group in &self.groups {
+            let each = group.share(all);
+            // One that has more than a thread's share of the rows runs on all threads; the others run beside each other.
+            let is_alone = group.rows > self.rows as f64 / host.threads as f64;
+            let (threads, at_once) = match is_alone {
+                true => (host.threads, 1),
+                false => (1, host.threads.min(group.experts.ceil() as usize)),
+            };
+            each.keep(kept, host.vectors, threads);
+            if !is_alone {
+                each.keep_codes(kept, Buffer::GroupByteCodes, host.vectors);
+            }
+            spike = spike.max(at_once as u64 * each.spike(host.vectors));
+        }
+        if all.quantized && host.memory() == Memory::Device {
+            let elements = all.columns * all.depth;
+            kept.dequantize(quantized_at_once(self.experts, elements) * elements, all.left_bytes);
+        }
+        spike
+    }
 }
 
 impl ExpertLoad {
@@ -60,6 +146,7 @@ fn zipf(count: usize, tokens: usize, chosen: usize) -> Vec<ExpertGroup> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Vectors;
 
     #[test]
     fn no_load_loses_a_row_or_gives_an_expert_a_token_twice() {
@@ -80,6 +167,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn experts_of_as_many_threads_widen_their_rows_at_once() {
+        let host = Host {
+            threads: 4,
+            vectors: Vectors::Avx512,
+            device_bytes: 0,
+        };
+        // F16, (256, 48) of 32 inputs.
+        let all = Call::dense(Form::Nt, [256, 48, 32], 2, false);
+        let spike = |load| ExpertRows::new(load, 16, 128, 2).keep(&all, &mut ThreadScratch::default(), host);
+        let widened = |rows: u64| 4 * 32 * rows;
+        assert_eq!(spike(ExpertLoad::Even), 4 * widened(16));
+        assert_eq!(spike(ExpertLoad::Crowded), widened(128));
     }
 
     #[test]

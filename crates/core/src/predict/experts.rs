@@ -5,14 +5,15 @@
 //! | R | rows of all experts together: tokens times chosen experts |
 //! | E, I, r | experts, width of one, rank of an adapter on them |
 
-use super::expert_load::ExpertGroup;
+use super::expert_load::ExpertRows;
 use super::memory_category::MemoryCategory;
-use super::op::{Module, Op, Pass, Product, Right, Work};
+use super::op::{Module, Op, Pass, Right, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::Experts;
-use crate::plan::products::{Call, SORTED_AT_ONCE, most_tiles, quantized_at_once};
-use crate::plan::{Buffer, ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
+use crate::plan::products::{Call, SORTED_AT_ONCE, most_tiles};
+use crate::plan::{ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
+use crate::recipe::Precision;
 
 use MemoryCategory::{SavedActivations, Scratch};
 
@@ -22,14 +23,19 @@ pub(super) struct Mixture<'a> {
     pub plan: &'a ExpertsPlan,
     /// R
     pub rows: usize,
-    /// The experts that have rows.
-    groups: Vec<ExpertGroup>,
+    of_experts: ExpertRows,
 }
 
 impl Mixture<'_> {
     /// Values of the split factors of `outputs` outputs, and of their gradients.
     fn split(&self, outputs: usize, rank: usize) -> u64 {
         (self.experts.count * outputs * rank) as u64
+    }
+
+    /// Whether gate and up have rows of B by turns.
+    fn is_interleaved(&self) -> bool {
+        let names = &self.experts.names;
+        names.stacked && !names.swapped && !names.upright
     }
 }
 
@@ -40,7 +46,7 @@ impl StepTracer<'_> {
             experts,
             plan,
             rows: self.tokens * experts.chosen,
-            groups: self.load.groups(experts.count, self.tokens, experts.chosen),
+            of_experts: ExpertRows::new(self.load, experts.count, self.tokens, experts.chosen),
         })
     }
 
@@ -53,6 +59,21 @@ impl StepTracer<'_> {
     fn split_factors(&self, mixture: &Mixture<'_>, outputs: usize, rank: usize) -> u64 {
         let width = if self.is_on_gpu() { self.c() } else { 4 };
         width * mixture.split(outputs, rank)
+    }
+
+    /// B of all experts in the scratch, whose bytes it returns.
+    fn split_b(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, [outputs, rank]: [usize; 2]) -> u64 {
+        let split = self.split_factors(mixture, outputs, rank);
+        if mixture.experts.names.swapped && rank == 1 && module == Module::Down {
+            // One column lies as one row does.
+            return 0;
+        }
+        trace.hold(Scratch, split);
+        if mixture.is_interleaved() && module == Module::GateUp {
+            // Every second row is copied first.
+            trace.spike(Scratch, split);
+        }
+        split
     }
 
     /// Bytes of what tells a GPU where each expert's rows are: first rows and tiles.
@@ -71,60 +92,16 @@ impl StepTracer<'_> {
         trace.run(Work::Pass { pass, elements });
     }
 
-    /// A product of each expert's rows, all experts alike.
+    /// A product of each expert's rows.
     fn grouped(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, right: Right, call: Call) {
-        let groups = mixture.experts.count.min(mixture.rows).max(1);
-        let share = |all: usize| all.div_ceil(groups);
-        let each = match call.form {
-            Form::Tn => Call {
-                depth: share(call.depth),
-                longest_term: share(call.depth),
-                ..call
-            },
-            Form::Nt | Form::Nn => Call {
-                rows: share(call.rows),
-                ..call
-            },
-        };
-        // One that has no more than a thread's share of the rows runs on one thread.
-        let threads = if groups < self.host.threads {
-            self.host.threads
-        } else {
-            1
-        };
-        each.keep(&mut trace.scratch, self.host.vectors, threads);
-        if threads == 1 {
-            each.keep_codes(&mut trace.scratch, Buffer::GroupByteCodes, self.host.vectors);
-        }
-        if self.is_on_gpu() && call.quantized {
-            let elements = call.columns * call.depth;
-            let at_once = quantized_at_once(mixture.experts.count, elements);
-            trace.scratch.dequantize(at_once * elements, call.left_bytes);
-        }
-        trace.spike(Scratch, each.spike(self.host.vectors));
-        let at_once = match call.quantized {
-            true => quantized_at_once(mixture.experts.count, call.columns * call.depth),
-            false => groups,
-        };
-        let launches = 1.0 / at_once.min(groups) as f64;
+        let spike = mixture.of_experts.keep(&call, &mut trace.scratch, self.host);
+        trace.spike(Scratch, spike);
         let stage = trace.stage;
-        trace.ops.extend(mixture.groups.iter().map(|group| {
-            let is_summed = call.form == Form::Tn;
-            Op {
-                stage,
-                work: Work::Product(Product {
-                    module,
-                    right,
-                    in_bytes: call.in_bytes,
-                    form: call.form,
-                    rows: if is_summed { call.rows as f64 } else { group.rows },
-                    columns: call.columns as f64,
-                    depth: if is_summed { group.rows } else { call.depth as f64 },
-                    adapter_depth: call.adapter_depth as f64,
-                    launches,
-                }),
-                times: group.experts,
-            }
+        let products = mixture.of_experts.products(&call, module, right);
+        trace.ops.extend(products.map(|(product, times)| Op {
+            stage,
+            work: Work::Product(product),
+            times,
         }));
     }
 
@@ -170,9 +147,11 @@ impl StepTracer<'_> {
         if !mixture.experts.names.swapped {
             return 0;
         }
-        let own = 4 * mixture.split(inputs, rank);
+        let own = self.split_factors(mixture, inputs, rank);
         trace.hold(Scratch, own);
-        trace.spike(Scratch, own);
+        if rank > 1 {
+            trace.spike(Scratch, own);
+        }
         own
     }
 
@@ -184,8 +163,7 @@ impl StepTracer<'_> {
         module: Module,
         ([outputs, inputs, rank], target): ([usize; 3], MemoryCategory),
     ) {
-        let split = self.split_factors(mixture, outputs, rank);
-        trace.hold(Scratch, split);
+        let split = self.split_b(trace, mixture, module, [outputs, rank]);
         trace.hold(target, self.of_rows(mixture, outputs));
         self.project(trace, mixture, module, Form::Nt, [outputs, inputs, rank]);
         trace.free(Scratch, split);
@@ -198,6 +176,9 @@ impl StepTracer<'_> {
         self.expert_xa(trace, mixture, [hidden, rank], kept);
         for _ in 0..2 {
             self.expert_projection(trace, mixture, Module::GateUp, ([inner, hidden, rank], kept));
+        }
+        if mixture.experts.biases {
+            self.add_of_experts(trace, mixture, (inner, self.c()), 1);
         }
         trace.free(Scratch, self.of_rows(mixture, hidden));
         self.scaled_glu(trace, mixture);
@@ -238,8 +219,50 @@ impl StepTracer<'_> {
         trace.hold(Scratch, self.of_rows(mixture, inner));
         self.pass_rows(trace, mixture, Module::GateUp, Pass::GluForward, inner);
         if !mixture.experts.weighs_input {
+            let weights = self.row_weights(trace, mixture);
             self.scale_rows(trace, mixture, inner);
+            trace.free(Scratch, weights);
         }
+    }
+
+    /// The weights of rows in the scratch where experts have factors of their own, whose bytes it returns; as the router gave them elsewhere.
+    pub(super) fn row_weights(&self, trace: &mut Trace, mixture: &Mixture<'_>) -> u64 {
+        if !mixture.experts.branches {
+            return 0;
+        }
+        let weights = (4 * mixture.rows) as u64;
+        trace.hold(Scratch, weights);
+        self.add_of_experts(trace, mixture, (1, 4), 2);
+        weights
+    }
+
+    /// Numbers of `width` bytes, `outputs` for each expert, added to rows of theirs in place; the CPU has lists of rows beside them.
+    fn add_of_experts(&self, trace: &mut Trace, mixture: &Mixture<'_>, (outputs, width): (usize, u64), lists: usize) {
+        let wide = (4 * mixture.experts.count * outputs) as u64;
+        let copy = if width == 4 { 0 } else { wide };
+        if self.is_on_gpu() {
+            return trace.spike(Scratch, copy);
+        }
+        trace.spike(Scratch, wide + copy);
+        trace.spike(Scratch, wide + (4 * lists * mixture.rows) as u64);
+    }
+
+    /// What biases of `outputs` outputs say of each row's weight, added to what is there: d_weights, in the scratch.
+    fn add_bias_weight_gradients(&self, trace: &mut Trace, mixture: &Mixture<'_>, outputs: usize) {
+        let wide = (4 * mixture.experts.count * outputs) as u64;
+        let copy = if self.c() == 4 { 0 } else { wide };
+        let rows = (4 * mixture.rows) as u64;
+        if self.is_on_gpu() {
+            trace.hold(Scratch, rows);
+            trace.spike(Scratch, copy);
+        } else {
+            trace.spike(Scratch, rows + wide + copy);
+            trace.hold(Scratch, rows);
+            trace.spike(Scratch, rows + wide);
+        }
+        // The sum takes the place of both.
+        trace.spike(Scratch, rows);
+        trace.free(Scratch, rows);
     }
 
     fn scale_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, width: usize) {
@@ -251,18 +274,10 @@ impl StepTracer<'_> {
 
     /// Logits of all experts, in F32, and what becomes of them.
     pub(super) fn route(&self, trace: &mut Trace, mixture: &Mixture<'_>, kept: MemoryCategory) {
-        let (hidden, count) = (self.plan.architecture.hidden_size, mixture.experts.count);
+        let count = mixture.experts.count;
         let wide = self.router_input(trace, mixture);
-        let rank = mixture.plan.router.ranks();
-        if rank > 0 {
-            if self.plan.dropout() {
-                trace.spike(Scratch, self.wide(hidden));
-            }
-            trace.hold(kept, self.wide(rank));
-            self.exact_product(trace, Form::Nt, [rank, hidden, 0]);
-        }
-        trace.hold(Scratch, self.wide(count));
-        self.exact_product(trace, Form::Nt, [count, hidden, rank]);
+        let router = (&mixture.plan.router, Module::GateUp);
+        self.exact().group_forward(trace, router, kept, Target::New(Scratch));
         trace.free(Scratch, wide);
         let chosen = mixture.experts.chosen;
         trace.hold(kept, self.wide(count + 3 * chosen) + self.offsets_bytes());
@@ -273,6 +288,15 @@ impl StepTracer<'_> {
         trace.spike(Scratch, sorted);
         self.pass(trace, Module::GateUp, Pass::Copy, count);
         trace.free(Scratch, self.wide(count));
+    }
+
+    /// The same micro-batch for routers, which multiply F32 whatever the rest does.
+    fn exact(&self) -> Self {
+        Self {
+            precision: Precision::Fp32,
+            is_exact: true,
+            ..*self
+        }
     }
 
     /// What the router reads, into the scratch; returns its bytes.
@@ -295,18 +319,6 @@ impl StepTracer<'_> {
         if self.c() == 4 { 0 } else { self.wide(width) }
     }
 
-    /// A product of F32 activations of all tokens.
-    fn exact_product(&self, trace: &mut Trace, form: Form, [columns, depth, adapter_depth]: [usize; 3]) {
-        let call = Call {
-            adapter_depth,
-            left_bytes: 4,
-            bf16: false,
-            f32_result: true,
-            ..self.call(Right::Adapter, form, [self.tokens, columns, depth])
-        };
-        self.product(trace, Module::GateUp, Right::Adapter, call);
-    }
-
     /// The factor on the shared expert's inner values.
     fn shared_scale(&self, trace: &mut Trace, group: &GroupPlan, kind: &LayerPlan, kept: MemoryCategory) {
         if group.projections.is_empty() {
@@ -314,7 +326,7 @@ impl StepTracer<'_> {
         }
         self.group_forward(trace, (group, Module::GateUp), kept, Target::New(Scratch));
         trace.hold(kept, self.wide(1));
-        trace.spike(Scratch, self.wide(3));
+        trace.spike(Scratch, self.wide(2) + self.wide_copy(1));
         self.pass(trace, Module::GateUp, Pass::Copy, kind.inner());
         trace.free(Scratch, self.act(1));
     }
@@ -326,6 +338,9 @@ impl StepTracer<'_> {
         let rank = mixture.plan.down_rank;
         self.expert_xa(trace, &mixture, [inner, rank], kept);
         self.expert_projection(trace, &mixture, Module::Down, ([hidden, inner, rank], Scratch));
+        if mixture.experts.biases {
+            self.add_of_experts(trace, &mixture, (hidden, self.c()), 2);
+        }
         trace.free(Scratch, self.of_rows(&mixture, inner));
         trace.hold(Scratch, self.act(hidden));
         self.pass_rows(trace, &mixture, Module::Down, Pass::Add, hidden);
@@ -352,7 +367,6 @@ impl StepTracer<'_> {
     pub(super) fn experts_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
         let Some(mixture) = self.mixture(kind) else { return };
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
-        let d_weights = (4 * mixture.rows) as u64;
         self.expert_down_backward(trace, &mixture);
         let freed = [SavedTensor::ExpertUp, SavedTensor::ExpertDownXa];
         trace.free(SavedActivations, self.saved(kind, &freed));
@@ -362,14 +376,14 @@ impl StepTracer<'_> {
         let normed = self.normed(trace);
         self.expert_gate_up_backward(trace, &mixture);
         trace.free(Scratch, 2 * self.of_rows(&mixture, inner));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::ExpertGateUpXa]));
         if mixture.experts.weighs_input {
-            trace.hold(Scratch, d_weights);
+            trace.hold(Scratch, (4 * mixture.rows) as u64);
             trace.spike(Scratch, self.of_rows(&mixture, hidden));
             self.pass_rows(trace, &mixture, Module::GateUp, Pass::Gather, hidden);
             self.pass_rows(trace, &mixture, Module::GateUp, Pass::Copy, hidden);
             self.scale_rows(trace, &mixture, hidden);
         }
-        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::ExpertGateUpXa]));
         trace.hold(Scratch, self.act(hidden));
         self.pass_rows(trace, &mixture, Module::GateUp, Pass::Add, hidden);
         trace.free(Scratch, self.of_rows(&mixture, hidden));
@@ -379,7 +393,7 @@ impl StepTracer<'_> {
         }
         trace.free(Scratch, normed);
         self.norm_onto(trace);
-        trace.free(Scratch, d_weights + between);
+        trace.free(Scratch, between);
         let freed = [
             SavedTensor::Between,
             SavedTensor::BetweenNorm,
@@ -394,18 +408,18 @@ impl StepTracer<'_> {
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let (rank, rows) = (mixture.plan.down_rank, mixture.rows);
         let of_rows = |width| self.of_rows(mixture, width);
+        let weights = self.row_weights(trace, mixture);
         trace.hold(Scratch, of_rows(hidden));
         self.pass_rows(trace, mixture, Module::Down, Pass::Gather, hidden);
         if rank > 0 {
-            let split = self.split_factors(mixture, hidden, rank);
-            trace.hold(Scratch, split);
+            let split = self.split_b(trace, mixture, Module::Down, [hidden, rank]);
             trace.hold(Scratch, of_rows(rank));
             self.adapter_product(trace, mixture, Form::Nn, [rows, rank, hidden]);
             trace.free(Scratch, split);
-            self.expert_b_gradient(trace, mixture, [hidden, rank]);
+            self.expert_b_gradient(trace, mixture, Module::Down, [hidden, rank]);
         }
-        trace.hold(Scratch, of_rows(inner));
         let own = self.swapped_a(trace, mixture, [inner, rank]);
+        trace.hold(Scratch, of_rows(inner));
         self.project(trace, mixture, Module::Down, Form::Nn, [inner, hidden, rank]);
         trace.free(Scratch, own);
         trace.hold(Scratch, of_rows(inner));
@@ -413,6 +427,9 @@ impl StepTracer<'_> {
         let weighs_output = !mixture.experts.weighs_input;
         if weighs_output {
             trace.hold(Scratch, (4 * rows) as u64);
+            if mixture.experts.biases {
+                self.add_bias_weight_gradients(trace, mixture, hidden);
+            }
             self.pass_rows(trace, mixture, Module::Down, Pass::Copy, inner);
             self.scale_rows(trace, mixture, inner);
         }
@@ -426,6 +443,7 @@ impl StepTracer<'_> {
         }
         self.unit_backward(trace, self.of_rows(mixture, inner), mixture.experts.limit.is_some());
         self.pass_rows(trace, mixture, Module::GateUp, Pass::GluBackward, inner);
+        trace.free(Scratch, weights);
     }
 
     /// The gradients of gate and up, of so many bytes each, take the places of the gate and of the unit's gradient on a GPU; elsewhere, and of
@@ -441,21 +459,23 @@ impl StepTracer<'_> {
 
     /// Where PEFT took inputs for outputs, into a tensor of its own first.
     fn expert_a_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2]) {
-        let own = if mixture.experts.names.swapped {
-            4 * mixture.split(inputs, rank)
-        } else {
-            0
+        let (own, sizes) = match mixture.experts.names.swapped {
+            true => (4 * mixture.split(inputs, rank), [inputs, rank]),
+            false => (0, [rank, inputs]),
         };
         trace.hold(Scratch, own);
-        self.adapter_product(trace, mixture, Form::Tn, [rank, inputs, mixture.rows]);
+        self.adapter_product(trace, mixture, Form::Tn, [sizes[0], sizes[1], mixture.rows]);
         trace.free(Scratch, own);
     }
 
-    fn expert_b_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [outputs, rank]: [usize; 2]) {
+    fn expert_b_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, [outputs, rank]: [usize; 2]) {
         let parts = 4 * mixture.split(outputs, rank);
+        let (is_swapped, is_interleaved) = (mixture.experts.names.swapped, mixture.is_interleaved());
+        let sizes = if is_swapped { [rank, outputs] } else { [outputs, rank] };
         trace.hold(Scratch, parts);
-        self.adapter_product(trace, mixture, Form::Tn, [outputs, rank, mixture.rows]);
-        if mixture.experts.names.swapped {
+        self.adapter_product(trace, mixture, Form::Tn, [sizes[0], sizes[1], mixture.rows]);
+        // The part of the gradient that it is added to is not one piece.
+        if is_swapped || is_interleaved && module == Module::GateUp {
             trace.spike(Scratch, parts);
         }
         trace.free(Scratch, parts);
@@ -482,13 +502,18 @@ impl StepTracer<'_> {
         let (rank, rows) = (mixture.plan.gate_up_rank, mixture.rows);
         let of_rows = |width| self.of_rows(mixture, width);
         if rank > 0 {
-            let split = 2 * self.split_factors(mixture, inner, rank);
-            trace.hold(Scratch, split);
+            let split: u64 = (0..2)
+                .map(|_| self.split_b(trace, mixture, Module::GateUp, [inner, rank]))
+                .sum();
             trace.hold(Scratch, of_rows(rank));
-            self.adapter_product(trace, mixture, Form::Nn, [rows, rank, 2 * inner]);
+            let call = Call {
+                longest_term: inner,
+                ..self.call(Right::Adapter, Form::Nn, [rows, rank, 2 * inner])
+            };
+            self.grouped(trace, mixture, Module::Adapters, Right::Adapter, call);
             trace.free(Scratch, split);
             for _ in 0..2 {
-                self.expert_b_gradient(trace, mixture, [inner, rank]);
+                self.expert_b_gradient(trace, mixture, Module::GateUp, [inner, rank]);
             }
         }
         if rank > 0 || mixture.plan.weights_train {
@@ -499,8 +524,8 @@ impl StepTracer<'_> {
             self.expert_weight_gradients(trace, mixture, [inner, hidden], 2);
             trace.free(Scratch, of_rows(hidden));
         }
-        trace.hold(Scratch, of_rows(hidden));
         let own = self.swapped_a(trace, mixture, [hidden, rank]);
+        trace.hold(Scratch, of_rows(hidden));
         let call = Call {
             adapter_depth: rank,
             longest_term: inner,
@@ -521,26 +546,15 @@ impl StepTracer<'_> {
         trace.free(Scratch, narrow + self.wide(hidden) + self.act(hidden));
     }
 
-    /// The gradient of what the router read, F32, into the scratch.
+    /// The gradient of what the router read, F32, into the scratch; frees that of the weights.
     pub(super) fn routed_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
-        let (hidden, count) = (self.plan.architecture.hidden_size, mixture.experts.count);
-        let (router, rank) = (&mixture.plan.router, mixture.plan.router.ranks());
+        let (router, count) = ((&mixture.plan.router, Module::GateUp), mixture.experts.count);
         trace.hold(Scratch, self.wide(count));
         self.pass(trace, Module::GateUp, Pass::Copy, count);
-        if router.reads_input() {
-            let wide = self.router_input(trace, mixture);
-            if rank > 0 {
-                trace.spike(Scratch, self.wide(rank));
-                let gradient = |columns| [count.min(columns), count.max(columns), self.tokens];
-                self.adapter_product(trace, mixture, Form::Tn, gradient(rank));
-                self.exact_product(trace, Form::Nn, [rank, count, 0]);
-                self.adapter_product(trace, mixture, Form::Tn, [rank, hidden, self.tokens]);
-            }
-            trace.free(Scratch, wide);
-        }
-        trace.hold(Scratch, self.wide(hidden));
-        self.exact_product(trace, Form::Nn, [hidden, count, rank]);
-        trace.free(Scratch, self.wide(count));
+        trace.free(Scratch, (4 * mixture.rows) as u64);
+        let input = |trace: &mut Trace| self.router_input(trace, mixture);
+        self.exact()
+            .group_backward(trace, router, input, self.wide(count), true);
     }
 
     /// Adds the shared expert's part to the gradient of the normed input; frees what it kept.
@@ -568,8 +582,11 @@ impl StepTracer<'_> {
             self.act(inner)
         };
         self.group_backward(trace, (&kind.down, Module::Down), again, 0, true);
+        let d_scale = if is_scaled { self.wide(1) } else { 0 };
         if is_scaled {
-            trace.spike(Scratch, self.act(inner) + self.wide(1));
+            trace.hold(Scratch, d_scale);
+            trace.spike(Scratch, self.act(inner));
+            trace.spike(Scratch, self.wide(2));
             self.pass(trace, Module::GateUp, Pass::GluForward, inner);
             (0..2).for_each(|_| self.pass(trace, Module::GateUp, Pass::Copy, inner));
         }
@@ -577,9 +594,12 @@ impl StepTracer<'_> {
         self.pass(trace, Module::GateUp, Pass::GluBackward, inner);
         self.group_backward(trace, (&kind.gate_up, Module::GateUp), |_| 0, self.act(2 * inner), true);
         if is_scaled {
-            self.group_backward(trace, (gate, Module::GateUp), |_| 0, 0, true);
+            let d_logit = if self.c() == 4 { 0 } else { self.act(1) };
+            trace.hold(Scratch, d_logit);
+            self.group_backward(trace, (gate, Module::GateUp), |_| 0, d_logit, true);
             self.add_shared(trace);
         }
+        trace.free(Scratch, d_scale);
         let freed = [
             SavedTensor::Up,
             SavedTensor::GateUpXa,

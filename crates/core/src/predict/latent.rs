@@ -83,6 +83,7 @@ impl StepTracer<'_> {
         };
         let outputs = self.act(group.outputs());
         self.group_backward(trace, (group, Module::QueryKeyValue), normed, outputs, true);
+        self.norm_weight(trace, [self.tokens, group.inputs]);
         trace.spike(Scratch, latent + self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormBackward, group.inputs);
         trace.free(SavedActivations, latent + self.wide(1) + self.act(group.ranks()));

@@ -6,6 +6,7 @@ use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::{KeyValueSource, Mixer, NormPlacement, QueryKeyNorm};
 use crate::plan::attention::AttentionCall;
+use crate::plan::passes::norm_sums;
 use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
 
 use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
@@ -37,6 +38,32 @@ impl StepTracer<'_> {
             let times = if pass == Pass::NormBackward { 2 } else { 1 };
             (0..times).for_each(|_| self.pass(trace, Module::Norms, Pass::Copy, width));
         }
+    }
+
+    /// Whether the weights of norms train; of those that `modules_to_save` names, all count.
+    pub(super) fn norms_train(&self) -> bool {
+        let of_adapter = self
+            .plan
+            .adapter
+            .as_ref()
+            .map(|adapter| &adapter.settings.modules_to_save);
+        of_adapter.is_none_or(|modules| modules.iter().any(|module| module.ends_with("norm")))
+    }
+
+    /// The gradient of a norm's weight, where it trains, and the sum of it and what was there before.
+    pub(super) fn norm_weight(&self, trace: &mut Trace, [rows, width]: [usize; 2]) {
+        if !self.norms_train() {
+            return;
+        }
+        let centred = match self.plan.architecture.centred_norms {
+            true => (rows * width) as u64 * self.c(),
+            false => 0,
+        };
+        let gradient = 4 * width as u64;
+        trace.hold(Scratch, centred + gradient);
+        trace.spike(Scratch, norm_sums(rows, width, self.host.memory()));
+        trace.spike(Scratch, gradient);
+        trace.free(Scratch, centred + gradient);
     }
 
     /// Width of queries and of keys, where those are the layer's own, and how many rstd their norms keep for each token.
@@ -342,6 +369,9 @@ impl StepTracer<'_> {
             return 0;
         }
         let hidden = self.plan.architecture.hidden_size;
+        if self.has_norm_behind() {
+            self.norm_weight(trace, [self.tokens, hidden]);
+        }
         trace.hold(Scratch, self.act(hidden));
         if !self.has_norm_behind() {
             self.pass(trace, Module::Norms, Pass::Copy, hidden);
@@ -435,6 +465,9 @@ impl StepTracer<'_> {
     pub(super) fn norm_onto(&self, trace: &mut Trace) {
         let hidden = self.plan.architecture.hidden_size;
         let one = self.act(hidden);
+        if self.has_norm_before() {
+            self.norm_weight(trace, [self.tokens, hidden]);
+        }
         trace.hold(Scratch, one);
         if self.has_norm_before() {
             trace.spike(Scratch, self.wide(1));
@@ -444,6 +477,13 @@ impl StepTracer<'_> {
             self.pass(trace, Module::Norms, Pass::Add, hidden);
         }
         trace.free(Scratch, 2 * one);
+    }
+
+    /// The gradient of the weight of the last norm on the way down, where nothing below it trains.
+    pub(super) fn last_norm_weight(&self, trace: &mut Trace, kind: &LayerPlan) {
+        if kind.input_norm_trains && self.has_norm_before() {
+            self.norm_weight(trace, [self.tokens, self.plan.architecture.hidden_size]);
+        }
     }
 
     fn attention_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool) {
@@ -493,6 +533,9 @@ impl StepTracer<'_> {
         } else {
             self.turn(trace, kind);
             for (width, rstd) in norms {
+                if kind.head_norm != QueryKeyNorm::RotatedUnweighted {
+                    self.norm_weight(trace, [self.tokens * rstd, width / rstd]);
+                }
                 trace.spike(Scratch, self.act(width) + self.wide(rstd));
                 self.pass(trace, Module::Norms, Pass::NormBackward, width);
             }
@@ -518,6 +561,7 @@ impl StepTracer<'_> {
         if wants_dx {
             self.norm_onto(trace);
         } else {
+            self.last_norm_weight(trace, kind);
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
         let freed = [SavedTensor::Input, SavedTensor::QkvXa];

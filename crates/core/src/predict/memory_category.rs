@@ -84,6 +84,14 @@ impl Bytes {
         self.0.iter().sum()
     }
 
+    /// Those of the two with the higher sum.
+    pub(super) fn higher(self, other: Self) -> Self {
+        match other.total() > self.total() {
+            true => other,
+            false => self,
+        }
+    }
+
     /// Parts with their bytes, in the order of [`MemoryCategory::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (MemoryCategory, u64)> + '_ {
         MemoryCategory::ALL.into_iter().zip(self.0)

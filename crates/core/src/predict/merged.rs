@@ -1,10 +1,11 @@
 //! Traces what a training makes of its weights before each pass where it takes a later quantization into account.
 
 use super::memory_category::MemoryCategory;
-use super::op::{Module, Pass, Right, Work};
+use super::op::{Module, Pass, Product, Right, Work};
 use super::trace::Trace;
 use super::tracer::StepTracer;
-use crate::plan::{Form, GroupPlan, MERGED_ROWS, ProjectionPlan, aware_groups, merged_bytes};
+use crate::plan::products::Call;
+use crate::plan::{Form, GroupPlan, LayerPlan, MERGED_ROWS, ProjectionPlan, merged_bytes};
 
 impl StepTracer<'_> {
     /// Whether merged weights are multiplied, rounded to a quantized form.
@@ -18,7 +19,7 @@ impl StepTracer<'_> {
             return;
         }
         let layers = self.plan.layers.iter().map(|kind| &self.plan.kinds[*kind]);
-        for group in layers.flat_map(aware_groups) {
+        for group in layers.flat_map(LayerPlan::groups) {
             let projections = group.projections.iter();
             for projection in projections.filter(|projection| projection.adapter.is_some()) {
                 self.merged_weight(trace, group, projection);
@@ -33,17 +34,11 @@ impl StepTracer<'_> {
         // The sum, what is read of it, and the codes that take the place of the old ones.
         let sums = (2 * 4 * rows * inputs) as u64;
         trace.spike(MemoryCategory::Scratch, sums + codes.values + codes.constants);
-        trace.run(Work::Product(super::op::Product {
-            module: Module::Adapters,
-            right: Right::Adapter,
-            in_bytes: false,
-            form: Form::Nn,
-            rows: outputs as f64,
-            columns: inputs as f64,
-            depth: rank as f64,
-            adapter_depth: 0.0,
-            launches: 1.0,
-        }));
+        // Some rows at a time.
+        for start in (0..outputs).step_by(MERGED_ROWS) {
+            let call = Call::dense(Form::Nn, [MERGED_ROWS.min(outputs - start), inputs, rank], 4, false);
+            trace.run(Work::Product(Product::new(&call, Module::Adapters, Right::Adapter)));
+        }
         // Read and rounded.
         for _ in 0..2 {
             trace.run(Work::Pass {

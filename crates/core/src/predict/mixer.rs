@@ -5,6 +5,7 @@ use super::op::{Module, Pass, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::{DeltaRule, Mixer};
+use crate::plan::passes::gated_norm_room;
 use crate::plan::{LayerPlan, SavedTensor};
 
 use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
@@ -108,6 +109,7 @@ impl StepTracer<'_> {
         if wants_dx {
             self.norm_onto(trace);
         } else {
+            self.last_norm_weight(trace, kind);
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
         let freed = [SavedTensor::Input, SavedTensor::QkvXa];
@@ -117,6 +119,10 @@ impl StepTracer<'_> {
     /// From the gradient of what the output projection read to those of the input projections' outputs.
     fn delta_backward(&self, trace: &mut Trace, kind: &LayerPlan, rule: DeltaRule) {
         let (input, output) = (rule.input_width(), rule.output_width());
+        if self.norms_train() {
+            let room = gated_norm_room(self.tokens * output, self.c());
+            trace.spike(Scratch, room);
+        }
         // d_o and d_z for the gradient of their product.
         trace.hold(Scratch, self.act(2 * output));
         self.pass(trace, Module::Attention, Pass::GluBackward, output);

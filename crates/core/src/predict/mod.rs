@@ -43,6 +43,7 @@ pub use correction::{Correction, Uncertain};
 pub use data_sheet::{DEVICES, DataSheet, device, device_of_driver};
 pub use device_ceilings::DeviceCeilings;
 pub use error::PredictError;
+pub use expert_load::{ExpertGroup, ExpertLoad, ExpertRows};
 pub use flops::Flops;
 pub use grid::Grid;
 pub use host::Host;

@@ -191,10 +191,7 @@ impl Predictor {
             false => 0.0,
         };
         Ok(Prediction {
-            bytes: match bytes.total() > own.bytes.total() {
-                true => bytes,
-                false => own.bytes,
-            },
+            bytes: own.bytes.higher(bytes),
             seconds: own.seconds.mixed(&seconds, share),
             tokens: own.tokens,
             host_bytes: own.host_bytes,
@@ -208,8 +205,16 @@ impl Predictor {
     pub fn bytes_on(&self, setting: &Setting<'_>, model: &dyn StepModel) -> Result<Bytes, PredictError> {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;
-        self.trace(&network, setting.recipe)
-            .bytes_on(&setting.workload.longest, model)
+        let (trace, stream) = (self.trace(&network, setting.recipe), &setting.workload.longest);
+        let bytes = trace.bytes_on(stream, model)?;
+        if setting.recipe.precision_schedule.is_none() {
+            return Ok(bytes);
+        }
+        let trace = StepTrace {
+            compute: Precision::Fp32,
+            ..trace
+        };
+        Ok(bytes.higher(trace.bytes_on(stream, model.in_fp32())?))
     }
 
     /// A segment of a step on the longest micro-batch, traced op by op.

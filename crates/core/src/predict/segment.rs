@@ -28,4 +28,7 @@ pub trait StepModel {
     /// # Errors
     /// Why it cannot be told, as a fragment of a sentence.
     fn trace(&self, segment: Segment) -> Result<Trace, String>;
+
+    /// The same model in the steps that a precision schedule has in F32; itself where there are none.
+    fn in_fp32(&self) -> &dyn StepModel;
 }

@@ -28,9 +28,13 @@ pub(super) struct StepTracer<'a> {
     pub precision: Precision,
     pub stream: &'a StreamShape,
     pub tokens: usize,
+    /// Bytes of an element of dense weights.
+    pub stored: u64,
     /// How tokens lie on the experts of a mixture, where time is asked about.
     pub load: ExpertLoad,
     pub sharers: Sharers,
+    /// Whether weights are F32 whatever the base model is.
+    pub is_exact: bool,
 }
 
 /// Where the output of a projection goes.
@@ -50,8 +54,10 @@ impl<'a> StepTracer<'a> {
             precision,
             stream,
             tokens: stream.tokens().round() as usize,
+            stored: precision.compute_bytes(),
             load: ExpertLoad::default(),
             sharers: Sharers::ALONE,
+            is_exact: false,
         }
     }
 
@@ -108,9 +114,37 @@ impl<'a> StepTracer<'a> {
     /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
     pub(super) fn call(&self, right: Right, form: Form, sizes: [usize; 3]) -> Call {
         Call {
-            quantized: right == Right::Weight && (self.expands_weights() || self.is_aware()),
-            in_bytes: right == Right::Weight && self.is_in_bytes(form),
+            quantized: right == Right::Weight && !self.is_exact && (self.expands_weights() || self.is_aware()),
+            in_bytes: right == Right::Weight && !self.is_exact && self.is_in_bytes(form),
+            converted: match right == Right::Weight && self.converts(false) {
+                true => sizes[1] * sizes[2],
+                false => 0,
+            },
             ..Call::dense(form, sizes, self.c(), self.is_bf16())
+        }
+    }
+
+    /// A product with a projection's weight, which is never quantized where it trains.
+    fn weight_call(&self, projection: &ProjectionPlan, form: Form, sizes: [usize; 3]) -> Call {
+        let call = self.call(Right::Weight, form, sizes);
+        Call {
+            quantized: call.quantized && !projection.weight_trains,
+            in_bytes: call.in_bytes && !projection.weight_trains,
+            ..call
+        }
+    }
+
+    /// Whether a GPU converts a dense weight before each of its products: one that trains beside an adapter, or the base model's.
+    fn converts(&self, trains: bool) -> bool {
+        let stored = if trains { 4 } else { self.stored };
+        self.is_on_gpu() && stored != self.c() && (trains || !self.precision.is_quantized())
+    }
+
+    /// Elements of a projection's weight that a GPU converts.
+    fn converted(&self, group: &GroupPlan, projection: &ProjectionPlan) -> usize {
+        match self.converts(projection.weight_trains) {
+            true => projection.outputs() * group.inputs,
+            false => 0,
         }
     }
 
@@ -145,6 +179,7 @@ impl<'a> StepTracer<'a> {
         if self.is_on_gpu() {
             call.keep_on_gpu(&mut trace.scratch);
         }
+        let right = if self.is_exact { Right::Adapter } else { right };
         trace.run(Work::Product(Product::new(&call, module, right)));
     }
 
@@ -321,11 +356,8 @@ impl<'a> StepTracer<'a> {
         let call = Call {
             adapter_depth: rank,
             beside: if is_part { group.ranks() - rank } else { 0 },
-            ..self.call(
-                Right::Weight,
-                Form::Nt,
-                [self.tokens, projection.outputs(), group.inputs],
-            )
+            converted: self.converted(group, projection),
+            ..self.weight_call(projection, Form::Nt, [self.tokens, projection.outputs(), group.inputs])
         };
         self.product(trace, module, Right::Weight, call);
     }
@@ -341,6 +373,9 @@ impl<'a> StepTracer<'a> {
         wants_dx: bool,
     ) {
         if !group.reads_input() {
+            for projection in group.projections.iter().filter(|one| one.bias_trains) {
+                self.bias_gradient(trace, module, projection.outputs());
+            }
             if wants_dx {
                 trace.hold(MemoryCategory::Scratch, self.act(group.inputs));
                 self.gradients_sum(trace, (group, module), 0);
@@ -350,7 +385,7 @@ impl<'a> StepTracer<'a> {
         }
         let (mut held, input) = (dys, input(trace));
         for projection in &group.projections {
-            held += self.projection_backward(trace, group, projection, module);
+            held += self.projection_backward(trace, (group, module), projection);
             // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
             if dys > 0 && projection.adapter.is_some() && self.plan.dora() && !self.plan.dropout() {
                 trace.free(MemoryCategory::Scratch, self.act(projection.outputs()));
@@ -369,44 +404,19 @@ impl<'a> StepTracer<'a> {
     fn projection_backward(
         &self,
         trace: &mut Trace,
-        group: &GroupPlan,
+        (group, module): (&GroupPlan, Module),
         projection: &ProjectionPlan,
-        module: Module,
     ) -> u64 {
         let (width, rank) = (projection.outputs(), group.rank_of(projection));
-        let y = self.act(width);
-        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
         if projection.bias_trains {
-            trace.spike(MemoryCategory::Scratch, widened);
-            self.pass(trace, module, Pass::Copy, width);
+            self.bias_gradient(trace, module, width);
         }
-        let mut held = 0;
-        if rank > 0 && self.plan.dora() {
-            let dropped = self.dropped(trace, group.inputs);
-            trace.hold(MemoryCategory::Scratch, y);
-            self.linear(
-                trace,
-                Module::Adapters,
-                Right::Weight,
-                Form::Nt,
-                [width, group.inputs, rank],
-            );
-            trace.spike(MemoryCategory::Scratch, self.gain_sums(width));
-            self.pass(trace, Module::Adapters, Pass::Add, width);
-            held = y;
-            if self.plan.dropout() {
-                trace.hold(MemoryCategory::Scratch, y);
-                (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
-                held += y;
-            }
-            trace.free(MemoryCategory::Scratch, dropped);
-        }
-        if rank > 0 {
-            self.gradient(trace, Module::Adapters, width, rank);
-            if self.plan.lora_bias() {
-                trace.spike(MemoryCategory::Scratch, widened);
-                self.pass(trace, Module::Adapters, Pass::Copy, width);
-            }
+        let held = match rank > 0 && self.plan.dora() {
+            true => self.backward_turned(trace, group, projection),
+            false => 0,
+        };
+        if rank > 0 && self.plan.lora_bias() {
+            self.bias_gradient(trace, Module::Adapters, width);
         }
         if projection.weight_trains {
             self.gradient(trace, module, width, group.inputs);
@@ -414,9 +424,22 @@ impl<'a> StepTracer<'a> {
         held
     }
 
-    /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
+    /// The sum over the tokens of an output's gradient, and that with what was there before. An adapter's is multiplied with its scaling.
+    fn bias_gradient(&self, trace: &mut Trace, module: Module, width: usize) {
+        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
+        let sum = 4 * width as u64;
+        trace.spike(MemoryCategory::Scratch, widened + sum);
+        let sums = if module == Module::Adapters { 3 } else { 2 };
+        trace.spike(MemoryCategory::Scratch, sums * sum);
+        self.pass(trace, module, Pass::Copy, width);
+    }
+
+    /// The gradients of B, d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
     fn adapter_gradients(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
         let all: usize = group.ranks();
+        for projection in group.projections.iter().filter(|one| one.adapter.is_some()) {
+            self.gradient(trace, Module::Adapters, projection.outputs(), group.rank_of(projection));
+        }
         trace.hold(MemoryCategory::Scratch, self.act(all));
         for (index, AdapterOnInput { rank, .. }) in group.adapters.iter().enumerate() {
             let reads = |projection: &&ProjectionPlan| projection.adapter == Some(index);
@@ -446,11 +469,15 @@ impl<'a> StepTracer<'a> {
 
     /// The sum of dy W over a group's projections, with that of its adapters.
     fn gradients_sum(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), adapter_depth: usize) {
-        let longest = group.projections.iter().map(ProjectionPlan::outputs).max();
+        let Some(first) = group.projections.first() else { return };
+        let projections = || group.projections.iter();
+        let longest = projections().map(ProjectionPlan::outputs).max();
+        let converted = projections().map(|projection| self.converted(group, projection));
         let call = Call {
             longest_term: longest.unwrap_or(0),
             adapter_depth,
-            ..self.call(Right::Weight, Form::Nn, [self.tokens, group.inputs, group.outputs()])
+            converted: converted.max().unwrap_or(0),
+            ..self.weight_call(first, Form::Nn, [self.tokens, group.inputs, group.outputs()])
         };
         self.product(trace, module, Right::Weight, call);
     }
@@ -491,9 +518,11 @@ impl<'a> StepTracer<'a> {
                 .iter()
                 .filter(|projection| projection.adapter.is_some())
             {
-                trace.spike(MemoryCategory::Scratch, 3 * dx);
+                trace.hold(MemoryCategory::Scratch, dx);
                 let columns = [group.inputs, projection.outputs(), 0];
                 self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
+                trace.spike(MemoryCategory::Scratch, 2 * dx);
+                trace.free(MemoryCategory::Scratch, dx);
                 self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
                 self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
             }

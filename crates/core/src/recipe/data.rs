@@ -38,6 +38,9 @@ pub struct DataSettings {
     /// Which tokens are training targets.
     #[serde(default)]
     pub loss_on: LossOn,
+    /// Which of the tokens that a chat template writes around texts are training targets.
+    #[serde(default, skip_serializing_if = "TemplateTargets::is_all")]
+    pub template_targets: TemplateTargets,
     /// What becomes of a row that is longer than the sequence length; running text is split in any case.
     #[serde(default, skip_serializing_if = "LongRows::is_cut")]
     pub long_rows: LongRows,
@@ -114,6 +117,24 @@ pub enum LossOn {
     Completions,
     /// Every token.
     All,
+}
+
+/// Which of the tokens that a chat template writes around the texts of messages count in the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TemplateTargets {
+    /// With `loss_on: completions` what it writes of an answer to the end of its turn, with `loss_on: all` everything.
+    #[default]
+    All,
+    /// The token that ends a turn, and neither roles nor the line break behind that token: as axolotl learns chats.
+    StopTokens,
+}
+
+impl TemplateTargets {
+    /// Whether everything that `loss_on` names counts, as where nothing is said.
+    pub fn is_all(&self) -> bool {
+        *self == Self::All
+    }
 }
 
 /// What becomes of a row that is longer than the sequence length.

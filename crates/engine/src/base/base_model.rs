@@ -20,7 +20,8 @@ use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::{
     Architecture, CORRECTION, EMBEDDING, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape,
 };
-use peft_tune_core::recipe::Precision;
+use peft_tune_core::plan::Memory;
+use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::ops::attention;
 
 /// Name of the file that describes a model.
@@ -36,6 +37,8 @@ pub struct BaseModel {
     sharded: Option<SharedOut>,
     /// What is left out of its linear weights.
     sparsity: Sparsity,
+    /// The memory that it would lie in, where it is on paper.
+    paper: Option<Memory>,
 }
 
 /// Weights of which this process has a part.
@@ -99,6 +102,7 @@ impl BaseModel {
             weights,
             sharded,
             sparsity: self.sparsity,
+            paper: self.paper,
             architecture: self.architecture,
             precision: self.precision,
             device: self.device,
@@ -248,30 +252,43 @@ impl BaseModel {
             weights,
             sharded: None,
             sparsity: Sparsity::default(),
+            paper: None,
         })
     }
 
-    /// A model on paper: those of its weights whose name `wants` says, without memory. Experts that lie in one tensor are not in it.
+    /// A model on paper, as `recipe` would have it in `memory`: those of its weights whose name `wants` says, without memory.
     ///
     /// # Errors
     /// Those of candle.
     pub(crate) fn on_paper(
         architecture: &Architecture,
-        precision: Precision,
+        recipe: &Recipe,
+        memory: Memory,
         wants: impl Fn(&str) -> bool,
     ) -> Result<Self, TrainError> {
-        let (kinds, mut weights) = (WeightKinds::new(architecture), BTreeMap::new());
+        let (kinds, stack) = (WeightKinds::new(architecture), Stacked::of(architecture));
+        let mut weights = BTreeMap::new();
         for tensor in architecture.tensors().into_iter().filter(|tensor| wants(&tensor.name)) {
-            let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), precision)?;
-            weights.insert(tensor.name, weight);
+            let of_experts = stack
+                .iter()
+                .flat_map(|stack| stack.shapes(&tensor.name, architecture.hidden_size));
+            let of_experts: Vec<(String, [usize; 2])> = of_experts.collect();
+            for (name, shape) in &of_experts {
+                weights.insert(name.clone(), Weight::on_paper(shape, WeightKind::Linear, recipe)?);
+            }
+            if of_experts.is_empty() {
+                let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), recipe)?;
+                weights.insert(tensor.name, weight);
+            }
         }
         Ok(Self {
             architecture: architecture.clone(),
-            precision,
+            precision: recipe.precision,
             device: Device::Cpu,
             weights,
             sharded: None,
             sparsity: Sparsity::default(),
+            paper: Some(memory),
         })
     }
 
@@ -285,6 +302,7 @@ impl BaseModel {
             weights: kept.map(|(name, weight)| (name.clone(), weight.clone())).collect(),
             sharded: None,
             sparsity: self.sparsity.clone(),
+            paper: self.paper,
         }
     }
 
@@ -301,6 +319,11 @@ impl BaseModel {
     /// What is left out of the linear weights.
     pub fn sparsity(&self) -> &Sparsity {
         &self.sparsity
+    }
+
+    /// The memory that the model would lie in, where it is on paper.
+    pub(crate) fn paper(&self) -> Option<Memory> {
+        self.paper
     }
 
     /// Where the weights lie.
@@ -485,6 +508,7 @@ impl BaseLoader {
                 weights: BTreeMap::new(),
                 sharded: None,
                 sparsity: Sparsity::default(),
+                paper: None,
             },
             tensors: plain.into_iter().chain(packed).collect(),
         })

@@ -48,6 +48,20 @@ impl<'a> Stacked<'a> {
             .or_else(|| of(self.experts.names.down, &[ExpertPart::Down]))
     }
 
+    /// Names and shapes (out, in) of the weights that the tensor `name` holds; none of another tensor.
+    pub(super) fn shapes(&self, name: &str, hidden: usize) -> Vec<(String, [usize; 2])> {
+        let Some((layer, parts)) = self.parts(name) else {
+            return Vec::new();
+        };
+        let of_expert = |expert: usize| {
+            parts.iter().map(move |part| {
+                let name = format!("{layer}.{}", self.experts.weight_name(expert, *part));
+                (name, self.experts.part_shape(*part, hidden))
+            })
+        };
+        (0..self.experts.count).flat_map(of_expert).collect()
+    }
+
     /// One projection (out, in) of one expert, from its part (in, outs) of the stacked tensor, or (outs, in).
     pub(super) fn split(&self, of_expert: &Tensor, parts: &[ExpertPart], place: usize) -> candle_core::Result<Tensor> {
         let beside = parts.len();

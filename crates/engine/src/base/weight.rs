@@ -8,7 +8,7 @@ use half::bf16;
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
-use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware};
+use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware, Recipe};
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
 use peft_tune_kernels::quant::{ByteRows, Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
 
@@ -94,6 +94,15 @@ impl Codes {
         Ok(match form {
             QuantizationAware::Int8 => Some(Self::Int8(Int8::zeros_in_rows(shape, device)?)),
             QuantizationAware::Nf4 => Some(Self::Nf4(Nf4::zeros(shape, device)?)),
+            QuantizationAware::None => None,
+        })
+    }
+
+    /// The same on paper.
+    fn merged_on_paper(shape: (usize, usize), form: QuantizationAware) -> candle_core::Result<Option<Self>> {
+        Ok(match form {
+            QuantizationAware::Int8 => Some(Self::Int8(Int8::on_paper_in_rows(shape)?)),
+            QuantizationAware::Nf4 => Some(Self::Nf4(Nf4::on_paper(shape, false)?)),
             QuantizationAware::None => None,
         })
     }
@@ -272,21 +281,22 @@ impl Weight {
         })
     }
 
-    /// A weight on paper, in the storage of `precision`: all of it but memory.
+    /// A weight on paper, in the storage that `recipe` asks for: all of it but memory.
     ///
     /// # Errors
-    /// A matrix that is quantized and has no two dimensions.
-    pub(crate) fn on_paper(shape: &[usize], kind: WeightKind, precision: Precision) -> candle_core::Result<Self> {
-        let (dtype, shape) = (kind.dtype(precision), Shape::from(shape));
-        let codes = match (kind, precision) {
-            (WeightKind::Linear, Precision::Nf4) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, false)?)),
-            (WeightKind::Linear, Precision::Nf4Double) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, true)?)),
-            (WeightKind::Linear, Precision::Int8) => Some(Codes::Int8(Int8::on_paper(shape.dims2()?)?)),
+    /// A matrix that is quantized or sparse and has no two dimensions.
+    pub(crate) fn on_paper(shape: &[usize], kind: WeightKind, recipe: &Recipe) -> candle_core::Result<Self> {
+        let (dtype, shape) = (kind.dtype(recipe.precision), Shape::from(shape));
+        let codes = match (kind, recipe.precision, recipe.weight_sparsity.is_none()) {
+            (WeightKind::Linear, _, false) => Some(Codes::Sparse(Sparse::on_paper(shape.dims2()?, dtype)?)),
+            (WeightKind::Linear, Precision::Nf4, _) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, false)?)),
+            (WeightKind::Linear, Precision::Nf4Double, _) => Some(Codes::Nf4(Nf4::on_paper(shape.dims2()?, true)?)),
+            (WeightKind::Linear, Precision::Int8, _) => Some(Codes::Int8(Int8::on_paper(shape.dims2()?)?)),
             _ => None,
         };
         Ok(match codes {
             Some(codes) => Self::quantized(codes, dtype),
-            None => Self::Dense(Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape)?),
+            None => Self::Dense(crate::tensor::on_paper(shape, dtype)?),
         })
     }
 
@@ -311,6 +321,19 @@ impl Weight {
         device: &Device,
     ) -> candle_core::Result<Option<Self>> {
         let codes = Codes::zeros(shape, form, device)?;
+        Ok(codes.map(|codes| Self::quantized(codes, dtype)))
+    }
+
+    /// As [`Weight::zeros`], on paper.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn merged_on_paper(
+        shape: (usize, usize),
+        form: QuantizationAware,
+        dtype: DType,
+    ) -> candle_core::Result<Option<Self>> {
+        let codes = Codes::merged_on_paper(shape, form)?;
         Ok(codes.map(|codes| Self::quantized(codes, dtype)))
     }
 

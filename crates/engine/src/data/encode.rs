@@ -6,10 +6,13 @@ use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
 use super::notes::{RowNotes, Said, Stop};
 use super::rewritten::{argument_texts, note_rewritten};
+use super::text_targets::TextTargets;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{DataError, RowLocation, Vocabulary};
-use crate::tokenizer::{ChatTemplate, Conversation, Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
-use peft_tune_core::recipe::LossOn;
+use crate::tokenizer::{
+    ChatTemplate, Conversation, Encoded, GenerationPrompt, Places, Specials, Tokenizer, TokenizerError,
+};
+use peft_tune_core::recipe::{DataSettings, LossOn, TemplateTargets};
 
 /// What became of an example: its tokens, unless there is nothing in it to learn from, and what is to be told.
 #[derive(Debug, Default)]
@@ -59,14 +62,41 @@ impl Trace {
     }
 }
 
+/// Why a row is left out of which texts alone are learnt.
+const TEXTS_CHANGED: &str = "chat template changes texts, which cannot be told from what it writes itself; remove \
+                             `data.template_targets: stop_tokens`";
+
+/// What of a row is learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Learnt {
+    loss_on: LossOn,
+    template_targets: TemplateTargets,
+}
+
+impl Learnt {
+    /// Whether every token of a chat is.
+    fn is_everything(self) -> bool {
+        self.loss_on == LossOn::All && self.template_targets == TemplateTargets::All
+    }
+}
+
+impl From<&DataSettings> for Learnt {
+    fn from(settings: &DataSettings) -> Self {
+        Self {
+            loss_on: settings.loss_on,
+            template_targets: settings.template_targets,
+        }
+    }
+}
+
 /// Tokenises one example, or checks its tokens.
 pub(super) fn encode(
     location: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
-    loss_on: LossOn,
+    learnt: Learnt,
 ) -> Result<EncodedRow, DataError> {
-    encode_with(location, example, vocabulary, loss_on, None)
+    encode_with(location, example, vocabulary, learnt, None)
 }
 
 /// [`encode`], and what the tokens were made of.
@@ -74,17 +104,17 @@ pub(super) fn encode_traced(
     location: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
-    loss_on: LossOn,
+    learnt: Learnt,
     trace: &mut Trace,
 ) -> Result<EncodedRow, DataError> {
-    encode_with(location, example, vocabulary, loss_on, Some(trace))
+    encode_with(location, example, vocabulary, learnt, Some(trace))
 }
 
 fn encode_with(
     location: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
-    loss_on: LossOn,
+    learnt: Learnt,
     trace: Option<&mut Trace>,
 ) -> Result<EncodedRow, DataError> {
     let tokenizer = || {
@@ -96,9 +126,9 @@ fn encode_with(
     let encoded = match example {
         Example::Text(text) => encode_text(location, text, tokenizer()?, trace)?.into(),
         Example::Completion { prompt, completion } => {
-            encode_completion(location, prompt, completion, tokenizer()?, loss_on, trace)?
+            encode_completion(location, prompt, completion, tokenizer()?, learnt.loss_on, trace)?
         }
-        Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on, trace)?,
+        Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, learnt, trace)?,
         Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?.into(),
         Example::Refused(reason) => EncodedRow::refused(reason),
     };
@@ -198,10 +228,10 @@ fn encode_chat(
     location: &RowLocation,
     chat: &Chat,
     tokenizer: &Tokenizer,
-    loss_on: LossOn,
+    learnt: Learnt,
     trace: Option<&mut Trace>,
 ) -> Result<EncodedRow, DataError> {
-    if chat.messages.is_empty() || !chat.targets.contains(&true) && loss_on == LossOn::Completions {
+    if chat.messages.is_empty() || !chat.targets.contains(&true) && learnt.loss_on == LossOn::Completions {
         return Ok(None.into());
     }
     let tokenize_error = |source| tokenize_error(location, source);
@@ -240,9 +270,9 @@ fn encode_chat(
     if template.asks_for_day() {
         said.push(Said::FixedDay);
     }
-    let spans = match loss_on {
-        LossOn::All => std::iter::once(0..full.text.len()).collect(),
-        LossOn::Completions => match answer_spans(chat, &conversation, &full) {
+    let spans = match learnt.is_everything() {
+        true => std::iter::once(0..full.text.len()).collect(),
+        false => match answer_spans(chat, &conversation, &full) {
             Ok(spans) => spans,
             Err(reason) => return Ok(EncodedRow::refused(reason)),
         },
@@ -259,15 +289,21 @@ fn encode_chat(
             trace.roles.extend(texts.map(|range| (range.clone(), role.to_owned())));
         }
     }
-    let labels = label(&encoded, &spans);
+    let labels = match learnt.template_targets {
+        TemplateTargets::All => label(&encoded, &spans),
+        TemplateTargets::StopTokens => match conversation.whole_places(&full.text) {
+            Some(places) => text_labels(chat, learnt.loss_on, places, &encoded, &spans, tokenizer),
+            None => return Ok(EncodedRow::refused(TEXTS_CHANGED)),
+        },
+    };
     let mut row = TokenRow {
         ids: encoded.ids,
         labels,
         kind: RowKind::Whole,
     };
     let is_answered = chat.messages.last().is_some_and(|last| last["role"] == "assistant");
-    let stops = match loss_on {
-        LossOn::All if !is_answered => Vec::new(),
+    let stops = match learnt.is_everything() {
+        true if !is_answered => Vec::new(),
         _ => learn_stops(&mut row, &encoded.ends, &full.text, &spans, &conversation, tokenizer),
     };
     Ok(EncodedRow {
@@ -276,9 +312,38 @@ fn encode_chat(
             refused: None,
             stops,
             said,
-            is_beyond_texts: !chat.is_plain,
+            is_beyond_texts: !chat.is_plain
+                || learnt.template_targets == TemplateTargets::StopTokens && has_margins(chat),
         },
     })
+}
+
+/// The labels of a chat of which texts are learnt, and the tokens that end their turns.
+fn text_labels(
+    chat: &Chat,
+    loss_on: LossOn,
+    places: &Places,
+    encoded: &Encoded,
+    answers: &[Range<usize>],
+    tokenizer: &Tokenizer,
+) -> Vec<u32> {
+    let is_learnt = |index: &usize| loss_on == LossOn::All || chat.targets[*index];
+    let messages = (0..chat.messages.len()).filter(is_learnt);
+    let messages: Vec<Vec<_>> = messages.map(|index| places.each(index).cloned().collect()).collect();
+    let stop_ids = tokenizer.stop_ids();
+    let targets = TextTargets {
+        encoded,
+        messages: &messages,
+        answers,
+        is_special: &|id| tokenizer.is_special(id) || stop_ids.contains(&id),
+    };
+    targets.labels()
+}
+
+/// Whether a text has white space around it, which other tools learn where the template keeps it.
+fn has_margins(chat: &Chat) -> bool {
+    let mut texts = chat.messages.iter().filter_map(|message| message["content"].as_str());
+    texts.any(|text| text.trim() != text)
 }
 
 /// The chat with calls as the template writes them: where it writes none, those that came as text become the text of the answer.

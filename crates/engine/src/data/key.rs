@@ -39,6 +39,10 @@ pub(super) fn cache_key(
         settings.train.files().count(),
     );
     hash.update(format!("{plain:?}"));
+    // Absent where nothing is said: what was kept without it is read.
+    if !settings.template_targets.is_all() {
+        hash.update(format!("{:?}", settings.template_targets));
+    }
     let files = || settings.train.files().chain(settings.held_out.files());
     progress::begin(ReadingStage::Hashing, bytes_of(files()));
     let mut rows = Vec::new();

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::encode::{EncodedRow, Trace, encode, encode_traced};
+use super::encode::{EncodedRow, Learnt, Trace, encode, encode_traced};
 use super::example::Example;
 use super::format::RowParser;
 use super::length_limit::LengthLimit;
@@ -94,7 +94,7 @@ pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Resul
         summary: RowsSummary::default(),
         uses_template: false,
         waiting: Vec::new(),
-        loss_on: settings.loss_on,
+        learnt: Learnt::from(settings),
         random: None,
     };
     look.summary.is_whole = true;
@@ -175,7 +175,7 @@ struct Look<'a> {
     summary: RowsSummary,
     uses_template: bool,
     waiting: Vec<Met>,
-    loss_on: peft_tune_core::recipe::LossOn,
+    learnt: Learnt,
     random: Option<Permutation>,
 }
 
@@ -276,12 +276,12 @@ impl Look<'_> {
     /// Tokenises what waits, counts it, and keeps what may be shown.
     fn take(&mut self) -> Result<(), DataError> {
         let waiting = std::mem::take(&mut self.waiting);
-        let (vocabulary, loss_on) = (self.vocabulary, self.loss_on);
+        let (vocabulary, of_rows) = (self.vocabulary, self.learnt);
         let encoded: Vec<Result<EncodedRow, DataError>> = waiting
             .par_iter()
             .map(|met| {
                 progress::count();
-                encode(&met.location, &met.example, vocabulary, loss_on)
+                encode(&met.location, &met.example, vocabulary, of_rows)
             })
             .collect();
         for (met, encoded) in waiting.into_iter().zip(encoded) {
@@ -364,7 +364,7 @@ impl Look<'_> {
 
     fn shown(&self, met: Met) -> Result<ShownRow, DataError> {
         let mut trace = Trace::default();
-        let encoded = encode_traced(&met.location, &met.example, self.vocabulary, self.loss_on, &mut trace)?;
+        let encoded = encode_traced(&met.location, &met.example, self.vocabulary, self.learnt, &mut trace)?;
         let set = met
             .is_held_out
             .map(|held_out| if held_out { "held-out" } else { "training" }.to_owned());

@@ -5,7 +5,7 @@
 //! | settings to files | `on_disk` |
 //! | file to rows | `readers`, `meter`, `progress` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
-//! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `notes` |
+//! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `text_targets`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
 //! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities` |
@@ -20,6 +20,7 @@ mod cache_limit;
 mod checksum;
 mod columns;
 mod digest;
+mod disk_space;
 mod documents;
 mod encode;
 mod error;
@@ -44,11 +45,11 @@ mod progress;
 mod question;
 mod readers;
 mod rewritten;
-mod room;
 mod row_location;
 mod seen;
 mod source;
 mod split;
+mod text_targets;
 mod token_writer;
 mod tokenize;
 mod tokens;

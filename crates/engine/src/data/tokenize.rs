@@ -9,13 +9,13 @@ use std::time::Instant;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::encode::{EncodedRow, encode};
+use super::disk_space::DiskSpace;
+use super::encode::{EncodedRow, Learnt, encode};
 use super::example::Example;
 use super::format::RowParser;
 use super::meter::{Meter, bytes_of};
 use super::progress::{self, ReadingStage, Tokenized};
 use super::readers::{count_rows, read_rows};
-use super::room::Room;
 use super::split::{HeldOutRows, Located, PieceJoiner};
 use super::token_writer::{Set, TokenWriter};
 use super::{DataError, Vocabulary};
@@ -72,7 +72,7 @@ pub(super) fn tokenize(source: Source, writer: &mut TokenWriter, folder: Option<
         meter: &Meter::default(),
         of_bytes,
         tokenised: 0,
-        room: folder.map(Room::new),
+        space: folder.map(DiskSpace::new),
         joiners: Default::default(),
         waiting: Vec::new(),
         waiting_bytes: 0,
@@ -143,7 +143,7 @@ struct Tokenizing<'a> {
     /// Rows whose tokens were written.
     tokenised: usize,
     /// Where the tokens go; `None` for memory.
-    room: Option<Room<'a>>,
+    space: Option<DiskSpace<'a>>,
     /// Of the training and of the held-out rows.
     joiners: [PieceJoiner; 2],
     /// Rows that are tokenised next, in order.
@@ -233,7 +233,7 @@ impl Tokenizing<'_> {
         let waiting = std::mem::take(&mut self.waiting);
         // Rows behind one at fault need not be looked at; those before it may hold the one that is told.
         let at_fault = AtomicUsize::new(usize::MAX);
-        let (vocabulary, loss_on) = (self.vocabulary, self.settings.loss_on);
+        let (vocabulary, learnt) = (self.vocabulary, Learnt::from(self.settings));
         let encoded = || -> Vec<_> {
             waiting
                 .par_iter()
@@ -242,7 +242,7 @@ impl Tokenizing<'_> {
                     if index > at_fault.load(Relaxed) {
                         return Ok(EncodedRow::default());
                     }
-                    let row = encode(location, example, vocabulary, loss_on);
+                    let row = encode(location, example, vocabulary, learnt);
                     if row.is_err() {
                         at_fault.fetch_min(index, Relaxed);
                     }
@@ -274,8 +274,8 @@ impl Tokenizing<'_> {
             progress::rows(done, all);
             share = share.max(of(done, all));
         }
-        match &mut self.room {
-            Some(room) => Ok(room.look(self.writer, share)?),
+        match &mut self.space {
+            Some(space) => Ok(space.look(self.writer, share)?),
             None => Ok(()),
         }
     }

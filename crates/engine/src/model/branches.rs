@@ -38,8 +38,7 @@ pub(super) struct Branches {
 impl Branches {
     /// `values` (R,), each times the factor of its row's expert.
     pub(super) fn times_factors(&self, values: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
-        let product = candle_core::Tensor::zeros((values.dims1()?, 1), DType::F32, self.factors.device())?;
-        let product = Tensor::from(product);
+        let product = values.zeros((values.dims1()?, 1), DType::F32)?;
         expert_parts::add_of_experts(&product, &self.factors, &routing.offsets, Some(values))?;
         product.flatten_all()
     }
@@ -50,9 +49,11 @@ impl Branches {
     }
 
     /// The gradient of x, in its dtype, from that of what the router read.
-    fn routed_backward(&self, x: &Tensor, rstd: &Tensor, d_routed: &Tensor) -> Result<Tensor> {
+    fn routed_backward(&self, x: &Tensor, rstd: &Tensor, d_routed: Tensor) -> Result<Tensor> {
         let wide = x.to_dtype(DType::F32)?;
-        self.router.backward(&wide, rstd, d_routed)?.to_dtype(x.dtype())
+        let dx = self.router.backward(&wide, rstd, &d_routed)?;
+        drop((wide, d_routed));
+        dx.to_dtype(x.dtype())
     }
 }
 
@@ -85,7 +86,9 @@ impl ExpertBlock {
         };
         drop(logits);
         let offsets = &routing.offsets;
-        let of_rows = self.inputs(&branches.before_experts.forward(x)?.0, &routing)?;
+        let normed = branches.before_experts.forward(x)?.0;
+        let of_rows = self.inputs(&normed, &routing)?;
+        drop(normed);
         let GateUp { gate, up, xa } = self.experts.gate_up(&of_rows, offsets)?;
         drop(of_rows);
         let z = self.unit(&gate, &up)?;
@@ -161,8 +164,12 @@ impl ExpertBlock {
             routing,
             router_xa,
             gate_up_xa,
+            gate,
+            up,
+            down_xa,
             ..
         } = saved;
+        drop((gate, up, down_xa));
         let normed = branches.before_experts.forward(x)?.0;
         let of_rows = || self.inputs(&normed, &routing);
         let d_rows = self
@@ -185,6 +192,6 @@ impl ExpertBlock {
         let d_routed = self
             .router
             .backward(read, &router_xa, vec![d_logits], &stream.pass, true)?;
-        residual::add(&dx, &branches.routed_backward(x, &rstd, &expect_gradient(d_routed)?)?)
+        residual::add(&dx, &branches.routed_backward(x, &rstd, expect_gradient(d_routed)?)?)
     }
 }

@@ -29,6 +29,7 @@ use crate::base::BaseModel;
 use crate::base::Weight;
 use crate::parameters::flat_view;
 use crate::span::Module;
+use crate::tensor;
 use crate::{Parameters, TrainError};
 use candle_core::DType;
 use peft_tune_core::architecture::{
@@ -79,7 +80,7 @@ impl Decoder {
         dtype: DType,
         layers: impl IntoIterator<Item = usize>,
     ) -> Result<Self, TrainError> {
-        let rounded = Rounded::new(trainables.parameters, dtype)?;
+        let rounded = Rounded::new(trainables.parameters, dtype, base.paper())?;
         let builder = Builder {
             base,
             dtype,
@@ -509,13 +510,15 @@ impl Builder<'_> {
     fn merged(&self, weight: Matrix, has_adapter: bool) -> Result<(Matrix, Option<MergedWeight>), TrainError> {
         let form = self.trainables.plan.quantization_aware;
         let shape = weight.factor().dims2()?;
-        let Some(merged) = MergedWeight::new(shape, form, self.dtype, self.base.device())? else {
+        let Some(merged) = MergedWeight::new(shape, form, self.dtype, self.base)? else {
             return Ok((weight, None));
         };
         if has_adapter {
             return Ok((weight, Some(merged)));
         }
-        merged.refresh(&weight, None)?;
+        if self.base.paper().is_none() {
+            merged.refresh(&weight, None, |rows| rows.clone().into())?;
+        }
         Ok((merged.into_frozen(), None))
     }
 
@@ -529,7 +532,7 @@ impl Builder<'_> {
         let (linear, slots) = self.adapter_of(module)?;
         let rows = |slot: usize| self.slot(slot)?.rows(plan.rows.start, plan.rows.len());
         let dora = match slots.magnitude {
-            Some(slot) => Some(Dora::new(rows(slot)?, squared_row_norms(&weight.dense()?)?)?),
+            Some(slot) => Some(Dora::new(rows(slot)?, self.squared_row_norms(weight)?)?),
             None => None,
         };
         Ok(AdapterOutput {
@@ -539,6 +542,14 @@ impl Builder<'_> {
             dora,
             scaling: linear.scaling,
         })
+    }
+
+    /// |W_j|^2 of each row of a weight; nothing is read on paper.
+    fn squared_row_norms(&self, weight: &Matrix) -> candle_core::Result<Tensor> {
+        match self.base.paper() {
+            Some(_) => tensor::on_paper(weight.factor().dims2()?.0, DType::F32),
+            None => squared_row_norms(&weight.dense()?),
+        }
     }
 
     /// One view over several lora_a, where each follows the one before in the flat buffer.

@@ -8,7 +8,6 @@ use super::cross_layer::CrossLayer;
 use super::layer::Layer;
 use super::layer_gather::{LayerGather, LayerWeights};
 use super::layer_input::LayerInputs;
-use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::offload::{DeviceToHost, HostToDevice, Offload};
 use super::parameter::BaseParameter;
@@ -296,10 +295,10 @@ impl Decoder {
 
     /// Begins a pass with the parameters as they are now: the embedded tokens (T, H).
     pub(super) fn begin(&self, ids: &Tensor) -> Result<Tensor> {
-        self.rounded.iter().try_for_each(Rounded::refresh)?;
+        self.rounded.iter().try_for_each(|rounded| rounded.refresh(ids))?;
         let groups = self.layers.iter().flat_map(Layer::groups);
         let mut groups = groups.chain(self.inputs.iter().map(|inputs| &inputs.projection));
-        groups.try_for_each(LinearGroup::refresh)?;
+        groups.try_for_each(|group| group.refresh(ids))?;
         self.embed(ids)
     }
 

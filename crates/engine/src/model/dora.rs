@@ -14,8 +14,8 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::parameter::Trained;
-use super::traced::gain::NormParts;
 use super::traced::matmul::{self, Factor, Term};
+use super::traced::{NormParts, gain};
 use crate::tensor;
 
 /// The magnitude of one projection.
@@ -41,18 +41,24 @@ impl Dora {
         })
     }
 
-    /// Computes norm and gain from the parameters as they are now.
-    pub(super) fn refresh(&self, weight: Factor<'_>, a: &Trained, b: &Tensor, scaling: f64) -> Result<()> {
+    /// Computes norm and gain from the parameters as they are now, on paper where `ids` are.
+    pub(super) fn refresh(
+        &self,
+        weight: Factor<'_>,
+        (a, b): (&Trained, &Tensor),
+        scaling: f64,
+        ids: &tensor::Tensor,
+    ) -> Result<()> {
         // A as products read it, or a GPU would widen all of W for this one.
-        let (projected, gram) = products(weight, &a.factor, &a.value)?;
+        let [factor, value] = [&a.factor, &a.value].map(|a| ids.operand(a));
         let parts = NormParts {
             squared: &self.weight_norm_squared,
-            projected: &projected,
-            gram: &gram,
+            projected: &projected(weight, &factor)?,
+            gram: &matmul::nt(&value, &a.value)?,
             b,
             scaling,
         };
-        parts.fill(&self.magnitude.value, &self.norm, &self.gain)
+        gain::fill(parts, &self.magnitude.value, &self.norm, &self.gain)
     }
 }
 
@@ -63,23 +69,19 @@ pub(super) fn squared_row_norms(weight: &Tensor) -> Result<Tensor> {
 
 /// n_j = |(W + s·B·A)_j|, (out,) F32, from W (out, in) in any dtype, A (r, in) F32 and B (out, r) F32.
 pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
-    let (projected, gram) = products(weight.into(), a, a)?;
-    let parts = NormParts {
+    let left = tensor::Tensor::from(a.clone());
+    gain::norm(NormParts {
         squared: &squared_row_norms(weight)?,
-        projected: &projected,
-        gram: &gram,
+        projected: &projected(weight.into(), &left)?,
+        gram: &matmul::nt(&left, a)?,
         b,
         scaling,
-    };
-    parts.norm()
+    })
 }
 
-/// A W^T (r, out), in A's dtype, from A as `factor`, and A A^T (r, r).
-fn products(weight: Factor<'_>, factor: &Tensor, a: &Tensor) -> Result<(Tensor, Tensor)> {
-    // (r, out) rather than (out, r): the result of a product has the dtype of its left side.
-    let left = |factor: &Tensor| tensor::Tensor::from(factor.clone());
-    let projected = matmul::nt_sum(&[Term::new(&left(factor), weight, 1.0)], 0)?;
-    Ok((projected.into_real()?, matmul::nt(&left(a), a)?.into_real()?))
+/// A W^T (r, out), in A's dtype: rather than (out, r), since the result of a product has the dtype of its left side.
+fn projected(weight: Factor<'_>, a: &tensor::Tensor) -> Result<tensor::Tensor> {
+    matmul::nt_sum(&[Term::new(a, weight, 1.0)], 0)
 }
 
 #[cfg(test)]

@@ -24,8 +24,7 @@ use super::linear::LinearGroup;
 use super::mlp_block::expect_gradient;
 use super::norm::Norm;
 use super::saved::{ExpertsSaved, SharedSaved};
-use super::traced::routing;
-use super::traced::{clamped_glu, glu, residual, rows};
+use super::traced::{clamped_glu, glu, residual, routing, rows, sigmoid};
 use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
@@ -182,6 +181,7 @@ impl ExpertBlock {
             let _span = span::module(Module::Router);
             routing::backward(routing, &d_weights, &self.settings)?
         };
+        drop(d_weights);
         let wide = || normed.to_dtype(DType::F32);
         let pass = &stream.pass;
         let d_routed = self.router.backward(wide, &router_xa, vec![d_logits], pass, true)?;
@@ -233,7 +233,7 @@ impl ExpertBlock {
         if !self.weighs_input {
             let mut of_rows = rows::dot(&dz, &z)?;
             if let Some(more) = self.experts.bias_weight_gradients(&dy, &routing.offsets)? {
-                of_rows = (of_rows.real()? + more.real()?)?.into();
+                of_rows = of_rows.plus(&more)?;
             }
             d_weights = Some(of_rows);
             rows::scale(&z, &weights)?;
@@ -269,7 +269,7 @@ impl SharedExpert {
         let (mut scale, mut scale_xa) = (None, Vec::new());
         if let Some(group) = &self.gate {
             let (logits, xa) = group.forward(normed, pass)?;
-            let value = sigmoid(&only(&logits)?.flatten_all()?.to_dtype(DType::F32)?)?;
+            let value = sigmoid::forward(&only(&logits)?.flatten_all()?.to_dtype(DType::F32)?)?;
             rows::scale(&inner, &value)?;
             (scale, scale_xa) = (Some(value), xa);
         }
@@ -309,8 +309,7 @@ impl SharedExpert {
             Some(scale) => {
                 let d_scale = rows::dot(&d_inner, &glu::forward(&saved.gate, &saved.up, activation)?)?;
                 rows::scale(&d_inner, scale)?;
-                let scale = scale.real()?;
-                Some(Tensor::from((d_scale.real()? * (scale * (1.0 - scale)?)?)?))
+                Some(sigmoid::backward(scale, &d_scale)?)
             }
             None => None,
         };
@@ -327,11 +326,6 @@ impl SharedExpert {
         let more = group.backward(input, &saved.scale_xa, vec![d_logit], pass, true)?;
         residual::add(&d_normed, &expect_gradient(more)?)
     }
-}
-
-/// 1 / (1 + exp(-x)) of a small tensor.
-fn sigmoid(x: &Tensor) -> Result<Tensor> {
-    Ok((x.real()?.neg()?.exp()? + 1.0)?.recip()?.into())
 }
 
 /// The output of a group of one projection.

@@ -15,11 +15,11 @@ use candle_core::{DType, Result};
 use super::matrix::Matrix;
 use super::parameter::Trained;
 use super::traced::grouped::{self, GroupFactors, GroupTerm};
+use super::traced::routing::Offsets;
 use super::traced::{expert_parts, matmul};
 use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
-use peft_tune_kernels::ops::offsets::Offsets;
 
 /// The projections of all experts of a layer.
 #[derive(Debug)]
@@ -86,62 +86,59 @@ impl ExpertAdapter {
         Ok(self.a.value.dims2()?.0 / self.rank)
     }
 
-    /// A of every expert, (E, r, in), without a copy but where it is swapped.
-    fn a(&self) -> Result<candle_core::Tensor> {
+    /// A of every expert, (E, r, in), for products of `x`; without a copy but where it is swapped.
+    fn a(&self, x: &Tensor) -> Result<Tensor> {
         if self.swapped {
-            let parts = expert_parts::split_experts(&self.b.factor, self.experts()?)?;
-            return parts.transpose(1, 2)?.contiguous();
+            let parts = expert_parts::split_experts(&self.b.factor_beside(x), self.experts()?)?;
+            return parts.transposed();
         }
-        self.a.factor.reshape((self.experts()?, self.rank, ()))
+        let factor = self.a.factor_beside(x);
+        factor.reshape((self.experts()?, self.rank, ()))
     }
 
-    /// B of every expert for some of its outputs, (E, outputs, r).
-    fn b(&self, outputs: Outputs) -> Result<candle_core::Tensor> {
+    /// B of every expert for some of its outputs, (E, outputs, r), for products of `x`.
+    fn b(&self, outputs: Outputs, x: &Tensor) -> Result<Tensor> {
         if self.swapped {
-            let all = self.a.factor.reshape((self.experts()?, self.rank, ()))?;
-            return outputs.of_columns(&all)?.transpose(1, 2)?.contiguous();
+            let all = self.a.factor_beside(x).reshape((self.experts()?, self.rank, ()))?;
+            return outputs.of_columns(&all)?.transposed();
         }
-        expert_parts::split_experts(&outputs.of(&self.b.factor)?, self.experts()?)
+        expert_parts::split_experts(&outputs.of(&self.b.factor_beside(x))?, self.experts()?)
     }
 
     /// x A^T, (R, r)
     fn product(&self, x: &Tensor, offsets: &Offsets) -> Result<Tensor> {
-        let a = self.a()?;
+        let a = self.a(x)?;
         grouped::nt(&[term(x, GroupFactors::Stacked(&a), 1.0)], offsets, 0)
-    }
-
-    /// Room for the gradients of some experts' factors.
-    fn zeros(&self, shape: (usize, usize)) -> Result<candle_core::Tensor> {
-        candle_core::Tensor::zeros(shape, DType::F32, self.a.value.device())
     }
 
     /// dA += d_xa^T x
     fn add_a_gradient(&self, d_xa: &Tensor, x: &Tensor, offsets: &Offsets) -> Result<()> {
         if !self.swapped {
-            return grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient);
+            return grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient_beside(x));
         }
         let (experts, width) = (self.experts()?, x.dims2()?.1);
-        let parts = self.zeros((experts * width, self.rank))?;
+        let parts = x.zeros((experts * width, self.rank), DType::F32)?;
         grouped::tn_add(x, d_xa, offsets, 1.0, &parts)?;
-        expert_parts::join_experts_add(&parts.reshape((experts, width, self.rank))?, &self.b.gradient)
+        let parts = parts.reshape((experts, width, self.rank))?;
+        expert_parts::join_experts_add(&parts, &self.b.gradient_beside(x))
     }
 
     /// dB += s dy^T xa for some of the outputs.
     fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &Offsets, outputs: Outputs) -> Result<()> {
         let (experts, width) = (self.experts()?, dy.dims2()?.1);
         if self.swapped {
-            let parts = self.zeros((experts * self.rank, width))?;
+            let parts = dy.zeros((experts * self.rank, width), DType::F32)?;
             grouped::tn_add(xa, dy, offsets, self.scaling, &parts)?;
-            return outputs.add_columns(&parts, &self.a.gradient);
+            return outputs.add_columns(&parts, &self.a.gradient_beside(dy));
         }
-        let parts = self.zeros((experts * width, self.rank))?;
+        let parts = dy.zeros((experts * width, self.rank), DType::F32)?;
         grouped::tn_add(dy, xa, offsets, self.scaling, &parts)?;
-        let (parts, gradient) = (parts.reshape((experts, width, self.rank))?, &self.b.gradient);
+        let (parts, gradient) = (parts.reshape((experts, width, self.rank))?, self.b.gradient_beside(dy));
         let Outputs::Second(place) = outputs else {
-            return expert_parts::join_experts_add(&parts, &outputs.of(gradient)?);
+            return expert_parts::join_experts_add(&parts, &outputs.of(&gradient)?);
         };
         // Rows that do not lie side by side: added to a copy, which takes their place.
-        let sum = outputs.of(gradient)?.contiguous()?;
+        let sum = outputs.of(&gradient)?.contiguous()?;
         expert_parts::join_experts_add(&parts, &sum)?;
         let pairs = gradient.reshape((width, 2, ()))?;
         pairs.slice_set(&sum.unsqueeze(1)?, 1, place)
@@ -159,20 +156,20 @@ impl Outputs {
     }
 
     /// These columns of a tensor (E, r, out).
-    fn of_columns(self, tensor: &candle_core::Tensor) -> Result<candle_core::Tensor> {
+    fn of_columns(self, tensor: &Tensor) -> Result<Tensor> {
         let (first, count) = self.columns(tensor.dim(2)?)?;
         tensor.narrow(2, first, count)
     }
 
     /// Adds `parts` to these columns of `into`, in place.
-    fn add_columns(self, parts: &candle_core::Tensor, into: &candle_core::Tensor) -> Result<()> {
+    fn add_columns(self, parts: &Tensor, into: &Tensor) -> Result<()> {
         let (first, count) = self.columns(into.dim(1)?)?;
-        let sum = (into.narrow(1, first, count)? + parts)?;
+        let sum = into.narrow(1, first, count)?.plus(parts)?;
         into.slice_set(&sum, 1, first)
     }
 
     /// These rows of a tensor (out, n).
-    fn of(self, tensor: &candle_core::Tensor) -> Result<candle_core::Tensor> {
+    fn of(self, tensor: &Tensor) -> Result<Tensor> {
         let (rows, columns) = tensor.dims2()?;
         match self {
             Self::All => Ok(tensor.clone()),
@@ -203,7 +200,7 @@ impl Experts {
         let xa = adapter.map(|adapter| adapter.product(x, offsets)).transpose()?;
         let project = |of_experts: &[Matrix], outputs: Outputs| match (adapter, &xa) {
             (Some(adapter), Some(xa)) => {
-                let b = adapter.b(outputs)?;
+                let b = adapter.b(outputs, x)?;
                 let update = term(xa, GroupFactors::Stacked(&b), adapter.scaling);
                 grouped::nt(&[term(x, weights(of_experts), 1.0), update], offsets, 1)
             }
@@ -231,7 +228,7 @@ impl Experts {
         let base = term(x, weights(&self.down), 1.0);
         match (&self.down_adapter, xa) {
             (Some(adapter), Some(xa)) => {
-                let b = adapter.b(Outputs::All)?;
+                let b = adapter.b(Outputs::All, x)?;
                 grouped::nt(
                     &[base, term(xa, GroupFactors::Stacked(&b), adapter.scaling)],
                     offsets,
@@ -254,10 +251,11 @@ impl Experts {
         let (Some(adapter), Some(xa)) = (&self.down_adapter, xa) else {
             return Ok((grouped::nn(&[base], offsets, 1)?, None));
         };
-        let (a, b) = (adapter.a()?, adapter.b(Outputs::All)?);
+        let b = adapter.b(Outputs::All, dy)?;
         let d_xa = grouped::nn(&[term(dy, GroupFactors::Stacked(&b), adapter.scaling)], offsets, 0)?;
         drop(b);
         adapter.add_b_gradient(dy, xa, offsets, Outputs::All)?;
+        let a = adapter.a(dy)?;
         let dx = grouped::nn(&[base, term(&d_xa, GroupFactors::Stacked(&a), 1.0)], offsets, 1)?;
         Ok((dx, Some(d_xa)))
     }
@@ -298,7 +296,7 @@ impl Experts {
             return grouped::nn(&terms, offsets, 2);
         };
         let ([of_gate, of_up], scaling) = (self.gate_up_outputs(), adapter.scaling);
-        let (b_gate, b_up) = (adapter.b(of_gate)?, adapter.b(of_up)?);
+        let (b_gate, b_up) = (adapter.b(of_gate, d_gate)?, adapter.b(of_up, d_up)?);
         let updates = [
             term(d_gate, GroupFactors::Stacked(&b_gate), scaling),
             term(d_up, GroupFactors::Stacked(&b_up), scaling),
@@ -312,7 +310,7 @@ impl Experts {
         adapter.add_a_gradient(&d_xa, &x, offsets)?;
         self.add_gate_up_weight_gradients(&x, [d_gate, d_up], offsets)?;
         drop(x);
-        let a = adapter.a()?;
+        let a = adapter.a(&d_xa)?;
         terms.push(term(&d_xa, GroupFactors::Stacked(&a), 1.0));
         grouped::nn(&terms, offsets, 2)
     }
@@ -347,15 +345,14 @@ impl Experts {
     }
 }
 
-/// dW += dy^T x of every expert whose weight trains. The host has to know how many rows each has: one small copy a layer on a GPU.
+/// dW += dy^T x of every expert whose weight trains: one small copy a layer on a GPU.
 fn add_weight_gradients(of_experts: &[Matrix], dy: &Tensor, x: &Tensor, offsets: &Offsets) -> Result<()> {
     if !of_experts.iter().any(Matrix::is_trained) {
         return Ok(());
     }
-    for (matrix, part) in of_experts.iter().zip(offsets.host()?.windows(2)) {
-        let (first, count) = (part[0], part[1] - part[0]);
-        if let Some(trained) = matrix.trained().filter(|_| count > 0) {
-            let of_expert = |tensor: &Tensor| tensor.narrow(0, first, count);
+    for (matrix, rows) in of_experts.iter().zip(offsets.parts()?) {
+        if let Some(trained) = matrix.trained().filter(|_| !rows.is_empty()) {
+            let of_expert = |tensor: &Tensor| tensor.narrow(0, rows.start, rows.len());
             matmul::tn_add(&of_expert(dy)?, &of_expert(x)?, 1.0, &trained.gradient)?;
         }
     }

@@ -77,11 +77,11 @@ impl AdapterInput {
 }
 
 impl LinearGroup {
-    /// Computes what adapters need of the parameters as they are now; before each pass.
-    pub(super) fn refresh(&self) -> Result<()> {
+    /// Computes what adapters need of the parameters as they are now; before each pass, on paper where `ids` are.
+    pub(super) fn refresh(&self, ids: &Tensor) -> Result<()> {
         let mut projections = self.projections.iter();
-        projections.try_for_each(|projection| projection.refresh(&self.adapters))?;
-        self.members.iter().try_for_each(Self::refresh)
+        projections.try_for_each(|projection| projection.refresh(&self.adapters, ids))?;
+        self.members.iter().try_for_each(|member| member.refresh(ids))
     }
 
     /// The outputs (T, out) of all projections, and xa of all adapters.

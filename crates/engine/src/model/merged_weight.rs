@@ -9,11 +9,12 @@
 //! dB are those of s·B·A, from the same xa and d_xa as without it, and dx = dy W' is exact. The codes depend on parameters alone and
 //! are made once, before each pass, some rows at a time; a layer that is run forward again multiplies the same ones.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::matrix::Matrix;
 use super::traced::{merged_rows, quantize};
-use crate::base::Weight;
+use crate::base::{BaseModel, Weight};
+use crate::tensor;
 use peft_tune_core::plan::MERGED_ROWS;
 use peft_tune_core::recipe::QuantizationAware;
 use peft_tune_kernels::ops::matmul::Factor;
@@ -22,6 +23,7 @@ use peft_tune_kernels::ops::matmul::Factor;
 #[derive(Clone, Debug)]
 pub(super) struct MergedWeight {
     codes: Weight,
+    form: QuantizationAware,
 }
 
 /// An adapter's part of a weight.
@@ -35,7 +37,8 @@ pub(super) struct Update<'a> {
 }
 
 impl MergedWeight {
-    /// Codes in `form` for products in `dtype`, which hold nothing before [`MergedWeight::refresh`]; `None` where there is no form.
+    /// Codes in `form` for products in `dtype`, where `base` lies, which hold nothing before [`MergedWeight::refresh`]; `None` where there
+    /// is no form.
     ///
     /// # Errors
     /// Memory.
@@ -43,21 +46,29 @@ impl MergedWeight {
         shape: (usize, usize),
         form: QuantizationAware,
         dtype: DType,
-        device: &Device,
+        base: &BaseModel,
     ) -> Result<Option<Self>> {
-        let codes = Weight::zeros(shape, form, dtype, device)?;
-        Ok(codes.map(|codes| Self { codes }))
+        let codes = match base.paper() {
+            Some(_) => Weight::merged_on_paper(shape, form, dtype)?,
+            None => Weight::zeros(shape, form, dtype, base.device())?,
+        };
+        Ok(codes.map(|codes| Self { codes, form }))
     }
 
-    /// Makes the codes of `weight` with `update`.
+    /// Makes the codes of `weight` with `update`, from its rows as `operand` makes them of what is stored.
     ///
     /// # Errors
     /// Memory; an update of another shape.
-    pub(super) fn refresh(&self, weight: &Matrix, update: Option<Update<'_>>) -> Result<()> {
+    pub(super) fn refresh(
+        &self,
+        weight: &Matrix,
+        update: Option<Update<'_>>,
+        operand: impl Fn(&Tensor) -> tensor::Tensor,
+    ) -> Result<()> {
         let (outputs, _) = self.codes.factor().dims2()?;
         for start in (0..outputs).step_by(MERGED_ROWS) {
             let rows = MERGED_ROWS.min(outputs - start);
-            let some = weight.rows(start, rows)?.dense()?;
+            let some = operand(&weight.rows(start, rows)?.dense()?);
             let sum = match update {
                 Some(update) => {
                     let b = update.b.narrow(0, start, rows)?;
@@ -65,8 +76,7 @@ impl MergedWeight {
                 }
                 None => some.to_dtype(DType::F32)?,
             };
-            let _span = quantize(&sum);
-            self.codes.replace_rows(start, &sum)?;
+            quantize(&sum, (&self.codes, self.form), start)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Device, Error, Result};
+use candle_core::{DType, Device, Error, Result};
 
 use super::build::Trainables;
 use super::cross_layer::CrossLayer;
@@ -13,15 +13,15 @@ use super::decoder::{Decoder, KeptLayer};
 use super::layer::Layer;
 use super::saved::LayerSaved;
 use super::{DropoutKey, RopeTables, Stream};
-use crate::base::BaseModel;
+use crate::base::{BaseModel, compute_dtype};
 use crate::data::MicroBatch;
 use crate::span;
 use crate::span::{Placing, StepPhase};
 use crate::tensor::{Ledger, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{LayerKeep, ModelPlan};
-use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
+use peft_tune_core::plan::{LayerKeep, Memory, ModelPlan};
+use peft_tune_core::predict::{ExpertLoad, Host, Segment, Stage, StepModel, StreamShape, Trace};
 use peft_tune_core::recipe::Recipe;
 
 /// A recipe's model, a micro-batch and a machine, of which only the sizes matter.
@@ -29,11 +29,15 @@ use peft_tune_core::recipe::Recipe;
 pub struct PaperModel {
     plan: ModelPlan,
     host: Host,
+    /// How tokens lie on the experts of a mixture.
+    load: ExpertLoad,
     /// Of the first layer of each kind.
     decoder: Decoder,
     ropes: RopeTables,
     batch: MicroBatch,
     dropout: Option<DropoutKey>,
+    /// The same in F32, where some steps compute in it.
+    fp32: Option<Box<Self>>,
 }
 
 /// One run of a segment.
@@ -54,35 +58,56 @@ impl PaperModel {
     /// The model that `recipe` trains, on a micro-batch like `stream`.
     ///
     /// # Errors
-    /// A recipe that does not fit the model, or has what cannot be run on paper yet: DoRA, weights that are quantized in each pass, sparse
-    /// ones.
+    /// A recipe that does not fit the model.
     pub fn new(
         architecture: &Architecture,
         recipe: &Recipe,
         host: Host,
         stream: &StreamShape,
     ) -> std::result::Result<Self, TrainError> {
+        let own = Self::in_dtype(architecture, recipe, (host, stream), compute_dtype(recipe.precision))?;
+        let fp32 = match recipe.precision_schedule.is_none() {
+            true => None,
+            false => Some(Self::in_dtype(architecture, recipe, (host, stream), DType::F32)?),
+        };
+        Ok(Self {
+            fp32: fp32.map(Box::new),
+            ..own
+        })
+    }
+
+    /// The model with activations in `dtype`.
+    fn in_dtype(
+        architecture: &Architecture,
+        recipe: &Recipe,
+        (host, stream): (Host, &StreamShape),
+        dtype: DType,
+    ) -> std::result::Result<Self, TrainError> {
         let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        if plan.dora() || !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
-            let message = "DoRA, `quantization_aware` and `weight_sparsity` have no form on paper";
-            return Err(Error::Msg(message.to_owned()).into());
-        }
-        let decoder = decoder_of(architecture, recipe, &plan)?;
+        let decoder = decoder_of(architecture, recipe, &plan, (host.memory(), dtype))?;
         let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
         ropes.prepare(1)?;
         let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
         Ok(Self {
             host,
+            load: ExpertLoad::default(),
             decoder,
             ropes,
             batch: batch_like(stream),
             dropout: (dropout > 0.0).then(|| DropoutKey::new(dropout, 0, 0, 0)),
             plan,
+            fp32: None,
         })
     }
 
+    /// The same model, whose tokens lie on experts as `load` says; evenly where nobody says anything.
+    #[must_use]
+    pub fn with_load(self, load: ExpertLoad) -> Self {
+        Self { load, ..self }
+    }
+
     fn run(&self, segment: Segment) -> Result<Trace> {
-        let ledger = Ledger::new(self.host);
+        let ledger = Ledger::new(self.host).with_load(self.load);
         let pass = PaperPass {
             stream: Stream::on_paper(&self.batch, self.dropout.clone(), &ledger),
             ledger,
@@ -96,7 +121,7 @@ impl PaperModel {
         };
         match segment {
             Segment::Embed => {
-                let _x = self.decoder.embed(&pass.stream.ids)?;
+                let _x = self.decoder.begin(&pass.stream.ids)?;
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Forward { layer, keep } => {
@@ -192,13 +217,21 @@ impl StepModel for PaperModel {
     fn trace(&self, segment: Segment) -> std::result::Result<Trace, String> {
         self.run(segment).map_err(|error| error.to_string())
     }
+
+    fn in_fp32(&self) -> &dyn StepModel {
+        match &self.fp32 {
+            Some(model) => model.as_ref(),
+            None => self,
+        }
+    }
 }
 
-/// A decoder of the first layer of each kind.
+/// A decoder of the first layer of each kind, with activations in `dtype`.
 fn decoder_of(
     architecture: &Architecture,
     recipe: &Recipe,
     plan: &ModelPlan,
+    (memory, dtype): (Memory, DType),
 ) -> std::result::Result<Decoder, TrainError> {
     let first = |kind: usize| plan.layers.iter().position(|other| *other == kind);
     let layers: Vec<usize> = (0..plan.kinds.len()).filter_map(first).collect();
@@ -209,7 +242,7 @@ fn decoder_of(
     let any_layer = Architecture::layer_name(0);
     let of_all_layers = any_layer.trim_end_matches('0');
     let wants = |name: &str| !name.starts_with(of_all_layers) || names.iter().any(|layer| name.starts_with(layer));
-    let base = BaseModel::on_paper(architecture, recipe.precision, wants)?;
+    let base = BaseModel::on_paper(architecture, recipe, memory, wants)?;
     let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
     let trainables = Trainables {
         plan,
@@ -218,7 +251,7 @@ fn decoder_of(
         whole: plan.whole_slots(),
         replaced: &replaced,
     };
-    Decoder::of_layers(&base, &trainables, base.compute_dtype(), layers)
+    Decoder::of_layers(&base, &trainables, dtype, layers)
 }
 
 /// A micro-batch of documents of these lengths, with as many targets.

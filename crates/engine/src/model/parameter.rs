@@ -25,10 +25,24 @@ impl Trained {
         })
     }
 
+    /// The factor as operand of ops on `x`. On paper a GPU has it in the dtype of `x`, and its bytes are counted with the adapters.
+    pub(super) fn factor_beside(&self, x: &tensor::Tensor) -> tensor::Tensor {
+        let dtype = if x.is_on_gpu() { x.dtype() } else { self.factor.dtype() };
+        x.beside(&self.factor, dtype)
+    }
+
+    /// The gradient, likewise.
+    pub(super) fn gradient_beside(&self, x: &tensor::Tensor) -> tensor::Tensor {
+        x.beside(&self.gradient, self.gradient.dtype())
+    }
+
     /// Adds `gradient` (F32, same shape).
     pub(super) fn add_gradient(&self, gradient: &tensor::Tensor) -> Result<()> {
         match gradient.paper() {
-            Some(_) => Ok(()),
+            Some(paper) => {
+                drop(paper.alike());
+                Ok(())
+            }
             None => self.gradient.slice_set(&(&self.gradient + gradient.real()?)?, 0, 0),
         }
     }

@@ -91,8 +91,8 @@ impl AdapterOutput {
 }
 
 impl Projection {
-    /// Computes what DoRA needs of the parameters as they are now, and the codes of the merged weight.
-    pub(super) fn refresh(&self, adapters: &[AdapterInput]) -> Result<()> {
+    /// Computes what DoRA needs of the parameters as they are now, and the codes of the merged weight; on paper where `ids` are.
+    pub(super) fn refresh(&self, adapters: &[AdapterInput], ids: &Tensor) -> Result<()> {
         let Some(adapter) = &self.adapter else { return Ok(()) };
         if let Some(merged) = &self.merged {
             let _span = span::module(Module::Adapters);
@@ -101,12 +101,13 @@ impl Projection {
                 b: &adapter.b.value,
                 scaling: adapter.scaling,
             };
-            return merged.refresh(&self.weight, Some(update));
+            return merged.refresh(&self.weight, Some(update), |rows| ids.operand(rows));
         }
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;
         let _span = span::module(Module::Adapters);
-        dora.refresh(self.weight.unrounded().factor(), a, &adapter.b.value, adapter.scaling)
+        let both = (a, &adapter.b.value);
+        dora.refresh(self.weight.unrounded().factor(), both, adapter.scaling, ids)
     }
 
     /// What the group's input is multiplied with, beside the adapter where that is not in it.
@@ -228,14 +229,19 @@ impl Projection {
         }
         // With dropout PEFT takes x W^T + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
         let more = {
-            let dropped = input.dropped(adapter.input)?;
-            let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)?;
+            let dropped = self.dropped_product(input, adapter)?;
             gain::scale(&dropped, &dora.gain, -1.0)?;
             let update = matmul::nt_sum(&[adapter.update(xa)], 0)?;
             gain::scale(&update, &dora.gain, 0.0)?;
             residual::add(&dropped, &update)?
         };
         matmul::nt_onto(&more, &[base], 1)
+    }
+
+    /// drop(x) W^T
+    fn dropped_product(&self, input: &GroupInput<'_>, adapter: &AdapterOutput) -> Result<Tensor> {
+        let dropped = input.dropped(adapter.input)?;
+        matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)
     }
 
     /// Adds the magnitude's gradient and passes dy through the gain.
@@ -247,10 +253,13 @@ impl Projection {
         adapter: &AdapterOutput,
         dora: &Dora,
     ) -> Result<OutputGradients> {
+        let _span = span::module(Module::Adapters);
         // The output before the gain is made again: keeping it would double what the layer saves.
-        let dropped = input.dropped(adapter.input)?;
-        let base = Term::new(&dropped, self.weight.factor(), 1.0);
-        let before = matmul::nt_sum(&[base, adapter.update(xa)], 0)?;
+        let before = {
+            let dropped = input.dropped(adapter.input)?;
+            let base = Term::new(&dropped, self.weight.factor(), 1.0);
+            matmul::nt_sum(&[base, adapter.update(xa)], 1)?
+        };
         gain::backward(&dy, &before, &dora.gain, &dora.norm, &dora.magnitude.gradient)?;
         let update = before;
         if input.pass.dropout.is_none() {

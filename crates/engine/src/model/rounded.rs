@@ -7,7 +7,9 @@ use candle_core::{DType, Result, Tensor};
 
 use super::traced::rounding;
 use crate::parameters::flat_view;
+use crate::tensor;
 use crate::{ParameterKind, Parameters};
+use peft_tune_core::plan::Memory;
 use peft_tune_kernels::gpu;
 
 /// A rounded copy of all A and B, which lie first in the flat buffer.
@@ -18,24 +20,32 @@ pub(super) struct Rounded {
 }
 
 impl Rounded {
-    /// A copy in `dtype`, where a GPU multiplies in another dtype than F32. It holds nothing before [`Rounded::refresh`].
-    pub(super) fn new(parameters: &Parameters, dtype: DType) -> Result<Option<Self>> {
+    /// A copy in `dtype`, where a GPU multiplies in another dtype than F32. It holds nothing before [`Rounded::refresh`]. `paper` is the
+    /// memory of parameters on paper.
+    pub(super) fn new(parameters: &Parameters, dtype: DType, paper: Option<Memory>) -> Result<Option<Self>> {
         let factors = parameters.layout.slots().iter();
         let factors = factors.take_while(|slot| matches!(slot.kind, ParameterKind::LoraA | ParameterKind::LoraB));
         let elements = factors.map(|slot| slot.elements()).sum();
         let device = parameters.values.device();
-        if elements == 0 || dtype == DType::F32 || !gpu::is_for(device, dtype) {
+        let is_on_gpu = match paper {
+            Some(memory) => memory == Memory::Device,
+            None => gpu::is_for(device, dtype),
+        };
+        if elements == 0 || dtype == DType::F32 || !is_on_gpu {
             return Ok(None);
         }
         Ok(Some(Self {
             values: parameters.values.narrow(0, 0, elements)?,
-            copy: gpu::empty(elements, dtype, device)?,
+            copy: match paper {
+                Some(_) => tensor::on_paper(elements, dtype)?,
+                None => gpu::empty(elements, dtype, device)?,
+            },
         }))
     }
 
-    /// Rounds the values as they are now.
-    pub(super) fn refresh(&self) -> Result<()> {
-        rounding::round(&self.values, &self.copy)
+    /// Rounds the values as they are now, on paper where `ids` are.
+    pub(super) fn refresh(&self, ids: &tensor::Tensor) -> Result<()> {
+        rounding::round(&self.values, &ids.operand(&self.copy))
     }
 
     /// The copy of the elements from `offset` on, if it has them.
@@ -65,12 +75,12 @@ mod tests {
     fn views_of_the_copy_follow_the_values() {
         gpu::emulated(|| {
             let parameters = parameters();
-            let rounded = Rounded::new(&parameters, DType::BF16).unwrap().unwrap();
+            let rounded = Rounded::new(&parameters, DType::BF16, None).unwrap().unwrap();
             let b = rounded.view(8, &[3, 2]).unwrap().unwrap();
             for value in [1.0f32, 2.003] {
                 let values = Tensor::full(value, 17, &Device::Cpu).unwrap();
                 parameters.values.slice_set(&values, 0, 0).unwrap();
-                rounded.refresh().unwrap();
+                rounded.refresh(&values.into()).unwrap();
                 let found: Vec<f32> = b
                     .flatten_all()
                     .unwrap()
@@ -87,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_multiplies_f32_or_converts_by_itself_has_no_copy() {
-        assert!(Rounded::new(&parameters(), DType::BF16).unwrap().is_none());
-        gpu::emulated(|| assert!(Rounded::new(&parameters(), DType::F32).unwrap().is_none()));
+        assert!(Rounded::new(&parameters(), DType::BF16, None).unwrap().is_none());
+        gpu::emulated(|| assert!(Rounded::new(&parameters(), DType::F32, None).unwrap().is_none()));
     }
 }

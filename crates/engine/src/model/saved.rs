@@ -333,6 +333,7 @@ impl ExpertsSaved {
             (SavedTensor::ExpertGate, &self.gate),
             (SavedTensor::ExpertUp, &self.up),
         ];
+        all.extend(routing.offsets.table().map(|table| (SavedTensor::Routing, table)));
         all.extend(self.x.iter().map(|x| (SavedTensor::Between, x)));
         all.extend(self.router_xa.iter().map(|xa| (SavedTensor::RouterXa, xa)));
         all.extend(self.gate_up_xa.iter().map(|xa| (SavedTensor::ExpertGateUpXa, xa)));

@@ -113,6 +113,14 @@ impl Tensor {
         }
     }
 
+    /// `values` as an operand where this tensor is: on paper without bytes, which are counted with the parameters.
+    pub(crate) fn operand(&self, values: &candle_core::Tensor) -> Self {
+        match self {
+            Self::Real(_) => values.clone().into(),
+            Self::Paper(tensor) => tensor.ledger().uncounted(values.shape().clone(), values.dtype()).into(),
+        }
+    }
+
     pub(crate) fn reshape(&self, shape: impl ShapeWithOneHole) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.reshape(shape)?.into(),
@@ -131,13 +139,45 @@ impl Tensor {
         self.reshape(self.elem_count())
     }
 
+    /// The parameter as operand of an op whose other operands lie where this tensor lies: on paper without its values, in `dtype`, and with
+    /// bytes that are counted elsewhere.
+    pub(crate) fn beside(&self, parameter: &candle_core::Tensor, dtype: DType) -> Self {
+        match self {
+            Self::Real(_) => parameter.clone().into(),
+            Self::Paper(tensor) => tensor.ledger().uncounted(parameter.shape().clone(), dtype).into(),
+        }
+    }
+
+    /// Zeros where this tensor lies.
+    pub(crate) fn zeros(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => candle_core::Tensor::zeros(shape, dtype, tensor.device())?.into(),
+            Self::Paper(tensor) => tensor.fresh(shape, dtype).into(),
+        })
+    }
+
     pub(crate) fn unsqueeze(&self, dim: usize) -> Result<Self> {
         let mut dims = self.dims().to_vec();
         dims.insert(dim.min(dims.len()), 1);
         self.reshape(dims)
     }
 
-    /// Some rows (of dimension 0) or columns (of dimension 1), without a copy.
+    pub(crate) fn squeeze(&self, dim: usize) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => tensor.squeeze(dim)?.into(),
+            Self::Paper(tensor) => tensor.squeeze(dim)?.into(),
+        })
+    }
+
+    /// (n, columns, rows) of (n, rows, columns), contiguous.
+    pub(crate) fn transposed(&self) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => tensor.transpose(1, 2)?.contiguous()?.into(),
+            Self::Paper(tensor) => tensor.transposed()?.into(),
+        })
+    }
+
+    /// A part of a dimension, without a copy.
     pub(crate) fn narrow(&self, dim: usize, start: usize, length: usize) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.narrow(dim, start, length)?.into(),
@@ -179,6 +219,14 @@ impl Tensor {
         Ok(match self {
             Self::Real(tensor) => tensor.affine(factor, offset)?.into(),
             Self::Paper(tensor) => tensor.passed(self.shape().clone(), self.dtype()).into(),
+        })
+    }
+
+    /// The sum of two tensors of one shape and dtype.
+    pub(crate) fn plus(&self, other: &Self) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => (tensor + other.real()?)?.into(),
+            Self::Paper(tensor) => tensor.alike().into(),
         })
     }
 

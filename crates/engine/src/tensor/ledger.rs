@@ -15,12 +15,13 @@ use super::{PaperTensor, Tensor};
 use crate::span;
 use crate::span::{Module, StepPhase};
 use peft_tune_core::plan::ThreadScratch;
-use peft_tune_core::predict::{Host, MemoryCategory, Op, Stage, Trace, Work};
+use peft_tune_core::predict::{ExpertLoad, Host, MemoryCategory, Op, Stage, Trace, Work};
 
-/// The account, and the machine that the run would be on.
+/// The account, the machine that the run would be on, and what its routers would choose.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger {
     host: Host,
+    load: ExpertLoad,
     account: Rc<RefCell<Account>>,
 }
 
@@ -58,13 +59,24 @@ impl Ledger {
     pub(crate) fn new(host: Host) -> Self {
         Self {
             host,
+            load: ExpertLoad::default(),
             account: Rc::default(),
         }
+    }
+
+    /// The same of a run whose tokens lie on experts as `load` says.
+    pub(crate) fn with_load(self, load: ExpertLoad) -> Self {
+        Self { load, ..self }
     }
 
     /// The machine that the run would be on.
     pub(crate) fn host(&self) -> Host {
         self.host
+    }
+
+    /// How tokens lie on the experts of a mixture.
+    pub(crate) fn load(&self) -> ExpertLoad {
+        self.load
     }
 
     /// A tensor in the scratch.

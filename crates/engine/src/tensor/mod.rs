@@ -11,3 +11,10 @@ mod paper;
 pub(crate) use activation::Tensor;
 pub(crate) use ledger::Ledger;
 pub(crate) use paper::PaperTensor;
+
+use candle_core::{DType, Device, Result, Shape};
+
+/// A weight or a parameter on paper: one zero that is broadcast to `shape`.
+pub(crate) fn on_paper(shape: impl Into<Shape>, dtype: DType) -> Result<candle_core::Tensor> {
+    candle_core::Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape)
+}

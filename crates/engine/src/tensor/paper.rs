@@ -102,18 +102,41 @@ impl PaperTensor {
     }
 
     /// A copy in rows without gaps, where there are gaps.
-    pub(super) fn contiguous(&self) -> Self {
+    pub(crate) fn contiguous(&self) -> Self {
         match self.beside() {
             0 => self.clone(),
             _ => self.passed(self.shape.clone(), self.dtype),
         }
     }
 
-    /// `length` of the rows or columns, without a copy.
+    /// Without dimension `dim`, behind the first one and of size 1.
+    pub(super) fn squeeze(&self, dim: usize) -> Result<Self> {
+        let mut dims = self.shape.dims().to_vec();
+        if dim == 0 || dims.get(dim) != Some(&1) {
+            candle_core::bail!("on paper: dimension {dim} of {:?} stays", self.shape);
+        }
+        dims.remove(dim);
+        Ok(Self {
+            shape: Shape::from(dims),
+            ..self.clone()
+        })
+    }
+
+    /// (n, columns, rows) of (n, rows, columns): a copy, but where a row or column alone lies the same way.
+    pub(super) fn transposed(&self) -> Result<Self> {
+        let (count, rows, columns) = self.shape.dims3()?;
+        let shape = Shape::from((count, columns, rows));
+        Ok(match rows.min(columns) {
+            1 => Self { shape, ..self.clone() }.contiguous(),
+            _ => self.fresh(shape, self.dtype),
+        })
+    }
+
+    /// `length` of dimension `dim`, without a copy.
     pub(super) fn narrow(&self, dim: usize, start: usize, length: usize) -> Result<Self> {
         let mut dims = self.shape.dims().to_vec();
         match dims.get_mut(dim) {
-            Some(size) if start + length <= *size && dim < 2 => *size = length,
+            Some(size) if start + length <= *size => *size = length,
             _ => candle_core::bail!(
                 "on paper: {start} and {length} more of dimension {dim} of {:?}",
                 self.shape

@@ -191,7 +191,7 @@ impl Tokenizer {
     }
 
     /// The special token that the chat template ends an answer with; `None` where it writes none.
-    fn turn_end(&self) -> Option<u32> {
+    pub fn turn_end(&self) -> Option<u32> {
         const ANSWER: &str = "zqxanswer";
         let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
         let messages = [message("user", "zqx"), message("assistant", ANSWER)];

@@ -10,9 +10,7 @@ use super::storage::{Elements, InPlace, in_place, is_fused, rows_per_task, small
 use crate::gpu;
 use crate::thread_pool;
 use candle_core::{DType, Result, Tensor};
-
-/// Rows whose sums are made by one task of the backward pass, whatever the number of threads.
-const ROWS: usize = 32;
+use peft_tune_core::plan::passes::GAIN_ROWS as ROWS;
 
 /// Multiplies every row of y (T, N) by `gain` (N,) F32 plus `shift`, in place. y is contiguous.
 pub fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
@@ -152,24 +150,29 @@ pub struct NormParts<'a> {
     pub scaling: f64,
 }
 
-impl NormParts<'_> {
-    /// n, (N,) F32, in plain ops.
-    pub fn norm(&self) -> Result<Tensor> {
-        let along = (self.b * self.projected.to_dtype(DType::F32)?.t()?)?.sum(1)?;
-        let own = (super::matmul::nn(self.b, self.gram)? * self.b)?.sum(1)?;
-        let squared = ((self.squared + (along * (2.0 * self.scaling))?)? + (own * self.scaling.powi(2))?)?;
-        squared.sqrt()
-    }
+/// n, (N,) F32, in plain ops.
+pub fn norm(parts: NormParts<'_>) -> Result<Tensor> {
+    let NormParts {
+        squared,
+        projected,
+        gram,
+        b,
+        scaling,
+    } = parts;
+    let along = (b * projected.to_dtype(DType::F32)?.t()?)?.sum(1)?;
+    let own = (super::matmul::nn(b, gram)? * b)?.sum(1)?;
+    let squared = ((squared + (along * (2.0 * scaling))?)? + (own * scaling.powi(2))?)?;
+    squared.sqrt()
+}
 
-    /// Puts n into `norm` and `magnitude` / n into `gain`, (N,) F32 each.
-    pub fn fill(&self, magnitude: &Tensor, norm: &Tensor, gain: &Tensor) -> Result<()> {
-        if gpu::takes(self.projected) {
-            return cuda::gain::fill(self, magnitude, norm, gain);
-        }
-        let found = self.norm()?;
-        gain.slice_set(&(magnitude / &found)?, 0, 0)?;
-        norm.slice_set(&found, 0, 0)
+/// Puts n into `norm` and `magnitude` / n into `gain`, (N,) F32 each.
+pub fn fill(parts: NormParts<'_>, magnitude: &Tensor, norm: &Tensor, gain: &Tensor) -> Result<()> {
+    if gpu::takes(parts.projected) {
+        return cuda::gain::fill(&parts, magnitude, norm, gain);
     }
+    let found = self::norm(parts)?;
+    gain.slice_set(&(magnitude / &found)?, 0, 0)?;
+    norm.slice_set(&found, 0, 0)
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, Range};
 
+pub(super) use peft_tune_core::plan::passes::rows_per_task;
+
 /// Whether the fused form is to run for `tensor`.
 pub(super) fn is_fused(tensor: &Tensor) -> bool {
     kernels().are_own() && tensor.device().is_cpu() && is_element(tensor.dtype())
@@ -177,12 +179,6 @@ impl<T: Element> Unwritten<T> {
         unsafe { self.0.set_len(elements) };
         self.0
     }
-}
-
-/// Rows of `width` elements that one task of a parallel loop takes: enough work to be worth a task, few enough to keep
-/// all threads busy. It does not depend on the number of threads, so that sums over blocks do not either.
-pub(super) fn rows_per_task(width: usize) -> usize {
-    (16 * 1024 / width.max(1)).max(1)
 }
 
 #[cfg(test)]

@@ -59,14 +59,26 @@ impl Int8 {
     ///
     /// # Errors
     /// Those of candle.
-    pub fn on_paper((outputs, inputs): (usize, usize)) -> Result<Self> {
+    pub fn on_paper(shape: (usize, usize)) -> Result<Self> {
+        Self::on_paper_in(shape, BLOCK)
+    }
+
+    /// As [`Int8::on_paper`], with one block a row.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn on_paper_in_rows(shape: (usize, usize)) -> Result<Self> {
+        Self::on_paper_in(shape, shape.1)
+    }
+
+    fn on_paper_in((outputs, inputs): (usize, usize), block: usize) -> Result<Self> {
         let elements = outputs * inputs;
         Ok(Self {
             outputs,
             inputs,
-            block: BLOCK,
+            block,
             codes: on_paper(elements, DType::U8)?,
-            constants: on_paper(elements.div_ceil(BLOCK), DType::F32)?,
+            constants: on_paper(elements.div_ceil(block.max(1)), DType::F32)?,
         })
     }
 

@@ -18,7 +18,7 @@ use half::{bf16, f16};
 use peft_tune_core::recipe::{KEPT_OF_GROUP, SPARSE_GROUP};
 use rayon::prelude::*;
 
-use super::blocks::{to_rows, with_slice};
+use super::blocks::{on_paper, to_rows, with_slice};
 use super::element::Element;
 use super::error::QuantError;
 use super::quantized::{ByteRows, Int8Blocks, Quantized};
@@ -74,6 +74,20 @@ impl Sparse {
             inputs,
             kept,
             positions: Tensor::from_vec(positions, count, &Device::Cpu)?,
+        })
+    }
+
+    /// A weight on paper, of values in `dtype`: all of it but memory.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn on_paper((outputs, inputs): (usize, usize), dtype: DType) -> Result<Self> {
+        let kept = outputs * inputs / SPARSE_GROUP * KEPT_OF_GROUP;
+        Ok(Self {
+            outputs,
+            inputs,
+            kept: on_paper(kept, dtype)?,
+            positions: on_paper((outputs * inputs / SPARSE_GROUP).div_ceil(2), DType::U8)?,
         })
     }
 

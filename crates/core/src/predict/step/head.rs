@@ -6,7 +6,7 @@ use super::super::trace::Trace;
 use super::super::tracer::StepTracer;
 use super::StepTrace;
 use crate::plan::products::Call;
-use crate::plan::{HeadCall, Logits};
+use crate::plan::{HeadCall, Logits, Memory};
 
 impl StepTrace<'_> {
     /// The last norm, the loss head and the last norm's backward: x in the scratch becomes dx.
@@ -29,6 +29,12 @@ impl StepTrace<'_> {
         let targets = (tracer.stream.targets.round() as usize / self.sharers.trainings).max(1);
         let call = self.head_call(tracer, targets);
         let logits = call.logits();
+        // A GPU has the head in the precision that it computes in.
+        let weight = match self.host.memory() == Memory::Device && self.stored(call.head_trains) != tracer.c() {
+            true => (call.vocabulary * hidden) as u64 * tracer.c(),
+            false => 0,
+        };
+        trace.hold(MemoryCategory::Scratch, weight);
         trace.hold(MemoryCategory::Logits, logits.bytes);
         trace.hold(MemoryCategory::Scratch, x);
         if self.sharers.trainings > 1 {
@@ -38,9 +44,11 @@ impl StepTrace<'_> {
         trace.spike(MemoryCategory::Logits, logits.growing);
         self.head_products(tracer, &mut trace, (&call, &logits));
         trace.free(MemoryCategory::Logits, logits.bytes);
+        trace.free(MemoryCategory::Scratch, weight);
         trace.free(MemoryCategory::Scratch, x);
         trace.stage = Stage::Backward;
         scaled(&mut trace);
+        tracer.norm_weight(&mut trace, [tracer.tokens, hidden]);
         trace.hold(MemoryCategory::Scratch, x);
         trace.spike(MemoryCategory::Scratch, tracer.wide(1));
         tracer.norm_pass(&mut trace, Pass::NormBackward, hidden);

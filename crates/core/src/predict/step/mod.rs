@@ -43,11 +43,30 @@ pub(super) struct StepTrace<'a> {
 }
 
 impl<'a> StepTrace<'a> {
+    /// The step's tracer on the micro-batch `stream`.
+    fn tracer<'s>(&self, stream: &'s StreamShape) -> StepTracer<'s>
+    where
+        'a: 's,
+    {
+        StepTracer {
+            stored: self.stored(self.recipe.adapter.is_none()),
+            ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
+        }
+    }
+
+    /// Bytes of an element of a dense weight: of one that trains, or of the base model's.
+    fn stored(&self, trains: bool) -> u64 {
+        match trains {
+            true => 4,
+            false => self.recipe.precision.compute_bytes(),
+        }
+    }
+
     /// Bytes by category at the highest moment of a step on the micro-batch `stream`, or of what comes before the first one.
     pub(super) fn bytes(&self, stream: &StreamShape) -> Bytes {
         let tracer = StepTracer {
             sharers: self.sharers,
-            ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
+            ..self.tracer(stream)
         };
         self.bytes_of(&tracer, &|segment| self.segment(&tracer, segment))
     }
@@ -73,7 +92,7 @@ impl<'a> StepTrace<'a> {
         model: &dyn StepModel,
         read: impl FnOnce(&StepTracer<'_>, &dyn Fn(Segment) -> Trace) -> T,
     ) -> Result<T, PredictError> {
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
+        let tracer = self.tracer(stream);
         let refused = RefCell::new(None);
         let found = read(&tracer, &|segment| {
             model.trace(segment).unwrap_or_else(|reason| {
@@ -110,15 +129,12 @@ impl<'a> StepTrace<'a> {
         let threads = self.host.threads as u64;
         bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
         // Before the first step threads keep nothing.
-        match before.total() > bytes.total() {
-            true => before,
-            false => bytes,
-        }
+        bytes.higher(before)
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
     pub(super) fn saved_bytes(&self, stream: &StreamShape) -> u64 {
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
+        let tracer = self.tracer(stream);
         let plan = &self.network.plan;
         let x = tracer.act(plan.architecture.hidden_size);
         let of_layer = |index: usize| match self.keep(index) {
@@ -138,7 +154,7 @@ impl<'a> StepTrace<'a> {
     pub(super) fn ops(&self, stream: &StreamShape, load: ExpertLoad) -> (Vec<Op>, Vec<Op>) {
         let tracer = StepTracer {
             load,
-            ..StepTracer::new(&self.network.plan, self.host, self.compute, stream)
+            ..self.tracer(stream)
         };
         self.ops_of(&tracer, &|segment| self.segment(&tracer, segment))
     }
@@ -221,8 +237,8 @@ impl<'a> StepTrace<'a> {
             network,
             recipe,
             host,
-            compute,
             sharers: Sharers { trainings, .. },
+            ..
         } = *self;
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
@@ -240,25 +256,12 @@ impl<'a> StepTrace<'a> {
         level.hold(MemoryCategory::Adapters, 4 * elements);
         if on_gpu && recipe.precision.compute_bytes() == 2 {
             // What products read.
-            let factors = adapted
-                .clone()
-                .map(|one| one.linear.count() * one.rank * (one.linear.inputs + one.linear.outputs));
-            level.hold(MemoryCategory::Adapters, 2 * factors.sum::<usize>() as u64);
+            level.hold(MemoryCategory::Adapters, 2 * self.factor_elements() as u64);
         }
         level.hold(MemoryCategory::Gradients, 4 * elements);
         if recipe.precision_schedule.is_adaptive() {
             // Those of the step before.
             level.hold(MemoryCategory::Gradients, 4 * elements);
-        }
-        if on_gpu && compute != recipe.precision && recipe.adapter.is_some() {
-            // A weight is widened as a whole before its product.
-            let matrices = plan
-                .architecture
-                .tensors()
-                .into_iter()
-                .filter(|tensor| tensor.shape.len() == 2);
-            let largest = matrices.map(|tensor| tensor.shape.iter().product::<usize>()).max();
-            level.hold(MemoryCategory::Scratch, 4 * largest.unwrap_or(0) as u64);
         }
         if recipe.adapter.is_none() {
             // The values are copied tensor by tensor; the weights that they came from are then let go of.
@@ -311,6 +314,14 @@ impl<'a> StepTrace<'a> {
         level.hold(MemoryCategory::Framework, tables as u64 + rest);
     }
 
+    /// Elements of all factors of adapters.
+    fn factor_elements(&self) -> usize {
+        let adapted = self.network.plan.adapter.iter().flat_map(|adapter| &adapter.linears);
+        adapted
+            .map(|one| one.linear.count() * one.rank * (one.linear.inputs + one.linear.outputs))
+            .sum()
+    }
+
     /// Rows of the step that is under way and of those that are ready ahead, whose micro-batches hold `tokens` tokens at most.
     fn prepared_bytes(&self, tokens: u64) -> u64 {
         let batch = &self.recipe.batch;
@@ -322,8 +333,7 @@ impl<'a> StepTrace<'a> {
 
     /// A segment on the micro-batch `stream`, op by op.
     pub(super) fn traced(&self, stream: &StreamShape, segment: Segment) -> Trace {
-        let tracer = StepTracer::new(&self.network.plan, self.host, self.compute, stream);
-        self.segment(&tracer, segment)
+        self.segment(&self.tracer(stream), segment)
     }
 
     fn segment(&self, tracer: &StepTracer<'_>, segment: Segment) -> Trace {
@@ -432,17 +442,26 @@ impl<'a> StepTrace<'a> {
     fn embed(&self, tracer: &StepTracer<'_>) -> Trace {
         let hidden = self.network.plan.architecture.hidden_size;
         let mut trace = Trace::new(Stage::Forward);
+        if tracer.is_on_gpu() && tracer.c() == 2 && self.network.plan.adapter.is_some() {
+            // A launch rounds them.
+            trace.run(Work::Pass {
+                pass: Pass::Copy,
+                elements: self.factor_elements() as f64,
+            });
+        }
         if self.network.plan.dora() {
             tracer.dora_factors(&mut trace);
         }
         tracer.merged_weights(&mut trace);
-        if self.network.plan.embedding_trains && tracer.c() < 4 {
-            trace.hold(MemoryCategory::Scratch, tracer.wide(hidden));
-            trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
-            trace.free(MemoryCategory::Scratch, tracer.wide(hidden));
-        } else {
-            trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
-        }
+        // Rows of the table as it is stored, where the step computes in another precision.
+        let stored = self.stored(self.network.plan.embedding_trains);
+        let rows = match stored == tracer.c() {
+            true => 0,
+            false => (tracer.tokens * hidden) as u64 * stored,
+        };
+        trace.hold(MemoryCategory::Scratch, rows);
+        trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
+        trace.free(MemoryCategory::Scratch, rows);
         tracer.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
         if self.network.plan.architecture.embedding_scale.is_some() {
             trace.spike(MemoryCategory::Scratch, tracer.act(hidden));

@@ -75,6 +75,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         format,
         columns,
         loss_on,
+        template_targets,
         long_rows,
         chat_template,
         max_rows,
@@ -125,7 +126,11 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         cost_too("data.format", format),
         cost_too("data.columns", columns),
         cost_too("data.loss_on", loss_on),
-        // `cut` is what is meant where nothing is said: it is off.
+        // What is meant where nothing is said is off: `all`, and `cut`.
+        cost_too(
+            "data.template_targets",
+            &(!template_targets.is_all()).then_some(template_targets),
+        ),
         cost_too("data.long_rows", &(!long_rows.is_cut()).then_some(long_rows)),
         cost_too("data.chat_template", chat_template),
         cost_too("data.max_rows", max_rows),
@@ -211,6 +216,7 @@ mod tests {
         recipe.data.tokenizing_workers = Some(2);
         recipe.data.held_out_length = Some(1);
         recipe.data.long_rows = crate::recipe::LongRows::Drop;
+        recipe.data.template_targets = crate::recipe::TemplateTargets::StopTokens;
         recipe.precision_schedule = crate::recipe::PrecisionSchedule::from_name("fp32_2").unwrap();
         recipe.batch.devices = 2;
         recipe.batch.sharding = crate::recipe::Sharding::Full;

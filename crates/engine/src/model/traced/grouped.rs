@@ -3,11 +3,22 @@
 use candle_core::Result;
 
 use super::matmul::{self, Order};
+use super::routing::Offsets;
 use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
-use peft_tune_kernels::ops::matmul::grouped;
-pub(in crate::model) use peft_tune_kernels::ops::matmul::grouped::GroupFactors;
-use peft_tune_kernels::ops::offsets::Offsets;
+use crate::tensor::PaperTensor;
+use peft_tune_core::plan::Form;
+use peft_tune_core::plan::products::Call;
+use peft_tune_core::predict::{self, ExpertRows, MemoryCategory, Module, Right};
+use peft_tune_kernels::ops::matmul::{Factor, grouped};
+
+/// The matrices of all groups; see [`grouped::GroupFactors`].
+#[derive(Clone, Debug)]
+pub(in crate::model) enum GroupFactors<'a> {
+    /// (G, N, K), contiguous.
+    Stacked(&'a Tensor),
+    Each(Vec<Factor<'a>>),
+}
 
 /// One product of a sum; see [`grouped::GroupTerm`].
 #[derive(Clone, Debug)]
@@ -17,11 +28,39 @@ pub(in crate::model) struct GroupTerm<'a> {
     pub scale: f64,
 }
 
+impl<'a> GroupFactors<'a> {
+    fn kernel(&self) -> Result<grouped::GroupFactors<'a>> {
+        Ok(match self {
+            Self::Stacked(tensor) => grouped::GroupFactors::Stacked(tensor.real()?),
+            Self::Each(factors) => grouped::GroupFactors::Each(factors.clone()),
+        })
+    }
+
+    /// Rows and columns of one matrix.
+    fn dims2(&self) -> Result<(usize, usize)> {
+        match self {
+            Self::Stacked(tensor) => tensor.dims3().map(|(_, rows, columns)| (rows, columns)),
+            Self::Each(factors) => match factors.first() {
+                Some(factor) => factor.dims2(),
+                None => candle_core::bail!("grouped products: no matrices"),
+            },
+        }
+    }
+
+    /// The first matrix where each lies by itself.
+    fn first(&self) -> Option<&Factor<'a>> {
+        match self {
+            Self::Stacked(_) => None,
+            Self::Each(factors) => factors.first(),
+        }
+    }
+}
+
 fn kernels<'a>(terms: &[GroupTerm<'a>]) -> Result<Vec<grouped::GroupTerm<'a>>> {
     let terms = terms.iter().map(|term| {
         Ok(grouped::GroupTerm {
             x: term.x.real()?,
-            w: term.w.clone(),
+            w: term.w.kernel()?,
             scale: term.scale,
         })
     });
@@ -31,23 +70,23 @@ fn kernels<'a>(terms: &[GroupTerm<'a>]) -> Result<Vec<grouped::GroupTerm<'a>>> {
 /// The sum of x w^T; the terms behind the first `base` are an adapter's. See [`grouped::nt`].
 pub(in crate::model) fn nt(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
     let _span = op("grouped_nt", || sum(terms, offsets, base, Order::Transposed));
-    Ok(grouped::nt(&kernels(terms)?, offsets)?.into())
+    if let Offsets::Paper(paper) = offsets {
+        return sum_on_paper(terms, &paper.of_experts, base, Order::Transposed);
+    }
+    Ok(grouped::nt(&kernels(terms)?, offsets.real()?)?.into())
 }
 
 /// The sum of x w; see [`nt`] and [`grouped::nn`].
 pub(in crate::model) fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
     let _span = op("grouped_nn", || sum(terms, offsets, base, Order::Straight));
-    Ok(grouped::nn(&kernels(terms)?, offsets)?.into())
+    if let Offsets::Paper(paper) = offsets {
+        return sum_on_paper(terms, &paper.of_experts, base, Order::Straight);
+    }
+    Ok(grouped::nn(&kernels(terms)?, offsets.real()?)?.into())
 }
 
 /// into += alpha a^T b of each group; see [`grouped::tn_add`].
-pub(in crate::model) fn tn_add(
-    a: &Tensor,
-    b: &Tensor,
-    offsets: &Offsets,
-    alpha: f64,
-    into: &candle_core::Tensor,
-) -> Result<()> {
+pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
     let _span = op("grouped_tn", || match (a.dims2(), b.dims2()) {
         (Ok((tokens, rows)), Ok((_, columns))) => Work {
             flops: 2 * (tokens * rows * columns) as u64,
@@ -58,7 +97,58 @@ pub(in crate::model) fn tn_add(
         },
         _ => Work::default(),
     });
-    grouped::tn_add(a.real()?, b.real()?, offsets, alpha, into)
+    if let (Some(paper), Offsets::Paper(offsets)) = (a.paper(), offsets) {
+        let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
+        let call = matmul::plain_call(a, Form::Tn, [rows, columns, tokens]);
+        run_on_paper(paper, &offsets.of_experts, &call, (Module::Adapters, Right::Adapter));
+        return Ok(());
+    }
+    grouped::tn_add(a.real()?, b.real()?, offsets.real()?, alpha, into.real()?)
+}
+
+fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, order: Order) -> Result<Tensor> {
+    let Some((first, x)) = terms.first().and_then(|first| Some((first, first.x.paper()?))) else {
+        candle_core::bail!("grouped products: on paper only x tells what is allocated");
+    };
+    let depths: Vec<usize> = terms.iter().map(|term| Ok(term.x.dims2()?.1)).collect::<Result<_>>()?;
+    let module = match base {
+        0 => Module::Adapters,
+        _ => x.ledger().module()?,
+    };
+    // Without a weight's product those of adapters are the sum.
+    let base = if base == 0 { terms.len() } else { base.min(terms.len()) };
+    let (of_weights, of_adapters) = depths.split_at(base);
+    let (rows, columns) = first.w.dims2()?;
+    let (form, columns) = match order {
+        Order::Transposed => (Form::Nt, rows),
+        Order::Straight => (Form::Nn, columns),
+    };
+    let weight = first.w.first();
+    let call = Call {
+        adapter_depth: of_adapters.iter().sum(),
+        longest_term: of_weights.iter().copied().max().unwrap_or(0),
+        quantized: matches!(weight, Some(Factor::QuantizedMatrix(_))),
+        in_bytes: weight.is_some_and(|weight| matmul::in_bytes(weight, order)),
+        ..matmul::plain_call(first.x, form, [offsets.rows, columns, of_weights.iter().sum()])
+    };
+    let result = x.fresh((offsets.rows, columns), x.dtype());
+    let right = if weight.is_some() {
+        Right::Weight
+    } else {
+        Right::Adapter
+    };
+    run_on_paper(x, offsets, &call, (module, right));
+    Ok(result.into())
+}
+
+/// Tells the ledger of a product of each group, and takes what that takes besides its result.
+fn run_on_paper(x: &PaperTensor, offsets: &ExpertRows, call: &Call, (module, right): (Module, Right)) {
+    let (ledger, mut spike) = (x.ledger(), 0);
+    ledger.threads(|kept| spike = offsets.keep(call, kept, ledger.host()));
+    ledger.spike(MemoryCategory::Scratch, spike);
+    for (product, times) in offsets.products(call, module, right) {
+        ledger.run(predict::Work::Product(product), times);
+    }
 }
 
 fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, order: Order) -> Work {
@@ -93,25 +183,13 @@ fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, order: Order) ->
 
 /// Rows and columns of one matrix, bytes of those that are read, and the name of their storage.
 fn weight(factors: &GroupFactors<'_>, offsets: &Offsets, order: Order) -> Option<(usize, usize, u64, &'static str)> {
-    // All that may be, where the device alone knows.
-    let used = match offsets.on_host() {
-        Some(offsets) => offsets.windows(2).filter(|pair| pair[0] < pair[1]).count() as u64,
-        None => offsets.groups().min(offsets.rows()) as u64,
+    let (rows, columns) = factors.dims2().ok()?;
+    let (bytes, kind) = match factors {
+        GroupFactors::Stacked(tensor) => (
+            (rows * columns * tensor.dtype().size_in_bytes()) as u64,
+            storage(tensor.dtype()),
+        ),
+        GroupFactors::Each(factors) => matmul::weight(factors.first()?, order),
     };
-    match factors {
-        GroupFactors::Stacked(tensor) => {
-            let (groups, rows, columns) = tensor.dims3().ok()?;
-            Some((
-                rows,
-                columns,
-                used * bytes(*tensor) / groups.max(1) as u64,
-                storage(tensor.dtype()),
-            ))
-        }
-        GroupFactors::Each(factors) => {
-            let (rows, columns) = factors.first()?.dims2().ok()?;
-            let (bytes, kind) = matmul::weight(factors.first()?, order);
-            Some((rows, columns, used * bytes, kind))
-        }
-    }
+    Some((rows, columns, offsets.used() * bytes, kind))
 }

@@ -2,11 +2,12 @@
 
 use candle_core::{DType, Result};
 
+use super::routing::Offsets;
 use crate::tensor::{PaperTensor, Tensor};
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::dropout::MaskKey;
 use peft_tune_kernels::ops::glu::Activation;
-use peft_tune_kernels::ops::offsets::Offsets;
+use peft_tune_kernels::ops::offsets;
 use peft_tune_kernels::ops::rope::{HeadNorms, RopeTable};
 use peft_tune_kernels::ops::xielu::Curve;
 
@@ -72,6 +73,14 @@ impl Argument for Tensor {
     }
 }
 
+impl<'a> Argument for &'a Offsets {
+    type Kernel = &'a offsets::Offsets;
+
+    fn kernel(self) -> Result<Self::Kernel> {
+        self.real()
+    }
+}
+
 impl<'a> Argument for Option<&'a Tensor> {
     type Kernel = Option<&'a candle_core::Tensor>;
 
@@ -123,7 +132,6 @@ as_they_are!(
     Option<&candle_core::Tensor>,
     &HeadNorms<'_>,
     &MaskKey,
-    &Offsets,
     &RopeTable,
 );
 

@@ -90,7 +90,7 @@ fn on_paper(
         device_bytes: host.device_bytes,
     };
     let logits = call.logits();
-    ledger.holding(MemoryCategory::Logits, logits.bytes, || {
+    let of_logits = || {
         ledger.spike(MemoryCategory::Logits, logits.growing);
         for (rows, blocks) in call.blocks(&logits) {
             let products = call.products(rows, logits.columns);
@@ -104,6 +104,12 @@ fn on_paper(
                 blocks as f64 * (vocabulary as f64 / logits.columns as f64),
             );
         }
+    };
+    // A GPU has the head in the dtype of the hidden states.
+    let is_converted = host.memory() == Memory::Device && weight.dtype() != d_hidden.dtype();
+    let converted = if is_converted { weight.elem_count() as u64 } else { 0 };
+    ledger.holding(MemoryCategory::Scratch, converted * call.element_bytes, || {
+        ledger.holding(MemoryCategory::Logits, logits.bytes, of_logits);
     });
     Ok(Output {
         sums: Sums::NONE,

@@ -336,6 +336,12 @@ fn run(ledger: &Ledger, product: Product) {
     ledger.run(predict::Work::Product(product), 1.0);
 }
 
+/// Tells the ledger of an adapter's product that is made inside another op.
+pub(super) fn product_on_paper(paper: &PaperTensor, sizes: [usize; 3]) {
+    let call = plain_call(paper, Form::Nn, sizes);
+    run(paper.ledger(), Product::new(&call, Module::Adapters, Right::Adapter));
+}
+
 /// Takes what a product takes besides its result.
 fn take_on_paper(ledger: &Ledger, call: &Call) {
     let host = ledger.host();
@@ -366,6 +372,10 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
         Order::Transposed => (Form::Nt, rows),
         Order::Straight => (Form::Nn, columns),
     };
+    let converted = terms.iter().map(|term| match term.w {
+        Factor::Dense(w) if w.dtype() != term.x.dtype() => w.elem_count(),
+        Factor::Dense(_) | Factor::QuantizedMatrix(_) => 0,
+    });
     let beside = terms.iter().filter_map(|term| term.x.paper()).map(PaperTensor::beside);
     Ok(Call {
         adapter_depth: depths[1],
@@ -373,12 +383,13 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
         beside: beside.max().unwrap_or(0),
         quantized: matches!(first.w, Factor::QuantizedMatrix(_)),
         in_bytes: in_bytes(&first.w, order),
+        converted: converted.max().unwrap_or(0),
         ..plain_call(first.x, form, [first.x.dims2()?.0, columns, depths[0]])
     })
 }
 
 /// A product of dense operands, x the left one.
-fn plain_call(x: &impl Measured, form: Form, sizes: [usize; 3]) -> Call {
+pub(super) fn plain_call(x: &impl Measured, form: Form, sizes: [usize; 3]) -> Call {
     let dtype = x.element();
     Call::dense(form, sizes, dtype.size_in_bytes() as u64, dtype == DType::BF16)
 }
@@ -472,7 +483,7 @@ pub(super) fn weight(factor: &Factor<'_>, order: Order) -> (u64, &'static str) {
 }
 
 /// Whether products of a weight take their activations in 8 bits.
-fn in_bytes(factor: &Factor<'_>, order: Order) -> bool {
+pub(super) fn in_bytes(factor: &Factor<'_>, order: Order) -> bool {
     let Factor::QuantizedMatrix(quantized) = factor else {
         return false;
     };

@@ -16,17 +16,25 @@ pub(super) mod matmul;
 mod passed;
 mod pointwise;
 pub(super) mod routing;
+mod row_norms;
+pub(super) mod sigmoid;
 
 pub(super) use pointwise::{
     bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,
     latent_heads, merged_rows, own_columns, residual, rms_norm, rope, rounding, rows, sinks, xielu,
 };
+pub(super) use row_norms::NormParts;
 
-use candle_core::DType;
+use candle_core::{DType, Result};
 
-use crate::span::{Shape, Work};
+use crate::base::Weight;
+use crate::span::{Shape, Work, op};
 use crate::tensor::Tensor;
 use kernel::Measured;
+use passed::{RunOnPaper, over};
+use peft_tune_core::plan::merged_bytes;
+use peft_tune_core::predict::{MemoryCategory, Pass};
+use peft_tune_core::recipe::QuantizationAware;
 
 /// A parameter of the model, which is candle's on paper too.
 type Parameter = candle_core::Tensor;
@@ -58,12 +66,22 @@ fn pass(x: &impl Measured, tensors: u64) -> Work {
     }
 }
 
-/// Opens a span around the quantization of `rows` (rows, in) F32.
-pub(super) fn quantize(rows: &candle_core::Tensor) -> crate::span::Span {
-    crate::span::op("quantize", || pass(rows, 1))
+/// Quantizes `rows` (rows, in) F32 in place of those of the codes from `start` on, in their form; see [`Weight::replace_rows`].
+pub(super) fn quantize(rows: &Tensor, (codes, form): (&Weight, QuantizationAware), start: usize) -> Result<()> {
+    let _span = op("quantize", || pass(rows, 1));
+    let Some(paper) = rows.paper() else {
+        return codes.replace_rows(start, rows.real()?);
+    };
+    over(rows, Pass::Copy).run_on(paper);
+    let (outputs, inputs) = rows.dims2()?;
+    // The rows are read, and the codes then take the place of the old ones.
+    let codes = merged_bytes([outputs, inputs], form);
+    let room = bytes(rows) + codes.values + codes.constants;
+    paper.ledger().spike(MemoryCategory::Scratch, room);
+    Ok(())
 }
 
 /// Opens a span around a sum over the tokens of `tensor`.
 pub(super) fn column_sum(tensor: &Tensor) -> crate::span::Span {
-    crate::span::op("column_sum", || pass(tensor, 1))
+    op("column_sum", || pass(tensor, 1))
 }

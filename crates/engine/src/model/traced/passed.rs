@@ -53,9 +53,26 @@ pub(super) fn over_both<M: Measured>([x, y]: [&M; 2], pass: Pass) -> Passed {
     }
 }
 
-impl Passed {
-    /// Tells the ledger of a run on paper.
-    pub(super) fn run_on(self, paper: &PaperTensor) {
+/// The work of an op that spans show; what is predicted of it its form on paper says by itself, if there is anything.
+pub(super) struct Apart(pub Work);
+
+/// What an op on paper tells the ledger.
+pub(super) trait RunOnPaper {
+    fn run_on(self, paper: &PaperTensor);
+}
+
+impl RunOnPaper for Apart {
+    fn run_on(self, _: &PaperTensor) {}
+}
+
+impl From<Apart> for Work {
+    fn from(Apart(work): Apart) -> Self {
+        work
+    }
+}
+
+impl RunOnPaper for Passed {
+    fn run_on(self, paper: &PaperTensor) {
         let Self {
             pass, elements, times, ..
         } = self;

@@ -3,16 +3,19 @@
 use candle_core::{DType, Result};
 
 use super::kernel::{Argument, Measured, Outcome};
-use super::passed::{Passed, moving, over, over_both};
-use super::{Parameter, Tensor, bytes, pass};
+use super::matmul::product_on_paper;
+use super::passed::{Apart, Passed, RunOnPaper, moving, over, over_both};
+use super::routing::Offsets;
+use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
+use peft_tune_core::plan::Memory;
+use peft_tune_core::plan::passes::{gain_sums, gated_norm_room, norm_sums};
 use peft_tune_core::predict::{MemoryCategory, Pass};
 use peft_tune_kernels::ops::convolution::Convolution;
-use peft_tune_kernels::ops::offsets::Offsets;
 
 /// A module for each of [`peft_tune_kernels::ops`], with the types that its ops take, and with the ops: arguments and result,
-/// name of the span, work; and which argument's paper it runs on, with what it makes there. The work of those is a [`Passed`].
+/// name of the span, work; and which argument's paper it runs on, with what it makes there. Of those the work is [`Passed`] or [`Apart`].
 macro_rules! in_spans {
     ($($module:ident [$($type:ident),*] {
         $($op:ident($($argument:ident: $of:ty),*) -> $result:ty, $span:literal, $work:expr
@@ -29,7 +32,7 @@ macro_rules! in_spans {
                 pub(in crate::model) fn $op($($argument: $of),*) -> Result<$result> {
                     let _span = op($span, || Work::from($work));
                     $(if let Some($paper) = $on.paper() {
-                        Passed::run_on($work, $paper);
+                        RunOnPaper::run_on($work, $paper);
                         return Ok($made);
                     })?
                     let kernel = $module::$op($(Argument::kernel($argument)?),*)?;
@@ -57,26 +60,30 @@ in_spans! {
             paper of x => paper.alike().into();
     }
     rounding [] {
-        round(values: &Parameter, copy: &Parameter) -> (), "round",
-            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) };
+        round(values: &Parameter, copy: &Tensor) -> (), "round",
+            Passed { bytes: bytes(values) + bytes(copy), ..over(copy, Pass::Copy) }, paper of copy => ();
     }
     bias [] {
         add(y: &Tensor, bias: &Parameter, scale: f64) -> (), "bias_add", over(y, Pass::Bias), paper of y => ();
     }
-    gain [NormParts] {
+    gain [] {
         scale(y: &Tensor, gain: &Parameter, shift: f32) -> (), "gain", over(y, Pass::Bias), paper of y => ();
         backward(dz: &Tensor, y: &Tensor, gain: &Parameter, norm: &Parameter, d_magnitude: &Parameter) -> (),
-            "gain_backward", pass(y, 3);
+            "gain_backward", over(y, Pass::Add), paper of y => sum_gains(paper)?;
+        norm(parts: NormParts<'_>) -> Parameter, "row_norms", parts.work();
+        fill(parts: NormParts<'_>, magnitude: &Parameter, norm: &Parameter, gain: &Parameter) -> (), "row_norms",
+            Apart(parts.work()), paper of parts.projected => parts.on_paper(paper)?;
     }
     merged_rows [] {
-        merge(weight: &Parameter, a: &Parameter, b: &Parameter, scaling: f64) -> Parameter, "merge", Work {
+        merge(weight: &Tensor, a: &Parameter, b: &Parameter, scaling: f64) -> Tensor, "merge", Apart(Work {
             flops: 2 * (weight.elem_count() * a.dims().first().copied().unwrap_or(0)) as u64,
             bytes: bytes(weight) + bytes(a) + bytes(b) + 4 * weight.elem_count() as u64,
             ..pass(weight, 1)
-        };
+        }), paper of weight => merged(paper, a)?;
     }
     own_columns [] {
-        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2);
+        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", over(x, Pass::Copy),
+            paper of x => paper.alike().into();
     }
     dropout [MaskKey] {
         apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", over(x, Pass::Dropout),
@@ -104,7 +111,8 @@ in_spans! {
         backward_onto(
             x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>
         ) -> Tensor, "rms_norm_backward", moving(x, Pass::NormBackward, 4), paper of x => norm_gradient(paper, rstd);
-        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2);
+        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", Apart(pass(x, 2)),
+            paper of x => norm_weight_gradient(paper)?;
     }
     glu [Activation] {
         forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", over(gate, Pass::GluForward),
@@ -113,15 +121,20 @@ in_spans! {
             "glu_backward", over(&gate, Pass::GluBackward), paper of gate => glu_gradients(paper, dy);
     }
     rows [] {
-        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", gathered(x, index);
-        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", pass(y, 1);
-        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", pass(y, 2);
-        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", pass(a, 2);
+        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", gathered(x, index),
+            paper of x => paper.fresh((index.dims1()?, x.dims2()?.1), x.dtype()).into();
+        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", moving(y, Pass::Add, 1),
+            paper of y => paper.fresh((rows.dims2()?.0, y.dims2()?.1), y.dtype()).into();
+        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", over(y, Pass::Copy),
+            paper of y => list_read(paper, bytes(weights));
+        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", over(a, Pass::Copy),
+            paper of a => paper.fresh(a.dims2()?.0, DType::F32).into();
     }
     clamped_glu [] {
-        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", pass(gate, 3);
+        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", over(gate, Pass::GluForward),
+            paper of gate => paper.alike().into();
         backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> (Tensor, Tensor), "clamped_glu_backward",
-            pass(gate, 5);
+            over(gate, Pass::GluBackward), paper of gate => (paper.alike().into(), paper.alike().into());
     }
     latent_heads [] {
         forward(expanded: &Tensor, shared: &Tensor, heads: usize, plain: usize) -> (Tensor, Tensor), "latent_heads",
@@ -150,7 +163,8 @@ in_spans! {
             "gated_norm_backward", over(x, Pass::GluBackward),
             paper of x => (paper.alike().into(), paper.alike().into());
         weight_gradient(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> Tensor,
-            "gated_norm_weight_gradient", pass(x, 3);
+            "gated_norm_weight_gradient", Apart(pass(x, 3)),
+            paper of x => gated_norm_weight_gradient(paper)?;
     }
     head_gate [] {
         split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", over(both, Pass::Copy),
@@ -170,10 +184,14 @@ in_spans! {
     }
     expert_parts [] {
         add_of_experts(y: &Tensor, biases: &Parameter, offsets: &Offsets, weights: Option<&Tensor>) -> (), "bias_add",
-            pass(y, 2);
-        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1);
-        split_experts(b: &Parameter, experts: usize) -> Parameter, "split_experts", pass(b, 2);
-        join_experts_add(parts: &Parameter, into: &Parameter) -> (), "join_experts", pass(parts, 3);
+            over(y, Pass::Bias), paper of y => biases_added(paper, biases, weights.is_some())?;
+        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows",
+            moving(dy, Pass::Copy, 1),
+            paper of dy => bias_products(paper, biases)?;
+        split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", over(b, Pass::Copy),
+            paper of b => split(paper, experts)?;
+        join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", over(parts, Pass::Add),
+            paper of parts => ();
     }
     embedding [] {
         forward(table: &Parameter, ids: &Tensor) -> Tensor, "embedding", gathered(table, ids),
@@ -254,6 +272,86 @@ fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     let dx = x.alike();
     x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
     dx.into()
+}
+
+/// Some rows of a weight with its adapter's part, F32.
+fn merged(weight: &PaperTensor, a: &Parameter) -> Result<Tensor> {
+    let ((rows, columns), depth) = (weight.shape().dims2()?, a.dims2()?.0);
+    product_on_paper(weight, [rows, columns, depth]);
+    over(weight, Pass::Copy).run_on(weight);
+    Ok(weight.fresh((rows, columns), DType::F32).into())
+}
+
+/// Takes the sums over some rows each that a gain's backward pass adds up.
+fn sum_gains(y: &PaperTensor) -> Result<()> {
+    let ((rows, width), ledger) = (y.shape().dims2()?, y.ledger());
+    let sums = gain_sums(rows, width, ledger.host().memory());
+    ledger.spike(MemoryCategory::Scratch, sums);
+    Ok(())
+}
+
+/// The gradient of a norm's weight, from the sums of parts of the rows.
+fn norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
+    let ((rows, width), ledger) = (x.shape().dims2()?, x.ledger());
+    let gradient = x.fresh(width, DType::F32);
+    let sums = norm_sums(rows, width, ledger.host().memory());
+    ledger.spike(MemoryCategory::Scratch, sums);
+    Ok(gradient.into())
+}
+
+/// The gradient of a gated norm's weight, which plain ops make.
+fn gated_norm_weight_gradient(x: &PaperTensor) -> Result<Tensor> {
+    let ((rows, width), element_bytes) = (x.shape().dims2()?, x.dtype().size_in_bytes() as u64);
+    let room = gated_norm_room(rows * width, element_bytes);
+    x.ledger().spike(MemoryCategory::Scratch, room);
+    Ok(x.fresh(width, DType::F32).into())
+}
+
+/// A list of numbers that the CPU reads from a copy.
+fn list_read(of: &PaperTensor, bytes: u64) {
+    if of.ledger().host().memory() == Memory::Host {
+        of.ledger().spike(MemoryCategory::Scratch, bytes);
+    }
+}
+
+/// Bytes of biases as kernels read them, in F32, and of the copy that they are widened from.
+fn biases_read(biases: &Parameter) -> [u64; 2] {
+    let wide = 4 * biases.elem_count() as u64;
+    [wide, if biases.dtype() == DType::F32 { 0 } else { wide }]
+}
+
+/// Biases added to the rows of y in place: the CPU has lists of each row's expert and weight beside them.
+fn biases_added(y: &PaperTensor, biases: &Parameter, are_weighted: bool) -> Result<()> {
+    let ([wide, copy], ledger) = (biases_read(biases), y.ledger());
+    if ledger.host().memory() == Memory::Device {
+        ledger.spike(MemoryCategory::Scratch, copy);
+        return Ok(());
+    }
+    let list = 4 * y.shape().dims2()?.0 as u64;
+    ledger.spike(MemoryCategory::Scratch, wide + copy);
+    ledger.spike(MemoryCategory::Scratch, wide + list * (1 + u64::from(are_weighted)));
+    Ok(())
+}
+
+/// The sum over each row of dy times a bias: the CPU has a list of each row's expert beside them.
+fn bias_products(dy: &PaperTensor, biases: &Parameter) -> Result<Tensor> {
+    let ([wide, copy], ledger, rows) = (biases_read(biases), dy.ledger(), dy.shape().dims2()?.0);
+    let list = 4 * rows as u64;
+    list_read(dy, list + wide + copy);
+    let sums = dy.fresh(rows, DType::F32);
+    let beside = match ledger.host().memory() {
+        Memory::Host => list + wide,
+        Memory::Device => copy,
+    };
+    ledger.spike(MemoryCategory::Scratch, beside);
+    Ok(sums.into())
+}
+
+/// The factors of each expert, (E, N, r) of b (N, r E), whose rows are brought together first.
+fn split(b: &PaperTensor, experts: usize) -> Result<Tensor> {
+    let (rows, columns) = b.shape().dims2()?;
+    let source = b.contiguous();
+    Ok(source.fresh((experts, rows, columns / experts), b.dtype()).into())
 }
 
 /// The gradients of gate and up: on a GPU in the places of gate and dy.

@@ -1,10 +1,17 @@
 //! The choice of experts.
 
-use candle_core::Result;
+use std::ops::Range;
 
-use super::{Tensor, pass};
+use candle_core::{DType, Result};
+
+use super::passed::{RunOnPaper, over};
+use super::{Tensor, bytes, pass};
 use crate::span::op;
-use peft_tune_kernels::ops::offsets::Offsets;
+use crate::tensor::PaperTensor;
+use peft_tune_core::plan::Memory;
+use peft_tune_core::plan::products::{SORTED_AT_ONCE, most_tiles};
+use peft_tune_core::predict::{ExpertRows, MemoryCategory, Pass};
+use peft_tune_kernels::ops::offsets;
 use peft_tune_kernels::ops::routing;
 pub(in crate::model) use peft_tune_kernels::ops::routing::{Scores, Settings};
 
@@ -18,6 +25,59 @@ pub(in crate::model) struct Routing {
     pub offsets: Offsets,
 }
 
+/// The rows of each expert.
+#[derive(Clone, Debug)]
+pub(in crate::model) enum Offsets {
+    Real(offsets::Offsets),
+    Paper(PaperOffsets),
+}
+
+/// The rows of each expert on paper.
+#[derive(Clone, Debug)]
+pub(in crate::model) struct PaperOffsets {
+    pub of_experts: ExpertRows,
+    /// What tells a GPU's kernels where they are.
+    table: Option<Tensor>,
+}
+
+impl Offsets {
+    /// The first rows themselves.
+    ///
+    /// # Errors
+    /// On paper there are none.
+    pub(super) fn real(&self) -> Result<&offsets::Offsets> {
+        match self {
+            Self::Real(offsets) => Ok(offsets),
+            Self::Paper(_) => candle_core::bail!("the rows of experts on paper have no places"),
+        }
+    }
+
+    /// The rows of each expert. The host has to know them: one small copy from a GPU.
+    pub(in crate::model) fn parts(&self) -> Result<Vec<Range<usize>>> {
+        let offsets = self.real()?.host()?;
+        Ok(offsets.windows(2).map(|pair| pair[0]..pair[1]).collect())
+    }
+
+    /// Experts that have rows; all that may have some, where the device alone knows.
+    pub(super) fn used(&self) -> u64 {
+        match self {
+            Self::Real(offsets) => match offsets.on_host() {
+                Some(offsets) => offsets.windows(2).filter(|pair| pair[0] < pair[1]).count() as u64,
+                None => offsets.groups().min(offsets.rows()) as u64,
+            },
+            Self::Paper(paper) => paper.of_experts.experts.min(paper.of_experts.rows) as u64,
+        }
+    }
+
+    /// What is kept with them on paper.
+    pub(in crate::model) fn table(&self) -> Option<&Tensor> {
+        match self {
+            Self::Real(_) => None,
+            Self::Paper(paper) => paper.table.as_ref(),
+        }
+    }
+}
+
 /// See [`routing::forward`].
 pub(in crate::model) fn forward(
     logits: &Tensor,
@@ -25,6 +85,10 @@ pub(in crate::model) fn forward(
     settings: &Settings,
 ) -> Result<Routing> {
     let _span = op("route", || pass(logits, 2));
+    if let Some(paper) = logits.paper() {
+        over(logits, Pass::Copy).run_on(paper);
+        return on_paper(paper, settings.chosen);
+    }
     let routing::Routing {
         scores,
         weights,
@@ -37,19 +101,50 @@ pub(in crate::model) fn forward(
         weights: weights.into(),
         tokens: tokens.into(),
         rows: rows.into(),
-        offsets,
+        offsets: Offsets::Real(offsets),
     })
 }
 
 /// See [`routing::backward`].
 pub(in crate::model) fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Result<Tensor> {
     let _span = op("route_backward", || pass(&routing.scores, 2));
+    if let Some(paper) = routing.scores.paper() {
+        over(&routing.scores, Pass::Copy).run_on(paper);
+        return Ok(paper.alike().into());
+    }
     let of = routing::Routing {
         scores: routing.scores.real()?.clone(),
         weights: routing.weights.real()?.clone(),
         tokens: routing.tokens.real()?.clone(),
         rows: routing.rows.real()?.clone(),
-        offsets: routing.offsets.clone(),
+        offsets: routing.offsets.real()?.clone(),
     };
     Ok(routing::backward(&of, d_weights.real()?, settings)?.into())
+}
+
+/// Choices as the ledger's load has them; beside them lies what they are sorted with.
+fn on_paper(logits: &PaperTensor, chosen: usize) -> Result<Routing> {
+    let ((tokens, experts), ledger) = (logits.shape().dims2()?, logits.ledger());
+    let of_experts = ExpertRows::new(ledger.load(), experts, tokens, chosen);
+    let of_rows = |dtype| Tensor::from(logits.fresh(of_experts.rows, dtype));
+    let (weights, of_tokens) = (of_rows(DType::F32), of_rows(DType::U32));
+    let on_gpu = ledger.host().memory() == Memory::Device;
+    let table = experts + 1 + 2 * most_tiles(experts, of_experts.rows);
+    let routing = Routing {
+        scores: logits.alike().into(),
+        rows: logits.fresh((tokens, chosen), DType::U32).into(),
+        offsets: Offsets::Paper(PaperOffsets {
+            table: on_gpu.then(|| logits.fresh(table, DType::U32).into()),
+            of_experts,
+        }),
+        weights,
+        tokens: of_tokens,
+    };
+    let choices = bytes(&routing.tokens);
+    let sorted = match on_gpu {
+        true => 2 * choices + 4 * (routing.tokens.elem_count().div_ceil(SORTED_AT_ONCE) * experts) as u64,
+        false => choices,
+    };
+    ledger.spike(MemoryCategory::Scratch, sorted);
+    Ok(routing)
 }

@@ -4,6 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use crate::gpu::{Argument, Launch, Source, arguments, element_name, empty, pack_size, source};
 use crate::ops::gain::NormParts;
+use peft_tune_core::plan::passes::GAIN_ROWS_GPU as ROWS;
 
 static SOURCE: Source = source!("gain");
 
@@ -11,8 +12,6 @@ static SOURCE: Source = source!("gain");
 const LANES: usize = 32;
 /// Threads that take rows in turns.
 const TURNS: usize = 8;
-/// Rows of a block of the backward pass.
-const ROWS: usize = 128;
 
 fn launch<'a>(kernel: &'a str, blocks: [usize; 2], threads: [usize; 2]) -> Launch<'a> {
     SOURCE.launch(kernel, [blocks[0], blocks[1], 1], [threads[0], threads[1], 1])

@@ -3,14 +3,12 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::gpu::{Argument, Source, arguments, element_name, empty, pack_size, source};
+use peft_tune_core::plan::passes::norm_parts_on_gpu;
 
 static SOURCE: Source = source!("rms_norm");
 
 /// Rows up to this many packs have a warp; longer ones a block.
 const WARP_PACKS: usize = 128;
-
-/// Rows of a block of the weight's gradient; as many blocks as there are such parts, 128 at most.
-const SHARE: usize = 64;
 
 /// Threads of a row, and rows of a block.
 fn threads(packs: usize) -> [usize; 3] {
@@ -79,7 +77,7 @@ fn run(kernel: &str, x: &Tensor, read: &[&Tensor], arguments: &[Argument<'_>]) -
 pub(crate) fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
     let (x, dy, rstd) = (x.contiguous()?, dy.contiguous()?, rstd.contiguous()?);
-    let parts = rows.div_ceil(SHARE).clamp(1, 128);
+    let parts = norm_parts_on_gpu(rows);
     let partial = empty((parts, width), DType::F32, x.device())?;
     let name = format!("rms_norm_weight_{}", element_name(x.dtype()).unwrap_or_default());
     let launch = SOURCE.launch(&name, [width.div_ceil(128), parts, 1], [128, 1, 1]);

@@ -150,7 +150,13 @@ impl Search<'_> {
         let (mut kept, mut settled) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let candidate = match &self.landscape.trainings {
-                Some(trainings) => trainings.fastest(self.landscape, candidate),
+                Some(trainings) => {
+                    let candidate = match self.landscape.aim.is_loss() {
+                        true => trainings.quickest(candidate, self.only.map(|(index, _)| index)),
+                        false => candidate,
+                    };
+                    trainings.fastest(self.landscape, candidate)
+                }
                 None => candidate,
             };
             let point = self.candidates.settled(&candidate);

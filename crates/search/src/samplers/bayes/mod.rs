@@ -10,7 +10,7 @@ mod dependence;
 mod earlier;
 mod effect;
 mod ehvi;
-mod hearing;
+mod fair_comparison;
 mod initial;
 mod insight;
 mod landscape;

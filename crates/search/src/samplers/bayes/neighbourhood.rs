@@ -8,6 +8,7 @@
 
 use super::candidates::Candidates;
 use super::observations::{Observations, Seen};
+use super::trainings::Trainings;
 use crate::encode::Point;
 
 /// Parameters that may differ from the best training's.
@@ -26,12 +27,13 @@ pub(super) struct Neighbourhood {
 }
 
 impl Neighbourhood {
-    /// That of the training with the least of the objective `loss`; `None` where there is none.
-    pub(super) fn new(observations: &Observations<'_>, loss: usize) -> Option<Self> {
+    /// What lies near the training with the least loss; `None` where there is none.
+    pub(super) fn new(observations: &Observations<'_>, trainings: &Trainings<'_>) -> Option<Self> {
+        let loss = trainings.loss();
         let feasible = observations.seen.iter().filter(|seen| seen.feasible);
         let best: &Seen = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))?;
         Some(Self {
-            centre: best.point.clone(),
+            centre: trainings.quickest(best.point.clone(), None),
             used: observations.modelled[loss].used.clone(),
         })
     }

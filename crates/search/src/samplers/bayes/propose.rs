@@ -4,7 +4,7 @@ use super::Bayes;
 use super::aim::Aim;
 use super::candidates::Candidates;
 use super::earlier::first_setting;
-use super::hearing;
+use super::fair_comparison;
 use super::initial::initial;
 use super::marginal::Marginal;
 use super::maximise::{Search, good_points};
@@ -72,7 +72,7 @@ impl Bayes {
             good: good_points(&observations.seen),
             conditioned: history.len(),
         };
-        let owed = hear(&mut search, problem, &observations, &points);
+        let owed = compare_fairly(&mut search, problem, &observations, &points);
         let mut random = generator(self.seed, Stream::Bayes, history.len());
         let Some((found, params)) = search.untried(owed, &Tried::new(history), &mut random) else {
             return without_model();
@@ -165,16 +165,21 @@ impl Bayes {
 
 /// Keeps a search for the least loss near the best training, and to a choice that has had too few trials. The point is the
 /// training that such a choice is owed beside the best one.
-fn hear(search: &mut Search<'_>, problem: &Problem, observations: &Observations<'_>, tried: &[Point]) -> Option<Point> {
+fn compare_fairly(
+    search: &mut Search<'_>,
+    problem: &Problem,
+    observations: &Observations<'_>,
+    tried: &[Point],
+) -> Option<Point> {
     let landscape = search.landscape;
     let trainings = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss())?;
-    let near = Neighbourhood::new(observations, trainings.loss())?;
-    search.only = hearing::unheard(search.candidates, observations, tried);
+    let near = Neighbourhood::new(observations, trainings)?;
+    search.only = fair_comparison::untrained_choice(search.candidates, observations, tried);
     let is_tried = |point: &Point| search.is_tried(point);
     let owed = match search.only {
         Some(choice) => Some(near.with(choice)).filter(|point| !is_tried(point)),
-        None if hearing::is_time(search.tried.len()) => {
-            hearing::owed(problem, observations, search.candidates, trainings, is_tried)
+        None if fair_comparison::is_time(search.tried.len()) => {
+            fair_comparison::owed(problem, observations, search.candidates, trainings, is_tried)
         }
         None => None,
     };

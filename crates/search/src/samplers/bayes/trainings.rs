@@ -12,6 +12,9 @@
 //! | A_k | what the variants' costs add to the volume, in the other objectives, of the front's points with a loss of at most z_k |
 //!
 //! A training runs at the fastest variant that fits; of the others those that matter are measured once all is trained.
+//!
+//! Weights in 16 bits learn what weights in 32 bits learn, in half the time: while the least loss is looked for, trainings have the
+//! fastest of the values that are expected to learn alike, unless trainings that differ in nothing else say otherwise.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +24,8 @@ use super::ehvi::{difference, log_sum};
 use super::landscape::Landscape;
 use super::marginal::{LogShare, Marginal, NOTHING};
 use super::maximise::key;
-use super::observations::Observations;
+use super::observations::{Observations, Seen};
+use crate::cheaper_precision::LOSS_BY_CHANCE;
 use crate::encode::Point;
 use crate::hypervolume::hypervolume;
 use crate::{Prior, Problem};
@@ -48,6 +52,8 @@ pub(super) struct Trainings<'a> {
     free: Vec<usize>,
     /// Further parameters that change a cost.
     costly: Vec<usize>,
+    /// Parameters with values that learn alike: coordinates of the slower ones, each with that of the fastest.
+    alike: Vec<(usize, Vec<(f64, f64)>)>,
     /// Losses z_1 ... z_{n+1}.
     bounds: Vec<f64>,
     /// The other objectives of the front's points with a loss of at most z_k, for k from 0, and their volume.
@@ -112,11 +118,13 @@ impl<'a> Trainings<'a> {
             }
         }
         bounds.push(most);
+        let speed = counted_as(THROUGHPUT, &problem.objectives);
         Some(Self {
             candidates,
             prior,
             loss,
-            speed: counted_as(THROUGHPUT, &problem.objectives),
+            speed,
+            alike: alike(observations, candidates, (prior, speed), loss),
             memory: counted_as(PEAK_MEMORY, &problem.objectives),
             costly: (0..candidates.dimensions())
                 .filter(|index| !free.contains(index) && changes_cost(index))
@@ -148,6 +156,17 @@ impl<'a> Trainings<'a> {
             }
         }
         key(&point)
+    }
+
+    /// A candidate with the fastest of the values that learn as its own do, those of the parameter `except` left as they are.
+    pub(super) fn quickest(&self, mut candidate: Point, except: Option<usize>) -> Point {
+        for (index, faster) in self.alike.iter().filter(|(index, _)| Some(*index) != except) {
+            let own = faster.iter().find(|(slower, _)| *slower == candidate[*index]);
+            if let Some((_, fastest)) = own {
+                candidate[*index] = *fastest;
+            }
+        }
+        candidate
     }
 
     /// A point with the coordinates that change no loss at 0.
@@ -266,5 +285,173 @@ impl<'a> Trainings<'a> {
             fastest: self.free.iter().map(|index| best[*index]).collect(),
             areas: self.below.iter().map(area).collect(),
         })
+    }
+}
+
+/// See [`Trainings::alike`].
+fn alike(
+    observations: &Observations<'_>,
+    candidates: &Candidates<'_>,
+    (prior, speed): (&dyn Prior, &str),
+    loss: usize,
+) -> Vec<(usize, Vec<(f64, f64)>)> {
+    let feasible = observations.seen.iter().filter(|seen| seen.feasible);
+    let Some(best) = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss])) else {
+        return Vec::new();
+    };
+    let used = observations.modelled[loss].used.iter().copied();
+    let faster_of = |index: usize| {
+        let levels = candidates.levels(index);
+        let at = |level: f64| {
+            let mut point = best.point.clone();
+            point[index] = level;
+            candidates.params(&point)
+        };
+        let expected = |level: f64| prior.expected(&at(level), speed).unwrap_or(0.0);
+        let fastest = |slower: f64| {
+            let learn_alike = |level: &f64| {
+                prior.learns_alike(&at(slower), &at(*level)) && !is_better(observations, (index, slower, *level), loss)
+            };
+            let others = levels.iter().copied().filter(|level| *level != slower);
+            let fastest = others
+                .filter(learn_alike)
+                .max_by(|a, b| expected(*a).total_cmp(&expected(*b)))?;
+            (expected(fastest) > expected(slower)).then_some((slower, fastest))
+        };
+        let faster: Vec<(f64, f64)> = levels.iter().filter_map(|slower| fastest(*slower)).collect();
+        (!faster.is_empty()).then_some((index, faster))
+    };
+    let choices = used.filter(|index| candidates.is_choice(*index));
+    choices.filter_map(faster_of).collect()
+}
+
+/// Whether one value of a parameter learned more than another, by more than chance does, in the mean over the pairs of
+/// trainings that differ in nothing else.
+fn is_better(observations: &Observations<'_>, (index, one, other): (usize, f64, f64), loss: usize) -> bool {
+    let used = &observations.modelled[loss].used;
+    let of = |level: f64| {
+        let feasible = observations.seen.iter().filter(|seen| seen.feasible);
+        feasible.filter(move |seen| seen.point[index] == level)
+    };
+    let is_pair = |a: &Seen, b: &Seen| {
+        let mut others = used.iter().filter(|place| **place != index);
+        others.all(|place| (a.point[*place] - b.point[*place]).abs() <= ALIKE)
+    };
+    let pairs = of(one).flat_map(|a| {
+        of(other)
+            .filter(|b| is_pair(a, b))
+            .map(|b| (a.values[loss], b.values[loss]))
+    });
+    let (mut gains, mut count) = (0.0, 0.0);
+    for (of_one, of_other) in pairs {
+        gains += (of_other - of_one) / of_other.abs().max(f64::MIN_POSITIVE);
+        count += 1.0;
+    }
+    gains > LOSS_BY_CHANCE * count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{categorical, drive, parameter};
+    use crate::{Bayes, Sampler};
+    use peft_tune_core::objective::{LOSS_BEFORE, Objective};
+    use peft_tune_core::space::{Distribution, Scale, SearchSpace};
+    use peft_tune_core::study::{ParamValue, Params, Trial, TrialState};
+
+    /// A machine on which 32 bits take twice the time and memory.
+    struct Costs;
+
+    fn is_wide(params: &Params) -> bool {
+        params.get("precision") == Some(&"fp32".into())
+    }
+
+    fn number(params: &Params, name: &str) -> f64 {
+        params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
+    }
+
+    impl Prior for Costs {
+        fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
+            let times = if is_wide(params) { 2.0 } else { 1.0 };
+            match metric {
+                THROUGHPUT => Some(3e4 / times / number(params, "rank").powf(0.1)),
+                PEAK_MEMORY => Some(1e7 * times),
+                _ => None,
+            }
+        }
+
+        fn impossible(&self, _: &Params) -> Option<String> {
+            None
+        }
+
+        fn learns_alike(&self, one: &Params, other: &Params) -> bool {
+            let rest = |params: &Params| {
+                let mut params = params.clone();
+                params.insert("precision".to_owned(), "bf16".into());
+                params
+            };
+            rest(one) == rest(other)
+        }
+    }
+
+    /// The trials of a search where 32 bits learn more than 16 by this share.
+    fn searched(seed: u64, gain: f64) -> Vec<Trial> {
+        let rate = Distribution::Float {
+            low: 1e-3,
+            high: 3e-2,
+            scale: Scale::Log,
+            step: None,
+        };
+        let parameters = vec![
+            parameter("rank", categorical([4i64, 8, 16, 32])),
+            parameter("learning_rate", rate),
+            parameter("precision", categorical(["fp32", "bf16"])),
+        ];
+        let problem = Problem {
+            space: SearchSpace { parameters },
+            objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).into(),
+            constraints: Vec::new(),
+        };
+        let mut sampler = Bayes::new(seed).with_prior(Arc::new(Costs));
+        drive(
+            &mut sampler as &mut dyn Sampler,
+            &problem,
+            24,
+            |number_of_trial, params| {
+                let cost = |metric: &str| Costs.expected(params, metric).unwrap();
+                let decades = (number(params, "learning_rate") / 6e-3).log10();
+                let noise = 0.004 * ((number_of_trial * 7) % 5) as f64;
+                let learned = 2.0 + decades * decades + 0.1 * (32.0 / number(params, "rank")).log2() + noise;
+                let loss = learned * if is_wide(params) { 1.0 - gain } else { 1.0 };
+                TrialState::Complete {
+                    metrics: [
+                        (THROUGHPUT, cost(THROUGHPUT)),
+                        (PEAK_MEMORY, cost(PEAK_MEMORY)),
+                        (LOSS, loss),
+                        (LOSS_BEFORE, 8.5),
+                    ]
+                    .into(),
+                }
+            },
+        )
+    }
+
+    #[test]
+    fn what_learns_alike_is_trained_at_its_fastest() {
+        for seed in 0..4 {
+            let trials = searched(seed, 0.0);
+            let wide = trials[8..].iter().filter(|trial| is_wide(&trial.params)).count();
+            assert!(wide <= 3, "seed {seed}: {wide} of {}", trials.len());
+        }
+    }
+
+    #[test]
+    fn what_learns_more_than_chance_gives_is_found() {
+        for seed in 0..4 {
+            let trials = searched(seed, 0.1);
+            let loss = |trial: &&Trial| trial.state.metrics().unwrap().value(LOSS).unwrap();
+            let best = trials.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
+            assert!(is_wide(&best.params), "seed {seed}: {:?}", best.params);
+        }
     }
 }

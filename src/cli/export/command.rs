@@ -1,0 +1,141 @@
+//! `peft-tune export`: the settings of a trial as a file of the tool that is to train.
+
+use std::path::Path;
+
+use super::args::{Args, Format};
+use super::chosen_trials::{Chosen, choose};
+use super::study;
+use super::token_rows::RowsForTool;
+use super::tool_needs::Need;
+use crate::cli::CliError;
+use crate::cli::data::known_offline::{KnownFacts, answer_marks, turn_end};
+use crate::cli::terminal::output::{tell, write_exact};
+use crate::export;
+use crate::export::{ExportError, ExportFormat};
+use crate::tools::Tool;
+use crate::tools::export::{ExportInput, Known};
+use peft_tune_core::recipe::{Recipe, TemplateTargets};
+
+/// Exports a whole study, or trials of the results database.
+///
+/// # Errors
+/// Bad input where a trial has no recipe, a file is in the way or the format cannot say the recipe; a failure where the file
+/// cannot be written; with `--check` what the tool refuses.
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    export_chosen(args, choose)
+}
+
+/// Exports a whole study, or the trials that `choose` finds for the arguments.
+fn export_chosen(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
+    let format = match args.format {
+        Format::Trial(format) => format,
+        Format::Study(format) => {
+            args.check.is_for(None)?;
+            return study::run(&args, format);
+        }
+    };
+    args.check.is_for(Some(format))?;
+    let mut folders = Vec::new();
+    for chosen in &choose(&args)? {
+        let folder = match args.front {
+            true => args.output.join(format!("trial-{}", chosen.trial)),
+            false => args.output.clone(),
+        };
+        write_one(chosen, format, &folder, &args)?;
+        folders.push(folder);
+    }
+    args.check.run(format, &folders)
+}
+
+fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) -> Result<(), CliError> {
+    let facts = KnownFacts::of(&chosen.recipe);
+    let need = Need::of(chosen, format, &facts, args)?;
+    let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
+    let asks_for_marks = format.tool().is_some_and(Tool::asks_for_answer_marks);
+    let marks = asks_for_marks
+        .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
+        .flatten();
+    let template_targets = format.tool().and_then(Tool::template_targets);
+    let turn_end = (template_targets == Some(TemplateTargets::StopTokens))
+        .then(|| turn_end(recipe, facts.model_folder.as_deref()))
+        .flatten();
+    let mut input = ExportInput {
+        recipe,
+        study: &chosen.study,
+        trial: chosen.trial,
+        metrics: &chosen.metrics,
+        reasons: &chosen.reasons,
+        known: Known {
+            architecture: facts.architecture.as_ref(),
+            model_folder: facts.model_folder.as_deref(),
+            data_format: facts.data_format,
+            trained: chosen.trained,
+            marks: marks.as_ref(),
+            turn_end: turn_end.as_deref(),
+            saved_rows: None,
+        },
+    };
+    format.may_be_written(folder, args.force).map_err(CliError::bad_input)?;
+    let rows = RowsForTool::of(&input, format, &facts, folder, args)?;
+    let with_rows;
+    if let Some(written) = &rows.written {
+        if let Some(data) = &written.data {
+            with_rows = Recipe {
+                data: data.clone(),
+                ..recipe.clone()
+            };
+            input.recipe = &with_rows;
+        }
+        input.known.saved_rows = written.saved.as_deref();
+    }
+    let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
+        ExportError::Exists { .. }
+        | ExportError::NoOptimizer { .. }
+        | ExportError::Tool(_)
+        | ExportError::Write { .. } => CliError::bad_input(error),
+        ExportError::Recipe(_) => CliError::failed(error),
+    })?;
+    for reason in &chosen.reasons {
+        tell(format_args!("{reason}"));
+    }
+    for warning in &exported.warnings {
+        tell(format_args!("warning: {warning}"));
+    }
+    for line in rows.lines.iter().chain(need.iter().flat_map(|need| &need.lines)) {
+        tell(format_args!("{line}"));
+    }
+    let files = rows.written.iter().flat_map(|written| &written.files);
+    for file in exported.files.iter().chain(files) {
+        write_exact(&format!("{}\n", file.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::export::args::tests::parse;
+    use peft_tune_core::recipe::DataSettings;
+    use peft_tune_core::study::{Metrics, TrialNumber};
+
+    #[test]
+    fn the_chosen_trial_is_written_and_a_second_time_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!("--format peft --output {}", folder.path().display());
+        let choose = |_: &Args| {
+            Ok(vec![Chosen {
+                recipe: Recipe::new("model", DataSettings::default()),
+                study: "s".into(),
+                trial: TrialNumber(3),
+                metrics: Metrics::default(),
+                target: None,
+                reasons: vec!["it is the knee of the front".into()],
+                trained: None,
+            }])
+        };
+        export_chosen(parse(&line).unwrap(), choose).unwrap();
+        assert!(folder.path().join("adapter_config.json").is_file());
+        assert_eq!(export_chosen(parse(&line).unwrap(), choose).unwrap_err().exit_code(), 2);
+        export_chosen(parse(&format!("{line} --force")).unwrap(), choose).unwrap();
+    }
+}

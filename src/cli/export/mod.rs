@@ -1,0 +1,16 @@
+//! `peft-tune export`: a trial or a whole study as files of other tools.
+
+mod args;
+mod chosen_trials;
+mod command;
+mod installed;
+mod rows;
+mod saved_dataset;
+mod study;
+mod tensorboard;
+mod token_row;
+mod token_rows;
+mod tool_needs;
+
+pub(super) use args::{Args, Format, Preference};
+pub(super) use command::run;

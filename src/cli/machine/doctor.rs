@@ -1,0 +1,336 @@
+//! `peft-tune doctor`: what this machine has, what it reaches, and what is missing and why.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::cpu_ceilings::{MeasuredCeilings, Measuring};
+use super::record::machine;
+use super::{cpu_ceilings, gpu_ceilings};
+use crate::cli::CliError;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::{tell, write_result};
+use crate::report::{bytes, printable, significant};
+use crate::store::Store;
+use peft_tune_core::plan::Vectors;
+use peft_tune_core::predict::Headline;
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
+use peft_tune_kernels::device;
+
+/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
+///
+/// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
+/// them.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Measure again instead of showing what the database has.
+    #[arg(long)]
+    measure: bool,
+    /// Threads to measure with [default: all cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Print JSON with raw numbers.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    version: &'static str,
+    build: &'static str,
+    os: String,
+    cpu: String,
+    cores: u64,
+    threads: usize,
+    vectors: Vectors,
+    features: Vec<&'static str>,
+    memory_bytes: u64,
+    device: &'static str,
+    cuda: Cuda,
+    ceilings: Vec<Headline>,
+    /// Share of the ceilings' speed that may have been lost to other programs while they were measured; 0 where it was quiet.
+    disturbed: f64,
+    /// Those of the GPU that would train; absent where there is none.
+    gpu: Option<Gpu>,
+}
+
+/// What a GPU reaches.
+#[derive(Debug, Serialize)]
+struct Gpu {
+    name: String,
+    /// Whether they were measured, or are its maker's.
+    from: CeilingSource,
+    ceilings: Vec<Headline>,
+    /// As that of the processor.
+    disturbed: f64,
+}
+
+/// Whether an NVIDIA GPU can be used, and why not.
+#[derive(Debug, Serialize)]
+struct Cuda {
+    /// Whether this program was built for it.
+    built: bool,
+    /// Version of the kernel's driver, where there is one.
+    driver: Option<String>,
+    /// Libraries that training on a GPU needs.
+    libraries: Vec<Library>,
+    /// Folders in which they were looked for.
+    looked_in: Vec<PathBuf>,
+    /// What to do to use a GPU; `None` where one is used.
+    missing: Option<String>,
+}
+
+/// One library and where it was found.
+#[derive(Debug, Serialize)]
+struct Library {
+    name: &'static str,
+    purpose: &'static str,
+    found: Option<PathBuf>,
+}
+
+/// Libraries by the start of their file names; the last two are not needed to train.
+const LIBRARIES: [(&str, &str); 8] = [
+    (
+        "libcuda.so",
+        "the driver's interface: install the NVIDIA driver, 580 or later",
+    ),
+    ("libcudart.so", "CUDA runtime: `pip install nvidia-cuda-runtime`"),
+    ("libcublas.so", "matrix products: `pip install nvidia-cublas`"),
+    ("libcublasLt.so", "matrix products: `pip install nvidia-cublas`"),
+    ("libcurand.so", "random numbers: `pip install nvidia-curand`"),
+    ("libnvrtc.so", "compiles kernels: `pip install nvidia-cuda-nvrtc`"),
+    (
+        "libnvidia-ml.so",
+        "utilisation and power in profiles: comes with the driver",
+    ),
+    ("libcupti.so", "kernels in profiles: `pip install nvidia-cuda-cupti`"),
+];
+
+/// How many of [`LIBRARIES`] a training on a GPU needs.
+const NEEDED: usize = 6;
+
+/// Looks, measures, prints.
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
+    let (found, gpu) = block_on(async {
+        let store = args.database.open_for_ceilings().await?;
+        let known = match &store {
+            Some(store) if !args.measure => cpu_ceilings::stored(store, threads).await?,
+            _ => None,
+        };
+        let (found, is_new) = complete(known, threads)?;
+        if let Some(store) = store.as_ref().filter(|_| is_new) {
+            cpu_ceilings::keep(store, threads, &found).await?;
+        }
+        let gpu = gpu(store.as_ref(), args.measure).await?;
+        if let Some(store) = store {
+            store.close().await?;
+        }
+        Ok((found, gpu))
+    })?;
+    let diagnosis = diagnose(threads, &found, gpu);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
+        false => diagnosis.to_text(),
+    };
+    write_result(&text)
+}
+
+/// Ceilings of all precisions, and whether something was measured for them.
+fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(MeasuredCeilings, bool), CliError> {
+    match known {
+        Some(known) if known.serves(&Precision::ALL) => Ok((known, false)),
+        known => {
+            tell(format_args!("measuring this machine, a few seconds"));
+            let measured = cpu_ceilings::measured(known, Measuring::on(Some(threads)), &Precision::ALL)?;
+            Ok((measured, true))
+        }
+    }
+}
+
+/// The ceilings of the GPU that would train.
+async fn gpu(store: Option<&Store>, again: bool) -> Result<Option<Gpu>, CliError> {
+    // Why one is not used is said elsewhere.
+    let Some(device) = device::open("auto").ok().filter(|device| !device.is_cpu()) else {
+        return Ok(None);
+    };
+    let precisions = &Precision::ALL;
+    let known = match again {
+        true => gpu_ceilings::measured_again(store, &device, precisions).await?,
+        false => gpu_ceilings::stored_or_measured(store, &device, precisions).await?,
+    };
+    Ok(known.map(|known| Gpu {
+        name: device::facts(&device).map_or_else(String::new, |facts| facts.name),
+        from: known.from,
+        ceilings: known.ceilings.headlines(),
+        disturbed: known.disturbed,
+    }))
+}
+
+fn diagnose(
+    threads: usize,
+    MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings,
+    gpu: Option<Gpu>,
+) -> Diagnosis {
+    let machine = machine();
+    Diagnosis {
+        version: env!("CARGO_PKG_VERSION"),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        os: machine.os,
+        cpu: machine.cpu,
+        cores: machine.cpu_cores,
+        threads,
+        vectors: ceilings.host.vectors,
+        features: features(),
+        memory_bytes: machine.memory_bytes,
+        device: device::default_name(),
+        cuda: cuda(),
+        ceilings: ceilings.headlines(),
+        disturbed: *disturbed,
+        gpu,
+    }
+}
+
+/// Instruction sets that the engine makes use of.
+fn features() -> Vec<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let all = [
+            ("avx2", is_x86_feature_detected!("avx2")),
+            ("fma", is_x86_feature_detected!("fma")),
+            ("f16c", is_x86_feature_detected!("f16c")),
+            ("avx512f", is_x86_feature_detected!("avx512f")),
+            ("avx512bw", is_x86_feature_detected!("avx512bw")),
+            ("avx512vl", is_x86_feature_detected!("avx512vl")),
+            ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+            ("amx-bf16", peft_tune_kernels::ops::multiplies_tiles()),
+        ];
+        all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    Vec::new()
+}
+
+fn cuda() -> Cuda {
+    let built = cfg!(feature = "cuda");
+    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+    let driver = driver.and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
+    let folders = LibraryFolders::of_environment();
+    let libraries: Vec<Library> = LIBRARIES
+        .iter()
+        .map(|(name, purpose)| Library {
+            name,
+            purpose,
+            found: folders.find(name),
+        })
+        .collect();
+    let absent = libraries.iter().take(NEEDED).find(|library| library.found.is_none());
+    let missing = if built && (absent.is_none() || device::first_gpu().is_some()) {
+        device::open("cuda").err().map(|error| error.to_string())
+    } else if driver.is_none() && libraries[0].found.is_none() {
+        Some("no NVIDIA driver: there is no GPU, or its driver is not installed".to_owned())
+    } else if let Some(library) = absent {
+        let (name, purpose) = (library.name, library.purpose);
+        Some(format!(
+            "{name} is in none of the folders below ({purpose}), or name its folder in LD_LIBRARY_PATH"
+        ))
+    } else {
+        Some("this program was built without GPU support: build it with `--features cuda`".to_owned())
+    };
+    Cuda {
+        built,
+        driver,
+        libraries,
+        looked_in: folders.folders().to_vec(),
+        missing,
+    }
+}
+
+impl Diagnosis {
+    fn to_text(&self) -> String {
+        let mut text = format!("peft-tune {} ({} build)\n", self.version, self.build);
+        let mut line = |name: &str, value: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<12}{}", printable(&value));
+        };
+        line("system", self.os.clone());
+        line("processor", format!("{}, {} cores", self.cpu, self.cores));
+        line("vectors", self.features.join(" "));
+        line("memory", bytes(self.memory_bytes as f64));
+        line("trains on", format!("{} with {} threads", self.device, self.threads));
+        text.push_str("\ngpu\n");
+        text.push_str(&self.cuda.to_text());
+        text.push_str("\nmeasured ceilings\n");
+        text.push_str(&ceilings_text(&self.ceilings, self.disturbed));
+        if let Some(gpu) = &self.gpu {
+            if gpu.from == CeilingSource::DataSheet {
+                text.push_str("  of the GPU by its data sheet, as it could not be measured\n");
+            }
+            text.push_str(&ceilings_text(&gpu.ceilings, gpu.disturbed));
+        }
+        text
+    }
+}
+
+fn ceilings_text(ceilings: &[Headline], disturbed: f64) -> String {
+    let mut text = String::new();
+    if disturbed > 0.0 {
+        let lost = 100.0 * disturbed;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "  disturbed by other programs, which may have taken up to {lost:.0}% of the speed; the next start measures again"
+        );
+    }
+    for one in ceilings {
+        let value = significant((one.value * 10.0).round() / 10.0);
+        let _ = writeln!(text, "  {:<24}{value:>10} {}", one.name, one.unit);
+    }
+    text
+}
+
+impl Cuda {
+    fn to_text(&self) -> String {
+        let built = if self.built { "with" } else { "without" };
+        let mut text = format!("  built {built} CUDA support\n");
+        let _ = writeln!(text, "  driver      {}", self.driver.as_deref().unwrap_or("none"));
+        for library in &self.libraries {
+            let found = library.found.as_ref().map(|path| path.display().to_string());
+            let _ = writeln!(
+                text,
+                "  {:<20}{}",
+                library.name,
+                found.unwrap_or_else(|| "not found".to_owned())
+            );
+        }
+        if let Some(missing) = &self.missing {
+            let _ = writeln!(text, "  not used: {missing}");
+            let folders: Vec<String> = self
+                .looked_in
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect();
+            let _ = writeln!(text, "  looked in: {}", folders.join(", "));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_gpu_it_says_what_is_missing() {
+        let cuda = cuda();
+        if device::default_name() == "cpu" {
+            assert!(cuda.missing.is_some());
+            assert!(cuda.to_text().contains("not used: "), "{}", cuda.to_text());
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! This machine: what it has, how fast it is, its threads, and the commands that look at it.
+
+pub(super) mod cpu_ceilings;
+pub(super) mod doctor;
+pub(super) mod gpu_ceilings;
+pub(super) mod gpu_check;
+pub(super) mod record;
+pub(super) mod threads;

@@ -1,0 +1,6 @@
+//! Options that several commands have: the results database, what they compute with, counts.
+
+pub(super) mod compute;
+pub(super) mod count;
+pub(super) mod database;
+pub(super) mod device_names;

@@ -1,0 +1,176 @@
+//! `peft-tune plan`: what the settings of a study would cost, before anything runs.
+
+use std::path::PathBuf;
+
+use super::learning_rate;
+use super::stack;
+use super::stack_args::StackArgs;
+use super::text::{About, StudyPlan, to_json, to_text};
+use crate::cli::CliError;
+use crate::cli::data::epochs;
+use crate::cli::data::mixture;
+use crate::cli::data::row_lengths::Rows;
+use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_rows::StudyRows;
+use crate::cli::forecast;
+use crate::cli::machine::cpu_ceilings::Measuring;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
+use crate::report::{Lengths, summary_line};
+use crate::space::Study;
+use crate::tune::{CostSurvey, Forecast};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict;
+use peft_tune_core::predict::{DataSheet, Machine, Predictor};
+use peft_tune_engine::hub::ModelFiles;
+
+/// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
+/// trained, and no weights are read.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Search-space file (YAML).
+    #[arg(required_unless_present = "check")]
+    file: Option<PathBuf>,
+    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet. With
+    /// --stack or --check also `cpu`: this machine's processor, by its measured ceilings.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Settings to show, best throughput first.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Threads a trial computes with [default: all cores].
+    #[arg(long, value_name = "N", conflicts_with = "device")]
+    threads: Option<usize>,
+    /// Print JSON with raw numbers.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    stack: StackArgs,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+/// Predicts and prints.
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
+        let (file, device) = (args.file.as_deref(), args.device.as_deref());
+        return stack::run(file, &args.stack, device, &args.database, args.json);
+    };
+    let (study, has_data) = study_of(file)?;
+    if let Some(warning) = learning_rate::warning(&study) {
+        tell(format_args!("warning: {warning}"));
+    }
+    if let Some(target) = study.target {
+        let stack = target.stack.name();
+        tell(format_args!(
+            "the study is for {target}: this is what its trials cost here; --stack {stack} says what {stack} needs"
+        ));
+    }
+    let sheet = args.device.as_deref().map(predict::device).transpose();
+    let sheet = sheet.map_err(CliError::bad_input)?;
+    let looked_at = rows_of(&study, has_data)?;
+    let (rows, lengths) = looked_at.unwrap_or_default();
+    let (forecast, machine, doubtful) = forecast_of(&args, &study, sheet, rows)?;
+    let survey = CostSurvey::new(&study, &forecast);
+    let about = doubtful.map(|(forecast, disturbed)| About {
+        tokens_per_s: CostSurvey::quick(&study, &forecast).fastest(),
+        disturbed,
+    });
+    if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
+        let message = format!("no setting of {} can be predicted: {reason}", file.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    let plan = StudyPlan {
+        study: &study,
+        survey: &survey,
+        machine: &machine,
+        about: about.as_ref(),
+        sheet,
+        lengths: lengths.as_ref(),
+        is_host: forecast.is_on_host(),
+    };
+    let text = match args.json {
+        true => to_json(&plan, args.top).map_err(CliError::failed)? + "\n",
+        false => to_text(&plan, args.top, terminal_width()),
+    };
+    write_result(&text)
+}
+
+/// A forecast by a speed that was measured beside other programs, and the share that they may have taken.
+type Doubtful = (Forecast, f64);
+
+/// The forecast, and the name of the machine that it is for. Where this machine's speed was measured beside other programs, it is a
+/// forecast without speeds, with the doubtful one.
+fn forecast_of(
+    args: &Args,
+    study: &Study,
+    sheet: Option<&'static DataSheet>,
+    rows: Rows,
+) -> Result<(Forecast, String, Option<Doubtful>), CliError> {
+    let base = base_of(study)?;
+    let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
+    if let Some(sheet) = sheet {
+        let machine = Machine::DataSheet(sheet);
+        let forecast = Forecast::new(study, Predictor::new(architecture, machine), rows);
+        return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
+    }
+    let precisions = study.precisions(base);
+    let here = block_on(async {
+        let store = args.database.open_for_ceilings().await?;
+        let here = forecast::Here::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
+        if let Some(store) = store {
+            store.close().await?;
+        }
+        here
+    })?;
+    let name = here.name.clone();
+    if here.disturbed == 0.0 {
+        return Ok((here.forecast(study, architecture, rows), name, None));
+    }
+    let known = here.without_speed().forecast(study, architecture.clone(), rows.clone());
+    let disturbed = here.disturbed;
+    Ok((known, name, Some((here.forecast(study, architecture, rows), disturbed))))
+}
+
+/// The lengths of the training rows; `None` where they cannot be looked at, which is told. Says how often a trial goes over them
+/// where that is more than once.
+fn rows_of(study: &Study, has_data: bool) -> Result<Option<(Rows, Option<Lengths>)>, CliError> {
+    let base = base_of(study)?;
+    if let Some(stand_in) = epochs::stand_in_of_study(study) {
+        tell(format_args!("{stand_in}"));
+    }
+    if !has_data {
+        return Ok(None);
+    }
+    let Some(rows) = StudyRows::of(base)? else {
+        return Ok(None);
+    };
+    let of = if rows.sample.is_some() {
+        "the data, by a sample"
+    } else {
+        "the data"
+    };
+    tell(format_args!("{of}: {}", summary_line(&rows.data.summary())));
+    let looked_at = (|| {
+        if rows.sample.is_none() {
+            for warning in mixture::warnings(&base.data.train, &base.batch, None, &rows.data)? {
+                tell(format_args!("warning: {warning}"));
+            }
+        }
+        if rows.sample.is_none()
+            && let Some(warning) = epochs::warning_of_study(study, base, &rows.data)?
+        {
+            tell(format_args!("warning: {warning}"));
+        }
+        Ok((rows.rows(study, base)?, Some(rows.lengths(study, base)?)))
+    })();
+    match looked_at {
+        Ok(looked_at) => Ok(Some(looked_at)),
+        Err(error) if error.exit_code() == 2 => Err(error),
+        Err::<_, CliError>(error) => {
+            tell(format_args!("warning: every row is assumed to be full: {error}"));
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! `peft-tune plan`: what settings would cost, here and in other tools.
+
+mod command;
+pub(super) mod learning_rate;
+mod own_engine;
+pub(super) mod stack;
+mod stack_args;
+mod stack_plan;
+mod stack_text;
+mod text;
+
+pub(super) use command::{Args, run};

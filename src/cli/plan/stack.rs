@@ -1,0 +1,242 @@
+//! `peft-tune plan --stack` and `plan --check`: what a setting would need in another tool, on a device.
+
+use std::path::Path;
+
+use super::own_engine;
+use super::stack_args::StackArgs;
+use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
+use super::stack_text::{setting_text, to_json, to_text};
+use crate::cli::CliError;
+use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_rows::lengths_of;
+use crate::cli::forecast;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
+use crate::report::Lengths;
+use crate::store::Store;
+use crate::tools::Tool;
+use crate::tools::import;
+use peft_tune_core::predict;
+use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
+use peft_tune_engine::hub::ModelFiles;
+
+/// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
+///
+/// # Errors
+/// Bad input; a setting that does not fit, or that may not.
+pub(super) fn run(
+    file: Option<&Path>,
+    args: &StackArgs,
+    device: Option<&str>,
+    database: &DatabaseArgs,
+    as_json: bool,
+) -> Result<(), CliError> {
+    let device = device.map(|name| device_of(name, database)).transpose()?;
+    let plan = match args.stack.as_deref() {
+        Some(name) if own_engine::is_named(name) => own_engine::planned(file, args, device)?,
+        name => {
+            let stack = name.map(Tool::from_name).transpose().map_err(CliError::bad_input)?;
+            planned(asked(file, args, stack)?, device)?
+        }
+    };
+    for note in &plan.notes {
+        tell(format_args!("warning: {note}"));
+    }
+    let text = match as_json {
+        true => to_json(&plan),
+        false => to_text(&plan, terminal_width()),
+    };
+    write_result(&text)?;
+    match plan.prediction.verdict.map(|verdict| verdict.fit) {
+        Some(Fit::DoesNot) => Err(CliError::DoesNotFit),
+        Some(Fit::Uncertain) => Err(CliError::MayNotFit),
+        Some(Fit::Fits) | None => Ok(()),
+    }
+}
+
+/// The GPU of that name, or this machine's processor.
+fn device_of(name: &str, database: &DatabaseArgs) -> Result<StackDevice, CliError> {
+    if name != HOST {
+        let sheet = predict::device(name).map_err(CliError::bad_input)?;
+        return Ok(StackDevice { sheet });
+    }
+    let sheet = block_on(async {
+        let store = Store::open(&database.path()).await?;
+        let sheet = forecast::host_sheet(&store).await;
+        store.close().await?;
+        sheet
+    })?;
+    Ok(StackDevice { sheet })
+}
+
+/// A setting, the model that it is for, and what is to be said of it.
+struct Asked {
+    setting: StackSetting,
+    model: String,
+    lengths: Option<Lengths>,
+    notes: Vec<String>,
+}
+
+fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
+    let mut asked = match (&args.check, file, stack) {
+        (Some(path), ..) => checked(path, args, stack)?,
+        (None, Some(file), Some(stack)) => studied(file, args, stack)?,
+        _ => {
+            return Err(CliError::bad(
+                "give a study file with --stack, or a settings file with --check",
+            ));
+        }
+    };
+    if let Some(devices) = args.devices {
+        asked.setting.devices = devices;
+    } else if asked.setting.sharing != Sharing::Copies && asked.setting.devices == 1 {
+        asked
+            .notes
+            .push("weights are shared out, but --devices is not given: one device is assumed".into());
+    }
+    asked.setting.sharing = args.sharing.unwrap_or(asked.setting.sharing);
+    asked.setting.offloads |= args.offload;
+    asked.setting.rows_differ |= args.rows_differ;
+    Ok(asked)
+}
+
+fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
+    let config = import::read_setting(path, stack).map_err(CliError::bad_input)?;
+    let mut notes = config.notes;
+    if !config.unread.is_empty() {
+        let keys = config.unread.join("`, `");
+        notes.push(format!(
+            "`{keys}` of {}: not known here, and not counted",
+            path.display()
+        ));
+    }
+    let model = args.model.clone().or(config.model);
+    let model = model.ok_or_else(|| {
+        CliError::bad(format!(
+            "{} names no model; give its folder with --model",
+            path.display()
+        ))
+    })?;
+    Ok(Asked {
+        setting: config.setting,
+        model,
+        lengths: None,
+        notes,
+    })
+}
+
+fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
+    let (study, has_data) = study_of(file)?;
+    let base = base_of(&study)?;
+    let mut setting = stack.setting_of(base);
+    let lengths = lengths_of(&study, base, has_data)?;
+    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
+    let note = longest.and_then(|longest| shorten(&mut setting, longest));
+    Ok(Asked {
+        setting,
+        model: args.model.clone().unwrap_or_else(|| base.model.clone()),
+        lengths,
+        notes: note.into_iter().collect(),
+    })
+}
+
+/// Takes the longest row of the data for the longest that can be, as the stack pads it; says so.
+fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
+    let allowed = setting.sequence_length;
+    let padded = (longest as u64).next_multiple_of(setting.stack.pads_to);
+    if padded >= allowed {
+        return None;
+    }
+    setting.sequence_length = padded;
+    Some(format!(
+        "no row is longer than {longest} tokens: the figures are those of micro-batches padded to {padded}, and not to {allowed}"
+    ))
+}
+
+fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
+    let shape = shape_of(&asked.model)?;
+    let setting = asked.setting;
+    let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
+    let mut notes = asked.notes;
+    if !shape.is_known {
+        let kind = &shape.model_type;
+        notes.push(format!(
+            "the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"
+        ));
+    }
+    if let Some(most) = shape.max_positions.filter(|most| setting.sequence_length > *most) {
+        let length = setting.sequence_length;
+        notes.push(format!(
+            "rows of {length} tokens are longer than the {most} positions of the model"
+        ));
+    }
+    // Verdicts do not count cached blocks, and levers are compared with each other.
+    let alike = StackSetting {
+        rows_differ: false,
+        ..setting.clone()
+    };
+    // Each is some dozen predictions.
+    let ((largest, frontier), levers) = rayon::join(
+        || {
+            rayon::join(
+                || device.map(|device| limits(&shape, &alike, device)).transpose(),
+                || device.map(|device| frontier(&shape, &alike, device)).transpose(),
+            )
+        },
+        || levers(&shape, &alike, device),
+    );
+    Ok(StackPlan {
+        stack: setting.stack.name,
+        parameters: shape.parameters(),
+        setting_text: setting_text(&setting),
+        setting: serde_json::to_value(&setting).map_err(CliError::failed)?,
+        limits: largest.map_err(CliError::bad_input)?,
+        frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
+        levers: levers.map_err(CliError::bad_input)?,
+        model: asked.model,
+        lengths: asked.lengths,
+        device,
+        prediction,
+        notes,
+    })
+}
+
+/// The largest micro-batch at lengths around that of the setting.
+fn frontier(
+    shape: &ModelShape,
+    setting: &StackSetting,
+    device: StackDevice,
+) -> Result<Vec<FrontierPoint>, predict::stack::StackError> {
+    let most = shape.max_positions.unwrap_or(u64::MAX);
+    let mut points = Vec::new();
+    for sequence_length in lengths_around(setting.sequence_length, most) {
+        let mut one = StackSetting {
+            sequence_length,
+            ..setting.clone()
+        };
+        if one.check(shape).is_err() {
+            continue;
+        }
+        let micro_batch = predict::stack::largest_micro_batch(shape, &one, device)?;
+        one.micro_batch = micro_batch.max(1);
+        let tokens_per_s = predict::stack::predict(shape, &one, Some(device))?.tokens_per_s;
+        points.push(FrontierPoint {
+            sequence_length,
+            micro_batch,
+            tokens_per_s: tokens_per_s.filter(|_| micro_batch > 0),
+        });
+    }
+    Ok(points)
+}
+
+/// The dimensions of a model by its `config.json` alone.
+///
+/// # Errors
+/// A model that is not found, or a config that cannot be read.
+pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
+    let path = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(&path).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
+    let config = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
+    ModelShape::from_json(&name, &config).map_err(CliError::bad_input)
+}

@@ -1,0 +1,264 @@
+//! A plan as text and JSON.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::study::track;
+use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
+use crate::space::Study;
+use crate::tune::{CostSurvey, Expected};
+use peft_tune_core::predict::{DataSheet, Imbalance};
+
+/// A speed that was measured beside other programs: nothing is put in order by it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct About {
+    /// Of the fastest setting that fits.
+    pub tokens_per_s: Option<f64>,
+    /// Share that other programs may have taken.
+    pub disturbed: f64,
+}
+
+/// All that a plan says.
+pub(super) struct StudyPlan<'a> {
+    pub study: &'a Study,
+    pub survey: &'a CostSurvey,
+    pub machine: &'a str,
+    /// Where the machine's speed is not known for that reason.
+    pub about: Option<&'a About>,
+    pub sheet: Option<&'a DataSheet>,
+    /// Of the rows to train on, where they could be looked at.
+    pub lengths: Option<&'a Lengths>,
+    /// Whether the device's memory is the host's.
+    pub is_host: bool,
+}
+
+impl About {
+    fn text(&self) -> String {
+        let about = self.tokens_per_s.map_or_else(String::new, |speed| {
+            format!(
+                ", about {} tokens/s for the fastest setting",
+                metric_value("throughput", speed)
+            )
+        });
+        format!(
+            "unknown{about}: other programs took up to {:.0}% of it while it was measured; plan again when they are done",
+            100.0 * self.disturbed
+        )
+    }
+}
+
+/// The plan for people: facts, the data's lengths, the predicted front, the `top` fastest settings.
+pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) -> String {
+    let StudyPlan {
+        study,
+        survey,
+        machine,
+        about,
+        lengths,
+        is_host,
+        ..
+    } = plan;
+    let mut text = format!("plan of study {}\n", printable(&study.name));
+    let size = survey
+        .size
+        .map_or_else(|| "continuous".to_owned(), |size| size.to_string());
+    let looked_at = match survey.size == Some(survey.looked_at) {
+        true => String::new(),
+        false => format!(", {} looked at", survey.looked_at),
+    };
+    let limit = survey.limit.map_or_else(
+        || "none is known".to_owned(),
+        |limit| format!("{} ({})", bytes(limit.bytes), limit.from.text()),
+    );
+    let mut line = |name: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {name:<14}{}", printable(&value));
+    };
+    if let Some(base) = &study.base {
+        line("model", base.model.clone());
+    }
+    line("machine", (*machine).to_owned());
+    if let Some(about) = about {
+        line("speed", about.text());
+    }
+    line(
+        "settings",
+        format!(
+            "{size}{looked_at}; {} of them differ in speed or memory",
+            survey.settings.len()
+        ),
+    );
+    let share = 100.0 * survey.fitting as f64 / survey.looked_at.max(1) as f64;
+    let perhaps = match survey.perhaps_fitting {
+        0 => String::new(),
+        more => format!("; {more} more may, within the prediction's error"),
+    };
+    line(
+        "memory limit",
+        format!("{limit}: {} settings fit ({share:.0}%){perhaps}", survey.fitting),
+    );
+    if survey.predicted < survey.looked_at {
+        let reason = survey.first_reason.as_deref().unwrap_or_default();
+        let without = survey.looked_at - survey.predicted;
+        line("impossible", format!("{without} settings, such as: {reason}"));
+    }
+    if let (Some(trial), Some(search)) = (survey.trial_s, survey.search_s) {
+        line(
+            "time",
+            format!("{} a trial, {} the search", duration(trial), duration(search)),
+        );
+    }
+    if let Some(Imbalance { zipf, crowded }) = survey.imbalance {
+        line(
+            "experts",
+            format!(
+                "equally loaded; with shares of 1/n a step takes {zipf:.2} times as long, all at the same {crowded:.2}"
+            ),
+        );
+    }
+    if let Some(offload) = offload_text(study, survey, *is_host) {
+        line("host memory", offload);
+    }
+    if let Some(places) = track::places(study) {
+        line("tracked", places);
+    }
+    text.extend(lengths.map(|lengths| lengths.to_text(width)));
+    let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
+    let fitting = survey.settings.iter().filter(|one| one.fits);
+    let best: Vec<&Expected> = fitting.take(top).collect();
+    let knows_speed = survey.fastest().is_some();
+    let title = if knows_speed {
+        "fastest settings that fit"
+    } else {
+        "settings that fit, least memory first"
+    };
+    let front = if knows_speed { front } else { Vec::new() };
+    for (title, settings) in [("predicted front", front), (title, best)] {
+        if !settings.is_empty() {
+            let _ = write!(text, "\n{title}\n{}\n", table(&settings).to_text(width));
+        }
+    }
+    text
+}
+
+/// What updates take of the host's memory, where some setting has them or their states there.
+fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<String> {
+    let most = survey
+        .settings
+        .iter()
+        .map(|one| one.prediction.host_bytes)
+        .max()
+        .unwrap_or(0);
+    if most > 0 {
+        let waits = match study.offloads_updates() {
+            true => {
+                ", and for values and gradients where updates are on the host; with `max_grad_norm` those begin behind the backward pass"
+            }
+            false => "",
+        };
+        return Some(format!("up to {} for optimizer states{waits}", bytes(most as f64)));
+    }
+    (is_host && study.offloads_updates()).then(|| {
+        "`optimizer_offload: host` frees nothing here, and changes nothing: the device's memory is the host's"
+            .to_owned()
+    })
+}
+
+fn table(settings: &[&Expected]) -> TextTable {
+    let mut names: Vec<&String> = settings.iter().flat_map(|one| one.params.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let measured = ["tokens/s", "+-", "peak memory", "+-"].map(|name| (name.to_owned(), Align::Right));
+    let params = names.iter().map(|name| ((*name).clone(), Align::Left));
+    let mut table = TextTable::new(measured.into_iter().chain(params));
+    for one in settings {
+        let percent = |deviation: f64| format!("{:.0}%", 100.0 * deviation);
+        // A device without ceilings and data sheet.
+        let knows_speed = one.tokens_per_s.value > 0.0;
+        let of_speed = |text: String| if knows_speed { text } else { "-".to_owned() };
+        let mut cells = vec![
+            of_speed(metric_value("throughput", one.tokens_per_s.value)),
+            of_speed(percent(one.tokens_per_s.deviation)),
+            bytes(one.peak_bytes.value),
+            percent(one.peak_bytes.deviation),
+        ];
+        let value = |name: &&String| one.params.get(name).map_or_else(|| "-".to_owned(), param_value);
+        cells.extend(names.iter().map(value));
+        table.push(cells);
+    }
+    table
+}
+
+/// The plan with raw numbers; `settings` holds the `top` fastest that fit, and all parts of each one's memory and time.
+pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<String> {
+    let StudyPlan {
+        study,
+        survey,
+        machine,
+        about,
+        sheet,
+        lengths,
+        is_host: _,
+    } = plan;
+    let one = |one: &Expected| {
+        json!({
+            "params": one.params,
+            "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),
+            "peak_memory": one.peak_bytes,
+            "memory_by_part": one.prediction.bytes,
+            "host_memory": one.prediction.host_bytes,
+            "seconds_by_part": one.prediction.seconds,
+            "tokens_per_step": one.prediction.tokens,
+        })
+    };
+    let front: Vec<_> = survey.front.iter().map(|index| one(&survey.settings[*index])).collect();
+    let best: Vec<_> = survey
+        .settings
+        .iter()
+        .filter(|one| one.fits)
+        .take(top)
+        .map(one)
+        .collect();
+    serde_json::to_string_pretty(&json!({
+        "study": study.name,
+        "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "machine": machine,
+        "speed_about": about,
+        "data_sheet": sheet,
+        "size": survey.size,
+        "looked_at": survey.looked_at,
+        "predicted": survey.predicted,
+        "fitting": survey.fitting,
+        "perhaps_fitting": survey.perhaps_fitting,
+        "different_in_cost": survey.settings.len(),
+        "limit_bytes": survey.limit.map(|limit| limit.bytes),
+        "limit_from": survey.limit.map(|limit| limit.from),
+        "impossible_because": survey.first_reason,
+        "trial_s": survey.trial_s,
+        "search_s": survey.search_s,
+        "imbalance": survey.imbalance,
+        "data": lengths,
+        "front": front,
+        "settings": best,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_speed_that_was_measured_beside_other_programs_is_called_unknown() {
+        let about = About {
+            tokens_per_s: Some(187.4),
+            disturbed: 0.63,
+        };
+        assert_eq!(
+            about.text(),
+            "unknown, about 187 tokens/s for the fastest setting: other programs took up to 63% of it while it was measured; \
+             plan again when they are done"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! `peft-tune profile`: one setting in depth.
+
+use std::path::{Path, PathBuf};
+
+use super::bench::{Bench, BenchSettings};
+use super::record::record_of;
+use super::source::{ProfileSource, SourceArgs};
+use super::stored::stored_profile;
+use crate::cli::CliError;
+use crate::cli::machine::record::machine;
+use crate::cli::options::compute::ComputeArgs;
+use crate::cli::options::count::counts;
+use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::terminal::output::{tell, terminal_width, write_result};
+use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
+use crate::space::{Bytes, Seconds};
+use crate::store::{ProfileId, Store};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::profile::diagnosis;
+use peft_tune_engine::profile::diagnosis::Finding;
+use peft_tune_engine::profile::{Comparison, DeviceMemory, Measured, Profile, Reference, TensorBoard};
+
+/// Profile one setting in depth: where a step's time and memory go, and what would help.
+///
+/// Run steps of the recipe until the throughput is known to 2% or the time is spent, then print phases, modules, ops,
+/// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Time that measuring may take, such as `90s`; each change of `--verify` may take as much.
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    budget: Seconds,
+    /// End earlier, once the throughput is known to this many percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = parse_percent)]
+    interval: f64,
+    /// Write a trace that ui.perfetto.dev and chrome://tracing open.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write an event file for TensorBoard into this folder.
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
+    /// Log one measured step in N, as `train --log-every` does.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = counts::<u64>(1..=u64::MAX))]
+    log_every: u64,
+    /// Run the changes that the diagnosis proposes, and show measured beside predicted gains.
+    #[arg(long)]
+    verify: bool,
+    /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a share of this device's peak.
+    #[arg(long, value_name = "TOKENS_PER_S", value_parser = parse_positive)]
+    reference_throughput: Option<f64>,
+    /// Device memory that a training may use, such as `24GB` [default: all of it].
+    #[arg(long, value_name = "BYTES")]
+    memory_limit: Option<Bytes>,
+    /// Compare with an earlier profile, by its number in the database.
+    #[arg(long, value_name = "NUMBER")]
+    against: Option<i64>,
+    /// Show every op and every layer.
+    #[arg(long)]
+    all: bool,
+    /// Print the profile as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Store nothing in the database.
+    #[arg(long)]
+    no_store: bool,
+    #[command(flatten)]
+    pub(in crate::cli) compute: ComputeArgs,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+impl Args {
+    fn bench_settings(&self) -> BenchSettings<'_> {
+        BenchSettings {
+            budget_s: self.budget.0,
+            interval: self.interval / 100.0,
+            memory_limit: self.memory_limit,
+            compute: &self.compute,
+            database: (!self.no_store).then_some(&self.database),
+        }
+    }
+}
+
+/// Profiles, and prints what was found.
+pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    args.compute.set_up();
+    let source = ProfileSource::read(&args.source, &args.database)?;
+    if let Some(path) = &args.trace {
+        check_place("--trace", path)?;
+    }
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
+    let mut bench = Bench::load(args.bench_settings(), &source.recipe)?;
+    let measured = bench.measure(&source.recipe, args.log_every)?;
+    let mut findings = bench.diagnose(&source.recipe, &measured.profile, &source.losses_by_rank);
+    if args.verify {
+        verify(
+            &mut bench,
+            &mut findings,
+            &measured.profile,
+            &source.recipe,
+            args.log_every,
+        );
+    }
+    write_files(&args, &measured)?;
+    if !args.no_store {
+        let record = record_of(&source, &measured.profile, &findings, machine())?;
+        let id = store(&args.database, &record)?;
+        tell(format_args!(
+            "stored as profile {} in {}",
+            id.0,
+            args.database.path().display()
+        ));
+    }
+    let text = match args.json {
+        true => json(&measured.profile, &findings)?,
+        false => shown(&args, &measured.profile, &findings, earlier.as_ref()),
+    };
+    write_result(&text)
+}
+
+fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe, log_every: u64) {
+    diagnosis::verify(findings, profile, recipe, &mut |changed| {
+        tell(format_args!("running a change that the diagnosis proposes"));
+        let log_every = changed.log_every.unwrap_or(log_every);
+        let measured = bench.measure(&changed.recipe, log_every);
+        measured
+            .map(|measured| measured.profile)
+            .map_err(|error| error.to_string())
+    });
+}
+
+/// Finds a place that cannot be written before minutes are spent on measuring.
+pub(super) fn check_place(option: &str, path: &Path) -> Result<(), CliError> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if path.is_dir() {
+        let message = format!("{option} {} is a folder; name a file in it", path.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    // A device or a pipe would be replaced by the whole file.
+    if path.exists() && !path.is_file() {
+        let message = format!("{option} {} is not a plain file; name another", path.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    if !folder.is_dir() {
+        let message = format!(
+            "{option} {}: there is no folder {}; create it first",
+            path.display(),
+            folder.display()
+        );
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    Ok(())
+}
+
+fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
+    if let Some(path) = &args.trace {
+        measured.trace.write(path).map_err(CliError::failed)?;
+        tell(format_args!("trace in {}: open it at ui.perfetto.dev", path.display()));
+    }
+    if let Some(folder) = &args.tensorboard {
+        let written = TensorBoard::create(folder, 0, DeviceMemory::Host)
+            .and_then(|mut file| file.profile(&measured.profile).map(|()| file));
+        let file = written.map_err(|error| {
+            let message = format!("cannot write an event file into {}", folder.display());
+            CliError::failed(anyhow::Error::new(error).context(message))
+        })?;
+        tell(format_args!("event file {}", file.path().display()));
+    }
+    Ok(())
+}
+
+pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
+    block_on(async {
+        let store = Store::open(&database.path()).await?;
+        let id = store.record_profile(record).await?;
+        store.close().await?;
+        Ok(id)
+    })
+}
+
+fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {
+    let reference = args.reference_throughput.map(|rate| Reference::new(profile, rate));
+    let shown = ProfileText {
+        width: terminal_width(),
+        all: args.all,
+        reference: reference.as_ref(),
+    };
+    let mut text = profile_text(profile, &shown);
+    text.push('\n');
+    text.push_str(&findings_text(findings));
+    if let Some((name, earlier)) = earlier {
+        text.push('\n');
+        let comparison = Comparison::new(earlier, profile);
+        text.push_str(&comparison_text(&comparison, name, "this profile", terminal_width()));
+    }
+    text
+}
+
+fn json(profile: &Profile, findings: &[Finding]) -> Result<String, CliError> {
+    let value = serde_json::json!({"profile": profile, "diagnosis": findings});
+    Ok(serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n")
+}
+
+pub(super) fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent < 100.0 => Ok(percent),
+        _ => Err("write a number of percent above 0, such as 2".to_owned()),
+    }
+}
+
+fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("write a number above 0, such as 12000".to_owned()),
+    }
+}

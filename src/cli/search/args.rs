@@ -1,0 +1,65 @@
+//! What `search` is asked for.
+
+use std::path::PathBuf;
+
+use super::worker_args::WorkerArgs;
+use crate::cli::options::database::DatabaseArgs;
+use crate::cli::study::track::TrackArgs;
+use crate::cli::terminal::logging::LogArgs;
+use crate::space::Seconds;
+
+/// Search for the settings worth using: run trials, store them, print the Pareto front and a recommendation.
+///
+/// Started again on the same file and database, it continues where it stopped; nothing that finished is run again.
+/// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Search-space file (YAML).
+    pub(super) file: PathBuf,
+    #[command(flatten)]
+    pub(in crate::cli) database: DatabaseArgs,
+    /// Trials of the study in all, those of earlier searches included, instead of the file's `budget: trials`. Variants, which
+    /// take the loss of a training over and measure a cost alone, come on top. Unless the file says how many, the
+    /// recommendation is then confirmed by at most as many repeats as there are complete trials.
+    #[arg(long, value_name = "N")]
+    pub(super) trials: Option<u64>,
+    /// Time that the study may take in all, confirmation included, such as `30m`, instead of the file's `budget: time`.
+    #[arg(long, value_name = "TIME")]
+    pub(super) time: Option<Seconds>,
+    /// Most time that the search waits at its end for other programs to leave the processors alone, to measure again what they
+    /// disturbed [default: 30s, or a tenth of the budget's time].
+    #[arg(long, value_name = "TIME", env = "PEFT_TUNE_WAIT_QUIET", hide_env = true)]
+    pub(super) wait_quiet: Option<Seconds>,
+    /// Run the file as a study of this name.
+    #[arg(long = "as", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(in crate::cli) name: Option<String>,
+    /// Where model or data hold something else than when the study began: measure its settings again, and keep what was
+    /// measured under another name.
+    #[arg(long)]
+    pub(super) accept_changed_inputs: bool,
+    /// Go on where trial after trial fails alike, and take that as their settings' fault.
+    #[arg(long)]
+    pub(super) keep_going: bool,
+    /// A config of yours to compare the recommended setting with (of TRL, axolotl, LLaMA-Factory, torchtune, unsloth, PEFT's
+    /// adapter_config.json, or a recipe), instead of the file's `baseline`.
+    #[arg(long, value_name = "FILE")]
+    pub(super) baseline: Option<PathBuf>,
+    /// Start from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
+    #[arg(long)]
+    pub(super) warm_start: bool,
+    #[command(flatten)]
+    pub(in crate::cli) track: TrackArgs,
+    #[command(flatten)]
+    pub(super) workers: WorkerArgs,
+    /// Show what would run, and run nothing.
+    #[arg(long, conflicts_with = "detach")]
+    pub(super) dry_run: bool,
+    /// Run in the background, in a session of its own, with a log file; see `attach`, `status` and `stop`.
+    #[arg(long)]
+    pub(super) detach: bool,
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}

@@ -1,0 +1,122 @@
+//! A baseline read from a config that people have: of TRL, axolotl, LLaMA-Factory, torchtune, unsloth or PEFT, or a recipe of this
+//! program.
+
+use std::path::Path;
+
+use crate::cli::CliError;
+use crate::cli::terminal::output::tell;
+use crate::space::{ReadOptions, RecipeFile};
+use crate::tools::import::{self, StackFileError};
+use peft_tune_core::recipe::settings::settings;
+use peft_tune_core::study::Params;
+
+/// The settings that the file at `path` says.
+///
+/// # Errors
+/// Bad input where the file cannot be read or is none of a tool, or where it says no setting at all.
+pub(super) fn read(path: &Path) -> Result<Params, CliError> {
+    let imported = match import::read_recipe(path, None) {
+        Ok(imported) => imported,
+        Err(error @ StackFileError::UnknownTool { .. }) => {
+            return of_recipe(path).ok_or_else(|| CliError::bad_input(error));
+        }
+        Err(error) => return Err(CliError::bad_input(error)),
+    };
+    let params = imported.params();
+    if params.is_empty() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "{}: none of its keys is a setting: give a config of TRL, axolotl, LLaMA-Factory, torchtune or PEFT",
+            path.display()
+        )));
+    }
+    tell_params(path, &params);
+    for note in &imported.notes {
+        tell(format_args!("warning: {note}"));
+    }
+    if !imported.unread.is_empty() {
+        tell(format_args!(
+            "passed over, as no setting is called so: {}",
+            imported.unread.join(", ")
+        ));
+    }
+    Ok(params)
+}
+
+/// All settings of a recipe of this program; `None` of other files.
+fn of_recipe(path: &Path) -> Option<Params> {
+    let recipe = RecipeFile::read_with(path, ReadOptions { check_files: false }).ok()?;
+    let rows = settings().filter(|row| row.derived_from.is_none() && row.is_read(&recipe));
+    let params: Params = rows
+        .filter_map(|row| Some((row.name.to_owned(), (row.get)(&recipe)?)))
+        .collect();
+    tell_params(path, &params);
+    Some(params)
+}
+
+fn tell_params(path: &Path, params: &Params) {
+    let shown: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    tell(format_args!("the baseline of {}: {}", path.display(), shown.join(", ")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use peft_tune_core::recipe::{DataSettings, Recipe};
+
+    fn of(text: &str) -> Result<Params, CliError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        std::fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    fn shown(text: &str) -> String {
+        let params = of(text).unwrap();
+        let parts: Vec<String> = params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        parts.join(" ")
+    }
+
+    #[test]
+    fn configs_of_other_tools_say_settings() {
+        let trl = "model_name_or_path: m\nlora_r: 64\nlora_alpha: 16\nlearning_rate: 2e-4\noptim: adamw_torch\n\
+                   per_device_train_batch_size: 2\ngradient_accumulation_steps: 8\ngradient_checkpointing: true\n";
+        let said = shown(trl);
+        for part in [
+            "rank=64",
+            "alpha=16",
+            "learning_rate=2e-4",
+            "optimizer=adamw",
+            "micro_batch=2",
+            "gradient_checkpointing=full",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let peft = r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}"#;
+        let said = shown(peft);
+        for part in ["rank=8", "alpha=32", "dropout=0.05", "target_modules="] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_settings_is_refused_with_its_name() {
+        for text in ["a: 1\n", "[1, 2]\n", "a: [", "\u{0}"] {
+            let error = of(text).unwrap_err();
+            assert!(format!("{error:?}").contains("config"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_recipe_is_a_baseline_too() {
+        let data = DataSettings {
+            train: "train.jsonl".into(),
+            ..DataSettings::default()
+        };
+        let said = shown(&RecipeFile::to_yaml(&Recipe::new("m", data)).unwrap());
+        assert!(
+            said.contains("rank=16") && said.contains("learning_rate=2e-4"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! `peft-tune search`, from its file to its closing words, and the commands on a search that runs.
+
+mod announcement;
+mod args;
+pub(super) mod attach;
+mod baseline_file;
+mod changed_inputs;
+mod command;
+mod detach;
+mod dry_run;
+mod kernels;
+mod opened_study;
+mod preflight;
+mod preparation;
+mod progress;
+mod progress_line;
+pub(super) mod quickstart;
+mod resume_command;
+mod search_result;
+mod spent_text;
+pub(super) mod status;
+pub(super) mod stop;
+mod study_record;
+pub(super) mod study_status;
+mod target_stack;
+mod trials;
+mod warm_start;
+mod worker_args;
+
+pub(super) use args::Args;
+pub(super) use command::run;

@@ -1,0 +1,121 @@
+//! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
+
+use super::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
+use crate::cli::CliError;
+use crate::cli::data::epochs;
+use crate::cli::data::mixture;
+use crate::cli::data::mixture::text_of;
+use crate::cli::data::prepare::prepared;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::tell;
+use crate::cli::terminal::reading_progress::Reading;
+use crate::report::summary_line;
+use crate::space::Study;
+use crate::store::{DataSetRecord, InputRecord, ModelRecord};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::ModelFiles;
+
+/// What was found.
+pub(super) struct Preflight {
+    pub architecture: Architecture,
+    pub model: ModelRecord,
+    pub data_set: DataSetRecord,
+    /// What the files hold.
+    pub inputs: Vec<InputRecord>,
+}
+
+/// Finds (or downloads) the model, reads its dimensions, and reads and tokenises the data into the cache that the trials
+/// use, as `reading` shows. Warnings go to standard error.
+///
+/// # Errors
+/// Bad input: a model or data file that is missing or cannot be used.
+pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<Preflight, CliError> {
+    let files =
+        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+    let data = prepared(recipe, &files, reading)?;
+    let lengths = study.sequence_lengths(recipe);
+    let shortest = lengths.into_iter().min().unwrap_or(recipe.batch.sequence_length);
+    if shortest == data.sequence_length() {
+        data.check_fits(&architecture)
+    } else {
+        data.at_length(shortest).and_then(|data| data.check_fits(&architecture))
+    }
+    .map_err(CliError::bad_input)?;
+    for warning in data.warnings() {
+        tell(format_args!("warning: {warning}"));
+    }
+    for warning in mixture::warnings(&recipe.data.train, &recipe.batch, None, &data)? {
+        tell(format_args!("warning: {warning}"));
+    }
+    if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
+        tell(format_args!("warning: {warning}"));
+    }
+    if let Some(stand_in) = epochs::stand_in_of_study(study) {
+        tell(format_args!("{stand_in}"));
+    }
+    check_questions(study, &data)?;
+    let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
+    let sources = text_of(&recipe.data.train);
+    let inputs = inputs_of(recipe, &files)?;
+    Ok(Preflight {
+        model: ModelRecord {
+            source: recipe.model.clone(),
+            architecture: architecture.family.name().to_owned(),
+            parameters: Some(architecture.parameter_count().total() as u64),
+            fingerprint: fingerprint_of(&inputs, &["config", "weights"]),
+        },
+        data_set: DataSetRecord {
+            source: sources,
+            rows: Some(train.documents),
+            tokens: Some(mixture::tokens_of_epoch(&data)?),
+            held_out_rows: Some(held_out.documents),
+            learnt: Some(summary_line(&data.summary())),
+            // Studies that read other parts of the same files have other rows.
+            fingerprint: format!(
+                "{}-{}-{}",
+                fingerprint_of(
+                    &inputs,
+                    &[
+                        "tokenizer",
+                        "chat template",
+                        "training data",
+                        TRAINING_WEIGHTS,
+                        "held-out data"
+                    ],
+                ),
+                train.documents,
+                held_out.documents
+            ),
+        },
+        inputs,
+        architecture,
+    })
+}
+
+/// Refuses a study whose trained models have nothing to answer, and says where they have less than the file asks for.
+fn check_questions(study: &Study, data: &PreparedData) -> Result<(), CliError> {
+    let score = study
+        .plan
+        .train
+        .as_ref()
+        .and_then(|train| train.accuracy.score.as_ref());
+    let Some(score) = score else {
+        return Ok(());
+    };
+    let questions = data.held_out().questions(score.rows).len();
+    if questions == 0 {
+        let message = "no held-out row has a prompt and a whole answer to it; give rows of messages, or of prompt and \
+                       completion, that fit the sequence length, or remove this key";
+        return Err(study.reject(&["score"], message).into());
+    }
+    if questions < score.rows {
+        tell(format_args!(
+            "warning: {questions} held-out rows have a prompt and a whole answer, and `score` asks for {}",
+            score.rows
+        ));
+    }
+    Ok(())
+}

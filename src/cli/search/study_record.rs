@@ -1,0 +1,85 @@
+//! What a search tells the database and its trials of its study.
+
+use super::preflight::Preflight;
+use crate::cli::machine::record::machine;
+use crate::space::{Backend, Study};
+use crate::store::{FINDS_LENGTH, StudyRecord};
+use crate::tune::Inputs;
+use peft_tune_engine::data::on_disk;
+use peft_tune_engine::hub::ModelFiles;
+
+/// The files that every trial reads.
+pub(super) fn inputs_of(study: &Study) -> Inputs {
+    let Some(base) = &study.base else {
+        return Inputs::default();
+    };
+    let model = ModelFiles::resolve_weights(&base.model, &mut ())
+        .ok()
+        .map(|files| files.folder);
+    let data = on_disk(&base.data).unwrap_or_else(|_| base.data.clone());
+    let files = data
+        .train
+        .files()
+        .chain(&data.chat_template)
+        .chain(data.held_out.files());
+    Inputs::of(model.into_iter().chain(files.cloned()))
+}
+
+/// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.
+pub(super) fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
+    let base = study.base.as_ref();
+    let (model, data_set) = preflight.map(|found| (found.model, found.data_set)).unzip();
+    let backend = match &study.backend {
+        Backend::Native => serde_json::Value::Null,
+        Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
+    };
+    let mut definition = serde_json::json!({
+        "base": base,
+        "fixed": study.fixed,
+        "space": study.space,
+        "plan": study.plan,
+        "memory_limit_bytes": study.memory_limit_bytes,
+        "backend": backend,
+    });
+    if study.finds_length {
+        definition[FINDS_LENGTH] = true.into();
+    }
+    StudyRecord {
+        name: study.name.clone(),
+        space_path: study.source.path().to_owned(),
+        space_text: study.source.text().to_owned(),
+        definition,
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+        seed: study.seed,
+        sampler: study.sampler.kind.name().to_owned(),
+        model,
+        data_set,
+        machine: Some(machine()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::{ReadOptions, StudyFile};
+    use crate::store::Store;
+
+    #[tokio::test]
+    async fn a_stored_study_has_the_problem_that_is_searched() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+        let native = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8], learning_rate: {low: 1e-4, high: 2e-3, scale: log}}\n";
+        let command = "backend: {command: [run]}\nobjectives: [loss, throughput]\nspace: {x: [1, 2]}\n";
+        for (name, text) in [("native", native), ("command", command)] {
+            let path = folder.path().join(format!("{name}.yaml"));
+            let study = StudyFile::parse(&path, text, ReadOptions { check_files: false }).unwrap();
+            let open = store.begin_study(&record_of(&study, None)).await.unwrap();
+            let stored = store.study(Some(name)).await.unwrap();
+            let space = store.search_space(open.id).await.unwrap();
+            assert_eq!(stored.problem(space), study.problem(), "{name}");
+            let known_at_once = study.problem().objectives.iter().any(|one| one.known_after == Some(0));
+            assert_eq!(known_at_once, name == "native");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Where a search's trials run: how many side by side, on which devices, and how they are watched.
+
+use std::sync::Arc;
+
+use crate::cli::CliError;
+use crate::cli::options::compute::KernelArgs;
+use crate::cli::options::device_names::device_names;
+use crate::space::{Backend, QuantityError, Seconds, Study};
+use crate::tune::Forecast;
+use crate::worker::{
+    CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, TrainTogether,
+    WorkerPool, usable_cpus,
+};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_kernels::device::DeviceError;
+use peft_tune_kernels::{Kernels, device};
+
+/// Where trials run.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct WorkerArgs {
+    /// Trials to run side by side, each in a process of its own: on a GPU each, or with its share of the cores.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: u16,
+    /// Devices to run trials on, one worker each: numbers of GPUs, or names such as `cuda:0` and `cpu`.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "workers")]
+    pub devices: Vec<String>,
+    /// Threads a trial computes with [default: all cores, or a worker's share of them].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Whether a profile phase has its hardware to itself while the other workers wait, or shares it and is marked so.
+    #[arg(long, value_enum, default_value_t = Measure::Alone)]
+    pub measure: Measure,
+    /// Trials that train at the same time on each worker, over one base model, where they differ only in what adapters and optimizers
+    /// may differ in and the memory is predicted to hold them. Each is profiled alone.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub together: u16,
+    /// Attempts that a trial may lose with their process (killed, hung, crashed) before its setting is set aside.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub attempts: u64,
+    /// Time without a step, an evaluation or a phase after which a trial counts as stuck and its process is replaced.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = patience)]
+    pub stuck_after: Seconds,
+    /// Time without a heartbeat after which a worker counts as dead.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
+    pub silent_after: Seconds,
+    #[command(flatten)]
+    pub kernels: KernelArgs,
+}
+
+/// A time to wait for a sign of life: no process gives one in less than a second.
+fn patience(text: &str) -> Result<Seconds, String> {
+    let time: Seconds = text.parse().map_err(|error: QuantityError| error.to_string())?;
+    match time.0 >= 1.0 {
+        true => Ok(time),
+        false => Err("every worker would count as dead at once: use at least 1s".to_owned()),
+    }
+}
+
+/// How profile phases go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Measure {
+    /// One at a time, with nobody else computing on the same hardware.
+    Alone,
+    /// Side by side; marked by the metric `neighbours`.
+    Shared,
+}
+
+impl WorkerArgs {
+    /// One slot for each worker.
+    ///
+    /// # Errors
+    /// Bad input: a device that is named twice, more workers than GPUs, trials that take more GPUs than the workers have.
+    pub(super) fn slots(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
+        let cpus = usable_cpus();
+        let threads = self.threads.map(usize::from);
+        if self.devices.is_empty() {
+            let gpus = match study.backend {
+                Backend::Native if self.workers > 1 && !study.launcher.is_elsewhere() => device::gpu_count(),
+                // A program knows what it runs on, and other machines have GPUs of their own.
+                _ => 0,
+            };
+            let on_gpus = self.devices_of_workers(gpus)?;
+            return match on_gpus.is_empty() {
+                true => Ok(Placement::side_by_side(usize::from(self.workers), &cpus, threads)),
+                false => on_devices(study, &on_gpus, cpus.len(), threads),
+            };
+        }
+        let devices = device_names(&self.devices, "measured trials never share a device; use `--workers`")?;
+        on_devices(study, &devices, cpus.len(), threads)
+    }
+
+    /// A GPU for each worker; none where there are no GPUs.
+    fn devices_of_workers(&self, gpus: usize) -> Result<Vec<String>, CliError> {
+        if gpus > 0 && usize::from(self.workers) > gpus {
+            return Err(CliError::bad_input(anyhow::anyhow!(
+                "`--workers {}`: there {} here, and measured trials never share one; write at most as many workers, or \
+                 hide the GPUs to run on the processor (`CUDA_VISIBLE_DEVICES= peft-tune ...`)",
+                self.workers,
+                if gpus == 1 {
+                    "is one GPU".to_owned()
+                } else {
+                    format!("are {gpus} GPUs")
+                }
+            )));
+        }
+        let workers = if gpus == 0 { 0 } else { self.workers };
+        Ok((0..workers).map(|number| format!("cuda:{number}")).collect())
+    }
+
+    /// Whether every device that is named is there, and every worker's has the kernels that were asked for. Other machines' are not
+    /// known. Nothing is opened.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::slots`], a device that is not there, and one without the kernels.
+    pub(super) fn check_devices(&self, study: &Study) -> Result<(), CliError> {
+        let slots = self.slots(study)?;
+        if !study.launcher.is_elsewhere() {
+            self.check_together(study, &slots)?;
+        }
+        let kernels = self.kernels.form();
+        if study.backend != Backend::Native || study.launcher.is_elsewhere() {
+            return Ok(());
+        }
+        // Forms that any device runs need no look at one that nobody named.
+        let runs_anywhere = !matches!(kernels, Kernels::Tiled | Kernels::Hopper);
+        for slot in slots {
+            match slot.device.as_deref() {
+                Some(device) => device::check_kernels(device, kernels).map_err(|error| unusable(device, error))?,
+                None if runs_anywhere => {}
+                None => device::check_kernels(device::default_name(), kernels).map_err(CliError::bad_input)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the first worker runs, whose device and threads stand for all.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::slots`].
+    pub(super) fn first_slot(&self, study: &Study) -> Result<Placement, CliError> {
+        let mut slots = self.slots(study)?;
+        Ok(slots.swap_remove(0))
+    }
+
+    /// For people: how many trials a worker trains at the same time, where it is more than one.
+    pub(super) fn together_text(&self) -> Option<String> {
+        (self.together > 1).then(|| {
+            format!(
+                "up to {} trials train together on a worker, where they share a base model and the memory holds them",
+                self.together
+            )
+        })
+    }
+
+    /// Refuses trainings together where a worker's trials would meet those of another.
+    ///
+    /// # Errors
+    /// Bad input: a study of commands, workers that share their hardware.
+    fn check_together(&self, study: &Study, slots: &[Placement]) -> Result<(), CliError> {
+        let shares = |slot: &Placement| slots.iter().filter(|other| other.hardware == slot.hardware).count() > 1;
+        let message = if self.together == 1 {
+            return Ok(());
+        } else if study.backend != Backend::Native {
+            "trials of a command train by themselves; leave `--together` out, or use the native backend"
+        } else if slots.iter().any(shares) {
+            "workers on the same hardware have to wait for one another's profile phases, and those of trainings together cannot; give \
+             one of `--workers` and `--together`"
+        } else {
+            return Ok(());
+        };
+        let together = self.together;
+        Err(CliError::bad_input(anyhow::anyhow!(
+            "`--together {together}`: {message}"
+        )))
+    }
+
+    /// Runs a study's trials in these slots; `forecast` says which trainings the memory holds together, and nobody does without one.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::slots`], where trials cannot train together as asked, or where this program does not know its own path.
+    pub(super) fn evaluator(
+        &self,
+        study: &Study,
+        forecast: Option<&Arc<Forecast>>,
+    ) -> Result<Box<dyn Evaluator>, CliError> {
+        let program = std::env::current_exe().map_err(CliError::failed)?;
+        let words = LaunchCommand::new(&study.launcher, &program, std::process::id());
+        let slots = match study.launcher.is_elsewhere() {
+            true => {
+                let slots =
+                    Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from));
+                self.check_together(study, &slots)?;
+                slots
+            }
+            false => self.slots(study)?,
+        };
+        if let Backend::Command(backend) = &study.backend {
+            let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
+            let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
+            return Ok(Box::new(evaluator.with_slots(slots)));
+        }
+        let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
+        let mut settings = self.pool(launcher, slots);
+        if let Some(forecast) = forecast.cloned() {
+            let fits = move |recipes: &[&Recipe]| forecast.holds_together(recipes);
+            settings.together = TrainTogether::new(self.together.into(), fits);
+        }
+        Ok(Box::new(WorkerPool::new(settings)))
+    }
+
+    fn pool(&self, launcher: Launcher, slots: Vec<Placement>) -> PoolSettings {
+        let mut settings = PoolSettings::new(launcher, slots);
+        settings.measuring = match self.measure {
+            Measure::Alone => Measuring::Alone,
+            Measure::Shared => Measuring::Shared,
+        };
+        let duration = |seconds: Seconds| std::time::Duration::try_from_secs_f64(seconds.0).unwrap_or_default();
+        settings.stuck_after = duration(self.stuck_after);
+        settings.silent_after = duration(self.silent_after);
+        settings.heartbeat = settings.heartbeat.min(settings.silent_after / 4);
+        settings
+    }
+}
+
+/// A device that was named and cannot be used.
+fn unusable(device: &str, error: DeviceError) -> CliError {
+    CliError::bad_input(anyhow::anyhow!("`--devices`: {device} cannot be used: {error}"))
+}
+
+/// One slot on each device; refused where trials take several devices, and not all are GPUs or they are too few.
+fn on_devices(
+    study: &Study,
+    devices: &[String],
+    cpus: usize,
+    threads: Option<usize>,
+) -> Result<Vec<Placement>, CliError> {
+    let gpus = devices.iter().filter(|device| *device != "cpu").count();
+    let numbers = study.values("devices").into_iter().filter_map(|value| value.as_f64());
+    let most = numbers.fold(1.0, f64::max) as usize;
+    if study.backend == Backend::Native && most > 1 && gpus > 0 && gpus < devices.len() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`--devices` names `cpu` beside GPUs, and by `devices` in the space file a trial takes several of them: name GPUs only"
+        )));
+    }
+    if study.backend == Backend::Native && gpus > 0 && most > gpus {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`devices` in the space file goes up to {most}, and workers have {gpus} of the GPUs: give them as many by `--devices`, or \
+             leave `--devices` and `--workers` out, and one worker runs its trials on as many as they want"
+        )));
+    }
+    Ok(Placement::on_devices(devices, cpus, threads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        workers: WorkerArgs,
+    }
+
+    fn devices(workers: &str, gpus: usize) -> Result<Vec<String>, String> {
+        let command = <Command as clap::Parser>::parse_from(["search", "--workers", workers]);
+        let devices = command.workers.devices_of_workers(gpus);
+        devices.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn workers_have_a_gpu_each_where_there_are_gpus() {
+        assert_eq!(devices("4", 0).unwrap(), [""; 0]);
+        assert_eq!(devices("2", 4).unwrap(), ["cuda:0", "cuda:1"]);
+        let error = devices("2", 1).unwrap_err();
+        assert!(error.contains("there is one GPU here"), "{error}");
+        assert!(devices("3", 2).unwrap_err().contains("there are 2 GPUs"), "{error}");
+    }
+}

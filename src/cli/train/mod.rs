@@ -1,0 +1,14 @@
+//! `peft-tune train`: real fine-tunings.
+
+mod args;
+mod command;
+mod devices;
+mod opening;
+mod other_ranks;
+mod outcome_text;
+mod output_folder;
+mod together;
+pub(super) mod watch;
+
+pub(super) use args::Args;
+pub(super) use command::run;

@@ -1,0 +1,72 @@
+//! A file of rows before anything reads it: about how many rows it has, and how long they are.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use peft_tune_engine::hub::cached_data_files;
+
+/// How long the rows of a file are, in bytes of text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RowLengths {
+    /// Length that nineteen of twenty rows keep to.
+    pub long_bytes: usize,
+    pub mean_bytes: f64,
+    /// Rows in the file, about.
+    pub rows: u64,
+}
+
+/// Looks at the first lines of a file whose rows are lines; `None` for others.
+pub(crate) fn row_lengths(path: &Path) -> Option<RowLengths> {
+    const LOOKED_AT: u64 = 4 << 20;
+    let ending = path.extension()?.to_string_lossy().to_lowercase();
+    if !matches!(ending.as_str(), "jsonl" | "ndjson" | "csv" | "tsv") {
+        return None;
+    }
+    let file = std::fs::File::open(path).ok()?;
+    let total = file.metadata().ok()?.len();
+    let mut text = Vec::new();
+    file.take(LOOKED_AT).read_to_end(&mut text).ok()?;
+    let mut lengths: Vec<usize> = text
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::len)
+        .filter(|length| *length > 0)
+        .collect();
+    if lengths.is_empty() {
+        return None;
+    }
+    lengths.sort_unstable();
+    let mean = text.len() as f64 / lengths.len() as f64;
+    Some(RowLengths {
+        long_bytes: lengths[(lengths.len() - 1) * 19 / 20],
+        mean_bytes: mean,
+        rows: (total as f64 / mean).round() as u64,
+    })
+}
+
+/// Rows of a file whose rows are lines, about.
+pub(crate) fn about_rows(path: &Path) -> Option<u64> {
+    let files = cached_data_files(path).ok()?;
+    let rows = files.iter().map(|file| row_lengths(file).map(|lengths| lengths.rows));
+    rows.sum()
+}
+
+/// The file itself, or the first one of a data set of the hub.
+pub(crate) fn first_file(data: &Path) -> PathBuf {
+    let files = cached_data_files(data).unwrap_or_default();
+    files.into_iter().next().unwrap_or_else(|| data.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_a_file_are_counted_by_its_first_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.csv");
+        std::fs::write(&path, "{\"text\": \"a\"}\n").unwrap();
+        let lengths = row_lengths(&path).unwrap();
+        assert_eq!((lengths.long_bytes, lengths.rows), (13, 1));
+        assert_eq!(lengths.mean_bytes, 14.0);
+    }
+}

@@ -1,0 +1,80 @@
+//! The values that a study's trials may have, as far as its file alone says them.
+
+use super::Study;
+use peft_tune_core::recipe::{OptimizerOffload, Precision, QuantizationAware, Recipe};
+use peft_tune_core::study::ParamValue;
+
+/// Values of one parameter that are looked at.
+const MOST_VALUES: u64 = 64;
+
+impl Study {
+    /// The values that a parameter may have: the fixed one, or those that are sampled; none where the file does not name it, or
+    /// gives it a range of real numbers.
+    pub fn values(&self, parameter: &str) -> Vec<ParamValue> {
+        if let Some(value) = self.fixed.get(parameter) {
+            return vec![value.clone()];
+        }
+        let sampled = self.space.parameters.iter().find(|one| one.name == parameter);
+        let Some(distribution) = sampled.map(|one| &one.distribution) else {
+            return Vec::new();
+        };
+        let count = distribution.cardinality().unwrap_or(0).min(MOST_VALUES);
+        (0..count).filter_map(|index| distribution.nth(index)).collect()
+    }
+
+    /// The sequence lengths that trials may have; that of `base` where the file does not name them.
+    pub fn sequence_lengths(&self, base: &Recipe) -> Vec<usize> {
+        let given = self.values("sequence_length").into_iter();
+        let lengths: Vec<usize> = given.filter_map(|value| Some(value.as_f64()? as usize)).collect();
+        match lengths.is_empty() {
+            true => vec![base.batch.sequence_length],
+            false => lengths,
+        }
+    }
+
+    /// Whether some trial may have its updates on the host.
+    pub fn offloads_updates(&self) -> bool {
+        let host = ParamValue::from(OptimizerOffload::Host.name());
+        let base = self.base.as_ref();
+        let is_fixed = base.is_some_and(|base| !base.optimizer.offload.is_none());
+        is_fixed || self.values("optimizer_offload").contains(&host)
+    }
+
+    /// The precisions that trials may have, with those of codes that they make of merged weights.
+    pub fn precisions(&self, base: &Recipe) -> Vec<Precision> {
+        let named = |value: ParamValue| Precision::from_name(&value.to_string());
+        let mut all: Vec<Precision> = self.values("precision").into_iter().filter_map(named).collect();
+        if all.is_empty() {
+            all.push(base.precision);
+        }
+        let forms = self.values("quantization_aware").into_iter();
+        let forms = forms.filter_map(|value| QuantizationAware::from_name(&value.to_string()));
+        let of_codes = forms
+            .chain([base.quantization_aware])
+            .filter_map(|form| form.row().precision);
+        all.extend(of_codes);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::space::{ReadOptions, StudyFile};
+
+    #[test]
+    fn values_are_fixed_sampled_or_those_of_the_recipe() {
+        let text =
+            "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8], precision: [bf16, nf4], learning_rate: 1e-4}\n";
+        let options = ReadOptions { check_files: false };
+        let study = StudyFile::parse(Path::new("study.yaml"), text, options).unwrap();
+        let base = study.base.clone().unwrap();
+        assert_eq!(study.values("rank").len(), 2);
+        assert_eq!(study.values("no_parameter"), []);
+        assert_eq!(study.sequence_lengths(&base), [base.batch.sequence_length]);
+        assert_eq!(study.precisions(&base), [Precision::Bf16, Precision::Nf4]);
+        assert!(!study.offloads_updates());
+    }
+}

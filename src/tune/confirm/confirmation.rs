@@ -1,0 +1,114 @@
+//! How far the confirmation of a search has come.
+
+use super::expected::RunsMade;
+use super::lack_of_time::LackOfTime;
+
+/// Settings that a search may train behind its budget of trials, for longer trainings.
+const MOST_TRIED: u64 = 5;
+
+/// What confirmed a search's recommendation so far, and what is still to come.
+#[derive(Debug)]
+pub(in crate::tune) struct Confirmation {
+    /// Rows and tokens of one pass through the data, where they are known.
+    pass: Option<(u64, u64)>,
+    /// Whether no further trial comes: the recommendation is being confirmed.
+    trials_are_over: bool,
+    /// Whether this search has confirmed a recommendation, as far as there was time.
+    is_done: bool,
+    runs_made: RunsMade,
+    /// What longer trainings there was no time for.
+    lack_of_time: Option<LackOfTime>,
+    /// Settings that were trained behind the budget, to be trained longer.
+    tried_for_longer: u64,
+}
+
+impl Confirmation {
+    /// A confirmation that is to come, of which earlier searches made these runs; `pass` are rows and tokens of one pass through
+    /// the data, where they are known.
+    pub(in crate::tune) fn new(pass: Option<(u64, u64)>, runs_made: RunsMade) -> Self {
+        Self {
+            pass,
+            trials_are_over: false,
+            is_done: false,
+            runs_made,
+            lack_of_time: None,
+            tried_for_longer: 0,
+        }
+    }
+
+    /// Rows and tokens of one pass through the data, where they are known.
+    pub(in crate::tune) fn pass(&self) -> Option<(u64, u64)> {
+        self.pass
+    }
+
+    /// Whether no further trial comes.
+    pub(in crate::tune) fn trials_are_over(&self) -> bool {
+        self.trials_are_over
+    }
+
+    /// Trials are over, or go on.
+    pub(in crate::tune) fn end_trials(&mut self, are_over: bool) {
+        self.trials_are_over = are_over;
+    }
+
+    /// Whether this search has confirmed a recommendation, as far as there was time.
+    pub(in crate::tune) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// The recommendation is confirmed but for what there was no time for.
+    pub(super) fn finish(&mut self, lack_of_time: Option<LackOfTime>) {
+        self.is_done = true;
+        self.lack_of_time = lack_of_time;
+    }
+
+    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
+    pub(in crate::tune) fn lack_of_time(&self) -> Option<LackOfTime> {
+        self.lack_of_time
+    }
+
+    /// Runs of each kind that were made.
+    pub(super) fn runs_made(&self) -> &RunsMade {
+        &self.runs_made
+    }
+
+    /// Further runs were made: these are all of them.
+    pub(super) fn count(&mut self, runs_made: RunsMade) {
+        self.runs_made = runs_made;
+    }
+
+    /// Whether another setting may be trained behind the budget, to be trained longer.
+    pub(in crate::tune) fn may_try_another(&self) -> bool {
+        self.tried_for_longer < MOST_TRIED
+    }
+
+    /// A setting is trained behind the budget, to be trained longer.
+    pub(in crate::tune) fn try_another(&mut self) {
+        self.tried_for_longer += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_settings_are_tried_for_longer_trainings_and_no_more() {
+        let mut confirmation = Confirmation::new(None, RunsMade::default());
+        let tried = std::iter::from_fn(|| confirmation.may_try_another().then(|| confirmation.try_another()));
+        assert_eq!(tried.count() as u64, MOST_TRIED);
+    }
+
+    #[test]
+    fn a_search_that_was_confirmed_may_go_on_with_trials() {
+        let mut confirmation = Confirmation::new(None, RunsMade::default());
+        confirmation.end_trials(true);
+        confirmation.finish(Some(LackOfTime {
+            longest: None,
+            planned: 7,
+        }));
+        confirmation.end_trials(false);
+        assert!(confirmation.is_done() && !confirmation.trials_are_over());
+        assert_eq!(confirmation.lack_of_time().map(|lack| lack.planned), Some(7));
+    }
+}

@@ -1,0 +1,131 @@
+//! What is made of trials that fail: those whose process was lost are repeated, or set aside when that happens too often; and
+//! where trials fail alike, the study is to blame rather than their settings.
+
+use super::fail_alike::FailAlike;
+use super::retry_policy::RetryPolicy;
+use super::running::Running;
+use super::{TuneError, Tuner};
+use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
+
+/// What trials that failed or were lost say so far.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    retries: RetryPolicy,
+    /// The last trials, as far as they failed alike.
+    alike: FailAlike,
+    /// Whether a step of a setting is tried before the first trial, and where trials fail alike.
+    rehearses: bool,
+}
+
+impl Failures {
+    /// Lets each trial lose so many attempts before it is set aside.
+    pub(super) fn allow(&mut self, attempts: u64) {
+        self.retries.allow(attempts);
+    }
+
+    /// Takes every failure as its setting's, however many fail alike.
+    pub(super) fn keep_going(&mut self, keep_going: bool) {
+        self.alike.keep_going(keep_going);
+    }
+
+    /// Tries a step of a setting before the first trial, and where trials fail alike.
+    pub(super) fn rehearse(&mut self, rehearses: bool) {
+        self.rehearses = rehearses;
+    }
+
+    /// Whether a step of a setting is tried before the first trial.
+    pub(super) fn rehearses(&self) -> bool {
+        self.rehearses
+    }
+
+    /// Whether something else than settings may be at fault.
+    pub(super) fn are_suspicious(&self) -> bool {
+        self.alike.is_suspicious()
+    }
+
+    /// A trial's process ended it by itself.
+    pub(super) fn ended_by_itself(&mut self) {
+        self.retries.renew();
+    }
+
+    /// Takes in how a trial ended that measured all of it itself.
+    pub(super) fn ended(&mut self, trial: &Trial) {
+        self.alike.ended(trial);
+    }
+}
+
+impl Tuner<'_> {
+    /// A trial's process is gone: the trial is handed back, or set aside.
+    pub(super) async fn lost(&mut self, number: TrialNumber, reason: FailReason, wall_s: f64) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        let lost = store.record_loss(id, number, &reason, wall_s).await?;
+        tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
+        let safer = self.takes_safer_kernels(number);
+        if safer || self.failures.retries.repeats(lost) {
+            self.clock.attempt_lost(wall_s);
+            self.hand_back(number).await?;
+            self.queue.repeat(number);
+            return Ok(());
+        }
+        let reason = match reason {
+            FailReason::Crashed { phase, message } => FailReason::Crashed {
+                phase,
+                message: format!("{message} (set aside after {lost} lost attempts)"),
+            },
+            other => other,
+        };
+        let state = TrialState::Failed {
+            reason: reason.clone(),
+            metrics: Metrics::default(),
+        };
+        self.end(number, state, wall_s).await?;
+        match self.failures.retries.set_aside() {
+            Some(trials) => Err(TuneError::WorkersLost { trials, reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands a running trial back: it waits to be run again, without what it left.
+    pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+        let running = self.running.remove(number);
+        if running.is_some_and(|running| running.has_measured()) {
+            self.memory.forget(number);
+        }
+        self.parts.store.release_trial(self.parts.id, number).await?;
+        self.trials.hand_back(number);
+        Ok(())
+    }
+
+    /// Hands all running trials back.
+    pub(super) async fn hand_all_back(&mut self) -> Result<(), TuneError> {
+        let numbers: Vec<TrialNumber> = self.running.numbers().collect();
+        for number in numbers {
+            self.hand_back(number).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
+    fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
+        let fault = self.running.get_mut(number).and_then(Running::take_fault);
+        fault.is_some_and(|fault| self.forms.fall_back(number, fault))
+    }
+
+    /// Nothing runs, and the last trials failed alike: the study's fault, unless it can be shown that a trial still runs.
+    ///
+    /// # Errors
+    /// [`TuneError::FailAlike`]; the trials then wait to be run again.
+    pub(super) async fn look_into_failures(&mut self) -> Result<(), TuneError> {
+        if self.failures.rehearses && self.rehearse().is_ok() {
+            self.failures.alike.acquit();
+            return Ok(());
+        }
+        let (store, id) = (self.parts.store, self.parts.id);
+        let (trials, reason) = self.failures.alike.take();
+        store.reopen_failed_trials(id, &trials).await?;
+        Err(TuneError::FailAlike {
+            trials: trials.len(),
+            message: reason.map(|reason| reason.message().to_owned()).unwrap_or_default(),
+        })
+    }
+}

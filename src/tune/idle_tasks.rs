@@ -1,0 +1,110 @@
+//! Tasks of finished trials that run while nothing else does: repeats, and what is trained longer.
+
+use super::kernel_fault::{KernelFault, Ran};
+use super::tuner::POLL;
+use super::{TuneError, Tuner};
+use crate::worker::{Task, TrialEvent};
+use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
+
+/// How a task ended.
+#[derive(Default)]
+pub(super) struct IdleRun {
+    /// What it measured, where it completed.
+    pub(super) metrics: Option<Metrics>,
+    /// Of all its attempts.
+    pub(super) wall_s: f64,
+    /// In which kernels attention ran, and whether weights' products took those of adapters along.
+    pub(super) ran: Ran,
+    /// Step, tokens and loss of each evaluation of its training, in their order.
+    pub(super) evaluations: Vec<(u64, u64, f64)>,
+}
+
+/// One attempt at a task.
+struct Attempt {
+    state: Result<TrialState, FailReason>,
+    wall_s: f64,
+    ran: Ran,
+    evaluations: Vec<(u64, u64, f64)>,
+    fault: Option<KernelFault>,
+}
+
+impl Tuner<'_> {
+    /// Runs a task of a finished trial while nothing else runs. Where a kernel fails, it is repeated in a safer form, as trials
+    /// are, and where that works the search stays with it, in another form than the trial was measured in.
+    pub(super) async fn run_idle(
+        &mut self,
+        number: TrialNumber,
+        attempt: u64,
+        task: Task,
+    ) -> Result<IdleRun, TuneError> {
+        let mut wall_s = 0.0;
+        for attempt in attempt.. {
+            let Some(ran) = self.attempt_idle(number, attempt, task.clone())? else {
+                self.forms.give_up(number);
+                break;
+            };
+            wall_s += ran.wall_s;
+            let state = match ran.state {
+                Ok(state) => state,
+                Err(reason) => {
+                    if let Some(fault) = ran.fault {
+                        let (store, id) = (self.parts.store, self.parts.id);
+                        store.record_loss(id, number, &reason, ran.wall_s).await?;
+                        if self.forms.fall_back(number, fault) {
+                            continue;
+                        }
+                    }
+                    let metrics = Metrics::default();
+                    TrialState::Failed { reason, metrics }
+                }
+            };
+            self.note_safer_kernels(number, &state);
+            let metrics = match state {
+                TrialState::Complete { metrics } => Some(metrics),
+                _ => None,
+            };
+            return Ok(IdleRun {
+                metrics,
+                wall_s,
+                ran: ran.ran,
+                evaluations: ran.evaluations,
+            });
+        }
+        Ok(IdleRun {
+            wall_s,
+            ..IdleRun::default()
+        })
+    }
+
+    /// Runs a task once; `None` where the search is ended meanwhile.
+    fn attempt_idle(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
+        // What confirms a trial is evaluated on all rows.
+        self.hand_out(number, attempt, task, None)?;
+        let (mut last, mut fault) = (Ran::default(), None);
+        let mut evaluations = Vec::new();
+        loop {
+            let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended { state, wall_s, .. }) => (Ok(state), wall_s),
+                Some(TrialEvent::Lost { reason, wall_s, .. }) => (Err(reason), wall_s),
+                Some(event) => {
+                    self.parts.observer.trial_event(&event);
+                    if let TrialEvent::Evaluation { evaluation, .. } = &event {
+                        evaluations.push((evaluation.step, evaluation.tokens, evaluation.loss));
+                    }
+                    last = Ran::of(&event).unwrap_or(last);
+                    fault = fault.or_else(|| KernelFault::of(&event));
+                    continue;
+                }
+                None if self.parts.interrupt.is_immediate() => return Ok(None),
+                None => continue,
+            };
+            return Ok(Some(Attempt {
+                state,
+                wall_s,
+                ran: last,
+                evaluations,
+                fault,
+            }));
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What earlier trials measured, by the settings that decide it: the next trial measures only what is not known.
+//!
+//! Throughput and memory follow from a recipe's cost key, the loss from its loss key ([`Recipe::cost_key`],
+//! [`Recipe::loss_key`]). A trial whose cost key has been measured skips the profile phase, one whose loss key has been
+//! trained skips the training phase, and takes the values over; where both are known it need not run at all. What plain
+//! tensor ops cost says nothing about own kernels, so that costs are kept for each form of the ops; the loss is the same.
+//!
+//! What is kept here is which trial measured what. The values lie in the database, with the trial.
+
+use std::collections::BTreeMap;
+
+use crate::worker::{Task, is_of_training};
+use peft_tune_core::objective::{LOSS, THROUGHPUT, is_of_target};
+use peft_tune_core::recipe::{Recipe, RecipeKey};
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_kernels::Kernels;
+
+/// A part of a trial that another trial measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) part: Measurement,
+    pub(super) source: TrialNumber,
+}
+
+/// The same with what was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Inherited {
+    pub(super) part: Measurement,
+    pub(super) source: TrialNumber,
+    pub(super) metrics: Metrics,
+}
+
+/// What a trial can take over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Measurement {
+    /// What the profile phase measures.
+    Cost,
+    /// What the training phase measures.
+    Loss,
+    /// One metric of a command.
+    Metric(String),
+}
+
+impl Measurement {
+    /// Of all that a trial measured, the metrics of this part.
+    pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
+        let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
+        let is_of_it = |name: &str| match self {
+            // Each setting has a prediction of its own, which is not inherited.
+            Self::Cost if is_of_target(name) => false,
+            Self::Cost => !is_of_training(name) && !of_the_stop.iter().any(|one| one == name),
+            Self::Loss => is_of_training(name),
+            Self::Metric(metric) => name == metric,
+        };
+        let mut part = metrics.clone();
+        part.retain(is_of_it);
+        part
+    }
+}
+
+/// What to do with a trial.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decision {
+    /// Run this; the rest is inherited.
+    Run { task: Task, taken: Vec<Taken> },
+    /// Everything is known.
+    Known { taken: Vec<Taken> },
+    /// The settings that decide this failed in another trial, and would again.
+    Fails {
+        part: Measurement,
+        source: TrialNumber,
+        reason: FailReason,
+    },
+}
+
+/// What decides a cost.
+type CostKey = (RecipeKey, Kernels);
+
+/// Measurements of recipes by key.
+#[derive(Debug, Default)]
+pub(super) struct MeasuredRecipes {
+    costs: BTreeMap<CostKey, TrialNumber>,
+    losses: BTreeMap<RecipeKey, TrialNumber>,
+    /// What the loss cannot have fallen below, where its training was stopped.
+    loss_bounds: BTreeMap<RecipeKey, f64>,
+    out_of_memory: BTreeMap<CostKey, (TrialNumber, FailReason)>,
+    diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
+}
+
+impl MeasuredRecipes {
+    /// Keeps what a finished trial measured in a form of the ops. The first measurement of a key stays, so that what is
+    /// inherited does not depend on the order in which later trials end.
+    pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe, kernels: Kernels) {
+        if let TrialState::Failed { reason, .. } = &trial.state {
+            let failure = || (trial.number, reason.clone());
+            match reason {
+                FailReason::OutOfMemory { phase, .. } if *phase != Phase::Evaluate => {
+                    let key = (recipe.cost_key(), kernels);
+                    self.out_of_memory.entry(key).or_insert_with(failure);
+                }
+                FailReason::Diverged { .. } => {
+                    self.diverged.entry(recipe.loss_key()).or_insert_with(failure);
+                }
+                _ => {}
+            }
+        }
+        let Some(metrics) = trial.state.metrics() else { return };
+        if metrics.value(THROUGHPUT).is_some() {
+            self.costs.entry((recipe.cost_key(), kernels)).or_insert(trial.number);
+        }
+        match &trial.state {
+            TrialState::Complete { .. } if metrics.value(LOSS).is_some() => {
+                self.losses.entry(recipe.loss_key()).or_insert(trial.number);
+            }
+            TrialState::Pruned { .. } => {
+                if let Some(bound) = metrics.value(&at_least(LOSS)) {
+                    let highest = self.loss_bounds.entry(recipe.loss_key()).or_insert(bound);
+                    *highest = highest.max(bound);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps that a trial under way has measured its cost in a form of the ops.
+    pub(super) fn learn_cost(&mut self, number: TrialNumber, recipe: &Recipe, kernels: Kernels) {
+        self.costs.entry((recipe.cost_key(), kernels)).or_insert(number);
+    }
+
+    /// Forgets what a trial under way has measured: nothing of that was kept.
+    pub(super) fn forget(&mut self, number: TrialNumber) {
+        self.costs.retain(|_, source| *source != number);
+    }
+
+    /// What the loss of `recipe` cannot fall below, from a training of the same loss key that was stopped.
+    pub(super) fn loss_bound(&self, recipe: &Recipe) -> Option<f64> {
+        self.loss_bounds.get(&recipe.loss_key()).copied()
+    }
+
+    /// What a trial of `recipe` has to run of `plan` in a form of the ops.
+    pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan, kernels: Kernels) -> Decision {
+        let cost_key = (recipe.cost_key(), kernels);
+        let failures = [
+            (Measurement::Cost, self.out_of_memory.get(&cost_key)),
+            (
+                Measurement::Loss,
+                self.diverged.get(&recipe.loss_key()).filter(|_| plan.train.is_some()),
+            ),
+        ];
+        for (part, failure) in failures {
+            if let Some((source, reason)) = failure {
+                let (source, reason) = (*source, reason.clone());
+                return Decision::Fails { part, source, reason };
+            }
+        }
+        let (mut plan, mut taken) = (plan.clone(), Vec::new());
+        if let Some(source) = self.costs.get(&cost_key).filter(|_| plan.measure.is_some()) {
+            plan.measure = None;
+            let (part, source) = (Measurement::Cost, *source);
+            taken.push(Taken { part, source });
+        }
+        if let Some(source) = self.losses.get(&recipe.loss_key()).filter(|_| plan.train.is_some()) {
+            plan.train = None;
+            let (part, source) = (Measurement::Loss, *source);
+            taken.push(Taken { part, source });
+        }
+        if plan.measure.is_none() && plan.train.is_none() && !taken.is_empty() {
+            return Decision::Known { taken };
+        }
+        let recipe = Box::new(recipe.clone());
+        let task = Task::Recipe { recipe, plan };
+        Decision::Run { task, taken }
+    }
+}
+
+/// Name of the metric that a pruned trial's `metric` could not have fallen below (or risen above, if it is maximised).
+pub(super) fn at_least(metric: &str) -> String {
+    format!("{metric}_at_least")
+}
+
+/// Name of the metric that says where a pruned trial's `metric` would have ended.
+pub(super) fn expected(metric: &str) -> String {
+    format!("{metric}_expected")
+}
+
+/// Name of the metric that says how uncertain that is: its standard deviation.
+pub(super) fn expected_deviation(metric: &str) -> String {
+    format!("{metric}_expected_deviation")
+}
+
+/// The metrics of a trial with what it inherited; what it measured itself goes before.
+pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Metrics {
+    let mut metrics = Metrics::default();
+    let parts = inherited.iter().map(|part| &part.metrics).chain([measured]);
+    for (name, value) in parts.flat_map(Metrics::iter) {
+        metrics.insert(name, value);
+    }
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
+    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan};
+
+    const FUSED: Kernels = Kernels::Fused;
+
+    fn recipe(change: impl FnOnce(&mut Recipe)) -> Recipe {
+        let data = DataSettings {
+            train: "train.jsonl".into(),
+            ..Default::default()
+        };
+        let mut recipe = Recipe::new("model", data);
+        change(&mut recipe);
+        recipe
+    }
+
+    fn plan() -> TrialPlan {
+        TrialPlan {
+            measure: Some(MeasurePlan {
+                steps: 3,
+                max_warmup_steps: 3,
+            }),
+            train: Some(TrainPlan {
+                length: TrainingLength::Steps(5),
+                evaluations: 1,
+                evaluation_rows: None,
+                accuracy: AccuracyPlan::default(),
+                seed_offset: 0,
+            }),
+        }
+    }
+
+    fn complete(number: u64, metrics: Metrics) -> Trial {
+        Trial {
+            number: TrialNumber(number),
+            params: Default::default(),
+            state: TrialState::Complete { metrics },
+        }
+    }
+
+    fn of(part: Measurement, source: u64) -> Taken {
+        let source = TrialNumber(source);
+        Taken { part, source }
+    }
+
+    fn known() -> MeasuredRecipes {
+        let mut known = MeasuredRecipes::default();
+        let measured = [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 2.0)].into();
+        known.learn(&complete(4, measured), &recipe(|_| ()), FUSED);
+        known
+    }
+
+    #[test]
+    fn another_learning_rate_inherits_the_cost_and_trains() {
+        let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan(), FUSED);
+        let Decision::Run {
+            task: Task::Recipe { plan: rest, .. },
+            taken,
+        } = decision
+        else {
+            panic!("{decision:?}")
+        };
+        assert_eq!((rest.measure, rest.train), (None, plan().train));
+        assert_eq!(taken, [of(Measurement::Cost, 4)]);
+    }
+
+    #[test]
+    fn what_plain_ops_cost_is_not_taken_for_what_own_kernels_cost() {
+        let mut known = known();
+        let Decision::Run {
+            task: Task::Recipe { plan: rest, .. },
+            taken,
+        } = known.decide(&recipe(|_| ()), &plan(), Kernels::Reference)
+        else {
+            panic!("its cost is not known")
+        };
+        assert_eq!((rest.measure, rest.train), (plan().measure, None));
+        assert_eq!(taken, [of(Measurement::Loss, 4)]);
+        let slower = [("throughput", 10.0), ("peak_memory", 9.0), ("loss", 2.0)].into();
+        known.learn(&complete(5, slower), &recipe(|_| ()), Kernels::Reference);
+        let source = |kernels| match known.decide(&recipe(|_| ()), &plan(), kernels) {
+            Decision::Known { taken } => taken[0].source,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(source(Kernels::Reference), TrialNumber(5));
+        assert_eq!(source(FUSED), TrialNumber(4));
+    }
+
+    #[test]
+    fn checkpointing_inherits_the_loss_and_is_profiled() {
+        let decision = known().decide(
+            &recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full),
+            &plan(),
+            FUSED,
+        );
+        let Decision::Run {
+            task: Task::Recipe { plan: rest, .. },
+            taken,
+        } = decision
+        else {
+            panic!("{decision:?}")
+        };
+        assert_eq!((rest.measure, rest.train), (plan().measure, None));
+        assert_eq!(taken, [of(Measurement::Loss, 4)]);
+    }
+
+    #[test]
+    fn a_setting_whose_parts_are_known_need_not_run() {
+        let mut known = known();
+        let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
+        known.learn(
+            &complete(5, [("throughput", 60.0), ("peak_memory", 3.0), ("loss", 2.0)].into()),
+            &checkpointed,
+            FUSED,
+        );
+        let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
+        known.learn(
+            &complete(6, [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 1.5)].into()),
+            &faster,
+            FUSED,
+        );
+        let both = recipe(|recipe| {
+            recipe.gradient_checkpointing = Checkpointing::Full;
+            recipe.optimizer.learning_rate = 1.0;
+        });
+        let taken = vec![of(Measurement::Cost, 5), of(Measurement::Loss, 6)];
+        assert_eq!(known.decide(&both, &plan(), FUSED), Decision::Known { taken });
+    }
+
+    #[test]
+    fn what_is_taken_over_is_a_part_s_and_what_was_measured_goes_before() {
+        let metrics: Metrics = [
+            ("loss", 2.0),
+            ("loss_at_least", 1.0),
+            ("throughput", 60.0),
+            ("train_s", 3.0),
+        ]
+        .into();
+        assert_eq!(Measurement::Cost.of(&metrics), [("throughput", 60.0)].into());
+        assert_eq!(Measurement::Loss.of(&metrics), [("loss", 2.0), ("train_s", 3.0)].into());
+        assert_eq!(
+            Measurement::Metric("train_s".to_owned()).of(&metrics),
+            [("train_s", 3.0)].into()
+        );
+        let inherited = Inherited {
+            part: Measurement::Loss,
+            source: TrialNumber(4),
+            metrics: Measurement::Loss.of(&metrics),
+        };
+        assert_eq!(
+            with_inherited(&[("throughput", 7.0), ("train_s", 1.0)].into(), &[inherited]),
+            [("throughput", 7.0), ("loss", 2.0), ("train_s", 1.0)].into()
+        );
+    }
+
+    #[test]
+    fn a_cost_is_known_once_it_is_measured_and_forgotten_with_its_attempt() {
+        let mut known = MeasuredRecipes::default();
+        known.learn_cost(TrialNumber(3), &recipe(|_| ()), FUSED);
+        let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
+        let taken = |known: &MeasuredRecipes| match known.decide(&other_rate, &plan(), FUSED) {
+            Decision::Run { taken, .. } => taken,
+            decision => panic!("{decision:?}"),
+        };
+        assert_eq!(taken(&known), [of(Measurement::Cost, 3)]);
+        known.forget(TrialNumber(3));
+        assert_eq!(taken(&known), []);
+    }
+
+    #[test]
+    fn what_ran_out_of_memory_is_not_tried_with_another_learning_rate() {
+        let reason = FailReason::OutOfMemory {
+            phase: Phase::Profile,
+            in_use_bytes: None,
+            requested_bytes: None,
+            limit_bytes: Some(9),
+        };
+        let state = TrialState::Failed {
+            reason: reason.clone(),
+            metrics: Metrics::default(),
+        };
+        let mut known = MeasuredRecipes::default();
+        known.learn(
+            &Trial {
+                number: TrialNumber(1),
+                params: Default::default(),
+                state,
+            },
+            &recipe(|_| ()),
+            FUSED,
+        );
+        let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan(), FUSED);
+        assert_eq!(
+            decision,
+            Decision::Fails {
+                part: Measurement::Cost,
+                source: TrialNumber(1),
+                reason
+            }
+        );
+        let smaller = recipe(|recipe| recipe.batch.micro_batch = 1);
+        assert!(matches!(known.decide(&smaller, &plan(), FUSED), Decision::Run { .. }));
+    }
+
+    #[test]
+    fn a_stopped_training_leaves_its_cost_and_a_bound_on_its_loss() {
+        let mut known = MeasuredRecipes::default();
+        let metrics: Metrics = [("throughput", 100.0), ("loss", 3.0), ("loss_at_least", 2.5)].into();
+        let state = TrialState::Pruned {
+            at_step: 7,
+            rule: "dominance".to_owned(),
+            metrics,
+        };
+        let params = Default::default();
+        let number = TrialNumber(2);
+        known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
+        let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
+        assert_eq!(known.loss_bound(&checkpointed), Some(2.5));
+        let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
+        let Decision::Run { taken, .. } = known.decide(&faster, &plan(), FUSED) else {
+            panic!("its loss is not known")
+        };
+        assert_eq!(taken, [of(Measurement::Cost, 2)]);
+    }
+
+    #[test]
+    fn what_diverged_is_not_trained_again_with_checkpointing() {
+        let reason = FailReason::Diverged { at_step: 3, loss: None };
+        let state = TrialState::Failed {
+            reason: reason.clone(),
+            metrics: [("throughput", 100.0)].into(),
+        };
+        let mut known = MeasuredRecipes::default();
+        let params = Default::default();
+        let number = TrialNumber(1);
+        known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
+        let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
+        assert_eq!(
+            known.decide(&checkpointed, &plan(), FUSED),
+            Decision::Fails {
+                part: Measurement::Loss,
+                source: number,
+                reason
+            }
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! Trials under way, and what they measure for others.
+
+use std::collections::BTreeMap;
+
+use super::in_progress::Claim;
+use super::running::Running;
+use peft_tune_core::study::TrialNumber;
+
+/// All trials under way.
+#[derive(Default)]
+pub(super) struct RunningTrials(BTreeMap<TrialNumber, Running>);
+
+impl RunningTrials {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn numbers(&self) -> impl Iterator<Item = TrialNumber> {
+        self.0.keys().copied()
+    }
+
+    pub(super) fn get(&self, number: TrialNumber) -> Option<&Running> {
+        self.0.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: TrialNumber) -> Option<&mut Running> {
+        self.0.get_mut(&number)
+    }
+
+    pub(super) fn insert(&mut self, number: TrialNumber, running: Running) {
+        self.0.insert(number, running);
+    }
+
+    pub(super) fn remove(&mut self, number: TrialNumber) -> Option<Running> {
+        self.0.remove(&number)
+    }
+
+    /// Whether one of them measures something of this.
+    pub(super) fn measure_any(&self, claims: &[Claim]) -> bool {
+        self.0.values().any(|running| running.measures_any(claims))
+    }
+
+    /// Seconds that each has taken so far.
+    pub(super) fn elapsed_s(&self) -> impl Iterator<Item = f64> {
+        self.0.values().map(Running::elapsed_s)
+    }
+}
