@@ -1,6 +1,7 @@
 //! How the rows of a mixture lie on its experts.
 
 use super::host::Host;
+use super::op::{Module, Product, Right};
 use crate::plan::products::{Call, quantized_at_once};
 use crate::plan::{Buffer, Form, Memory, ThreadScratch};
 
@@ -57,6 +58,26 @@ impl ExpertRows {
             rows: tokens * chosen,
             groups: load.groups(experts, tokens, chosen),
         }
+    }
+
+    /// A product of each expert's rows, which `all` has together, and how often there is such a one.
+    pub fn products(&self, all: &Call, module: Module, right: Right) -> impl Iterator<Item = (Product, f64)> {
+        let groups = self.experts.min(self.rows).max(1);
+        let at_once = match all.quantized {
+            true => quantized_at_once(self.experts, all.columns * all.depth),
+            false => groups,
+        };
+        let launches = 1.0 / at_once.min(groups) as f64;
+        let (product, is_summed) = (Product::new(all, module, right), all.form == Form::Tn);
+        self.groups.iter().map(move |group| {
+            let one = Product {
+                rows: if is_summed { product.rows } else { group.rows },
+                depth: if is_summed { group.rows } else { product.depth },
+                launches,
+                ..product
+            };
+            (one, group.experts)
+        })
     }
 
     /// Adds what is kept after a product of each expert's rows, which `all` has together. Returns the bytes that it takes and frees.

@@ -7,11 +7,11 @@
 
 use super::expert_load::ExpertRows;
 use super::memory_category::MemoryCategory;
-use super::op::{Module, Op, Pass, Product, Right, Work};
+use super::op::{Module, Op, Pass, Right, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::Experts;
-use crate::plan::products::{Call, SORTED_AT_ONCE, most_tiles, quantized_at_once};
+use crate::plan::products::{Call, SORTED_AT_ONCE, most_tiles};
 use crate::plan::{ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
 use crate::recipe::Precision;
 
@@ -87,39 +87,21 @@ impl StepTracer<'_> {
         }
     }
 
-    pub(super) fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, pass: Pass, width: usize) {
+    pub(super) fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, _: Module, pass: Pass, width: usize) {
         let elements = (mixture.rows * width) as f64;
-        trace.run(Work::Pass { module, pass, elements });
+        trace.run(Work::Pass { pass, elements });
     }
 
     /// A product of each expert's rows.
     fn grouped(&self, trace: &mut Trace, mixture: &Mixture<'_>, module: Module, right: Right, call: Call) {
-        let groups = mixture.experts.count.min(mixture.rows).max(1);
         let spike = mixture.of_experts.keep(&call, &mut trace.scratch, self.host);
         trace.spike(Scratch, spike);
-        let at_once = match call.quantized {
-            true => quantized_at_once(mixture.experts.count, call.columns * call.depth),
-            false => groups,
-        };
-        let launches = 1.0 / at_once.min(groups) as f64;
         let stage = trace.stage;
-        trace.ops.extend(mixture.of_experts.groups.iter().map(|group| {
-            let is_summed = call.form == Form::Tn;
-            Op {
-                stage,
-                work: Work::Product(Product {
-                    module,
-                    right,
-                    in_bytes: call.in_bytes,
-                    form: call.form,
-                    rows: if is_summed { call.rows as f64 } else { group.rows },
-                    columns: call.columns as f64,
-                    depth: if is_summed { group.rows } else { call.depth as f64 },
-                    adapter_depth: call.adapter_depth as f64,
-                    launches,
-                }),
-                times: group.experts,
-            }
+        let products = mixture.of_experts.products(&call, module, right);
+        trace.ops.extend(products.map(|(product, times)| Op {
+            stage,
+            work: Work::Product(product),
+            times,
         }));
     }
 

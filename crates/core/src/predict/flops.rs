@@ -4,14 +4,13 @@
 //! forward, 2 pairs (3 d + 2 dv) backward (one product is made again). A delta rule counts its products with
 //! states. Passes over memory are not counted.
 
-use serde::Serialize;
-
-use super::op::{MODULES, Module, Op, Stage, Work, delta_rule_flops};
+use super::op::{Module, Op, Stage, Work, delta_rule_flops};
+use super::prediction::Setting;
 use super::seconds::mean_keys;
 use super::stream::StreamShape;
 
 /// FLOPs of one step.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flops {
     /// Forward and backward, adapters included; no recomputation.
     pub model: f64,
@@ -27,8 +26,16 @@ pub struct Flops {
 }
 
 impl Flops {
+    /// FLOPs of a step whose micro-batches and whose update have these ops.
+    pub(super) fn of_step((micro_batch, update): (Vec<Op>, Vec<Op>), setting: &Setting<'_>) -> Self {
+        let (mut flops, stream) = (Self::default(), &setting.workload.mean);
+        flops.count(&micro_batch, setting.recipe.batch.micro_batches() as f64, stream);
+        flops.count(&update, 1.0, stream);
+        flops
+    }
+
     /// Counts `ops`, each `times` times.
-    pub(super) fn count(&mut self, ops: &[Op], times: f64, stream: &StreamShape) {
+    fn count(&mut self, ops: &[Op], times: f64, stream: &StreamShape) {
         for op in ops {
             let times = times * op.times;
             match &op.work {
@@ -65,7 +72,7 @@ impl Flops {
 
     fn add(&mut self, stage: Stage, module: Module, flops: f64) {
         if self.modules.is_empty() {
-            self.modules = MODULES.map(|module| (module, 0.0)).into();
+            self.modules = Module::all().map(|module| (module, 0.0)).collect();
         }
         match stage {
             Stage::Forward => self.forward += flops,

@@ -472,7 +472,8 @@ impl StepTracer<'_> {
         if self.has_norm_before() {
             trace.spike(Scratch, self.wide(1));
             self.norm_pass(trace, Pass::NormBackward, hidden);
-        } else {
+        }
+        if !self.has_norm_before() || self.plan.architecture.centred_norms {
             self.pass(trace, Module::Norms, Pass::Add, hidden);
         }
         trace.free(Scratch, 2 * one);

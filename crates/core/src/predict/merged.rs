@@ -1,9 +1,10 @@
 //! Traces what a training makes of its weights before each pass where it takes a later quantization into account.
 
 use super::memory_category::MemoryCategory;
-use super::op::{Module, Pass, Right, Work};
+use super::op::{Module, Pass, Product, Right, Work};
 use super::trace::Trace;
 use super::tracer::StepTracer;
+use crate::plan::products::Call;
 use crate::plan::{Form, GroupPlan, LayerPlan, MERGED_ROWS, ProjectionPlan, merged_bytes};
 
 impl StepTracer<'_> {
@@ -33,21 +34,14 @@ impl StepTracer<'_> {
         // The sum, what is read of it, and the codes that take the place of the old ones.
         let sums = (2 * 4 * rows * inputs) as u64;
         trace.spike(MemoryCategory::Scratch, sums + codes.values + codes.constants);
-        trace.run(Work::Product(super::op::Product {
-            module: Module::Adapters,
-            right: Right::Adapter,
-            in_bytes: false,
-            form: Form::Nn,
-            rows: outputs as f64,
-            columns: inputs as f64,
-            depth: rank as f64,
-            adapter_depth: 0.0,
-            launches: 1.0,
-        }));
+        // Some rows at a time.
+        for start in (0..outputs).step_by(MERGED_ROWS) {
+            let call = Call::dense(Form::Nn, [MERGED_ROWS.min(outputs - start), inputs, rank], 4, false);
+            trace.run(Work::Product(Product::new(&call, Module::Adapters, Right::Adapter)));
+        }
         // Read and rounded.
         for _ in 0..2 {
             trace.run(Work::Pass {
-                module: Module::Adapters,
                 pass: Pass::Copy,
                 elements: (outputs * inputs) as f64,
             });

@@ -49,7 +49,7 @@ pub use grid::Grid;
 pub use host::Host;
 pub use host_update::HostRates;
 pub use memory_category::{Bytes, MEMORY_CATEGORIES, MemoryCategory};
-pub use op::{MODULES, Module, Op, Pass, Product, Right, Stage, Work};
+pub use op::{Module, Op, Pass, Product, Right, Stage, Work, delta_rule_flops};
 pub use padding::{mean_longest, padding_share};
 pub use prediction::{Imbalance, Machine, Prediction, Predictor, Setting};
 pub use seconds::Seconds;

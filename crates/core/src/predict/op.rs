@@ -4,43 +4,53 @@ use std::borrow::Cow;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use strum::IntoEnumIterator;
 
 use crate::recipe::OptimizerKind;
 
 use crate::plan::Form;
 use crate::plan::attention::Heads;
+use crate::plan::products::Call;
 
 /// Part of the model that an op belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, strum::EnumIter, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Module {
     Embedding,
+    #[strum(serialize = "norm")]
     Norms,
-    QueryKeyValue,
     Attention,
+    /// Projections q, k and v.
+    #[strum(serialize = "qkv")]
+    QueryKeyValue,
+    /// The attention's output projection.
+    #[strum(serialize = "o")]
     Output,
+    Mlp,
+    /// Projections gate and up.
     GateUp,
     Down,
+    /// Scores of the experts, and their choice.
+    Router,
     /// LM head and cross-entropy.
     Head,
-    /// Adapters of all linear layers.
+    /// What the adapters of all linear layers compute apart from their base layers.
+    #[strum(serialize = "adapter")]
     Adapters,
     Optimizer,
 }
 
-/// Modules in the order in which they are shown.
-pub const MODULES: [Module; 10] = [
-    Module::Embedding,
-    Module::Norms,
-    Module::QueryKeyValue,
-    Module::Attention,
-    Module::Output,
-    Module::GateUp,
-    Module::Down,
-    Module::Head,
-    Module::Adapters,
-    Module::Optimizer,
-];
+impl Module {
+    /// All modules, in the order in which they are shown.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::iter()
+    }
+
+    /// Its name in tables and traces.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
 
 /// When an op runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -83,6 +93,21 @@ pub struct Product {
 }
 
 impl Product {
+    /// A product by itself, of an operand that is `right`.
+    pub fn new(call: &Call, module: Module, right: Right) -> Self {
+        Self {
+            module,
+            right,
+            in_bytes: call.in_bytes,
+            form: call.form,
+            rows: call.rows as f64,
+            columns: call.columns as f64,
+            depth: call.depth as f64,
+            adapter_depth: call.adapter_depth as f64,
+            launches: 1.0,
+        }
+    }
+
     /// FLOPs of the product alone.
     pub fn flops(&self) -> f64 {
         2.0 * self.rows * self.columns * self.depth
@@ -223,7 +248,6 @@ pub enum Work {
         backward: bool,
     },
     Pass {
-        module: Module,
         pass: Pass,
         elements: f64,
     },
@@ -231,7 +255,7 @@ pub enum Work {
 
 /// FLOPs of a gated delta rule for each value of a state and each token: three products forward; backward seven, and two of the forward
 /// pass twice, which make states again.
-pub(super) fn delta_rule_flops(backward: bool) -> f64 {
+pub fn delta_rule_flops(backward: bool) -> f64 {
     if backward { 22.0 } else { 6.0 }
 }
 

@@ -16,8 +16,9 @@ use super::memory_category::Bytes;
 use super::network::{Network, Networks};
 use super::op::{Op, Stage, Work};
 use super::seconds::{self, Context, Seconds};
-use super::segment::StepModel;
+use super::segment::{Segment, StepModel};
 use super::step::StepTrace;
+use super::trace::Trace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
 use crate::plan::{LayerPlan, Memory, PlanError};
@@ -216,6 +217,17 @@ impl Predictor {
         Ok(bytes.higher(trace.bytes_on(stream, model.in_fp32())?))
     }
 
+    /// A segment of a step on the longest micro-batch, traced op by op.
+    ///
+    /// # Errors
+    /// Errors of [`Predictor::predict`].
+    pub fn segment(&self, setting: &Setting<'_>, segment: Segment) -> Result<Trace, PredictError> {
+        check(&self.architecture, setting)?;
+        let network = self.network(setting.recipe)?;
+        let trace = self.trace(&network, setting.recipe);
+        Ok(trace.traced(&setting.workload.longest, segment))
+    }
+
     /// As the bytes of [`Predictor::predict`], where the micro-batch is that of several trainings which share the passes.
     pub(super) fn bytes_in_group(&self, setting: &Setting<'_>, sharers: Sharers) -> Result<Bytes, PredictError> {
         check(&self.architecture, setting)?;
@@ -268,13 +280,20 @@ impl Predictor {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;
         let trace = self.trace(&network, setting.recipe);
-        let stream = &setting.workload.mean;
-        let (micro_batch, update) = trace.ops(stream, ExpertLoad::Even);
-        let mut flops = Flops::default();
-        let times = setting.recipe.batch.micro_batches() as f64;
-        flops.count(&micro_batch, times, stream);
-        flops.count(&update, 1.0, stream);
-        Ok(flops)
+        let ops = trace.ops(&setting.workload.mean, ExpertLoad::Even);
+        Ok(Flops::of_step(ops, setting))
+    }
+
+    /// FLOPs of a step, as [`Predictor::flops`] has them, from the segments of a model that runs on paper, on the mean micro-batch.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model; a segment that the model does not trace.
+    pub fn flops_on(&self, setting: &Setting<'_>, model: &dyn StepModel) -> Result<Flops, PredictError> {
+        check(&self.architecture, setting)?;
+        let network = self.network(setting.recipe)?;
+        let trace = self.trace(&network, setting.recipe);
+        let ops = trace.ops_on(&setting.workload.mean, model)?;
+        Ok(Flops::of_step(ops, setting))
     }
 
     /// Bytes that the forward pass of the longest micro-batch keeps for the backward pass.

@@ -105,10 +105,10 @@ impl<'a> StepTracer<'a> {
         self.host.vectors == Vectors::None
     }
 
-    /// Records an op that passes over memory, `width` elements for every token.
-    pub(super) fn pass(&self, trace: &mut Trace, module: Module, pass: Pass, width: usize) {
+    /// Records an op that passes over memory, `width` elements for every token. Its module counts nowhere.
+    pub(super) fn pass(&self, trace: &mut Trace, _: Module, pass: Pass, width: usize) {
         let elements = self.tokens as f64 * width as f64;
-        trace.run(Work::Pass { module, pass, elements });
+        trace.run(Work::Pass { pass, elements });
     }
 
     /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
@@ -179,20 +179,8 @@ impl<'a> StepTracer<'a> {
         if self.is_on_gpu() {
             call.keep_on_gpu(&mut trace.scratch);
         }
-        trace.run(Work::Product(Product {
-            module,
-            right: match self.is_exact {
-                true => Right::Adapter,
-                false => right,
-            },
-            in_bytes: call.in_bytes,
-            form: call.form,
-            rows: call.rows as f64,
-            columns: call.columns as f64,
-            depth: call.depth as f64,
-            adapter_depth: call.adapter_depth as f64,
-            launches: 1.0,
-        }));
+        let right = if self.is_exact { Right::Adapter } else { right };
+        trace.run(Work::Product(Product::new(&call, module, right)));
     }
 
     /// A product of activations (T, depth) with a result in the compute dtype.
@@ -500,22 +488,26 @@ impl<'a> StepTracer<'a> {
             true => (self.act(group.inputs), 0),
             false => (self.act(group.inputs), group.ranks()),
         };
-        let adapters = match all {
-            0 => 0,
-            _ if self.is_stacked(group) => 1,
-            _ => group.adapters.len(),
-        };
         let with_dropout = self.plan.dropout();
-        let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
+        // The adapters' part is one term of the sum, or has a pass of its own where there are too many.
+        let is_in_sum = all > 0 && !with_dropout && group.projections.len() < MAX_TERMS;
         trace.hold(MemoryCategory::Scratch, dx);
-        let adapter_depth = if with_dropout { 0 } else { all };
         let room = self.longer_gradient(trace, group);
         trace.hold(MemoryCategory::Scratch, room);
-        self.gradients_sum(trace, (group, module), adapter_depth);
+        self.gradients_sum(trace, (group, module), if is_in_sum { all } else { 0 });
         trace.free(MemoryCategory::Scratch, room);
-        for _ in 1..terms.div_ceil(MAX_TERMS) {
-            trace.spike(MemoryCategory::Scratch, 2 * dx);
+        if all > 0 && !with_dropout && !is_in_sum {
+            trace.hold(MemoryCategory::Scratch, dx);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nn,
+                [group.inputs, all, 0],
+            );
+            trace.spike(MemoryCategory::Scratch, dx);
             self.pass(trace, module, Pass::Add, group.inputs);
+            trace.free(MemoryCategory::Scratch, dx);
         }
         if !with_dropout {
             return;

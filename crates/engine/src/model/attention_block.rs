@@ -92,7 +92,7 @@ impl AttentionBlock {
             latent,
         } = self.attended(projected, stream, ropes, cross)?;
         let chunks = self.chunks(stream);
-        let (o, lse) = attention::forward(&q, &k, &v, chunks.documents(), &self.settings)?;
+        let (o, lse) = attention::forward(&q, &k, &v, chunks.stays_in(), &self.settings)?;
         if let Some(sinks) = &self.sinks {
             sinks::apply(&o, &lse, sinks)?;
         }
@@ -205,7 +205,7 @@ impl AttentionBlock {
             lse: &saved.lse,
         };
         let chunks = self.chunks(stream);
-        let (d_q, mut d_k, mut d_v) = attention::backward(kept, &d_o, chunks.documents(), &self.settings)?;
+        let (d_q, mut d_k, mut d_v) = attention::backward(kept, &d_o, chunks.stays_in(), &self.settings)?;
         drop((d_o, q, k, v, saved.o, saved.lse));
         if let Some(index) = self.shares {
             [d_k, d_v] = cross.with_gradients(index, [d_k, d_v])?;

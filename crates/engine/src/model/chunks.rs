@@ -1,30 +1,32 @@
 //! Documents cut into chunks, where a layer's attention stays in chunks: to attention each of them is a document.
 
 use super::Stream;
-use super::traced::attention::Documents;
+use super::traced::attention::{Documents, StaysIn};
 
 /// The documents of a stream, or their chunks.
-pub(super) enum Chunks<'a> {
-    Documents(Documents<'a>),
-    Cut(Vec<u32>),
+pub(super) struct Chunks<'a> {
+    documents: Documents<'a>,
+    chunk: Option<usize>,
+    /// Bounds of chunks, where a document is longer.
+    cut: Option<Vec<u32>>,
 }
 
 impl<'a> Chunks<'a> {
     pub(super) fn new(stream: &'a Stream<'_>, chunk: Option<usize>) -> Self {
         let documents = stream.documents();
-        let Some(chunk) = chunk else {
-            return Self::Documents(documents);
-        };
-        match cut(documents.offsets, chunk) {
-            offsets if offsets.len() == documents.offsets.len() => Self::Documents(documents),
-            offsets => Self::Cut(offsets),
+        let offsets = chunk.map(|chunk| cut(documents.offsets, chunk));
+        Self {
+            documents,
+            chunk,
+            cut: offsets.filter(|offsets| offsets.len() != documents.offsets.len()),
         }
     }
 
-    pub(super) fn documents(&self) -> Documents<'_> {
-        match self {
-            Self::Documents(documents) => *documents,
-            Self::Cut(offsets) => offsets.as_slice().into(),
+    /// What attention stays in.
+    pub(super) fn stays_in(&self) -> StaysIn<'_> {
+        StaysIn {
+            documents: self.cut.as_ref().map_or(self.documents, |cut| cut.as_slice().into()),
+            chunk: self.chunk,
         }
     }
 }

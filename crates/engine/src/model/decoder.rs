@@ -14,7 +14,8 @@ use super::parameter::BaseParameter;
 use super::rounded::Rounded;
 use super::saved::{LayerSaved, bytes};
 use super::traced::loss_head::Targets;
-use super::traced::{embedding, loss_head, matmul, residual};
+use super::traced::matmul::{self, Term};
+use super::traced::{embedding, loss_head, residual};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
@@ -155,7 +156,7 @@ impl Decoder {
         let mut offload = Offload::new(x.real()?.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
             self.bring_up(index)?;
-            let _span = span::module(Module::Layer(index as u16));
+            let _span = span::layer(index);
             let (y, saved) = layer.forward(&x, stream, ropes, &mut cross)?;
             let tape = match keep {
                 Keep::ForBackward(checkpointing) if index >= self.first_on_tape => {
@@ -253,7 +254,7 @@ impl Decoder {
             if index >= self.first_on_tape {
                 self.bring_down(index)?;
             }
-            let _span = span::module(Module::Layer(index as u16));
+            let _span = span::layer(index);
             cross.retire(index);
             let Some(saved) = kept_layer.saved(layer, stream, ropes, &mut cross)? else {
                 break;
@@ -283,7 +284,7 @@ impl Decoder {
     /// Logits (tokens, V) F32 of normed hidden states, all at once.
     pub(crate) fn logits(&self, normed: &Tensor) -> Result<candle_core::Tensor> {
         let _span = span::module(Module::Head);
-        let logits = matmul::nt(normed, self.head.value())?
+        let logits = matmul::nt_sum(&[Term::new(normed, self.head.value(), 1.0)], 1)?
             .into_real()?
             .to_dtype(DType::F32)?;
         match self.logit_soft_cap {

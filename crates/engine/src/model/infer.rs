@@ -38,7 +38,7 @@ impl Decoder {
         let mut cross = self.cross_layer(&x, stream)?;
         for (index, layer) in self.layers.iter().enumerate() {
             self.bring_up(index)?;
-            let _span = span::module(Module::Layer(index as u16));
+            let _span = span::layer(index);
             let slot = cache.slot(layer.mixer.source().unwrap_or(index), &counts);
             let between = layer.mixer.infer(&x, stream, (ropes, &mut cross), &slot)?;
             let y = layer.mlp.forward(layer.input_of_mlp(&x, &between), &between, stream)?.0;
@@ -75,7 +75,7 @@ impl AttentionBlock {
         };
         let o = match is_first {
             true => {
-                let (o, lse) = attention::forward(&q, &k, &v, self.chunks(stream).documents(), &self.settings)?;
+                let (o, lse) = attention::forward(&q, &k, &v, self.chunks(stream).stays_in(), &self.settings)?;
                 if let Some(sinks) = &self.sinks {
                     sinks::apply(&o, &lse, sinks)?;
                 }

@@ -3,6 +3,7 @@
 use candle_core::Result;
 
 use super::attention_block::{Attended, flat};
+use super::chunks::Chunks;
 use super::cross_layer::CrossLayer;
 use super::norm::Norm;
 use super::saved::HeadsSaved;
@@ -83,7 +84,7 @@ impl KeyReader {
             o: &saved.o,
             lse: &saved.lse,
         };
-        let (d_q, d_k, d_v) = attention::backward(kept, &d_o, stream.documents(), settings)?;
+        let (d_q, d_k, d_v) = attention::backward(kept, &d_o, Chunks::new(stream, None).stays_in(), settings)?;
         drop((d_o, q, k, v, saved.o, saved.lse));
         if self.passes_gradients {
             cross.add_gradients(self.source, [d_k, d_v])?;

@@ -217,7 +217,7 @@ impl LinearGroup {
         xa: &[Tensor],
         dys: &[OutputGradients],
     ) -> Result<Vec<Tensor>> {
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         if let Some(beside) = self.gradients_at_once(xa, dys)? {
             return match self.stacked(input.pass) {
                 Some(_) => Ok(vec![beside]),
@@ -276,7 +276,7 @@ impl LinearGroup {
 
     /// dA += d_xa^T x of every adapter.
     pub(super) fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         if let (Some(stacked), [all]) = (self.stacked(input.pass), d_xa) {
             return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
         }
@@ -307,7 +307,8 @@ impl LinearGroup {
                     return Ok(dx);
                 }
             }
-            terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.factor, 1.0)));
+            let of_adapters = inputs.iter().zip(d_xa);
+            terms.extend(of_adapters.map(|(a, d_xa)| Term::of_adapter(d_xa, &a.factor, 1.0)));
             return sum_of(&terms, base);
         }
         let mut dx = sum_of(&terms, base)?;
@@ -317,7 +318,7 @@ impl LinearGroup {
                 dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, pass)?)?;
             }
         }
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
             let product = matmul::nn(d_xa, &adapter.a.factor)?;
             dx = residual::add(&dx, &adapter.drop(&product, pass)?)?;
@@ -330,7 +331,7 @@ impl LinearGroup {
         if let Some(beside) = self.products_at_once(input)? {
             return self.side_by_side(&beside);
         }
-        let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
+        let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapters));
         let mut column = 0;
         let product = |(index, adapter): (usize, &AdapterInput)| {
             let xa = matmul::nt(&input.dropped(index)?, &adapter.a.factor)?;
@@ -351,7 +352,7 @@ impl LinearGroup {
             (None, [adapter]) if input.pass.dropout.is_none() => &adapter.a,
             _ => return Ok(None),
         };
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         let xa = matmul::nt(input.x, &a.factor)?;
         match &self.owners {
             Some(owners) => owners.keep_own(&xa, input.pass).map(Some),

@@ -22,7 +22,7 @@ pub(super) struct Norm {
 impl Norm {
     /// (y, rstd) of x (rows, features); rstd is (rows,) F32.
     pub(super) fn forward(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        let _span = span::module(Module::Norm);
+        let _span = span::module(Module::Norms);
         if self.centred {
             let x = centre::rows(x)?;
             return rms_norm::forward(&x, &self.weight.to_dtype(x.dtype())?, self.epsilon, self.offset);
@@ -32,7 +32,7 @@ impl Norm {
 
     /// dx; adds the weight's gradient where it is trained.
     pub(super) fn backward(&self, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
-        let _span = span::module(Module::Norm);
+        let _span = span::module(Module::Norms);
         if self.centred {
             return self.backward_centred(x, rstd, dy);
         }
@@ -42,7 +42,7 @@ impl Norm {
 
     /// As [`Norm::backward`], plus `more`, the gradient that reaches x on the residual stream.
     pub(super) fn backward_onto(&self, more: &Tensor, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
-        let _span = span::module(Module::Norm);
+        let _span = span::module(Module::Norms);
         if self.centred {
             return residual::add(more, &self.backward_centred(x, rstd, dy)?);
         }

@@ -15,6 +15,8 @@ use super::saved::LayerSaved;
 use super::{DropoutKey, RopeTables, Stream};
 use crate::base::{BaseModel, compute_dtype};
 use crate::data::MicroBatch;
+use crate::span;
+use crate::span::{Placing, StepPhase};
 use crate::tensor::{Ledger, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
@@ -42,6 +44,7 @@ pub struct PaperModel {
 struct PaperPass<'a> {
     stream: Stream<'a>,
     ledger: Ledger,
+    _placing: Placing,
 }
 
 impl PaperPass<'_> {
@@ -108,7 +111,9 @@ impl PaperModel {
         let pass = PaperPass {
             stream: Stream::on_paper(&self.batch, self.dropout.clone(), &ledger),
             ledger,
+            _placing: Placing::start(),
         };
+        let forward = span::phase(StepPhase::Forward);
         let begin = || {
             let x = self.of_stream(&pass.ledger);
             pass.ledger.begin();
@@ -124,12 +129,19 @@ impl PaperModel {
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Head => {
-                let _dx = self.head(begin(), &pass)?;
+                let x = begin();
+                let (rstd, d_normed) = self.head(&x, &pass)?;
+                drop(forward);
+                let _backward = span::phase(StepPhase::Backward);
+                let _dx = self.decoder.end_backward(&x, &rstd, d_normed)?;
+                drop((x, rstd));
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Backward { layer, keep, wants_dx } => {
                 let (dy, kept) = self.forward(layer, keep, begin(), &pass)?;
                 pass.ledger.begin();
+                drop(forward);
+                let _backward = span::phase(StepPhase::Backward);
                 let _dx = self.backward(layer, kept, dy, (&pass, wants_dx))?;
                 Ok(pass.ledger.segment(Stage::Backward))
             }
@@ -175,16 +187,16 @@ impl PaperModel {
         layer.backward(saved, dy, &pass.stream, (&self.ropes, &mut cross), wants_dx)
     }
 
-    /// The gradient of the stream behind the last layer.
-    fn head(&self, x: Tensor, pass: &PaperPass<'_>) -> Result<Tensor> {
-        let (normed, rstd) = self.decoder.end(&x)?;
-        pass.ledger.keep([&x, &rstd]);
+    /// What the last norm keeps of the stream behind the last layer, and the gradient of its result.
+    fn head(&self, x: &Tensor, pass: &PaperPass<'_>) -> Result<(Tensor, Tensor)> {
+        let (normed, rstd) = self.decoder.end(x)?;
+        pass.ledger.keep([x, &rstd]);
         let output = self.decoder.loss(&pass.stream, &normed)?;
         drop(normed);
         let Some(d_normed) = output.d_hidden else {
             candle_core::bail!("a loss without a gradient");
         };
-        self.decoder.end_backward(&x, &rstd, d_normed)
+        Ok((rstd, d_normed))
     }
 
     /// The stream between two layers.

@@ -63,12 +63,12 @@ impl OutputGradients {
 impl AdapterOutput {
     /// s·xa B^T
     pub(super) fn update<'a>(&'a self, xa: &'a Tensor) -> Term<'a> {
-        Term::new(xa, &self.b.factor, self.scaling)
+        Term::of_adapter(xa, &self.b.factor, self.scaling)
     }
 
     /// s·dy B, what dy says of xa.
     pub(super) fn update_gradient<'a>(&'a self, dy: &'a Tensor) -> Term<'a> {
-        Term::new(dy, &self.b.factor, self.scaling)
+        Term::of_adapter(dy, &self.b.factor, self.scaling)
     }
 }
 
@@ -95,7 +95,7 @@ impl Projection {
     pub(super) fn refresh(&self, adapters: &[AdapterInput], ids: &Tensor) -> Result<()> {
         let Some(adapter) = &self.adapter else { return Ok(()) };
         if let Some(merged) = &self.merged {
-            let _span = span::module(Module::Adapter);
+            let _span = span::module(Module::Adapters);
             let update = Update {
                 a: &adapters[adapter.input].a.value,
                 b: &adapter.b.value,
@@ -105,7 +105,7 @@ impl Projection {
         }
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         let both = (a, &adapter.b.value);
         dora.refresh(self.weight.unrounded().factor(), both, adapter.scaling, ids)
     }
@@ -207,7 +207,7 @@ impl Projection {
             None => OutputGradients::plain(dy),
         };
         if let Some(bias) = &adapter.bias {
-            let _span = span::module(Module::Adapter);
+            let _span = span::module(Module::Adapters);
             bias.add_gradient(&column_sum(&gradients.update)?.affine(adapter.scaling, 0.0)?)?;
         }
         Ok(gradients)
@@ -253,7 +253,7 @@ impl Projection {
         adapter: &AdapterOutput,
         dora: &Dora,
     ) -> Result<OutputGradients> {
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         // The output before the gain is made again: keeping it would double what the layer saves.
         let before = {
             let dropped = input.dropped(adapter.input)?;

@@ -70,7 +70,7 @@ impl<'a> OwnRows<'a> {
             None => self.group.adapters.iter().map(|adapter| &adapter.a).collect(),
         };
         let both = inputs.into_iter().zip(d_xa);
-        both.map(|(a, d_xa)| Term::new(d_xa, &a.factor, 1.0)).collect()
+        both.map(|(a, d_xa)| Term::of_adapter(d_xa, &a.factor, 1.0)).collect()
     }
 
     /// Adds to its rows of dx what its adapters give behind a dropout.
@@ -78,7 +78,7 @@ impl<'a> OwnRows<'a> {
         if self.part.pass.dropout.is_none() {
             return Ok(());
         }
-        let _span = span::module(Module::Adapter);
+        let _span = span::module(Module::Adapters);
         for (adapter, d_xa) in self.group.adapters.iter().zip(d_xa) {
             let product = matmul::nn(d_xa, &adapter.a.factor)?;
             self.add(dx, &adapter.drop(&product, &self.part.pass)?)?;

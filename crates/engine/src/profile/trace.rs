@@ -18,7 +18,7 @@ use super::DeviceSample;
 use super::aggregate::{Held, course};
 use super::kernels::{Activity, ActivityKind};
 use super::write_error::WriteError;
-use crate::span::{Module, Range, SpanRecord, SpanTree};
+use crate::span::{Range, SpanRecord, SpanTree};
 use peft_tune_core::whole_file::WholeFile;
 
 /// Number of the process in a trace: there is one.
@@ -159,7 +159,7 @@ fn counter(name: &str, at_ns: u64, values: Value) -> Value {
 fn complete(span: &SpanRecord, thread: u16) -> Value {
     let category = match span.range {
         Range::Phase(_) => "phase",
-        Range::Module(_) => "module",
+        Range::Layer(_) | Range::Module(_) => "module",
         Range::Op(_) => "op",
     };
     json!({
@@ -194,7 +194,7 @@ fn of_gpu(activity: &Activity, track: usize) -> Value {
 
 fn arguments(span: &SpanRecord) -> Value {
     let mut arguments = Map::new();
-    if let Range::Module(Module::Layer(index)) = span.range {
+    if let Range::Layer(index) = span.range {
         arguments.insert("index".to_owned(), index.into());
     }
     if matches!(span.range, Range::Op(_)) {

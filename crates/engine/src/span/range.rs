@@ -2,10 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A phase of the step, a module of the model, or an op.
+use peft_tune_core::predict::Module;
+
+/// A phase of the step, a part of the model, or an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Range {
     Phase(StepPhase),
+    /// Decoder layer by its index.
+    Layer(u16),
     Module(Module),
     /// An op by its name.
     Op(&'static str),
@@ -44,45 +48,12 @@ impl StepPhase {
     }
 }
 
-/// A part of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum Module {
-    Embedding,
-    /// Decoder layer by its index.
-    Layer(u16),
-    Attention,
-    /// Projections q, k and v.
-    #[strum(serialize = "qkv")]
-    QueryKeyValue,
-    /// The attention's output projection.
-    #[strum(serialize = "o")]
-    Output,
-    Mlp,
-    /// Projections gate and up.
-    GateUp,
-    Down,
-    /// Scores of the experts, and their choice.
-    Router,
-    Norm,
-    /// What an adapter computes apart from its base layer.
-    Adapter,
-    /// LM head and loss.
-    Head,
-}
-
-impl Module {
-    /// Its name in tables and traces; a layer's is `layer`, without the index.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
-
 impl Range {
-    /// Its name in tables and traces.
+    /// Its name in tables and traces; a layer's is `layer`, without the index.
     pub fn name(self) -> &'static str {
         match self {
             Self::Phase(phase) => phase.name(),
+            Self::Layer(_) => "layer",
             Self::Module(module) => module.name(),
             Self::Op(name) => name,
         }
@@ -93,7 +64,7 @@ impl std::fmt::Display for Range {
     /// As [`Range::name`], and the index of a layer.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Module(Module::Layer(index)) => write!(formatter, "layer {index}"),
+            Self::Layer(index) => write!(formatter, "layer {index}"),
             other => formatter.write_str(other.name()),
         }
     }

@@ -19,7 +19,17 @@ static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 const NOT_RECORDED: u32 = u32::MAX;
 
 thread_local! {
-    static JOINED: RefCell<Option<Joined>> = const { RefCell::new(None) };
+    static LISTENER: RefCell<Listener> = const { RefCell::new(Listener::None) };
+}
+
+/// Who is told of a thread's spans.
+#[derive(Default)]
+pub(super) enum Listener {
+    #[default]
+    None,
+    Recording(Box<Joined>),
+    /// A run on paper: the spans that are open, the outermost first.
+    Paper(Vec<Range>),
 }
 
 /// The memory's counters at one moment.
@@ -68,7 +78,7 @@ struct Collected {
 }
 
 /// A thread's part of a recording.
-struct Joined {
+pub(super) struct Joined {
     shared: Arc<Shared>,
     thread: u16,
     spans: Vec<SpanRecord>,
@@ -99,7 +109,7 @@ impl Recording {
         let _ = (shared.probe.memory)();
         let mut joined = Joined::new(Arc::clone(&shared), "main", SPANS_OF_A_STEP);
         joined.marks = shared.probe.device.clone().map(MarkedSpans::new);
-        JOINED.with_borrow_mut(|slot| *slot = Some(joined));
+        listen(Listener::Recording(Box::new(joined)));
         ACTIVE.fetch_add(1, Relaxed);
         Self {
             shared,
@@ -121,7 +131,7 @@ impl Recording {
     /// Records nothing of this thread, whose spans then wait for nothing, until the result is dropped.
     pub fn pause(&self) -> Pause {
         Pause {
-            joined: JOINED.with_borrow_mut(Option::take),
+            listener: listen(Listener::None),
             thread: PhantomData,
         }
     }
@@ -145,21 +155,20 @@ impl Recording {
 /// A recording that does not listen; dropping this makes it continue.
 #[must_use = "a pause that is dropped at once is none"]
 pub struct Pause {
-    joined: Option<Joined>,
+    listener: Listener,
     thread: PhantomData<*const ()>,
 }
 
 impl Drop for Pause {
     fn drop(&mut self) {
-        let joined = self.joined.take();
-        JOINED.with_borrow_mut(|slot| *slot = joined);
+        listen(std::mem::take(&mut self.listener));
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
         ACTIVE.fetch_sub(1, Relaxed);
-        JOINED.with_borrow_mut(|slot| *slot = None);
+        listen(Listener::None);
     }
 }
 
@@ -187,8 +196,33 @@ impl Handle {
     pub(crate) fn join(self, name: &str) {
         // What waits for its step is counted with the step's memory: it must not be the room of the spans to come.
         let joined = Joined::new(self.0, name, 1);
-        JOINED.with_borrow_mut(|slot| *slot = Some(joined));
+        listen(Listener::Recording(Box::new(joined)));
     }
+}
+
+/// Replaces who is told of this thread's spans; returns who was.
+fn listen(next: Listener) -> Listener {
+    LISTENER.replace(next)
+}
+
+/// As [`listen`], of a run on paper that begins.
+pub(super) fn begin_paper() -> Listener {
+    ACTIVE.fetch_add(1, Relaxed);
+    listen(Listener::Paper(Vec::with_capacity(16)))
+}
+
+/// Ends a run on paper; whoever was told of spans before is told of them again.
+pub(super) fn end_paper(before: Listener) {
+    ACTIVE.fetch_sub(1, Relaxed);
+    listen(before);
+}
+
+/// The innermost of the open spans that `of` takes, where a run on paper is under way.
+pub(super) fn innermost_on_paper<T>(of: impl FnMut(&Range) -> Option<T>) -> Option<T> {
+    LISTENER.with_borrow(|listener| match listener {
+        Listener::Paper(open) => open.iter().rev().find_map(of),
+        Listener::None | Listener::Recording(_) => None,
+    })
 }
 
 /// The recording that this thread takes part in.
@@ -196,12 +230,20 @@ pub(crate) fn handle() -> Option<Handle> {
     if ACTIVE.load(Relaxed) == 0 {
         return None;
     }
-    JOINED.with_borrow(|slot| slot.as_ref().map(|joined| Handle(Arc::clone(&joined.shared))))
+    LISTENER.with_borrow(|listener| match listener {
+        Listener::Recording(joined) => Some(Handle(Arc::clone(&joined.shared))),
+        Listener::None | Listener::Paper(_) => None,
+    })
 }
 
 /// Opens a phase.
 pub(crate) fn phase(phase: StepPhase) -> Span {
     open(Range::Phase(phase), Work::default)
+}
+
+/// Opens a decoder layer.
+pub(crate) fn layer(index: usize) -> Span {
+    open(Range::Layer(index as u16), Work::default)
 }
 
 /// Opens a module.
@@ -228,8 +270,8 @@ fn change_kept(change: impl FnOnce(u64) -> u64) {
     if ACTIVE.load(Relaxed) == 0 {
         return;
     }
-    JOINED.with_borrow_mut(|slot| {
-        if let Some(joined) = slot {
+    LISTENER.with_borrow_mut(|listener| {
+        if let Listener::Recording(joined) = listener {
             joined.kept_bytes = change(joined.kept_bytes);
         }
     });
@@ -238,9 +280,13 @@ fn change_kept(change: impl FnOnce(u64) -> u64) {
 fn open(range: Range, work: impl FnOnce() -> Work) -> Span {
     let index = match ACTIVE.load(Relaxed) {
         0 => NOT_RECORDED,
-        _ => JOINED.with_borrow_mut(|slot| match slot {
-            Some(joined) => joined.open(range, work()),
-            None => NOT_RECORDED,
+        _ => LISTENER.with_borrow_mut(|listener| match listener {
+            Listener::Recording(joined) => joined.open(range, work()),
+            Listener::Paper(open) => {
+                open.push(range);
+                (open.len() - 1) as u32
+            }
+            Listener::None => NOT_RECORDED,
         }),
     };
     Span {
@@ -253,10 +299,10 @@ impl Drop for Span {
     fn drop(&mut self) {
         if self.index != NOT_RECORDED {
             // The recording may have ended with the span still open.
-            JOINED.with_borrow_mut(|slot| {
-                if let Some(joined) = slot {
-                    joined.close(self.index);
-                }
+            LISTENER.with_borrow_mut(|listener| match listener {
+                Listener::Recording(joined) => joined.close(self.index),
+                Listener::Paper(open) => open.truncate(self.index as usize),
+                Listener::None => {}
             });
         }
     }
@@ -388,7 +434,7 @@ mod tests {
         let recording = Recording::start(without_memory());
         {
             let _step = phase(StepPhase::Step);
-            let _layer = module(Module::Layer(3));
+            let _layer = layer(3);
             for rows in [2, 4] {
                 let work = || Work {
                     flops: 10,

@@ -197,7 +197,7 @@ impl Tensor {
         Ok(match self {
             Self::Real(tensor) => tensor.to_dtype(dtype)?.into(),
             Self::Paper(tensor) if tensor.dtype() == dtype => self.clone(),
-            Self::Paper(tensor) => tensor.fresh(self.shape().clone(), dtype).into(),
+            Self::Paper(tensor) => tensor.passed(self.shape().clone(), dtype).into(),
         })
     }
 
@@ -211,14 +211,14 @@ impl Tensor {
     pub(crate) fn copy(&self) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.copy()?.into(),
-            Self::Paper(tensor) => tensor.alike().into(),
+            Self::Paper(tensor) => tensor.passed(self.shape().clone(), self.dtype()).into(),
         })
     }
 
     pub(crate) fn affine(&self, factor: f64, offset: f64) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.affine(factor, offset)?.into(),
-            Self::Paper(tensor) => tensor.alike().into(),
+            Self::Paper(tensor) => tensor.passed(self.shape().clone(), self.dtype()).into(),
         })
     }
 
@@ -234,7 +234,7 @@ impl Tensor {
     pub(crate) fn sum_rows(&self) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => tensor.sum(0)?.into(),
-            Self::Paper(tensor) => tensor.fresh(&self.dims()[1..], self.dtype()).into(),
+            Self::Paper(tensor) => tensor.passed(&self.dims()[1..], self.dtype()).into(),
         })
     }
 
@@ -246,7 +246,10 @@ impl Tensor {
     /// Writes `values` over the part of dimension `dim` that begins at `start`, in place.
     pub(crate) fn slice_set(&self, values: &Self, dim: usize, start: usize) -> Result<()> {
         match (self, values) {
-            (Self::Paper(_), Self::Paper(_)) => Ok(()),
+            (Self::Paper(_), Self::Paper(values)) => {
+                values.run_copy();
+                Ok(())
+            }
             _ => self.real()?.slice_set(values.real()?, dim, start),
         }
     }

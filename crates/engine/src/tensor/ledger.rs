@@ -1,8 +1,10 @@
-//! The account of a run on paper: what was allocated and freed, in order, and what for.
+//! The account of a run on paper: what was allocated and freed, in order, and what for; and what was computed.
 //!
 //! A run is cut into segments: a layer's forward pass, the loss head. Within one each allocation has one category. It is scratch, unless the
 //! op that allocates says otherwise, or somebody keeps it for the backward pass; then it was kept from its beginning on, or from the
 //! segment's where it is older.
+//!
+//! An op belongs to the innermost module whose span is open, and runs in the innermost phase ([`crate::span`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,8 +12,10 @@ use std::rc::Rc;
 use candle_core::{DType, Shape};
 
 use super::{PaperTensor, Tensor};
+use crate::span;
+use crate::span::{Module, StepPhase};
 use peft_tune_core::plan::ThreadScratch;
-use peft_tune_core::predict::{ExpertLoad, Host, MemoryCategory, Stage, Trace};
+use peft_tune_core::predict::{ExpertLoad, Host, MemoryCategory, Op, Stage, Trace, Work};
 
 /// The account, the machine that the run would be on, and what its routers would choose.
 #[derive(Clone, Debug)]
@@ -29,6 +33,7 @@ struct Account {
     /// Older entries that this segment keeps.
     kept: Vec<usize>,
     events: Vec<Event>,
+    ops: Vec<Op>,
     /// What threads keep after the segment's ops.
     scratch: ThreadScratch,
 }
@@ -105,6 +110,25 @@ impl Ledger {
         ask(&mut self.account.borrow_mut().scratch);
     }
 
+    /// Notes that an op computes `work`, so many times.
+    pub(crate) fn run(&self, work: Work, times: f64) {
+        let stage = match span::phase_around() {
+            Some(StepPhase::Backward) => Stage::Backward,
+            Some(StepPhase::Recompute) => Stage::Recompute,
+            _ => Stage::Forward,
+        };
+        self.account.borrow_mut().ops.push(Op { stage, work, times });
+    }
+
+    /// The module that the next op belongs to.
+    ///
+    /// # Errors
+    /// An op outside of all modules.
+    pub(crate) fn module(&self) -> candle_core::Result<Module> {
+        let module = span::module_around();
+        module.ok_or_else(|| candle_core::Error::Msg("on paper: a product outside of all modules".to_owned()))
+    }
+
     /// Keeps those of the tensors that are on paper for the backward pass.
     pub(crate) fn keep<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) {
         let mut account = self.account.borrow_mut();
@@ -137,9 +161,11 @@ impl Ledger {
             first_own,
             kept,
             events,
+            ops,
             scratch,
         } = &mut *account;
         let mut trace = Trace::new(stage);
+        trace.ops = std::mem::take(ops);
         let rename = |trace: &mut Trace, entry: &mut Entry, to: MemoryCategory| {
             trace.rename(entry.category, to, entry.bytes);
             entry.category = to;

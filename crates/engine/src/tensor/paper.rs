@@ -5,6 +5,7 @@ use std::rc::Rc;
 use candle_core::{DType, Result, Shape};
 
 use super::Ledger;
+use peft_tune_core::predict::{Pass, Work};
 
 /// A tensor without values. Views share what holds their bytes; the ledger gets them back when the last of them is dropped.
 #[derive(Clone, Debug)]
@@ -70,6 +71,21 @@ impl PaperTensor {
         self.held.ledger.tensor(shape, dtype)
     }
 
+    /// What a plain tensor op makes of all elements.
+    pub(super) fn passed(&self, shape: impl Into<Shape>, dtype: DType) -> Self {
+        self.run_copy();
+        self.fresh(shape, dtype)
+    }
+
+    /// Tells the ledger that a plain tensor op passes over all elements.
+    pub(super) fn run_copy(&self) {
+        let copy = Work::Pass {
+            pass: Pass::Copy,
+            elements: self.shape.elem_count() as f64,
+        };
+        self.held.ledger.run(copy, 1.0);
+    }
+
     /// Another tensor of the same ledger, shape and dtype.
     pub(crate) fn alike(&self) -> Self {
         self.fresh(self.shape.clone(), self.dtype)
@@ -89,7 +105,7 @@ impl PaperTensor {
     pub(crate) fn contiguous(&self) -> Self {
         match self.beside() {
             0 => self.clone(),
-            _ => self.fresh(self.shape.clone(), self.dtype),
+            _ => self.passed(self.shape.clone(), self.dtype),
         }
     }
 

@@ -91,7 +91,6 @@ impl StepTrace<'_> {
             tracer.product(trace, Module::Head, Right::Dense, call);
             if place == 0 {
                 trace.run(Work::Pass {
-                    module: Module::Head,
                     pass: Pass::CrossEntropy,
                     elements,
                 });

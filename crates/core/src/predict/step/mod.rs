@@ -73,16 +73,35 @@ impl<'a> StepTrace<'a> {
 
     /// Bytes of a step whose segments a model on paper traces.
     pub(super) fn bytes_on(&self, stream: &StreamShape, model: &dyn StepModel) -> Result<Bytes, PredictError> {
+        self.read_on(stream, model, |tracer, segments| self.bytes_of(tracer, segments))
+    }
+
+    /// The ops of a step whose segments a model on paper traces: those of one micro-batch, and those of the update.
+    pub(super) fn ops_on(
+        &self,
+        stream: &StreamShape,
+        model: &dyn StepModel,
+    ) -> Result<(Vec<Op>, Vec<Op>), PredictError> {
+        self.read_on(stream, model, |tracer, segments| self.ops_of(tracer, segments))
+    }
+
+    /// What `read` reads of the segments that a model on paper traces.
+    fn read_on<T>(
+        &self,
+        stream: &StreamShape,
+        model: &dyn StepModel,
+        read: impl FnOnce(&StepTracer<'_>, &dyn Fn(Segment) -> Trace) -> T,
+    ) -> Result<T, PredictError> {
         let tracer = self.tracer(stream);
         let refused = RefCell::new(None);
-        let bytes = self.bytes_of(&tracer, &|segment| {
+        let found = read(&tracer, &|segment| {
             model.trace(segment).unwrap_or_else(|reason| {
                 refused.replace(Some(PredictError::OnPaper { segment, reason }));
                 Trace::new(Stage::Forward)
             })
         });
         match refused.into_inner() {
-            None => Ok(bytes),
+            None => Ok(found),
             Some(error) => Err(error),
         }
     }
@@ -137,9 +156,14 @@ impl<'a> StepTrace<'a> {
             load,
             ..self.tracer(stream)
         };
+        self.ops_of(&tracer, &|segment| self.segment(&tracer, segment))
+    }
+
+    /// The ops of a step from the traces of its segments.
+    fn ops_of(&self, tracer: &StepTracer<'_>, segments: &dyn Fn(Segment) -> Trace) -> (Vec<Op>, Vec<Op>) {
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
-        self.trace(&tracer, &|segment| self.segment(&tracer, segment), |piece, trace| {
+        self.trace(tracer, segments, |piece, trace| {
             let known = pieces
                 .iter_mut()
                 .find(|(known, ..)| *known == piece && piece != StepSegment::Once);
@@ -178,7 +202,6 @@ impl<'a> StepTrace<'a> {
         let elements = bytes as f64 / self.compute.compute_bytes() as f64 / gathered.len().max(1) as f64;
         Some(Op {
             work: Work::Pass {
-                module: Module::Embedding,
                 pass: Pass::Copy,
                 elements,
             },
@@ -233,10 +256,7 @@ impl<'a> StepTrace<'a> {
         level.hold(MemoryCategory::Adapters, 4 * elements);
         if on_gpu && recipe.precision.compute_bytes() == 2 {
             // What products read.
-            let factors = adapted
-                .clone()
-                .map(|one| one.linear.count() * one.rank * (one.linear.inputs + one.linear.outputs));
-            level.hold(MemoryCategory::Adapters, 2 * factors.sum::<usize>() as u64);
+            level.hold(MemoryCategory::Adapters, 2 * self.factor_elements() as u64);
         }
         level.hold(MemoryCategory::Gradients, 4 * elements);
         if recipe.precision_schedule.is_adaptive() {
@@ -294,6 +314,14 @@ impl<'a> StepTrace<'a> {
         level.hold(MemoryCategory::Framework, tables as u64 + rest);
     }
 
+    /// Elements of all factors of adapters.
+    fn factor_elements(&self) -> usize {
+        let adapted = self.network.plan.adapter.iter().flat_map(|adapter| &adapter.linears);
+        adapted
+            .map(|one| one.linear.count() * one.rank * (one.linear.inputs + one.linear.outputs))
+            .sum()
+    }
+
     /// Rows of the step that is under way and of those that are ready ahead, whose micro-batches hold `tokens` tokens at most.
     fn prepared_bytes(&self, tokens: u64) -> u64 {
         let batch = &self.recipe.batch;
@@ -303,7 +331,11 @@ impl<'a> StepTrace<'a> {
         micro_batches.saturating_mul(PREPARED_TOKEN_BYTES * tokens.next_power_of_two())
     }
 
-    /// A segment, op by op.
+    /// A segment on the micro-batch `stream`, op by op.
+    pub(super) fn traced(&self, stream: &StreamShape, segment: Segment) -> Trace {
+        self.segment(&self.tracer(stream), segment)
+    }
+
     fn segment(&self, tracer: &StepTracer<'_>, segment: Segment) -> Trace {
         let kind = |layer: usize| self.network.plan.layers[layer];
         match segment {
@@ -324,6 +356,7 @@ impl<'a> StepTrace<'a> {
         let plan = &self.network.plan;
         let first = plan.first_on_tape();
         let any_of = |kind: usize| plan.layers.iter().position(|other| *other == kind).unwrap_or(0);
+        take(StepSegment::Once, &begun(tracer));
         take(StepSegment::Once, &segments(Segment::Embed));
         let forward = SegmentTraces::new(plan.kinds.len(), |kind, keep| {
             let layer = any_of(kind);
@@ -409,7 +442,13 @@ impl<'a> StepTrace<'a> {
     fn embed(&self, tracer: &StepTracer<'_>) -> Trace {
         let hidden = self.network.plan.architecture.hidden_size;
         let mut trace = Trace::new(Stage::Forward);
-        tracer.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
+        if tracer.is_on_gpu() && tracer.c() == 2 && self.network.plan.adapter.is_some() {
+            // A launch rounds them.
+            trace.run(Work::Pass {
+                pass: Pass::Copy,
+                elements: self.factor_elements() as f64,
+            });
+        }
         if self.network.plan.dora() {
             tracer.dora_factors(&mut trace);
         }
@@ -494,11 +533,17 @@ impl<'a> StepTrace<'a> {
     }
 }
 
+/// What comes before the passes of a micro-batch.
+fn begun(tracer: &StepTracer<'_>) -> Trace {
+    let mut trace = Trace::new(Stage::Forward);
+    tracer.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
+    trace
+}
+
 fn update(pass: Pass, elements: u64, times: usize) -> Op {
     Op {
         stage: Stage::Optimizer,
         work: Work::Pass {
-            module: Module::Optimizer,
             pass,
             elements: elements as f64,
         },
@@ -577,7 +622,6 @@ fn muon_ops(slots: &Slots) -> Vec<Op> {
         })
     };
     let copy = Work::Pass {
-        module: Module::Optimizer,
         pass: Pass::Copy,
         elements: narrow * wide,
     };

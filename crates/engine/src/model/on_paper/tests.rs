@@ -1,4 +1,4 @@
-//! What a model allocates on paper, against what is predicted op by op.
+//! What a model allocates and computes on paper, against what is predicted op by op.
 
 mod mixtures;
 
@@ -7,10 +7,12 @@ use std::path::Path;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use std::collections::BTreeMap;
+
 use super::*;
 use peft_tune_core::architecture::LinearRole;
 use peft_tune_core::plan::Vectors;
-use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
+use peft_tune_core::predict::{Documents, Machine, Op, Predictor, Setting, Work, Workload};
 use peft_tune_core::recipe::{
     ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, Precision,
     PrecisionSchedule, QuantizationAware, TargetModules, TargetPreset, WeightSparsity,
@@ -257,7 +259,65 @@ fn streams() -> impl Strategy<Value = StreamShape> {
     })
 }
 
-/// Compares the bytes of a model on paper with those that are predicted.
+/// A model on paper whose segments are held against those that are predicted op by op.
+struct Compared<'a> {
+    model: PaperModel,
+    predictor: &'a Predictor,
+    setting: Setting<'a>,
+}
+
+impl StepModel for Compared<'_> {
+    fn in_fp32(&self) -> &dyn StepModel {
+        self
+    }
+
+    fn trace(&self, segment: Segment) -> std::result::Result<Trace, String> {
+        let trace = self.model.trace(segment)?;
+        let predicted = self.predictor.segment(&self.setting, segment);
+        let predicted = predicted.map_err(|error| error.to_string())?;
+        let (found, expected) = (sums(&trace.ops), sums(&predicted.ops));
+        let differ = |one: &Sums, other: &Sums| -> Vec<String> {
+            let only = one.iter().filter(|(work, times)| other.get(*work) != Some(times));
+            only.map(|(work, times)| format!("{times} x {work}")).collect()
+        };
+        match found == expected {
+            true => Ok(trace),
+            false => Err(format!(
+                "computes {:#?} instead of {:#?}",
+                differ(&found, &expected),
+                differ(&expected, &found)
+            )),
+        }
+    }
+}
+
+/// How often each op runs; of a pass over memory, how many elements.
+type Sums = BTreeMap<String, f64>;
+
+fn sums(ops: &[Op]) -> Sums {
+    let mut sums = Sums::new();
+    for Op { stage, work, times } in ops {
+        let (key, amount) = match work {
+            Work::Pass { pass, elements } => (format!("{stage:?} {pass:?}"), times * elements),
+            work => (format!("{stage:?} {work:?}"), *times),
+        };
+        *sums.entry(key).or_default() += amount;
+    }
+    sums
+}
+
+/// Whether a recipe's ops are compared as well: those of a plain adapter on a model without experts.
+fn is_plain(recipe: &Recipe, architecture: &Architecture) -> bool {
+    let is_plain = |adapter: &AdapterSettings| {
+        let is_plain = !adapter.dora && !adapter.lora_bias && adapter.bias == AdapterBias::None;
+        is_plain && adapter.modules_to_save.is_empty()
+    };
+    let has_plain_weights =
+        recipe.quantization_aware.is_none() && recipe.weight_sparsity.is_none() && recipe.precision_schedule.is_none();
+    architecture.experts.is_none() && has_plain_weights && recipe.adapter.as_ref().is_some_and(is_plain)
+}
+
+/// Compares the bytes of a model on paper, and what it computes, with those that are predicted.
 fn compare(
     family: &str,
     architecture: &Architecture,
@@ -283,6 +343,20 @@ fn compare(
     let model = PaperModel::new(architecture, &recipe, host, stream).unwrap();
     let found = predictor.bytes_on(&setting, &model).unwrap();
     prop_assert_eq!(found, expected.bytes, "{}", family);
+    if !is_plain(&recipe, architecture) {
+        return Ok(());
+    }
+    let compared = Compared {
+        model,
+        predictor: &predictor,
+        setting,
+    };
+    let found = predictor.flops_on(&setting, &compared);
+    let found = found.map_err(|error| TestCaseError::fail(format!("{family}: {error}")))?;
+    let expected = predictor.flops(&setting).unwrap();
+    for ((module, found), (_, expected)) in found.modules.iter().zip(&expected.modules) {
+        prop_assert!((found - expected).abs() <= 1e-12 * expected, "{} {:?}", family, module);
+    }
     Ok(())
 }
 
@@ -290,7 +364,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn bytes_are_those_that_are_predicted_op_by_op(
+    fn bytes_and_ops_are_those_that_are_predicted_op_by_op(
         (family, json) in architectures(),
         recipe in recipes(),
         host in prop_oneof![4 => processors(), 1 => gpus()],

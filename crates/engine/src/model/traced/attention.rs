@@ -7,9 +7,25 @@ use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::plan::attention::{AttentionCall, Heads};
-use peft_tune_core::predict::MemoryCategory;
+use peft_tune_core::predict::{self, MemoryCategory};
 use peft_tune_kernels::ops::attention;
 pub(in crate::model) use peft_tune_kernels::ops::attention::{Documents, Settings};
+
+/// What attention stays in.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) struct StaysIn<'a> {
+    /// Documents, or the chunks that they are cut into.
+    pub documents: Documents<'a>,
+    /// Most tokens of a chunk, where documents are cut.
+    pub chunk: Option<usize>,
+}
+
+impl StaysIn<'_> {
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        let bounds = self.documents.offsets.windows(2);
+        bounds.map(|pair| (pair[1] - pair[0]) as usize)
+    }
+}
 
 /// What the forward took and gave, for [`backward`].
 #[derive(Clone, Copy, Debug)]
@@ -38,19 +54,18 @@ pub(in crate::model) fn forward(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    documents: Documents<'_>,
+    stays: StaysIn<'_>,
     settings: &Settings,
 ) -> Result<(Tensor, Tensor)> {
     let _span = op("attention", || Work {
-        // q·k and p·v.
-        flops: 2 * (products(q, q, documents.offsets, settings) + products(q, v, documents.offsets, settings)),
+        flops: flops([q, k, v], (stays, settings), false),
         bytes: bytes(q) + result_bytes(q, v) + bytes(k) + bytes(v) + lse_bytes(q),
         ..described(q)
     });
     if let Some(paper) = q.paper() {
-        return forward_on_paper(paper, [q, k, v], (documents.offsets, settings));
+        return forward_on_paper(paper, [q, k, v], (stays, settings));
     }
-    let (o, lse) = attention::forward(q.real()?, k.real()?, v.real()?, documents, settings)?;
+    let (o, lse) = attention::forward(q.real()?, k.real()?, v.real()?, stays.documents, settings)?;
     Ok((o.into(), lse.into()))
 }
 
@@ -58,35 +73,33 @@ pub(in crate::model) fn forward(
 pub(in crate::model) fn backward(
     saved: Saved<'_>,
     d_o: &Tensor,
-    documents: Documents<'_>,
+    stays: StaysIn<'_>,
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    let _span = op("attention_backward", || {
-        let products = |of: &Tensor| products(saved.q, of, documents.offsets, settings);
-        Work {
-            // q·k once more, do·v, and the sums for dv, dq and dk.
-            flops: 6 * products(saved.q) + 4 * products(saved.v),
-            recomputed_flops: 2 * products(saved.q),
-            bytes: 2 * (bytes(saved.q) + bytes(saved.o) + bytes(saved.k) + bytes(saved.v)) + lse_bytes(saved.q),
-            ..described(saved.q)
-        }
+    let _span = op("attention_backward", || Work {
+        flops: flops([saved.q, saved.k, saved.v], (stays, settings), true),
+        // q·k.
+        recomputed_flops: 2 * row(saved.q) * pairs(stays.documents.offsets, settings.window),
+        bytes: 2 * (bytes(saved.q) + bytes(saved.o) + bytes(saved.k) + bytes(saved.v)) + lse_bytes(saved.q),
+        ..described(saved.q)
     });
     if let Some(paper) = saved.q.paper() {
-        return backward_on_paper(paper, &saved, (documents.offsets, settings));
+        return backward_on_paper(paper, &saved, (stays, settings));
     }
-    let (d_q, d_k, d_v) = attention::backward(saved.kernel()?, d_o.real()?, documents, settings)?;
+    let (d_q, d_k, d_v) = attention::backward(saved.kernel()?, d_o.real()?, stays.documents, settings)?;
     Ok((d_q.into(), d_k.into(), d_v.into()))
 }
 
 fn forward_on_paper(
     paper: &PaperTensor,
     [q, k, v]: [&Tensor; 3],
-    (offsets, settings): (&[u32], &Settings),
+    (stays, settings): (StaysIn<'_>, &Settings),
 ) -> Result<(Tensor, Tensor)> {
     let ((tokens, _, _), heads) = (q.dims3()?, heads([q, k, v])?);
     let o = paper.fresh((tokens, heads.query, heads.value), q.dtype());
     let lse = paper.fresh((tokens, heads.query), DType::F32);
-    let call = call_on_paper(paper, q, (offsets, settings), false);
+    paper.ledger().run(work(heads, (stays, settings), false), 1.0);
+    let call = call_on_paper(paper, q, (stays, settings), false);
     paper.ledger().threads(|kept| heads.keep(kept, call));
     Ok((o.into(), lse.into()))
 }
@@ -94,20 +107,23 @@ fn forward_on_paper(
 fn backward_on_paper(
     paper: &PaperTensor,
     saved: &Saved<'_>,
-    (offsets, settings): (&[u32], &Settings),
+    (stays, settings): (StaysIn<'_>, &Settings),
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let heads = heads([saved.q, saved.k, saved.v])?;
     let like = |of: &Tensor| Tensor::from(paper.fresh(of.shape().clone(), of.dtype()));
     let gradients = (like(saved.q), like(saved.k), like(saved.v));
     let (ledger, workspace) = (paper.ledger(), MemoryCategory::AttentionWorkspace);
-    let call = call_on_paper(paper, saved.q, (offsets, settings), true);
+    ledger.run(work(heads, (stays, settings), true), 1.0);
+    let call = call_on_paper(paper, saved.q, (stays, settings), true);
     if call.vectors == Vectors::None {
         // The sum of o d_o over each head.
         ledger.spike(workspace, lse_bytes(saved.q));
         return Ok(gradients);
     }
-    let documents = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
-    let shares = documents.map(|tokens| heads.shares(tokens, settings.window)).sum();
+    let shares = stays
+        .lengths()
+        .map(|tokens| heads.shares(tokens, settings.window))
+        .sum();
     ledger.holding(workspace, shares, || {
         ledger.threads(|kept| heads.keep(kept, call));
         ledger.spike(workspace, heads.backward_room(call, ledger.host().threads));
@@ -128,13 +144,12 @@ fn heads([q, k, v]: [&Tensor; 3]) -> Result<Heads> {
 fn call_on_paper(
     paper: &PaperTensor,
     q: &Tensor,
-    (offsets, settings): (&[u32], &Settings),
+    (stays, settings): (StaysIn<'_>, &Settings),
     backward: bool,
 ) -> AttentionCall {
     let vectors = paper.ledger().host().vectors;
-    let lengths = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
     AttentionCall {
-        longest: lengths.max().unwrap_or(0),
+        longest: stays.lengths().max().unwrap_or(0),
         window: settings.window,
         backward,
         pairs: q.dtype() == DType::BF16 && vectors.multiplies_pairs(),
@@ -142,12 +157,25 @@ fn call_on_paper(
     }
 }
 
-/// Pairs of a query and a key that it sees, times heads and the width of `of`: of queries, or of values.
-fn products(q: &Tensor, of: &Tensor, offsets: &[u32], settings: &Settings) -> u64 {
-    let (Ok((_, heads, _)), Ok((_, _, width))) = (q.dims3(), of.dims3()) else {
-        return 0;
-    };
-    (heads * width) as u64 * pairs(offsets, settings.window)
+/// What a pass is to predictions.
+fn work(heads: Heads, (stays, settings): (StaysIn<'_>, &Settings), backward: bool) -> predict::Work {
+    predict::Work::Attention {
+        heads,
+        window: settings.window,
+        chunk: stays.chunk,
+        backward,
+    }
+}
+
+fn flops(all: [&Tensor; 3], (stays, settings): (StaysIn<'_>, &Settings), backward: bool) -> u64 {
+    // The op itself says what is wrong with the shapes.
+    let of_pair = heads(all).map_or(0.0, |heads| heads.pair_flops(backward));
+    of_pair as u64 * pairs(stays.documents.offsets, settings.window)
+}
+
+/// Elements of a token.
+fn row(q: &Tensor) -> u64 {
+    q.dims().iter().skip(1).product::<usize>() as u64
 }
 
 fn result_bytes(q: &Tensor, v: &Tensor) -> u64 {

@@ -6,7 +6,7 @@ use super::{Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::architecture::DeltaRule;
-use peft_tune_core::predict::MemoryCategory;
+use peft_tune_core::predict::{self, MemoryCategory, delta_rule_flops};
 use peft_tune_kernels::ops::delta_rule;
 pub(in crate::model) use peft_tune_kernels::ops::delta_rule::Heads;
 
@@ -48,7 +48,7 @@ impl<'a> Inputs<'a> {
 pub(in crate::model) fn forward(inputs: &Inputs<'_>, states: Option<&candle_core::Tensor>) -> Result<Tensor> {
     // What a state is multiplied with: k, the write and q.
     let _span = op("delta_rule", || Work {
-        flops: 6 * states_passed(inputs),
+        flops: flops(inputs, Direction::Forward),
         bytes: 2 * bytes(inputs.mixed),
         ..described(inputs.mixed)
     });
@@ -63,7 +63,7 @@ pub(in crate::model) fn forward(inputs: &Inputs<'_>, states: Option<&candle_core
 /// See [`delta_rule::backward`].
 pub(in crate::model) fn backward(inputs: &Inputs<'_>, d_o: &Tensor) -> Result<Gradients> {
     let _span = op("delta_rule_backward", || Work {
-        flops: 22 * states_passed(inputs),
+        flops: flops(inputs, Direction::Backward),
         recomputed_flops: 8 * states_passed(inputs),
         bytes: 3 * bytes(inputs.mixed) + bytes(d_o),
         ..described(inputs.mixed)
@@ -85,6 +85,7 @@ pub(in crate::model) fn backward(inputs: &Inputs<'_>, d_o: &Tensor) -> Result<Gr
     })
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Forward,
     Backward,
@@ -95,7 +96,7 @@ fn of_width(paper: &PaperTensor, width: usize) -> Result<Tensor> {
     Ok(paper.fresh((paper.shape().dims2()?.0, width), paper.dtype()).into())
 }
 
-/// Takes what the rule takes besides its results: decays and strengths in F32, and what each task holds.
+/// Tells the ledger of the rule, and takes what that takes besides its results: decays and strengths in F32, and what each task holds.
 fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) {
     let Heads {
         keys,
@@ -110,6 +111,11 @@ fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) 
         key_width,
         value_width,
     };
+    let work = predict::Work::DeltaRule {
+        state: values * rule.state(),
+        backward: direction == Direction::Backward,
+    };
+    paper.ledger().run(work, 1.0);
     let documents = inputs.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
     let (count, longest) = (documents.len(), documents.max().unwrap_or(0));
     let task = match direction {
@@ -122,6 +128,10 @@ fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) 
     paper
         .ledger()
         .spike(MemoryCategory::AttentionWorkspace, wide + tasks * task);
+}
+
+fn flops(inputs: &Inputs<'_>, direction: Direction) -> u64 {
+    delta_rule_flops(direction == Direction::Backward) as u64 * states_passed(inputs)
 }
 
 /// Values of all states that the tokens pass.

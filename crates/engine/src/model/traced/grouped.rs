@@ -9,7 +9,7 @@ use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::plan::Form;
 use peft_tune_core::plan::products::Call;
-use peft_tune_core::predict::{ExpertRows, MemoryCategory};
+use peft_tune_core::predict::{self, ExpertRows, MemoryCategory, Module, Right};
 use peft_tune_kernels::ops::matmul::{Factor, grouped};
 
 /// The matrices of all groups; see [`grouped::GroupFactors`].
@@ -99,11 +99,8 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha:
     });
     if let (Some(paper), Offsets::Paper(offsets)) = (a.paper(), offsets) {
         let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
-        run_on_paper(
-            paper,
-            &offsets.of_experts,
-            &matmul::plain_call(a, Form::Tn, [rows, columns, tokens]),
-        );
+        let call = matmul::plain_call(a, Form::Tn, [rows, columns, tokens]);
+        run_on_paper(paper, &offsets.of_experts, &call, (Module::Adapters, Right::Adapter));
         return Ok(());
     }
     grouped::tn_add(a.real()?, b.real()?, offsets.real()?, alpha, into.real()?)
@@ -114,6 +111,10 @@ fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, orde
         candle_core::bail!("grouped products: on paper only x tells what is allocated");
     };
     let depths: Vec<usize> = terms.iter().map(|term| Ok(term.x.dims2()?.1)).collect::<Result<_>>()?;
+    let module = match base {
+        0 => Module::Adapters,
+        _ => x.ledger().module()?,
+    };
     // Without a weight's product those of adapters are the sum.
     let base = if base == 0 { terms.len() } else { base.min(terms.len()) };
     let (of_weights, of_adapters) = depths.split_at(base);
@@ -131,15 +132,23 @@ fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, orde
         ..matmul::plain_call(first.x, form, [offsets.rows, columns, of_weights.iter().sum()])
     };
     let result = x.fresh((offsets.rows, columns), x.dtype());
-    run_on_paper(x, offsets, &call);
+    let right = if weight.is_some() {
+        Right::Weight
+    } else {
+        Right::Adapter
+    };
+    run_on_paper(x, offsets, &call, (module, right));
     Ok(result.into())
 }
 
-/// Takes what a product of each group takes besides its result.
-fn run_on_paper(x: &PaperTensor, offsets: &ExpertRows, call: &Call) {
+/// Tells the ledger of a product of each group, and takes what that takes besides its result.
+fn run_on_paper(x: &PaperTensor, offsets: &ExpertRows, call: &Call, (module, right): (Module, Right)) {
     let (ledger, mut spike) = (x.ledger(), 0);
     ledger.threads(|kept| spike = offsets.keep(call, kept, ledger.host()));
     ledger.spike(MemoryCategory::Scratch, spike);
+    for (product, times) in offsets.products(call, module, right) {
+        ledger.run(predict::Work::Product(product), times);
+    }
 }
 
 fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, order: Order) -> Work {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result};
 
 use super::routing::Offsets;
-use crate::tensor::Tensor;
+use crate::tensor::{PaperTensor, Tensor};
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::dropout::MaskKey;
 use peft_tune_kernels::ops::glu::Activation;
@@ -21,6 +21,16 @@ pub(super) trait Measured {
 impl Measured for Tensor {
     fn sizes(&self) -> &[usize] {
         self.dims()
+    }
+
+    fn element(&self) -> DType {
+        self.dtype()
+    }
+}
+
+impl Measured for PaperTensor {
+    fn sizes(&self) -> &[usize] {
+        self.shape().dims()
     }
 
     fn element(&self) -> DType {

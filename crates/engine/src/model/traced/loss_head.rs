@@ -3,10 +3,12 @@
 use candle_core::{DType, Result};
 
 use super::{Tensor, bytes, storage};
-use crate::span::{Shape, Work, op};
-use crate::tensor::PaperTensor;
+use crate::span;
+use crate::span::{Module, Shape, StepPhase, Work, op};
+use crate::tensor::{Ledger, PaperTensor};
+use peft_tune_core::plan::products::Call;
 use peft_tune_core::plan::{HeadCall, Memory, STREAMED_ROWS};
-use peft_tune_core::predict::MemoryCategory;
+use peft_tune_core::predict::{self, MemoryCategory, Pass, Product, Right};
 use peft_tune_kernels::ops::loss_head;
 use peft_tune_kernels::ops::loss_head::{IGNORE, Sums};
 pub(in crate::model) use peft_tune_kernels::ops::loss_head::{Settings, Targets};
@@ -90,12 +92,17 @@ fn on_paper(
     let logits = call.logits();
     let of_logits = || {
         ledger.spike(MemoryCategory::Logits, logits.growing);
-        for product in call
-            .blocks(&logits)
-            .flat_map(|(rows, _)| call.products(rows, logits.columns))
-        {
-            ledger.threads(|kept| product.keep(kept, host.vectors, host.threads));
-            ledger.spike(MemoryCategory::Scratch, product.spike(host.vectors));
+        for (rows, blocks) in call.blocks(&logits) {
+            let products = call.products(rows, logits.columns);
+            for product in &products {
+                ledger.threads(|kept| product.keep(kept, host.vectors, host.threads));
+                ledger.spike(MemoryCategory::Scratch, product.spike(host.vectors));
+            }
+            run_on_paper(
+                ledger,
+                &products,
+                blocks as f64 * (vocabulary as f64 / logits.columns as f64),
+            );
         }
     };
     // A GPU has the head in the dtype of the hidden states.
@@ -108,6 +115,25 @@ fn on_paper(
         sums: Sums::NONE,
         d_hidden: Some(d_hidden),
     })
+}
+
+/// Tells the ledger of the products of so many blocks of logits: the logits, whose losses are taken, and what is made of their gradients.
+fn run_on_paper(ledger: &Ledger, products: &[Call], times: f64) {
+    let run = |call: &Call| {
+        let product = Product::new(call, Module::Head, Right::Dense);
+        ledger.run(predict::Work::Product(product), times);
+    };
+    let Some((logits, gradients)) = products.split_first() else {
+        return;
+    };
+    run(logits);
+    let losses = predict::Work::Pass {
+        pass: Pass::CrossEntropy,
+        elements: logits.rows as f64 * logits.columns as f64,
+    };
+    ledger.run(losses, times);
+    let _span = span::phase(StepPhase::Backward);
+    gradients.iter().for_each(run);
 }
 
 /// Each product reads the head once for every `chunk` of targets; the logits themselves are written and read by each.

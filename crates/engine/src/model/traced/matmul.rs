@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use candle_core::{DType, Result};
 
+use super::kernel::Measured;
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::{Ledger, PaperTensor};
 use peft_tune_core::plan::products::{Call, longer};
 use peft_tune_core::plan::{Form, Memory};
-use peft_tune_core::predict::MemoryCategory;
+use peft_tune_core::predict::{self, MemoryCategory, Module, Product, Right};
 use peft_tune_kernels::ops::matmul;
 pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, Factor, MAX_TERMS};
 
@@ -18,6 +19,8 @@ pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, Factor, MAX_T
 pub(in crate::model) struct Term<'a> {
     pub x: &'a Tensor,
     pub w: Factor<'a>,
+    /// What w is.
+    right: Right,
     pub scale: f64,
 }
 
@@ -39,9 +42,22 @@ pub(in crate::model) struct RowTerms<'a> {
 }
 
 impl<'a> Term<'a> {
-    /// `scale` times x times w.
+    /// `scale` times x times w, a weight of the base model.
     pub(in crate::model) fn new(x: &'a Tensor, w: impl Into<Factor<'a>>, scale: f64) -> Self {
-        Self { x, w: w.into(), scale }
+        Self {
+            x,
+            w: w.into(),
+            right: Right::Weight,
+            scale,
+        }
+    }
+
+    /// `scale` times x times w, a factor of an adapter.
+    pub(in crate::model) fn of_adapter(x: &'a Tensor, w: &'a Parameter, scale: f64) -> Self {
+        Self {
+            right: Right::Adapter,
+            ..Self::new(x, w, scale)
+        }
     }
 
     fn kernel(&self) -> Result<matmul::Term<'a>> {
@@ -79,14 +95,14 @@ fn own_kernels<'a>(own: &[RowTerms<'a>]) -> Result<Vec<matmul::RowTerms<'a>>> {
     own.collect()
 }
 
-/// x w^T; see [`matmul::nt`].
+/// x w^T of a factor of an adapter; see [`matmul::nt`].
 pub(in crate::model) fn nt(x: &Tensor, w: &Parameter) -> Result<Tensor> {
-    nt_sum(&[Term::new(x, w, 1.0)], usize::MAX)
+    nt_sum(&[Term::of_adapter(x, w, 1.0)], usize::MAX)
 }
 
-/// x w; see [`matmul::nn`].
+/// x w of a factor of an adapter; see [`matmul::nn`].
 pub(in crate::model) fn nn(x: &Tensor, w: &Parameter) -> Result<Tensor> {
-    nn_sum(&[Term::new(x, w, 1.0)], usize::MAX)
+    nn_sum(&[Term::of_adapter(x, w, 1.0)], usize::MAX)
 }
 
 /// The sum of x w^T; the terms behind the first `base` are an adapter's. See [`matmul::nt_sum`].
@@ -146,7 +162,7 @@ pub(in crate::model) fn nt_adapted(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) 
             let u = u.narrow(1, one.column, one.b.dims2().ok()?.1).ok()?;
             let terms = [
                 Term::new(x, Factor::QuantizedMatrix(one.w), 1.0),
-                Term::new(&u, one.b, one.scale),
+                Term::of_adapter(&u, one.b, one.scale),
             ];
             Some(sum(&terms, Order::Transposed, 1))
         });
@@ -166,7 +182,8 @@ pub(in crate::model) fn nn_adapted(dy: &Tensor, w: Factor<'_>, d_xa: &Tensor, a:
         return Ok(None);
     }
     let _span = op("matmul_nn", || {
-        sum(&[Term::new(dy, w, 1.0), Term::new(d_xa, a, 1.0)], Order::Straight, 1)
+        let terms = [Term::new(dy, w, 1.0), Term::of_adapter(d_xa, a, 1.0)];
+        sum(&terms, Order::Straight, 1)
     });
     Ok(Some(matmul::nn_adapted(of_dy, w, of_d_xa, a)?.into()))
 }
@@ -189,8 +206,9 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Parame
     let _span = op("matmul_tn", || weight_gradient(a, b, into));
     if let Some(paper) = a.paper() {
         let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
-        run_on_paper(paper.ledger(), &plain_call(a, Form::Tn, [rows, columns, tokens]));
-        return Ok(());
+        let call = plain_call(a, Form::Tn, [rows, columns, tokens]);
+        take_on_paper(paper.ledger(), &call);
+        return run_on_paper(paper.ledger(), &call, Right::Dense);
     }
     matmul::tn_add(a.real()?, b.real()?, alpha, into)
 }
@@ -221,7 +239,12 @@ fn of_terms<'a>(terms: &[Term<'a>]) -> Option<&'a PaperTensor> {
 fn sum_on_paper(paper: &PaperTensor, terms: &[Term<'_>], order: Order, base: usize) -> Result<Tensor> {
     let call = sum_call(terms, order, base)?;
     let result = paper.fresh((call.rows, call.columns), terms[0].x.dtype());
-    run_on_paper(paper.ledger(), &call);
+    take_on_paper(paper.ledger(), &call);
+    let module = match base {
+        0 => Module::Adapters,
+        _ => paper.ledger().module()?,
+    };
+    run(paper.ledger(), Product::new(&call, module, terms[0].right));
     Ok(result.into())
 }
 
@@ -230,7 +253,10 @@ fn beside_on_paper(paper: &PaperTensor, sums: &[Vec<Term<'_>>]) -> Result<Tensor
     let calls: Vec<Call> = calls.collect::<Result<_>>()?;
     let (rows, columns) = (calls[0].rows, calls.iter().map(|call| call.columns).sum::<usize>());
     let result = paper.fresh((rows, columns), sums[0][0].x.dtype());
-    calls.iter().for_each(|call| run_on_paper(paper.ledger(), call));
+    for call in &calls {
+        take_on_paper(paper.ledger(), call);
+        run(paper.ledger(), Product::new(call, Module::Adapters, Right::Adapter));
+    }
     Ok(result.into())
 }
 
@@ -246,15 +272,20 @@ fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<
     }
     let row = longer::row(depth, ranks);
     let outputs = holding_rows(x, row, || {
-        let output = |one: &Adapted<'_>| {
+        let output = |one: &Adapted<'_>| -> Result<Tensor> {
             let columns = one.w.dims2().0;
             let y = x.fresh((tokens, columns), x.dtype());
             keep_longer(x, columns * row);
-            y.into()
+            let call = Call {
+                adapter_depth: one.b.dims2()?.1,
+                ..plain_call(x, Form::Nt, [tokens, columns, depth])
+            };
+            run_on_paper(x.ledger(), &call, Right::Weight)?;
+            Ok(y.into())
         };
-        all.iter().map(output).collect()
+        all.iter().map(output).collect::<Result<_>>()
     });
-    Ok(Some(outputs))
+    outputs.map(Some)
 }
 
 /// [`nn_adapted`], with a copy of dy that has room for d_xa beside it.
@@ -268,6 +299,11 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
     holding_rows(dy, longer::row(depth, ranks), || {
         keep_longer(dy, longer::depth(depth, ranks) * columns);
     });
+    let call = Call {
+        adapter_depth: ranks,
+        ..plain_call(dy, Form::Nn, [tokens, columns, depth])
+    };
+    run_on_paper(dy.ledger(), &call, Right::Weight)?;
     Ok(Some(dx.into()))
 }
 
@@ -290,8 +326,24 @@ fn keep_longer(x: &PaperTensor, elements: usize) {
         .threads(|kept| kept.dequantize(elements, x.dtype().size_in_bytes() as u64));
 }
 
+/// Tells the ledger of a product in the module that is under way.
+fn run_on_paper(ledger: &Ledger, call: &Call, right: Right) -> Result<()> {
+    run(ledger, Product::new(call, ledger.module()?, right));
+    Ok(())
+}
+
+fn run(ledger: &Ledger, product: Product) {
+    ledger.run(predict::Work::Product(product), 1.0);
+}
+
+/// Tells the ledger of an adapter's product that is made inside another op.
+pub(super) fn product_on_paper(paper: &PaperTensor, sizes: [usize; 3]) {
+    let call = plain_call(paper, Form::Nn, sizes);
+    run(paper.ledger(), Product::new(&call, Module::Adapters, Right::Adapter));
+}
+
 /// Takes what a product takes besides its result.
-fn run_on_paper(ledger: &Ledger, call: &Call) {
+fn take_on_paper(ledger: &Ledger, call: &Call) {
     let host = ledger.host();
     ledger.threads(|kept| match host.memory() {
         Memory::Host => call.keep(kept, host.vectors, host.threads),
@@ -337,8 +389,9 @@ fn sum_call(terms: &[Term<'_>], order: Order, base: usize) -> Result<Call> {
 }
 
 /// A product of dense operands, x the left one.
-pub(super) fn plain_call(x: &Tensor, form: Form, sizes: [usize; 3]) -> Call {
-    Call::dense(form, sizes, x.dtype().size_in_bytes() as u64, x.dtype() == DType::BF16)
+pub(super) fn plain_call(x: &impl Measured, form: Form, sizes: [usize; 3]) -> Call {
+    let dtype = x.element();
+    Call::dense(form, sizes, dtype.size_in_bytes() as u64, dtype == DType::BF16)
 }
 
 fn by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Work {
@@ -355,30 +408,30 @@ pub(super) enum Order {
 }
 
 fn sum(terms: &[Term<'_>], order: Order, base: usize) -> Work {
-    let mut total = Work::default();
-    for (place, term) in terms.iter().enumerate() {
-        let (Ok((tokens, depth)), Ok((rows, columns))) = (term.x.dims2(), term.w.dims2()) else {
-            // The op itself says what is wrong with the shapes.
-            return total;
-        };
-        let flops = 2 * (tokens * rows * columns) as u64;
-        let width = match order {
-            Order::Transposed => rows,
-            Order::Straight => columns,
-        };
-        let (weight_bytes, kind) = weight(&term.w, order);
-        total.flops += flops;
-        total.bytes += bytes(term.x) + weight_bytes;
-        if place >= base {
-            total.adapter_flops += flops;
-        }
-        if place == 0 {
-            total.shape = Shape::with_tokens(&[tokens, width, depth], 0);
-            total.storage = kind;
-            total.bytes += (tokens * width * term.x.dtype().size_in_bytes()) as u64;
-        }
+    let (Ok(call), Some(first)) = (sum_call(terms, order, base), terms.first()) else {
+        // The op itself says what is wrong with the shapes.
+        return Work::default();
+    };
+    let depth = first.x.dims().last().copied().unwrap_or(0);
+    let result = call.rows * call.columns * first.x.dtype().size_in_bytes();
+    let operands = terms.iter().map(|term| bytes(term.x) + weight(&term.w, order).0);
+    Work {
+        bytes: result as u64 + operands.sum::<u64>(),
+        storage: weight(&first.w, order).1,
+        shape: Shape::with_tokens(&[call.rows, call.columns, depth], 0),
+        ..multiplied(&call, base)
     }
-    total
+}
+
+/// FLOPs of a product whose terms behind the first `base` are an adapter's.
+fn multiplied(call: &Call, base: usize) -> Work {
+    let product = Product::new(call, Module::Adapters, Right::Dense);
+    let (own, of_adapter) = (product.flops() as u64, product.adapter_flops() as u64);
+    Work {
+        flops: own + of_adapter,
+        adapter_flops: if base == 0 { own + of_adapter } else { of_adapter },
+        ..Work::default()
+    }
 }
 
 fn add(total: Work, next: Work) -> Work {
@@ -406,12 +459,11 @@ fn weight_gradient(a: &Tensor, b: &Tensor, into: &Parameter) -> Work {
         return Work::default();
     };
     Work {
-        flops: 2 * (tokens * rows * columns) as u64,
         // `into` is read and written.
         bytes: bytes(a) + bytes(b) + 2 * bytes(into),
         storage: storage(a.dtype()),
         shape: Shape::with_tokens(&[rows, columns, tokens], 2),
-        ..Work::default()
+        ..multiplied(&plain_call(a, Form::Tn, [rows, columns, tokens]), usize::MAX)
     }
 }
 

@@ -4,7 +4,7 @@
 //! multiply-add; bytes are those of the operands and results as they are stored, each once.
 //!
 //! Ops take and make tensors that may be on paper. There an op makes what has the shape of its result, and tells the ledger what it takes
-//! besides. One without such a form refuses.
+//! besides, and what it computes. One without such a form refuses.
 
 pub(super) mod attention;
 pub(super) mod cached_attention;
@@ -13,6 +13,7 @@ pub(super) mod grouped;
 mod kernel;
 pub(super) mod loss_head;
 pub(super) mod matmul;
+mod passed;
 mod pointwise;
 pub(super) mod routing;
 mod row_norms;
@@ -30,8 +31,9 @@ use crate::base::Weight;
 use crate::span::{Shape, Work, op};
 use crate::tensor::Tensor;
 use kernel::Measured;
+use passed::{RunOnPaper, over};
 use peft_tune_core::plan::merged_bytes;
-use peft_tune_core::predict::MemoryCategory;
+use peft_tune_core::predict::{MemoryCategory, Pass};
 use peft_tune_core::recipe::QuantizationAware;
 
 /// A parameter of the model, which is candle's on paper too.
@@ -70,6 +72,7 @@ pub(super) fn quantize(rows: &Tensor, (codes, form): (&Weight, QuantizationAware
     let Some(paper) = rows.paper() else {
         return codes.replace_rows(start, rows.real()?);
     };
+    over(rows, Pass::Copy).run_on(paper);
     let (outputs, inputs) = rows.dims2()?;
     // The rows are read, and the codes then take the place of the old ones.
     let codes = merged_bytes([outputs, inputs], form);

@@ -3,17 +3,19 @@
 use candle_core::{DType, Result};
 
 use super::kernel::{Argument, Measured, Outcome};
+use super::matmul::product_on_paper;
+use super::passed::{Apart, Passed, RunOnPaper, moving, over, over_both};
 use super::routing::Offsets;
 use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::plan::passes::{gain_sums, gated_norm_room, norm_sums};
-use peft_tune_core::predict::MemoryCategory;
+use peft_tune_core::predict::{MemoryCategory, Pass};
 use peft_tune_kernels::ops::convolution::Convolution;
 
 /// A module for each of [`peft_tune_kernels::ops`], with the types that its ops take, and with the ops: arguments and result,
-/// name of the span, work; and which argument's paper it runs on, with what it makes there.
+/// name of the span, work; and which argument's paper it runs on, with what it makes there. Of those the work is [`Passed`] or [`Apart`].
 macro_rules! in_spans {
     ($($module:ident [$($type:ident),*] {
         $($op:ident($($argument:ident: $of:ty),*) -> $result:ty, $span:literal, $work:expr
@@ -28,8 +30,9 @@ macro_rules! in_spans {
             $(
                 #[doc = concat!("See [`peft_tune_kernels::ops::", stringify!($module), "`].")]
                 pub(in crate::model) fn $op($($argument: $of),*) -> Result<$result> {
-                    let _span = op($span, || $work);
+                    let _span = op($span, || Work::from($work));
                     $(if let Some($paper) = $on.paper() {
+                        RunOnPaper::run_on($work, $paper);
                         return Ok($made);
                     })?
                     let kernel = $module::$op($(Argument::kernel($argument)?),*)?;
@@ -42,146 +45,159 @@ macro_rules! in_spans {
 
 in_spans! {
     residual [] {
-        add(x: &Tensor, y: &Tensor) -> Tensor, "residual_add", pass(x, 3), paper of x => paper.alike().into();
-        add_scaled(x: &Tensor, y: &Tensor, scale: f64) -> Tensor, "residual_add", pass(x, 3),
+        add(x: &Tensor, y: &Tensor) -> Tensor, "residual_add", over(x, Pass::Add), paper of x => paper.alike().into();
+        add_scaled(x: &Tensor, y: &Tensor, scale: f64) -> Tensor, "residual_add", over(x, Pass::Add),
             paper of x => paper.alike().into();
-        scale(x: &Tensor, scale: f64) -> Tensor, "scale", pass(x, 2), paper of x => paper.alike().into();
+        scale(x: &Tensor, scale: f64) -> Tensor, "scale", over(x, Pass::Copy), paper of x => paper.alike().into();
     }
     centre [] {
-        rows(x: &Tensor) -> Tensor, "centre", pass(x, 2), paper of x => paper.alike().into();
+        rows(x: &Tensor) -> Tensor, "centre", over(x, Pass::Copy), paper of x => paper.alike().into();
     }
     xielu [Curve] {
-        forward(x: &Tensor, curve: Curve) -> Tensor, "xielu", pass(x, 2), paper of x => paper.alike().into();
-        backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Tensor, "xielu_backward", pass(x, 3),
+        forward(x: &Tensor, curve: Curve) -> Tensor, "xielu", moving(x, Pass::GluForward, 2),
+            paper of x => paper.alike().into();
+        backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Tensor, "xielu_backward", moving(x, Pass::GluBackward, 3),
             paper of x => paper.alike().into();
     }
     rounding [] {
         round(values: &Parameter, copy: &Tensor) -> (), "round",
-            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) }, _paper of copy => ();
+            Passed { bytes: bytes(values) + bytes(copy), ..over(copy, Pass::Copy) }, paper of copy => ();
     }
     bias [] {
-        add(y: &Tensor, bias: &Parameter, scale: f64) -> (), "bias_add", pass(y, 2), _paper of y => ();
+        add(y: &Tensor, bias: &Parameter, scale: f64) -> (), "bias_add", over(y, Pass::Bias), paper of y => ();
     }
     gain [] {
-        scale(y: &Tensor, gain: &Parameter, shift: f32) -> (), "gain", pass(y, 2), _paper of y => ();
+        scale(y: &Tensor, gain: &Parameter, shift: f32) -> (), "gain", over(y, Pass::Bias), paper of y => ();
         backward(dz: &Tensor, y: &Tensor, gain: &Parameter, norm: &Parameter, d_magnitude: &Parameter) -> (),
-            "gain_backward", pass(y, 3), paper of y => sum_gains(paper)?;
+            "gain_backward", over(y, Pass::Add), paper of y => sum_gains(paper)?;
         norm(parts: NormParts<'_>) -> Parameter, "row_norms", parts.work();
         fill(parts: NormParts<'_>, magnitude: &Parameter, norm: &Parameter, gain: &Parameter) -> (), "row_norms",
-            parts.work(), paper of parts.projected => parts.on_paper(paper)?;
+            Apart(parts.work()), paper of parts.projected => parts.on_paper(paper)?;
     }
     merged_rows [] {
-        merge(weight: &Tensor, a: &Parameter, b: &Parameter, scaling: f64) -> Tensor, "merge", Work {
+        merge(weight: &Tensor, a: &Parameter, b: &Parameter, scaling: f64) -> Tensor, "merge", Apart(Work {
             flops: 2 * (weight.elem_count() * a.dims().first().copied().unwrap_or(0)) as u64,
             bytes: bytes(weight) + bytes(a) + bytes(b) + 4 * weight.elem_count() as u64,
             ..pass(weight, 1)
-        }, paper of weight => paper.fresh(weight.dims2()?, DType::F32).into();
+        }), paper of weight => merged(paper, a)?;
     }
     own_columns [] {
-        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", pass(x, 2),
+        keep(x: &Tensor, rows: &Parameter, columns: &Parameter) -> Tensor, "own_columns", over(x, Pass::Copy),
             paper of x => paper.alike().into();
     }
     dropout [MaskKey] {
-        apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2),
+        apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", over(x, Pass::Dropout),
             paper of x => paper.alike().into();
     }
     rope [HeadNorms, RopeTable] {
-        forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope", pass(x, 2),
+        forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope", over(x, Pass::Rope),
             paper of x => paper.alike().into();
-        backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope_backward", pass(dy, 2),
+        backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope_backward", over(dy, Pass::Rope),
             paper of dy => paper.alike().into();
         forward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
-            "rope", both_passed(&both), _paper of both[0] => both.map(turned);
+            "rope", over_both(both.each_ref(), Pass::Rope), paper of both[0] => both.map(turned);
         backward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
-            "rope_backward", both_passed(&both), _paper of both[0] => both.map(turned);
+            "rope_backward", over_both(both.each_ref(), Pass::Rope), paper of both[0] => both.map(turned);
         forward_normed(both: [Tensor; 2], norms: &HeadNorms<'_>, table: &RopeTable, positions: &Tensor)
-            -> [(Tensor, Tensor); 2], "rope_normed", both_passed(&both),
+            -> [(Tensor, Tensor); 2], "rope_normed", over_both(both.each_ref(), Pass::Rope),
             paper of both[0] => both.each_ref().map(|x| normed(paper, x));
     }
     rms_norm [] {
-        forward(x: &Tensor, weight: &Parameter, epsilon: f64, offset: f32) -> (Tensor, Tensor), "rms_norm", pass(x, 2),
+        forward(x: &Tensor, weight: &Parameter, epsilon: f64, offset: f32) -> (Tensor, Tensor), "rms_norm",
+            over(x, Pass::NormForward),
             paper of x => (paper.alike().into(), paper.fresh(x.dims2()?.0, DType::F32).into());
         backward(x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32) -> Tensor,
-            "rms_norm_backward", pass(x, 3), paper of x => norm_gradient(paper, rstd);
+            "rms_norm_backward", over(x, Pass::NormBackward), paper of x => norm_gradient(paper, rstd);
         backward_onto(
             x: &Tensor, weight: &Parameter, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>
-        ) -> Tensor, "rms_norm_backward", pass(x, 4), paper of x => norm_gradient(paper, rstd);
-        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2),
+        ) -> Tensor, "rms_norm_backward", moving(x, Pass::NormBackward, 4), paper of x => norm_gradient(paper, rstd);
+        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", Apart(pass(x, 2)),
             paper of x => norm_weight_gradient(paper)?;
     }
     glu [Activation] {
-        forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", pass(gate, 3),
+        forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", over(gate, Pass::GluForward),
             paper of gate => paper.alike().into();
         backward(gate: Tensor, up: &Tensor, dy: Tensor, activation: Activation) -> (Tensor, Tensor),
-            "glu_backward", pass(&gate, 5), paper of gate => glu_gradients(paper, dy);
+            "glu_backward", over(&gate, Pass::GluBackward), paper of gate => glu_gradients(paper, dy);
     }
     rows [] {
-        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", rows_passed(x, index),
+        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", gathered(x, index),
             paper of x => paper.fresh((index.dims1()?, x.dims2()?.1), x.dtype()).into();
-        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", pass(y, 1),
+        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", moving(y, Pass::Add, 1),
             paper of y => paper.fresh((rows.dims2()?.0, y.dims2()?.1), y.dtype()).into();
-        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", pass(y, 2),
+        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", over(y, Pass::Copy),
             paper of y => list_read(paper, bytes(weights));
-        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", pass(a, 2),
+        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", over(a, Pass::Copy),
             paper of a => paper.fresh(a.dims2()?.0, DType::F32).into();
     }
     clamped_glu [] {
-        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", pass(gate, 3),
+        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", over(gate, Pass::GluForward),
             paper of gate => paper.alike().into();
         backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> (Tensor, Tensor), "clamped_glu_backward",
-            pass(gate, 5), paper of gate => (paper.alike().into(), paper.alike().into());
+            over(gate, Pass::GluBackward), paper of gate => (paper.alike().into(), paper.alike().into());
     }
     latent_heads [] {
         forward(expanded: &Tensor, shared: &Tensor, heads: usize, plain: usize) -> (Tensor, Tensor), "latent_heads",
-            pass(expanded, 2), paper of expanded => latent_keys(paper, shared, heads, plain)?;
-        backward(d_k: &Tensor, d_v: &Tensor, plain: usize) -> (Tensor, Tensor), "latent_heads_backward", pass(d_k, 2),
+            heads_passed(expanded, shared, heads), paper of expanded => latent_keys(paper, shared, heads, plain)?;
+        backward(d_k: &Tensor, d_v: &Tensor, plain: usize) -> (Tensor, Tensor), "latent_heads_backward",
+            head_gradients_passed(d_k, d_v),
             paper of d_k => latent_gradients(paper, d_v, plain)?;
     }
     convolution [Convolution] {
-        forward(x: &Tensor, of: Convolution<'_>, before: Option<&Parameter>) -> Tensor, "convolution", pass(x, 2),
+        forward(x: &Tensor, of: Convolution<'_>, before: Option<&Parameter>) -> Tensor, "convolution",
+            moving(x, Pass::GluForward, 2),
             paper of x => convolved(paper, of)?;
-        backward(x: &Tensor, of: Convolution<'_>, dy: &Tensor) -> Tensor, "convolution_backward", pass(x, 3),
+        backward(x: &Tensor, of: Convolution<'_>, dy: &Tensor) -> Tensor, "convolution_backward",
+            over(x, Pass::GluForward),
             paper of x => convolution_gradient(paper, of)?;
         gated_forward(all: [&Tensor; 3], of: Convolution<'_>, before: Option<&Parameter>) -> Tensor, "convolution",
-            pass(all[0], 4), paper of all[0] => convolved(paper, of)?;
+            moving(all[0], Pass::GluForward, 4), paper of all[0] => convolved(paper, of)?;
         gated_backward(all: [&Tensor; 3], of: Convolution<'_>, dy: &Tensor) -> [Tensor; 3], "convolution_backward",
-            pass(all[0], 10), paper of all[0] => gated_gradients(paper, of)?;
+            Passed { times: 2, ..moving(all[0], Pass::GluForward, 10) }, paper of all[0] => gated_gradients(paper, of)?;
     }
     gated_norm [] {
-        forward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64) -> Tensor, "gated_norm", pass(x, 3),
+        forward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64) -> Tensor, "gated_norm",
+            over(x, Pass::GluForward),
             paper of x => paper.alike().into();
         backward(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> (Tensor, Tensor),
-            "gated_norm_backward", pass(x, 5), paper of x => (paper.alike().into(), paper.alike().into());
+            "gated_norm_backward", over(x, Pass::GluBackward),
+            paper of x => (paper.alike().into(), paper.alike().into());
         weight_gradient(x: &Tensor, z: &Tensor, weight: &Parameter, epsilon: f64, dy: &Tensor) -> Tensor,
-            "gated_norm_weight_gradient", pass(x, 3), paper of x => gated_norm_weight_gradient(paper)?;
+            "gated_norm_weight_gradient", Apart(pass(x, 3)),
+            paper of x => gated_norm_weight_gradient(paper)?;
     }
     head_gate [] {
-        split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", pass(both, 2),
+        split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", over(both, Pass::Copy),
             paper of both => (of_width(paper, 1, 2).into(), of_width(paper, 1, 2).into());
-        join(d_q: &Tensor, d_gate: &Tensor, head_dim: usize) -> Tensor, "join_gates", pass(d_q, 4),
+        join(d_q: &Tensor, d_gate: &Tensor, head_dim: usize) -> Tensor, "join_gates",
+            over_both([d_q, d_gate], Pass::Copy),
             paper of d_q => of_width(paper, 2, 1).into();
-        forward(o: &Tensor, gate: &Tensor) -> Tensor, "head_gate", pass(o, 3), paper of o => paper.alike().into();
-        backward(o: &Tensor, gate: &Tensor, dy: &Tensor) -> (Tensor, Tensor), "head_gate_backward", pass(o, 5),
+        forward(o: &Tensor, gate: &Tensor) -> Tensor, "head_gate", over(o, Pass::GluForward),
+            paper of o => paper.alike().into();
+        backward(o: &Tensor, gate: &Tensor, dy: &Tensor) -> (Tensor, Tensor), "head_gate_backward",
+            over(o, Pass::GluBackward),
             paper of o => (paper.alike().into(), paper.alike().into());
     }
     sinks [] {
-        apply(o: &Tensor, lse: &Tensor, sinks: &Parameter) -> (), "sinks", pass(o, 2),
+        apply(o: &Tensor, lse: &Tensor, sinks: &Parameter) -> (), "sinks", over(o, Pass::Copy),
             paper of o => paper.ledger().spike(MemoryCategory::Scratch, 3 * bytes(lse));
     }
     expert_parts [] {
         add_of_experts(y: &Tensor, biases: &Parameter, offsets: &Offsets, weights: Option<&Tensor>) -> (), "bias_add",
-            pass(y, 2), paper of y => biases_added(paper, biases, weights.is_some())?;
-        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1),
+            over(y, Pass::Bias), paper of y => biases_added(paper, biases, weights.is_some())?;
+        dot_of_experts(dy: &Tensor, biases: &Parameter, offsets: &Offsets) -> Tensor, "dot_rows",
+            moving(dy, Pass::Copy, 1),
             paper of dy => bias_products(paper, biases)?;
-        split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", pass(b, 2),
+        split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", over(b, Pass::Copy),
             paper of b => split(paper, experts)?;
-        join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", pass(parts, 3), _paper of parts => ();
+        join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", over(parts, Pass::Add),
+            paper of parts => ();
     }
     embedding [] {
-        forward(table: &Parameter, ids: &Tensor) -> Tensor, "embedding", rows_passed(table, ids),
+        forward(table: &Parameter, ids: &Tensor) -> Tensor, "embedding", gathered(table, ids),
             paper of ids => paper.fresh((ids.dims1()?, table.dims2()?.1), table.dtype()).into();
-        backward_add(dy: &Tensor, ids: &Tensor, into: &Parameter) -> (), "embedding_backward", pass(dy, 3),
-            _paper of dy => ();
+        backward_add(dy: &Tensor, ids: &Tensor, into: &Parameter) -> (), "embedding_backward", over(dy, Pass::Add),
+            paper of dy => ();
     }
 }
 
@@ -256,6 +272,14 @@ fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     let dx = x.alike();
     x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
     dx.into()
+}
+
+/// Some rows of a weight with its adapter's part, F32.
+fn merged(weight: &PaperTensor, a: &Parameter) -> Result<Tensor> {
+    let ((rows, columns), depth) = (weight.shape().dims2()?, a.dims2()?.0);
+    product_on_paper(weight, [rows, columns, depth]);
+    over(weight, Pass::Copy).run_on(weight);
+    Ok(weight.fresh((rows, columns), DType::F32).into())
 }
 
 /// Takes the sums over some rows each that a gain's backward pass adds up.
@@ -339,22 +363,29 @@ fn glu_gradients(gate: &PaperTensor, dy: Tensor) -> (Tensor, Tensor) {
     (gate.alike().into(), gate.alike().into())
 }
 
-/// Queries and keys, read and written.
-fn both_passed([q, k]: &[Tensor; 2]) -> Work {
-    Work {
-        bytes: 2 * (bytes(q) + bytes(k)),
-        ..pass(q, 2)
+/// What latent attention makes keys and values of, each read and written; copies of keys and values are predicted.
+fn heads_passed(expanded: &Tensor, shared: &Tensor, heads: usize) -> Passed {
+    let turning = shared.dims().last().copied().unwrap_or(0);
+    Passed {
+        elements: expanded.elem_count() + expanded.dims().first().copied().unwrap_or(0) * heads * turning,
+        ..over(expanded, Pass::Copy)
+    }
+}
+
+/// Gradients of keys and values, of which a span shows the keys'.
+fn head_gradients_passed(d_k: &Tensor, d_v: &Tensor) -> Passed {
+    Passed {
+        bytes: 2 * bytes(d_k),
+        ..over_both([d_k, d_v], Pass::Copy)
     }
 }
 
 /// A row of the table for each id, read and written.
-fn rows_passed(table: &impl Measured, ids: &Tensor) -> Work {
-    let row = match table.sizes() {
-        [_, width] => width * table.element().size_in_bytes(),
-        _ => 0,
-    };
-    Work {
-        bytes: 2 * (ids.elem_count() * row) as u64,
-        ..pass(ids, 1)
+fn gathered(table: &impl Measured, ids: &Tensor) -> Passed {
+    let (rows, width) = (ids.elem_count(), table.sizes().last().copied().unwrap_or(0));
+    Passed {
+        elements: rows * width,
+        bytes: 2 * (rows * width * table.element().size_in_bytes()) as u64,
+        ..over(ids, Pass::Gather)
     }
 }

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use candle_core::{DType, Result};
 
+use super::passed::{RunOnPaper, over};
 use super::{Tensor, bytes, pass};
 use crate::span::op;
 use crate::tensor::PaperTensor;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::plan::products::{SORTED_AT_ONCE, most_tiles};
-use peft_tune_core::predict::{ExpertRows, MemoryCategory};
+use peft_tune_core::predict::{ExpertRows, MemoryCategory, Pass};
 use peft_tune_kernels::ops::offsets;
 use peft_tune_kernels::ops::routing;
 pub(in crate::model) use peft_tune_kernels::ops::routing::{Scores, Settings};
@@ -85,6 +86,7 @@ pub(in crate::model) fn forward(
 ) -> Result<Routing> {
     let _span = op("route", || pass(logits, 2));
     if let Some(paper) = logits.paper() {
+        over(logits, Pass::Copy).run_on(paper);
         return on_paper(paper, settings.chosen);
     }
     let routing::Routing {
@@ -107,6 +109,7 @@ pub(in crate::model) fn forward(
 pub(in crate::model) fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Result<Tensor> {
     let _span = op("route_backward", || pass(&routing.scores, 2));
     if let Some(paper) = routing.scores.paper() {
+        over(&routing.scores, Pass::Copy).run_on(paper);
         return Ok(paper.alike().into());
     }
     let of = routing::Routing {

@@ -53,10 +53,11 @@ impl NormParts<'_> {
     /// A GPU makes them in a kernel.
     pub(super) fn on_paper(&self, projected: &PaperTensor) -> Result<()> {
         let ledger = projected.ledger();
+        let (outputs, rank) = self.b.dims2()?;
         if ledger.host().memory() == Memory::Device {
+            matmul::product_on_paper(projected, [outputs, rank, rank]);
             return Ok(());
         }
-        let (outputs, rank) = self.b.dims2()?;
         let _along = projected.fresh(outputs, DType::F32);
         let b = Tensor::from(ledger.uncounted((outputs, rank), DType::F32));
         let own = matmul::nn(&b, &tensor::on_paper((rank, rank), DType::F32)?)?;

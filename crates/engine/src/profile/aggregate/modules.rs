@@ -19,8 +19,8 @@ struct Sum {
 /// Sums by path, in the order of first sight.
 #[derive(Debug, Default)]
 pub(super) struct ModuleSums {
-    places: HashMap<Vec<Module>, usize>,
-    sums: Vec<(Vec<Module>, Sum)>,
+    places: HashMap<Vec<Range>, usize>,
+    sums: Vec<(Vec<Range>, Sum)>,
 }
 
 impl ModuleSums {
@@ -29,7 +29,7 @@ impl ModuleSums {
             let phase = phase_of(tree, index);
             match span.range {
                 Range::Phase(_) => {}
-                Range::Module(_) => {
+                Range::Layer(_) | Range::Module(_) => {
                     let sum = self.sum(path(tree, index));
                     sum.calls += 1;
                     sum.seconds += span.seconds();
@@ -39,7 +39,7 @@ impl ModuleSums {
                 }
                 Range::Op(_) => {
                     let whole = path(tree, index);
-                    let in_adapter = whole.contains(&Module::Adapter);
+                    let in_adapter = whole.contains(&Range::Module(Module::Adapters));
                     for length in 1..=whole.len() {
                         let sum = self.sum(whole[..length].to_vec());
                         sum.flops += span.work.flops;
@@ -53,8 +53,8 @@ impl ModuleSums {
 
     pub(super) fn table(&self, steps: u64) -> Vec<ModuleTime> {
         let steps = steps.max(1) as f64;
-        let row = |(path, sum): &(Vec<Module>, Sum)| ModuleTime {
-            path: path.iter().map(|module| Range::Module(*module).to_string()).collect(),
+        let row = |(path, sum): &(Vec<Range>, Sum)| ModuleTime {
+            path: path.iter().map(Range::to_string).collect(),
             calls: sum.calls as f64 / steps,
             seconds: sum.seconds / steps,
             forward_seconds: sum.forward_seconds / steps,
@@ -65,7 +65,7 @@ impl ModuleSums {
         self.sums.iter().map(row).collect()
     }
 
-    fn sum(&mut self, path: Vec<Module>) -> &mut Sum {
+    fn sum(&mut self, path: Vec<Range>) -> &mut Sum {
         let place = match self.places.get(&path) {
             Some(place) => *place,
             None => {
@@ -78,13 +78,12 @@ impl ModuleSums {
     }
 }
 
-/// The modules around a span, itself included, from the outside in.
-fn path(tree: &SpanTree, index: usize) -> Vec<Module> {
-    let modules = tree.around(index).filter_map(|span| match span.range {
-        Range::Module(module) => Some(module),
-        _ => None,
-    });
-    let mut path: Vec<Module> = modules.collect();
+/// The layer and the modules around a span, itself included, from the outside in.
+fn path(tree: &SpanTree, index: usize) -> Vec<Range> {
+    let ranges = tree.around(index).map(|span| span.range);
+    let mut path: Vec<Range> = ranges
+        .filter(|range| matches!(range, Range::Layer(_) | Range::Module(_)))
+        .collect();
     path.reverse();
     path
 }
@@ -99,10 +98,10 @@ mod tests {
         let step = tree(vec![
             span(Range::Phase(StepPhase::Step), None, 0, 100),
             span(Range::Phase(StepPhase::Forward), Some(0), 0, 50),
-            span(Range::Module(Module::Layer(0)), Some(1), 0, 40),
+            span(Range::Layer(0), Some(1), 0, 40),
             span(Range::Module(Module::Mlp), Some(2), 10, 40),
             op("matmul_nt", Some(3), (10, 30), (100, 25)),
-            span(Range::Module(Module::Adapter), Some(3), 30, 35),
+            span(Range::Module(Module::Adapters), Some(3), 30, 35),
             op("matmul_nt", Some(5), (30, 35), (8, 8)),
         ]);
         let mut sums = ModuleSums::default();

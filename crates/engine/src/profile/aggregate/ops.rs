@@ -42,7 +42,7 @@ impl OpSums {
             };
             let in_adapter = tree
                 .around(index)
-                .any(|around| around.range == Range::Module(Module::Adapter));
+                .any(|around| around.range == Range::Module(Module::Adapters));
             let recomputed = match key.phase {
                 StepPhase::Recompute => span.work.flops,
                 _ => span.work.recomputed_flops,

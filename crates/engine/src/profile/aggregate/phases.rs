@@ -50,7 +50,7 @@ impl PhaseSums {
                         }
                     }
                 }
-                Range::Module(_) => {}
+                Range::Layer(_) | Range::Module(_) => {}
             }
         }
         self.0.push(step);

@@ -91,7 +91,7 @@ impl StepTotals {
 
 /// Seconds in which the adapters' own ops ran.
 fn adapter_alone(tree: &SpanTree) -> f64 {
-    let is_adapter = |range: Range| range == Range::Module(Module::Adapter);
+    let is_adapter = |range: Range| range == Range::Module(Module::Adapters);
     let spans = tree.spans.iter().enumerate();
     spans
         .filter(|(index, span)| {
