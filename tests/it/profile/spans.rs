@@ -90,7 +90,7 @@ fn flops_are_those_of_the_formulas() {
         .map(|(tree, (index, span))| {
             let alone = tree
                 .around(index)
-                .any(|span| span.range == Range::Module(Module::Adapter));
+                .any(|span| span.range == Range::Module(Module::Adapters));
             if alone {
                 span.work.flops
             } else {
@@ -141,7 +141,7 @@ fn every_family_reports_phases_layers_and_products() {
             );
         }
         for layer in 0..layers {
-            let module = Range::Module(Module::Layer(layer as u16));
+            let module = Range::Layer(layer as u16);
             // Forward and backward.
             assert_eq!(
                 spans.iter().filter(|span| span.range == module).count(),
