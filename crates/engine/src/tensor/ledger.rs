@@ -203,6 +203,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    use peft_tune_core::predict::Pass;
+
     use MemoryCategory::{SavedActivations, Scratch};
 
     fn tensor(ledger: &Ledger, shape: &[usize]) -> Tensor {
@@ -221,6 +223,14 @@ mod tests {
         expected.hold(Scratch, 96);
         expected.hold(Scratch, 48);
         expected.free(Scratch, 96);
+        expected.ops.push(Op {
+            stage: Stage::Forward,
+            work: Work::Pass {
+                pass: Pass::Copy,
+                elements: 12.0,
+            },
+            times: 1.0,
+        });
         assert_eq!(ledger.segment(Stage::Forward), expected);
     }
 
