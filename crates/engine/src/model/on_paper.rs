@@ -15,10 +15,10 @@ use super::saved::LayerSaved;
 use super::{DropoutKey, RopeTables, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
-use crate::tensor::{Ledger, Tensor};
+use crate::tensor::{Ledger, PaperTensor, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{LayerKeep, ModelPlan};
+use peft_tune_core::plan::{KeySharing, LayerKeep, ModelPlan};
 use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
 use peft_tune_core::recipe::Recipe;
 
@@ -91,11 +91,14 @@ impl PaperModel {
         };
         match segment {
             Segment::Embed => {
-                let _x = self.decoder.embed(&pass.stream.ids)?;
+                let x = self.decoder.embed(&pass.stream.ids)?;
+                let cross = self.decoder.cross_layer(&x, &pass.stream)?;
+                pass.ledger.keep(cross.kept());
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Forward { layer, keep } => {
-                let _left = self.forward(layer, keep, begin(), &pass)?;
+                let mut cross = self.cross_layer(layer, &pass.ledger)?;
+                let _left = self.forward(layer, keep, begin(), (&pass, &mut cross))?;
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Head => {
@@ -103,18 +106,40 @@ impl PaperModel {
                 Ok(pass.ledger.segment(Stage::Forward))
             }
             Segment::Backward { layer, keep, wants_dx } => {
-                let (dy, kept) = self.forward(layer, keep, begin(), &pass)?;
+                let mut cross = self.cross_layer(layer, &pass.ledger)?;
+                let (dy, kept) = self.forward(layer, keep, begin(), (&pass, &mut cross))?;
+                self.add_gradients_of_readers(layer, &mut cross, &pass.ledger)?;
                 pass.ledger.begin();
-                let _dx = self.backward(layer, kept, dy, (&pass, wants_dx))?;
+                let _dx = self.backward(layer, kept, dy, (&pass, &mut cross), wants_dx)?;
+                Ok(pass.ledger.segment(Stage::Backward))
+            }
+            Segment::EmbedBackward => {
+                let inputs = self.of_inputs(|shape| pass.ledger.tensor(shape, self.decoder.compute_dtype));
+                pass.ledger.keep(&inputs);
+                let trains = self.decoder.inputs.as_ref().is_some_and(|inputs| inputs.trains);
+                let gradients = trains.then(|| inputs.as_ref().map(Tensor::zeros_like)).flatten();
+                let dx = self.decoder.embedding.is_trained().then(|| self.of_stream(&pass.ledger));
+                pass.ledger.begin();
+                let cross = CrossLayer {
+                    input_gradients: gradients.transpose()?,
+                    ..CrossLayer::new(inputs)
+                };
+                self.decoder.backward_embed(&pass.stream, cross, dx)?;
                 Ok(pass.ledger.segment(Stage::Backward))
             }
         }
     }
 
     /// The output of a layer, and what is kept of it.
-    fn forward(&self, layer: usize, keep: LayerKeep, x: Tensor, pass: &PaperPass<'_>) -> Result<(Tensor, KeptLayer)> {
-        let mut cross = CrossLayer::default();
-        let (y, saved) = self.layer(layer)?.forward(&x, &pass.stream, &self.ropes, &mut cross)?;
+    fn forward(
+        &self,
+        layer: usize,
+        keep: LayerKeep,
+        x: Tensor,
+        (pass, cross): (&PaperPass<'_>, &mut CrossLayer),
+    ) -> Result<(Tensor, KeptLayer)> {
+        let (y, saved) = self.layer(layer)?.forward(&x, &pass.stream, &self.ropes, cross)?;
+        pass.ledger.keep(cross.kept());
         let kept = match keep {
             LayerKeep::Nothing => KeptLayer::Nothing,
             LayerKeep::Input | LayerKeep::HostInput => {
@@ -136,18 +161,59 @@ impl PaperModel {
         layer: usize,
         kept: KeptLayer,
         dy: Tensor,
-        (pass, wants_dx): (&PaperPass<'_>, bool),
+        (pass, cross): (&PaperPass<'_>, &mut CrossLayer),
+        wants_dx: bool,
     ) -> Result<Option<Tensor>> {
-        let (layer, mut cross) = (self.layer(layer)?, CrossLayer::default());
         cross.is_backward = true;
+        cross.retire(self.first_like(layer));
+        let layer = self.layer(layer)?;
         let is_recomputed = matches!(kept, KeptLayer::Input(_));
-        let Some(saved) = kept.saved(layer, &pass.stream, &self.ropes, &mut cross)? else {
+        let Some(saved) = kept.saved(layer, &pass.stream, &self.ropes, cross)? else {
             return Ok(None);
         };
         if is_recomputed {
             pass.keep(&saved);
         }
-        layer.backward(saved, dy, &pass.stream, (&self.ropes, &mut cross), wants_dx)
+        layer.backward(saved, dy, &pass.stream, (&self.ropes, cross), wants_dx)
+    }
+
+    /// What a layer reads of others beside the stream. Its bytes were counted where it was made.
+    fn cross_layer(&self, layer: usize, ledger: &Ledger) -> Result<CrossLayer> {
+        let uncounted = |shape: &[usize]| ledger.uncounted(shape, self.decoder.compute_dtype);
+        let mut cross = CrossLayer::new(self.of_inputs(uncounted));
+        if let Some(source) = self.layer(layer)?.mixer.source() {
+            let [k, v] = self.keys_and_values(layer, uncounted);
+            cross.share(source, &k, &v);
+        }
+        Ok(cross)
+    }
+
+    /// Gives a layer the gradients of keys and values that the readers behind it have left.
+    fn add_gradients_of_readers(&self, layer: usize, cross: &mut CrossLayer, ledger: &Ledger) -> Result<()> {
+        let source = match self.plan.layer(layer).sharing {
+            KeySharing::Source { gradients: true } => Some(self.first_like(layer)),
+            KeySharing::Reader {
+                gradients: true,
+                last: false,
+            } => self.layer(layer)?.mixer.source(),
+            KeySharing::None | KeySharing::Source { .. } | KeySharing::Reader { .. } => None,
+        };
+        let Some(source) = source else { return Ok(()) };
+        let gradients = self.keys_and_values(layer, |shape| ledger.tensor(shape, self.decoder.compute_dtype));
+        cross.add_gradients(source, gradients)
+    }
+
+    /// Keys and values as a layer attends to them.
+    fn keys_and_values(&self, layer: usize, tensor: impl Fn(&[usize]) -> PaperTensor) -> [Tensor; 2] {
+        let (tokens, heads) = (self.batch.tokens(), self.plan.layer(layer).heads);
+        [heads.width, heads.value].map(|width| tensor(&[tokens, heads.key, width]).into())
+    }
+
+    /// The inputs of all layers beside the stream, where there are some.
+    fn of_inputs(&self, tensor: impl Fn(&[usize]) -> PaperTensor) -> Option<Tensor> {
+        let inputs = self.plan.architecture.layer_inputs?;
+        let width = inputs.width * self.plan.layers.len();
+        Some(tensor(&[self.batch.tokens(), width]).into())
     }
 
     /// The gradient of the stream behind the last layer.
@@ -166,6 +232,13 @@ impl PaperModel {
     fn of_stream(&self, ledger: &Ledger) -> Tensor {
         let shape = (self.batch.tokens(), self.plan.architecture.hidden_size);
         ledger.tensor(shape, self.decoder.compute_dtype).into()
+    }
+
+    /// The number of the layer that stands for `layer`.
+    fn first_like(&self, layer: usize) -> usize {
+        let kind = self.plan.layers.get(layer);
+        let found = self.plan.layers.iter().position(|other| Some(other) == kind);
+        found.unwrap_or(layer)
     }
 
     /// The layer that stands for `layer`.

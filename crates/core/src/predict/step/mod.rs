@@ -305,6 +305,7 @@ impl<'a> StepTrace<'a> {
             Segment::Forward { layer, keep } => self.forward(tracer, kind(layer), keep),
             Segment::Head => self.head(tracer),
             Segment::Backward { layer, keep, wants_dx } => self.backward(tracer, kind(layer), keep, wants_dx),
+            Segment::EmbedBackward => tracer.inputs_backward(),
         }
     }
 
@@ -369,8 +370,10 @@ impl<'a> StepTrace<'a> {
             .iter()
             .map(|kind| tracer.shared_bytes(&plan.kinds[*kind]));
         end.free(MemoryCategory::SavedActivations, unread.sum());
-        tracer.inputs_backward(&mut end);
         take(StepSegment::Once, &end);
+        if plan.architecture.layer_inputs.is_some() {
+            take(StepSegment::Once, &segments(Segment::EmbedBackward));
+        }
     }
 
     /// What is kept of a layer; its input leaves the device only where the device's memory is not the host's.

@@ -34,6 +34,24 @@ const FAMILIES: &[(&str, &str)] = &[
         "hidden_size_per_layer_input": 0, "attention_k_eq_v": true, "num_global_key_value_heads": 1"#,
     ),
     (
+        "gemma4_text",
+        r#", "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 24,
+        "vocab_size_per_layer_input": 40000"#,
+    ),
+    (
+        "gemma4_text",
+        r#", "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 3,
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+        "full_attention", "sliding_attention", "sliding_attention"]"#,
+    ),
+    (
+        "gemma4_text",
+        r#", "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 24,
+        "vocab_size_per_layer_input": 40000, "num_kv_shared_layers": 3, "use_double_wide_mlp": true,
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+        "full_attention", "sliding_attention", "sliding_attention"]"#,
+    ),
+    (
         "granite",
         r#", "residual_multiplier": 0.25, "logits_scaling": 8, "embedding_multiplier": 12"#,
     ),
@@ -86,8 +104,12 @@ fn architecture(
         "phi3" => hidden / heads,
         _ => width,
     };
+    let layers = match more.contains("num_hidden_layers") {
+        true => "",
+        false => r#""num_hidden_layers": 3, "#,
+    };
     let json = format!(
-        r#"{{"model_type": "{family}", "hidden_size": {hidden}, "num_hidden_layers": 3, "num_attention_heads": {heads},
+        r#"{{"model_type": "{family}", "hidden_size": {hidden}, {layers}"num_attention_heads": {heads},
         "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {vocabulary}, "head_dim": {width},
         "max_position_embeddings": 4096{more}}}"#,
         if is_latent { heads } else { heads / 2 },
