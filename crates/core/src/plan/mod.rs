@@ -28,7 +28,7 @@ pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnd
 pub use error::PlanError;
 pub use logits::{HeadCall, Logits, STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};
-pub use model::{KeySharing, LayerInputPlan};
+pub use model::{KeySharing, LayerInputPlan, alike_layers};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use pattern::from_file;
 pub use products::{Form, Vectors};

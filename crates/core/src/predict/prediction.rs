@@ -9,7 +9,7 @@ use super::correction::Correction;
 use super::data_sheet::DataSheet;
 use super::expert_load::ExpertLoad;
 use super::flops::Flops;
-use super::group::Sharers;
+use super::group::{Sharers, check_group};
 use super::host::Host;
 use super::host_update::{HostRates, HostUpdate, host_bytes};
 use super::memory_category::Bytes;
@@ -205,10 +205,30 @@ impl Predictor {
     /// # Errors
     /// Errors of [`Predictor::predict`]; a segment that the model does not trace.
     pub fn bytes_on(&self, setting: &Setting<'_>, model: &dyn StepModel) -> Result<Bytes, PredictError> {
-        check(&self.architecture, setting)?;
-        let network = self.network(setting.recipe)?;
-        self.trace(&network, setting.recipe)
-            .bytes_on(&setting.workload.longest, model)
+        self.group_bytes_on(&[*setting], model)
+    }
+
+    /// Bytes by category of a step of all `settings`, which train together, from the segments of a model of them that runs on paper.
+    ///
+    /// # Errors
+    /// Errors of [`Predictor::predict_group`]; a segment that the model does not trace.
+    pub fn group_bytes_on(&self, settings: &[Setting<'_>], model: &dyn StepModel) -> Result<Bytes, PredictError> {
+        let mut networks = Vec::with_capacity(settings.len());
+        for setting in settings {
+            check(&self.architecture, setting)?;
+            networks.push(self.network(setting.recipe)?);
+        }
+        check_group(settings)?;
+        let sharers = Sharers {
+            trainings: settings.len(),
+            ..Sharers::ALONE
+        };
+        let trace = |(setting, network): (&Setting<'_>, &Arc<Network>)| {
+            let alone = self.trace(network, setting.recipe);
+            (StepTrace { sharers, ..alone }, &setting.workload.longest)
+        };
+        let traces: Vec<_> = settings.iter().zip(&networks).map(trace).collect();
+        StepTrace::bytes_on(&traces, model)
     }
 
     /// As the bytes of [`Predictor::predict`], where the micro-batch is that of several trainings which share the passes.

@@ -131,8 +131,12 @@ impl<'a> StepTracer<'a> {
 
     /// Records a product whose result is held already.
     pub(super) fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
-        // Rows with adapters of their own are multiplied by themselves, but for what a portable product widens at once.
-        let by_rows = right == Right::Weight && (self.sharers.adapts_all || call.adapter_depth > 0);
+        self.product_by(trace, module, right, call, right == Right::Weight);
+    }
+
+    /// As [`StepTracer::product`]. Where trainings share it `by_rows`, those of each are multiplied by themselves, but for what a portable
+    /// product widens at once.
+    fn product_by(&self, trace: &mut Trace, module: Module, right: Right, call: Call, by_rows: bool) {
         let of_one = match by_rows && self.host.vectors != Vectors::Other {
             true => Call {
                 rows: call.rows.div_ceil(self.sharers.trainings),
@@ -244,7 +248,8 @@ impl<'a> StepTracer<'a> {
     /// Whether sums may take adapters' products along: a GPU dequantizes the weights to 16 bits, and adapters see what the weights see.
     fn may_be_longer(&self, form: Form) -> bool {
         let is_widened = self.is_on_gpu() && self.precision.is_quantized() && !self.is_in_bytes(form);
-        is_widened && self.c() == 2 && !self.plan.dropout()
+        let is_alone = self.sharers.trainings == 1;
+        is_widened && is_alone && self.c() == 2 && !self.plan.dropout()
     }
 
     /// A group's output, or the sum of it and the residual stream, made again from xa of its adapters.
@@ -414,7 +419,7 @@ impl<'a> StepTracer<'a> {
         if rank > 0 {
             self.gradient(trace, Module::Adapters, width, rank);
             if self.plan.lora_bias() {
-                trace.spike(MemoryCategory::Scratch, widened);
+                trace.spike(MemoryCategory::Scratch, widened / self.sharers.trainings as u64);
                 self.pass(trace, Module::Adapters, Pass::Copy, width);
             }
         }
@@ -462,7 +467,8 @@ impl<'a> StepTracer<'a> {
             adapter_depth,
             ..self.call(Right::Weight, Form::Nn, [self.tokens, group.inputs, group.outputs()])
         };
-        self.product(trace, module, Right::Weight, call);
+        let by_rows = self.sharers.adapts_all || group.reads_input();
+        self.product_by(trace, module, Right::Weight, call, by_rows);
     }
 
     /// dx of a group into the scratch.
@@ -485,7 +491,8 @@ impl<'a> StepTracer<'a> {
         self.gradients_sum(trace, (group, module), adapter_depth);
         trace.free(MemoryCategory::Scratch, room);
         for _ in 1..terms.div_ceil(MAX_TERMS) {
-            trace.spike(MemoryCategory::Scratch, 2 * dx);
+            // Of adapters alone, since no group has more projections: each training adds those of its rows.
+            trace.spike(MemoryCategory::Scratch, 2 * dx / self.sharers.trainings as u64);
             self.pass(trace, module, Pass::Add, group.inputs);
         }
         if !with_dropout {

@@ -12,26 +12,32 @@ use super::cross_layer::CrossLayer;
 use super::decoder::{Decoder, KeptLayer};
 use super::layer::Layer;
 use super::saved::LayerSaved;
-use super::{DropoutKey, RopeTables, Stream};
+use super::{AdapterPass, DropoutKey, RopeTables, RowPart, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::tensor::{Ledger, PaperTensor, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{KeySharing, LayerKeep, ModelPlan};
+use peft_tune_core::plan::{KeySharing, LayerKeep, ModelPlan, alike_layers};
 use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Precision, Recipe};
 
-/// A recipe's model, a micro-batch and a machine, of which only the sizes matter.
+/// The model of one recipe, or of several that train together, a micro-batch and a machine, of which only the sizes matter.
 #[derive(Debug)]
 pub struct PaperModel {
+    /// Of the training whose gradients reach furthest down.
     plan: ModelPlan,
     host: Host,
-    /// Of the first layer of each kind.
+    /// Numbers of [`alike_layers`].
+    layers: Vec<usize>,
+    /// Of the first layer of each number.
     decoder: Decoder,
     ropes: RopeTables,
     batch: MicroBatch,
+    /// Of a training that shares with nobody.
     dropout: Option<DropoutKey>,
+    /// The rows of each of several trainings.
+    parts: Vec<RowPart>,
 }
 
 /// One run of a segment.
@@ -59,29 +65,71 @@ impl PaperModel {
         host: Host,
         stream: &StreamShape,
     ) -> std::result::Result<Self, TrainError> {
-        let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        if plan.dora() || !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
-            let message = "DoRA, `quantization_aware` and `weight_sparsity` have no form on paper";
-            return Err(Error::Msg(message.to_owned()).into());
-        }
-        let decoder = decoder_of(architecture, recipe, &plan)?;
-        let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
-        ropes.prepare(1)?;
-        let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
+        let plan = plan_of(architecture, recipe)?;
+        let layers = alike_layers(&[&plan]);
+        let base = base_of(architecture, recipe.precision, &layers)?;
         Ok(Self {
             host,
-            decoder,
-            ropes,
+            decoder: decoder_of(&base, &plan, &layers)?,
+            layers,
+            ropes: ropes_of(architecture)?,
             batch: batch_like(stream),
-            dropout: (dropout > 0.0).then(|| DropoutKey::new(dropout, 0, 0, 0)),
+            dropout: dropout_of(recipe),
+            parts: Vec::new(),
             plan,
+        })
+    }
+
+    /// The model that several `recipes` train together, each on a micro-batch of its own.
+    ///
+    /// # Errors
+    /// No recipes; those that cannot train together or do not fit the model; one that cannot be run on paper yet.
+    pub fn of_group(
+        architecture: &Architecture,
+        recipes: &[(&Recipe, &StreamShape)],
+        host: Host,
+    ) -> std::result::Result<Self, TrainError> {
+        let Some((first, _)) = recipes.first() else {
+            return Err(Error::Msg("there is no training to share passes".to_owned()).into());
+        };
+        let (mut plans, mut parts, mut batch) = (Vec::new(), Vec::new(), MicroBatch::new());
+        for (recipe, stream) in recipes {
+            recipe.check_in_group()?;
+            recipe.check_shares_base(first)?;
+            plans.push(plan_of(architecture, recipe)?);
+            let start = batch.tokens();
+            batch.append(&batch_like(stream));
+            parts.push(RowPart {
+                rows: start..batch.tokens(),
+                pass: AdapterPass {
+                    dropout: dropout_of(recipe),
+                    ..AdapterPass::default()
+                },
+            });
+        }
+        let layers = alike_layers(&plans.iter().collect::<Vec<_>>());
+        let base = base_of(architecture, first.precision, &layers)?;
+        let members = plans.iter().map(|plan| decoder_of(&base, plan, &layers));
+        let members = members.collect::<std::result::Result<Vec<_>, _>>()?;
+        let frozen = decoder_of(&base, &ModelPlan::frozen(architecture), &layers)?;
+        let lowest = plans.into_iter().min_by_key(ModelPlan::first_on_tape);
+        Ok(Self {
+            host,
+            decoder: frozen.joined(&members.iter().collect::<Vec<_>>())?,
+            layers,
+            ropes: ropes_of(architecture)?,
+            batch,
+            dropout: None,
+            parts,
+            plan: lowest.unwrap_or_else(|| ModelPlan::frozen(architecture)),
         })
     }
 
     fn run(&self, segment: Segment) -> Result<Trace> {
         let ledger = Ledger::new(self.host);
+        let stream = Stream::on_paper(&self.batch, self.dropout.clone(), &ledger);
         let pass = PaperPass {
-            stream: Stream::on_paper(&self.batch, self.dropout.clone(), &ledger),
+            stream: stream.in_parts(self.parts.clone()),
             ledger,
         };
         let begin = || {
@@ -212,7 +260,7 @@ impl PaperModel {
     /// The inputs of all layers beside the stream, where there are some.
     fn of_inputs(&self, tensor: impl Fn(&[usize]) -> PaperTensor) -> Option<Tensor> {
         let inputs = self.plan.architecture.layer_inputs?;
-        let width = inputs.width * self.plan.layers.len();
+        let width = inputs.width * self.layers.len();
         Some(tensor(&[self.batch.tokens(), width]).into())
     }
 
@@ -220,9 +268,15 @@ impl PaperModel {
     fn head(&self, x: Tensor, pass: &PaperPass<'_>) -> Result<Tensor> {
         let (normed, rstd) = self.decoder.end(&x)?;
         pass.ledger.keep([&x, &rstd]);
-        let output = self.decoder.loss(&pass.stream, &normed)?;
+        let d_normed = match self.parts.as_slice() {
+            [] => self.decoder.loss(&pass.stream, &normed)?.d_hidden,
+            parts => {
+                let scales = vec![pass.stream.gradient_scale; parts.len()];
+                self.decoder.losses_of_parts(&pass.stream, &normed, &scales)?.1
+            }
+        };
         drop(normed);
-        let Some(d_normed) = output.d_hidden else {
+        let Some(d_normed) = d_normed else {
             candle_core::bail!("a loss without a gradient");
         };
         self.decoder.end_backward(&x, &rstd, d_normed)
@@ -234,17 +288,17 @@ impl PaperModel {
         ledger.tensor(shape, self.decoder.compute_dtype).into()
     }
 
-    /// The number of the layer that stands for `layer`.
+    /// The first layer that is like `layer`.
     fn first_like(&self, layer: usize) -> usize {
-        let kind = self.plan.layers.get(layer);
-        let found = self.plan.layers.iter().position(|other| Some(other) == kind);
+        let number = self.layers.get(layer);
+        let found = self.layers.iter().position(|other| Some(other) == number);
         found.unwrap_or(layer)
     }
 
     /// The layer that stands for `layer`.
     fn layer(&self, layer: usize) -> Result<&Layer> {
-        let kind = self.plan.layers.get(layer);
-        let found = kind.and_then(|kind| self.decoder.layers.get(*kind));
+        let number = self.layers.get(layer);
+        let found = number.and_then(|number| self.decoder.layers.get(*number));
         found.ok_or_else(|| Error::Msg(format!("the model has no layer {layer}")))
     }
 }
@@ -255,22 +309,51 @@ impl StepModel for PaperModel {
     }
 }
 
-/// A decoder of the first layer of each kind.
-fn decoder_of(
+/// What a recipe trains.
+fn plan_of(architecture: &Architecture, recipe: &Recipe) -> std::result::Result<ModelPlan, TrainError> {
+    let plan = ModelPlan::of_recipe(architecture, recipe)?;
+    if plan.dora() || !recipe.quantization_aware.is_none() || !recipe.weight_sparsity.is_none() {
+        let message = "DoRA, `quantization_aware` and `weight_sparsity` have no form on paper";
+        return Err(Error::Msg(message.to_owned()).into());
+    }
+    Ok(plan)
+}
+
+fn dropout_of(recipe: &Recipe) -> Option<DropoutKey> {
+    let dropout = recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
+    (dropout > 0.0).then(|| DropoutKey::new(dropout, 0, 0, 0))
+}
+
+fn ropes_of(architecture: &Architecture) -> Result<RopeTables> {
+    let mut ropes = RopeTables::new(&architecture.ropes, &Device::Cpu);
+    ropes.prepare(1)?;
+    Ok(ropes)
+}
+
+/// The first layer of each number.
+fn firsts(layers: &[usize]) -> impl Iterator<Item = usize> {
+    let numbered = layers.iter().enumerate();
+    let is_first = |(index, number): &(usize, &usize)| !layers[..*index].contains(number);
+    numbered.filter(is_first).map(|(index, _)| index)
+}
+
+/// The weights of these layers, and all that stand beside layers.
+fn base_of(
     architecture: &Architecture,
-    recipe: &Recipe,
-    plan: &ModelPlan,
-) -> std::result::Result<Decoder, TrainError> {
-    let first = |kind: usize| plan.layers.iter().position(|other| *other == kind);
-    let layers: Vec<usize> = (0..plan.kinds.len()).filter_map(first).collect();
-    let names: Vec<String> = layers
-        .iter()
-        .map(|layer| format!("{}.", Architecture::layer_name(*layer)))
+    precision: Precision,
+    layers: &[usize],
+) -> std::result::Result<BaseModel, TrainError> {
+    let names: Vec<String> = firsts(layers)
+        .map(|layer| format!("{}.", Architecture::layer_name(layer)))
         .collect();
     let any_layer = Architecture::layer_name(0);
     let of_all_layers = any_layer.trim_end_matches('0');
     let wants = |name: &str| !name.starts_with(of_all_layers) || names.iter().any(|layer| name.starts_with(layer));
-    let base = BaseModel::on_paper(architecture, recipe.precision, wants)?;
+    BaseModel::on_paper(architecture, precision, wants)
+}
+
+/// A decoder of the first layer of each number.
+fn decoder_of(base: &BaseModel, plan: &ModelPlan, layers: &[usize]) -> std::result::Result<Decoder, TrainError> {
     let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
     let trainables = Trainables {
         plan,
@@ -279,7 +362,7 @@ fn decoder_of(
         whole: plan.whole_slots(),
         replaced: &replaced,
     };
-    Decoder::of_layers(&base, &trainables, base.compute_dtype(), layers)
+    Decoder::of_layers(base, &trainables, base.compute_dtype(), firsts(layers))
 }
 
 /// A micro-batch of documents of these lengths, with as many targets.

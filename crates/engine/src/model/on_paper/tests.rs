@@ -7,9 +7,9 @@ use proptest::sample::select;
 
 use super::*;
 use peft_tune_core::plan::Vectors;
-use peft_tune_core::predict::{Documents, Machine, Predictor, Setting, Workload};
+use peft_tune_core::predict::{Bytes, Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, TargetModules, TargetPreset,
+    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, TargetModules, TargetPreset,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -260,6 +260,72 @@ proptest! {
         let model = PaperModel::new(&architecture, &recipe, host, &stream).unwrap();
         let found = predictor.bytes_on(&setting, &model).unwrap();
         prop_assert_eq!(found, expected.bytes, "{}", family);
+    }
+}
+
+/// Families whose rows of several trainings can go through the layers together.
+fn shared_architectures() -> impl Strategy<Value = (String, String)> {
+    let have_inputs = |json: &str| json.contains("vocab_size_per_layer_input");
+    architectures().prop_filter("layers have inputs of their own", move |(_, json)| !have_inputs(json))
+}
+
+fn in_group(mut recipe: Recipe) -> Recipe {
+    recipe.activation_quantization = ActivationQuantization::None;
+    recipe
+}
+
+/// What trainings allocate together on paper, and what is predicted op by op; `None` where a recipe has no place in the model.
+fn of_group(json: &str, all: &[(Recipe, StreamShape)], host: Host) -> Option<[Bytes; 2]> {
+    let architecture = Architecture::from_json(Path::new("config.json"), json).unwrap();
+    let most = narrowest(&architecture);
+    let all: Vec<(Recipe, Workload)> = all
+        .iter()
+        .map(|(recipe, stream)| {
+            let workload = Workload {
+                longest: stream.clone(),
+                mean: stream.clone(),
+                rows: None,
+            };
+            (of_rank(in_group(recipe.clone()), most), workload)
+        })
+        .collect();
+    let settings: Vec<Setting<'_>> = all.iter().map(|(recipe, workload)| Setting { recipe, workload }).collect();
+    let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
+    let expected = predictor.predict_group(&settings).ok()?;
+    let recipes: Vec<_> = all.iter().map(|(recipe, workload)| (recipe, &workload.longest)).collect();
+    let model = PaperModel::of_group(&architecture, &recipes, host).unwrap();
+    Some([predictor.group_bytes_on(&settings, &model).unwrap(), expected])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn bytes_of_equal_trainings_are_those_that_are_predicted_op_by_op(
+        (family, json) in shared_architectures(),
+        recipe in recipes(),
+        host in prop_oneof![4 => processors(), 1 => gpus()],
+        stream in streams(),
+        count in 2usize..4,
+    ) {
+        let Some([found, expected]) = of_group(&json, &vec![(recipe, stream); count], host) else { return Ok(()) };
+        prop_assert_eq!(found, expected, "{} x {}", count, family);
+    }
+
+    /// The prediction is a mean over trainings.
+    #[test]
+    fn bytes_of_unequal_trainings_are_near_those_that_are_predicted(
+        (family, json) in shared_architectures(),
+        recipes in (recipes(), recipes()),
+        host in prop_oneof![4 => processors(), 1 => gpus()],
+        streams in (streams(), streams()),
+    ) {
+        let (first, mut second) = recipes;
+        (second.precision, second.gradient_checkpointing) = (first.precision, first.gradient_checkpointing);
+        let both = [(first, streams.0), (second, streams.1)];
+        let Some([found, expected]) = of_group(&json, &both, host) else { return Ok(()) };
+        let (found, expected) = (found.total() as f64, expected.total() as f64);
+        prop_assert!((expected / found - 1.0).abs() < 0.25, "{}: {} {}", family, found, expected);
     }
 }
 
