@@ -9,7 +9,7 @@ use super::*;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Bytes, Documents, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, TargetModules, TargetPreset,
+    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Sharding, TargetModules, TargetPreset,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -159,7 +159,9 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         select(checkpointing.to_vec()),
         select(activations.to_vec()),
     );
-    (adapter, rest).prop_map(|((rank, dropout, target_modules, layers_to_transform), rest)| {
+    // Ranks that share the weights out.
+    let ranks = select(vec![1, 1, 2, 3]);
+    (adapter, rest, ranks).prop_map(|((rank, dropout, target_modules, layers_to_transform), rest, ranks)| {
         let mut recipe = Recipe::new("random", DataSettings::default());
         (
             recipe.precision,
@@ -168,6 +170,9 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         ) = rest;
         if !recipe.precision.is_quantized() {
             recipe.activation_quantization = ActivationQuantization::None;
+        }
+        if ranks > 1 {
+            (recipe.batch.devices, recipe.batch.sharding) = (ranks, Sharding::Full);
         }
         recipe.adapter = Some(AdapterSettings {
             rank,
@@ -271,6 +276,7 @@ fn shared_architectures() -> impl Strategy<Value = (String, String)> {
 
 fn in_group(mut recipe: Recipe) -> Recipe {
     recipe.activation_quantization = ActivationQuantization::None;
+    (recipe.batch.devices, recipe.batch.sharding) = (1, Sharding::None);
     recipe
 }
 
