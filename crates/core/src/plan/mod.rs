@@ -22,6 +22,7 @@ mod sparse;
 mod storage;
 mod target;
 mod update_parts;
+mod update_room;
 mod whole;
 
 pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnds};
@@ -40,4 +41,5 @@ pub use sharding::{ALIGNMENT, ShardedBytes, WINDOWS, aligned, gathers, share_of,
 pub use storage::{BLOCK, NESTED_BLOCK, WeightBytes, base_bytes, linear_bytes};
 pub use target::{ends_in, expression_within, names_within};
 pub use update_parts::{GradientsReady, UpdatePart, update_parts};
+pub use update_room::{BAND_ELEMENTS, CODED_ELEMENTS, LONGEST_SHORT_SIDE, PAGE_BLOCKS, PAGE_ELEMENTS, PAGES_AT_ONCE};
 pub use whole::{PREFIX, WholeParameter};

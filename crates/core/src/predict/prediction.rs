@@ -223,11 +223,11 @@ impl Predictor {
             trainings: settings.len(),
             ..Sharers::ALONE
         };
-        let trace = |(setting, network): (&Setting<'_>, &Arc<Network>)| {
+        let mut traces = Vec::with_capacity(settings.len());
+        for (setting, network) in settings.iter().zip(&networks) {
             let alone = self.trace(network, setting.recipe);
-            (StepTrace { sharers, ..alone }, &setting.workload.longest)
-        };
-        let traces: Vec<_> = settings.iter().zip(&networks).map(trace).collect();
+            traces.push((StepTrace { sharers, ..alone }, &setting.workload.longest));
+        }
         StepTrace::bytes_on(&traces, model)
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Device, Error, Result};
+use candle_core::{DType, Device, Error, Result};
 
 use super::build::Trainables;
 use super::cross_layer::CrossLayer;
@@ -15,10 +15,11 @@ use super::saved::LayerSaved;
 use super::{AdapterPass, DropoutKey, RopeTables, RowPart, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
+use crate::optimizer::{Optimizer, unscale};
 use crate::tensor::{Ledger, PaperTensor, Tensor};
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{KeySharing, LayerKeep, ModelPlan, alike_layers};
+use peft_tune_core::plan::{KeySharing, LayerKeep, Memory, ModelPlan, alike_layers};
 use peft_tune_core::predict::{Host, Segment, Stage, StepModel, StreamShape, Trace};
 use peft_tune_core::recipe::{Precision, Recipe};
 
@@ -38,6 +39,39 @@ pub struct PaperModel {
     dropout: Option<DropoutKey>,
     /// The rows of each of several trainings.
     parts: Vec<RowPart>,
+    updates: Vec<PaperUpdate>,
+}
+
+/// The update of one training.
+#[derive(Debug)]
+struct PaperUpdate {
+    optimizer: Optimizer,
+    elements: usize,
+    is_unscaled: bool,
+    is_on_host: bool,
+}
+
+impl PaperUpdate {
+    fn of(plan: &ModelPlan, recipe: &Recipe) -> Result<Self> {
+        Ok(Self {
+            optimizer: Optimizer::on_paper(&recipe.optimizer, &plan.layout)?,
+            elements: plan.layout.elements(),
+            is_unscaled: recipe.precision == Precision::Fp16,
+            is_on_host: !recipe.optimizer.offload.is_none(),
+        })
+    }
+
+    /// Where a GPU's host updates, the GPU takes nothing; its kernels unscale as they clip.
+    fn run(&self, ledger: &Ledger) -> Result<()> {
+        let on_gpu = ledger.host().memory() == Memory::Device;
+        if self.is_unscaled && !on_gpu {
+            unscale(&ledger.uncounted(self.elements, DType::F32).into(), 1.0)?;
+        }
+        match on_gpu && self.is_on_host {
+            true => Ok(()),
+            false => self.optimizer.update_on_paper(ledger),
+        }
+    }
 }
 
 /// One run of a segment.
@@ -76,6 +110,7 @@ impl PaperModel {
             batch: batch_like(stream),
             dropout: dropout_of(recipe),
             parts: Vec::new(),
+            updates: vec![PaperUpdate::of(&plan, recipe)?],
             plan,
         })
     }
@@ -92,11 +127,14 @@ impl PaperModel {
         let Some((first, _)) = recipes.first() else {
             return Err(Error::Msg("there is no training to share passes".to_owned()).into());
         };
-        let (mut plans, mut parts, mut batch) = (Vec::new(), Vec::new(), MicroBatch::new());
+        let (mut plans, mut updates) = (Vec::new(), Vec::new());
+        let (mut parts, mut batch) = (Vec::new(), MicroBatch::new());
         for (recipe, stream) in recipes {
             recipe.check_in_group()?;
             recipe.check_shares_base(first)?;
-            plans.push(plan_of(architecture, recipe)?);
+            let plan = plan_of(architecture, recipe)?;
+            updates.push(PaperUpdate::of(&plan, recipe)?);
+            plans.push(plan);
             let start = batch.tokens();
             batch.append(&batch_like(stream));
             parts.push(RowPart {
@@ -121,6 +159,7 @@ impl PaperModel {
             batch,
             dropout: None,
             parts,
+            updates,
             plan: lowest.unwrap_or_else(|| ModelPlan::frozen(architecture)),
         })
     }
@@ -166,14 +205,20 @@ impl PaperModel {
                 pass.ledger.keep(&inputs);
                 let trains = self.decoder.inputs.as_ref().is_some_and(|inputs| inputs.trains);
                 let gradients = trains.then(|| inputs.as_ref().map(Tensor::zeros_like)).flatten();
-                let dx = self.decoder.embedding.is_trained().then(|| self.of_stream(&pass.ledger));
+                let dx = self
+                    .decoder
+                    .embedding
+                    .is_trained()
+                    .then(|| self.of_stream(&pass.ledger));
                 pass.ledger.begin();
-                let cross = CrossLayer {
-                    input_gradients: gradients.transpose()?,
-                    ..CrossLayer::new(inputs)
-                };
+                let mut cross = CrossLayer::new(inputs);
+                cross.input_gradients = gradients.transpose()?;
                 self.decoder.backward_embed(&pass.stream, cross, dx)?;
                 Ok(pass.ledger.segment(Stage::Backward))
+            }
+            Segment::Update => {
+                self.updates.iter().try_for_each(|update| update.run(&pass.ledger))?;
+                Ok(pass.ledger.segment(Stage::Optimizer))
             }
         }
     }

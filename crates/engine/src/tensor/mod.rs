@@ -8,6 +8,6 @@ mod activation;
 mod ledger;
 mod paper;
 
-pub(crate) use activation::Tensor;
+pub(crate) use activation::{Order, Tensor};
 pub(crate) use ledger::Ledger;
 pub(crate) use paper::PaperTensor;

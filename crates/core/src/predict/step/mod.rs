@@ -58,17 +58,16 @@ impl<'a> StepTrace<'a> {
     }
 
     /// Bytes of a step of some trainings that share its passes, each on a micro-batch of its own, whose segments a model on paper traces.
-    pub(super) fn bytes_on(
-        trainings: &[(Self, &StreamShape)],
-        model: &dyn StepModel,
-    ) -> Result<Bytes, PredictError> {
+    pub(super) fn bytes_on(trainings: &[(Self, &StreamShape)], model: &dyn StepModel) -> Result<Bytes, PredictError> {
         let Some((first, _)) = trainings.first() else {
             return Ok(Bytes::default());
         };
         let (traces, streams): (Vec<Self>, Vec<&StreamShape>) = trainings.iter().copied().unzip();
         let stream = StreamShape::end_to_end(&streams);
         let tracer = StepTracer::new(&first.network.plan, first.host, first.compute, &stream);
-        let own = trainings.iter().map(|(one, stream)| one.own_objects(stream.tokens() as u64));
+        let own = trainings
+            .iter()
+            .map(|(one, stream)| one.own_objects(stream.tokens() as u64));
         let refused = RefCell::new(None);
         let bytes = Self::bytes_of((&traces, own.sum()), &tracer, &|segment| {
             model.trace(segment).unwrap_or_else(|reason| {
@@ -97,8 +96,10 @@ impl<'a> StepTrace<'a> {
         first.hold_framework(&mut level, tracer.stream, own);
         let before = level.end_phase();
         let plans: Vec<&ModelPlan> = trainings.iter().map(|one| &one.network.plan).collect();
-        first.trace(tracer, &LayerOrder::of(&plans), segments, |_, trace| level.replay(trace));
-        trainings.iter().for_each(|one| level.replay(&one.update()));
+        first.trace(tracer, &LayerOrder::of(&plans), segments, |_, trace| {
+            level.replay(trace)
+        });
+        level.replay(&segments(Segment::Update));
         let mut bytes = level.at_peak();
         let threads = first.host.threads as u64;
         bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
@@ -352,6 +353,7 @@ impl<'a> StepTrace<'a> {
             Segment::Head => self.head(tracer),
             Segment::Backward { layer, keep, wants_dx } => self.backward(tracer, kind(layer), keep, wants_dx),
             Segment::EmbedBackward => tracer.inputs_backward(),
+            Segment::Update => self.update(),
         }
     }
 
@@ -553,7 +555,11 @@ impl LayerOrder {
         let layers = alike_layers(plans);
         Self {
             kinds: layers.iter().max().map_or(0, |last| last + 1),
-            first: plans.iter().map(|plan| plan.first_on_tape()).min().unwrap_or(layers.len()),
+            first: plans
+                .iter()
+                .map(|plan| plan.first_on_tape())
+                .min()
+                .unwrap_or(layers.len()),
             layers,
         }
     }

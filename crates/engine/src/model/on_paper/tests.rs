@@ -7,9 +7,10 @@ use proptest::sample::select;
 
 use super::*;
 use peft_tune_core::plan::Vectors;
-use peft_tune_core::predict::{Bytes, Documents, Machine, Predictor, Setting, Workload};
+use peft_tune_core::predict::{Bytes, Documents, Machine, MemoryCategory, Predictor, Setting, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Sharding, TargetModules, TargetPreset,
+    ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Sharding, TargetModules,
+    TargetPreset,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -159,9 +160,11 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         select(checkpointing.to_vec()),
         select(activations.to_vec()),
     );
+    let optimizers = select(OptimizerKind::ALL.to_vec());
     // Ranks that share the weights out.
     let ranks = select(vec![1, 1, 2, 3]);
-    (adapter, rest, ranks).prop_map(|((rank, dropout, target_modules, layers_to_transform), rest, ranks)| {
+    (adapter, rest, (ranks, optimizers)).prop_map(|(adapter, rest, (ranks, optimizer))| {
+        let (rank, dropout, target_modules, layers_to_transform) = adapter;
         let mut recipe = Recipe::new("random", DataSettings::default());
         (
             recipe.precision,
@@ -171,6 +174,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         if !recipe.precision.is_quantized() {
             recipe.activation_quantization = ActivationQuantization::None;
         }
+        recipe.optimizer.kind = optimizer;
         if ranks > 1 {
             (recipe.batch.devices, recipe.batch.sharding) = (ranks, Sharding::Full);
         }
@@ -183,6 +187,15 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         });
         recipe
     })
+}
+
+/// The recipe on `host`. In tests pages and bands of a GPU's updates are smaller than the prediction has them.
+fn on_host(mut recipe: Recipe, host: Host) -> Recipe {
+    let kind = recipe.optimizer.kind;
+    if host.memory() == Memory::Device && (kind.is_paged() || kind == OptimizerKind::Adafactor) {
+        recipe.optimizer.kind = OptimizerKind::AdamW;
+    }
+    recipe
 }
 
 /// Fewest inputs or outputs of a linear layer.
@@ -249,7 +262,7 @@ proptest! {
         stream in streams(),
     ) {
         let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
-        let recipe = of_rank(recipe, narrowest(&architecture));
+        let recipe = on_host(of_rank(recipe, narrowest(&architecture)), host);
         let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
         let workload = Workload {
             longest: stream.clone(),
@@ -265,6 +278,8 @@ proptest! {
         let model = PaperModel::new(&architecture, &recipe, host, &stream).unwrap();
         let found = predictor.bytes_on(&setting, &model).unwrap();
         prop_assert_eq!(found, expected.bytes, "{}", family);
+        let states = model.updates[0].optimizer.state_bytes();
+        prop_assert_eq!(states, found.of(MemoryCategory::OptimizerState), "{:?}", recipe.optimizer.kind);
     }
 }
 
@@ -292,13 +307,19 @@ fn of_group(json: &str, all: &[(Recipe, StreamShape)], host: Host) -> Option<[By
                 mean: stream.clone(),
                 rows: None,
             };
-            (of_rank(in_group(recipe.clone()), most), workload)
+            (on_host(of_rank(in_group(recipe.clone()), most), host), workload)
         })
         .collect();
-    let settings: Vec<Setting<'_>> = all.iter().map(|(recipe, workload)| Setting { recipe, workload }).collect();
+    let settings: Vec<Setting<'_>> = all
+        .iter()
+        .map(|(recipe, workload)| Setting { recipe, workload })
+        .collect();
     let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
     let expected = predictor.predict_group(&settings).ok()?;
-    let recipes: Vec<_> = all.iter().map(|(recipe, workload)| (recipe, &workload.longest)).collect();
+    let recipes: Vec<_> = all
+        .iter()
+        .map(|(recipe, workload)| (recipe, &workload.longest))
+        .collect();
     let model = PaperModel::of_group(&architecture, &recipes, host).unwrap();
     Some([predictor.group_bytes_on(&settings, &model).unwrap(), expected])
 }

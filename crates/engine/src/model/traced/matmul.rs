@@ -232,12 +232,7 @@ fn sum_on_paper(paper: &PaperTensor, terms: &[Term<'_>], order: Order, base: usi
 }
 
 /// A sum that each range of rows has by itself, but where a portable product widens operands of all of them, or a GPU the shared ones.
-fn by_rows_on_paper(
-    paper: &PaperTensor,
-    shared: &[Term<'_>],
-    own: &[RowTerms<'_>],
-    order: Order,
-) -> Result<Tensor> {
+fn by_rows_on_paper(paper: &PaperTensor, shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Result<Tensor> {
     let whole = sum_call(shared, order, shared.len())?;
     let result = paper.fresh((whole.rows, whole.columns), shared[0].x.dtype());
     let of_part = |part: &RowTerms<'_>| -> Result<Call> {
