@@ -338,22 +338,6 @@ proptest! {
         let Some([found, expected]) = of_group(&json, &vec![(recipe, stream); count], host) else { return Ok(()) };
         prop_assert_eq!(found, expected, "{} x {}", count, family);
     }
-
-    /// The prediction is a mean over trainings.
-    #[test]
-    fn bytes_of_unequal_trainings_are_near_those_that_are_predicted(
-        (family, json) in shared_architectures(),
-        recipes in (recipes(), recipes()),
-        host in prop_oneof![4 => processors(), 1 => gpus()],
-        streams in (streams(), streams()),
-    ) {
-        let (first, mut second) = recipes;
-        (second.precision, second.gradient_checkpointing) = (first.precision, first.gradient_checkpointing);
-        let both = [(first, streams.0), (second, streams.1)];
-        let Some([found, expected]) = of_group(&json, &both, host) else { return Ok(()) };
-        let (found, expected) = (found.total() as f64, expected.total() as f64);
-        prop_assert!((expected / found - 1.0).abs() < 0.25, "{}: {} {}", family, found, expected);
-    }
 }
 
 #[test]
