@@ -31,6 +31,11 @@ const PHI3: &str = r#"{"model_type": "phi3", "hidden_size": 64, "num_hidden_laye
     "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 301, "rms_norm_eps": 1e-5,
     "max_position_embeddings": 256, "original_max_position_embeddings": 256, "rope_theta": 10000.0,
     "tie_word_embeddings": false, "pad_token_id": 0}"#;
+const GEMMA4: &str = r#"{"model_type": "gemma4_text", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32, "intermediate_size": 96, "vocab_size": 301,
+    "rms_norm_eps": 1e-6, "max_position_embeddings": 256, "sliding_window": 16, "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+    "full_attention"]}"#;
 const QWEN3_MOE: &str = r#"{"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 4,
     "num_experts_per_tok": 2, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 301,
@@ -228,7 +233,13 @@ fn compare(config: &str, recipes: &[Recipe], what: &str) {
 
 #[test]
 fn every_training_has_the_bits_that_it_has_alone_in_fp32() {
-    for (name, config) in [("llama", LLAMA), ("qwen2", QWEN2), ("gemma2", GEMMA2), ("phi3", PHI3)] {
+    for (name, config) in [
+        ("llama", LLAMA),
+        ("qwen2", QWEN2),
+        ("gemma2", GEMMA2),
+        ("phi3", PHI3),
+        ("gemma4", GEMMA4),
+    ] {
         compare(config, &recipes(Precision::Fp32), name);
     }
 }

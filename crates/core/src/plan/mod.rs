@@ -23,13 +23,14 @@ mod sparse;
 mod storage;
 mod target;
 mod update_parts;
+mod update_room;
 mod whole;
 
 pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnds};
 pub use error::PlanError;
 pub use logits::{HeadCall, Logits, STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};
-pub use model::{KeySharing, LayerInputPlan};
+pub use model::{KeySharing, LayerInputPlan, alike_layers};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use pattern::from_file;
 pub use products::{Form, Vectors};
@@ -41,4 +42,5 @@ pub use sharding::{ALIGNMENT, ShardedBytes, WINDOWS, aligned, gathers, share_of,
 pub use storage::{BLOCK, NESTED_BLOCK, WeightBytes, base_bytes, linear_bytes};
 pub use target::{ends_in, expression_within, names_within};
 pub use update_parts::{GradientsReady, UpdatePart, update_parts};
+pub use update_room::{BAND_ELEMENTS, CODED_ELEMENTS, LONGEST_SHORT_SIDE, PAGE_BLOCKS, PAGE_ELEMENTS, PAGES_AT_ONCE};
 pub use whole::{PREFIX, WholeParameter};

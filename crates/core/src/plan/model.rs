@@ -404,6 +404,21 @@ impl ModelPlan {
     }
 }
 
+/// For each layer a number, from 0, that those have in common which are alike in every one of `plans`, which are of one architecture.
+pub fn alike_layers(plans: &[&ModelPlan]) -> Vec<usize> {
+    let kinds = |layer: usize| plans.iter().map(move |plan| plan.layers[layer]);
+    let mut firsts: Vec<usize> = Vec::new();
+    let layers = 0..plans.first().map_or(0, |plan| plan.layers.len());
+    let number = |layer: usize| {
+        let known = firsts.iter().position(|first| kinds(*first).eq(kinds(layer)));
+        known.unwrap_or_else(|| {
+            firsts.push(layer);
+            firsts.len() - 1
+        })
+    };
+    layers.map(number).collect()
+}
+
 /// What trains, by name.
 struct Names<'a> {
     ranks: HashMap<&'a str, usize>,

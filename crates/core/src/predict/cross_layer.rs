@@ -5,7 +5,7 @@
 //! | P, L | width of a layer's input, layers |
 
 use super::memory_category::MemoryCategory;
-use super::op::{Module, Pass};
+use super::op::{Module, Pass, Stage};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::LayerInputs;
@@ -42,7 +42,16 @@ impl StepTracer<'_> {
         }
     }
 
-    /// What a layer does with its own input: the stream, in the scratch, is replaced; what backward reads into `kept`.
+    /// Where the stream behind the MLP goes: a gate of the layer's own input that trains reads it once more.
+    pub(super) fn stream_behind(&self, kind: &LayerPlan, kept: MemoryCategory) -> MemoryCategory {
+        match &kind.input {
+            Some(input) if input.gate.reads_input() => kept,
+            _ => Scratch,
+        }
+    }
+
+    /// What a layer does with its own input: the stream, in the scratch unless it [is kept](Self::stream_behind), is replaced; what
+    /// backward reads into `kept`.
     pub(super) fn input_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let Some(input) = &kind.input else { return };
         let (hidden, width) = (self.plan.architecture.hidden_size, input.gate.outputs());
@@ -54,9 +63,8 @@ impl StepTracer<'_> {
         trace.free(Scratch, self.act(width));
         self.out(trace, (&input.projection, Module::Down), kept, Scratch);
         trace.free(Scratch, self.act(width));
-        match input.gate.reads_input() {
-            true => trace.rename(Scratch, kept, self.act(hidden)),
-            false => trace.free(Scratch, self.act(hidden)),
+        if !input.gate.reads_input() {
+            trace.free(Scratch, self.act(hidden));
         }
     }
 
@@ -128,9 +136,9 @@ impl StepTracer<'_> {
         trace.hold(Scratch, all);
         self.pass(trace, Module::Embedding, Pass::Add, width);
         trace.free(Scratch, 2 * all);
-        trace.spike(Scratch, all);
+        trace.hold(SavedActivations, all);
         self.pass(trace, Module::Embedding, Pass::Copy, width);
-        trace.rename(Scratch, SavedActivations, all);
+        trace.free(Scratch, all);
     }
 
     /// What the norm of the inputs reads, gives and keeps, and xa of the projection's adapter, into the scratch.
@@ -149,13 +157,14 @@ impl StepTracer<'_> {
     }
 
     /// The gradients of what makes the inputs, from theirs in the scratch; frees the inputs.
-    pub(super) fn inputs_backward(&self, trace: &mut Trace) {
-        let Some(inputs) = self.plan.architecture.layer_inputs else {
-            return;
+    pub(super) fn inputs_backward(&self) -> Trace {
+        let mut whole = Trace::new(Stage::Backward);
+        let (trace, Some(inputs)) = (&mut whole, self.plan.architecture.layer_inputs) else {
+            return whole;
         };
         trace.free(SavedActivations, self.input_bytes());
         if !self.plan.inputs_train {
-            return;
+            return whole;
         }
         let (width, hidden) = (self.input_width(inputs), self.plan.architecture.hidden_size);
         let (all, embedded) = (self.act(width), self.act(hidden));
@@ -171,6 +180,7 @@ impl StepTracer<'_> {
         self.project_inputs(trace, inputs);
         trace.free(Scratch, all);
         trace.hold(Scratch, all);
+        trace.spike(Scratch, self.wide(self.plan.layers.len()));
         self.norm_pass(trace, Pass::NormBackward, width);
         // What the norm read, and the gradient of what it gave.
         trace.free(Scratch, 2 * all);
@@ -190,5 +200,6 @@ impl StepTracer<'_> {
             self.pass(trace, Module::Embedding, Pass::Add, hidden);
             trace.free(Scratch, 2 * embedded);
         }
+        whole
     }
 }

@@ -32,11 +32,11 @@ impl Predictor {
     /// # Errors
     /// Settings that do not fit the model, or cannot train together.
     pub fn predict_group(&self, settings: &[Setting<'_>]) -> Result<Bytes, PredictError> {
-        let (Some(first), count) = (settings.first(), settings.len()) else {
-            return Ok(Bytes::default());
-        };
-        if count == 1 {
-            return Ok(self.predict(first)?.bytes);
+        let count = settings.len();
+        match settings {
+            [] => return Ok(Bytes::default()),
+            [only] => return Ok(self.predict(only)?.bytes),
+            several => check_group(several)?,
         }
         let (mut sums, mut bytes) = (Bytes::default(), Bytes::default());
         let mut sharers = Sharers {
@@ -47,8 +47,6 @@ impl Predictor {
             sharers.adapts_all |= self.adapts_all(setting.recipe)?;
         }
         for setting in settings {
-            setting.recipe.check_in_group()?;
-            setting.recipe.check_shares_base(first.recipe)?;
             let longest = times(&setting.workload.longest, count);
             let workload = Workload {
                 longest,
@@ -81,6 +79,16 @@ impl Predictor {
         let most = memory_bytes / (1.0 + self.machine().memory_margin());
         Ok(self.predict_group(settings)?.total() as f64 <= most)
     }
+}
+
+/// Refuses settings that cannot train together.
+pub(super) fn check_group(settings: &[Setting<'_>]) -> Result<(), PredictError> {
+    let [first, _, ..] = settings else { return Ok(()) };
+    for setting in settings {
+        setting.recipe.check_in_group()?;
+        setting.recipe.check_shares_base(first.recipe)?;
+    }
+    Ok(())
 }
 
 /// `count` micro-batches of this shape as one.

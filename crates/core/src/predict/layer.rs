@@ -7,7 +7,7 @@ use super::tracer::{StepTracer, Target};
 use crate::architecture::{KeyValueSource, Mixer, NormPlacement, QueryKeyNorm};
 use crate::plan::attention::AttentionCall;
 use crate::plan::passes::norm_sums;
-use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
+use crate::plan::{GroupPlan, KeySharing, LayerPlan, SavedTensor, Vectors};
 
 use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
 
@@ -119,7 +119,7 @@ impl StepTracer<'_> {
             return self.experts_outer(trace, kind, kept);
         }
         self.mlp_inner(trace, kind, kept);
-        self.mlp_outer(trace, kind, kept);
+        self.mlp_outer(trace, kind, kept, self.stream_behind(kind, kept));
         trace.free(Scratch, self.between_in_scratch());
         self.input_forward(trace, kind, kept);
         self.layer_scalar(trace);
@@ -147,11 +147,9 @@ impl StepTracer<'_> {
         let [hidden, inner, ..] = self.widths(kind);
         if kind.input.is_some() {
             self.layer_forward(trace, kind, SavedActivations);
-            trace.free(SavedActivations, self.shared_bytes(kind));
             return trace.free(Scratch, self.act(hidden));
         }
         self.attention_forward(trace, kind, SavedActivations);
-        trace.free(SavedActivations, self.shared_bytes(kind));
         if self.plan.architecture.has_branches() {
             self.branches_forward(trace, kind, SavedActivations);
             return trace.free(Scratch, self.act(hidden));
@@ -162,7 +160,7 @@ impl StepTracer<'_> {
         }
         self.mlp_inner(trace, kind, SavedActivations);
         if self.has_norm_behind() {
-            self.mlp_outer(trace, kind, SavedActivations);
+            self.mlp_outer(trace, kind, SavedActivations, Scratch);
             trace.free(Scratch, self.act(hidden));
             return;
         }
@@ -189,7 +187,7 @@ impl StepTracer<'_> {
                 trace.free(kept, self.act(2 * query));
             }
             if kind.head_norm.is_after_rotation() {
-                self.turn(trace, kind);
+                self.turn(trace, kind, Scratch);
             }
             self.rotate(trace, kind, kept);
         }
@@ -215,10 +213,20 @@ impl StepTracer<'_> {
         let gated = self.gated(trace, kind);
         self.out(trace, (&kind.output, Module::Output), kept, target);
         trace.free(Scratch, gated);
-        let (normed, shared) = (self.normed_heads(kind), self.shared_bytes(kind));
-        trace.free(Scratch, normed - shared);
         // What later layers read is not let go of.
-        trace.rename(Scratch, SavedActivations, shared);
+        let shared = match trace.stage {
+            Stage::Forward => self.shared_bytes(kind),
+            _ => 0,
+        };
+        trace.free(Scratch, self.normed_heads(kind) - shared);
+    }
+
+    /// Where keys and values go that attention reads: later layers may read them, too.
+    fn attended_keys(&self, trace: &Trace, kind: &LayerPlan) -> MemoryCategory {
+        match (kind.sharing, trace.stage) {
+            (KeySharing::Source { .. }, Stage::Forward) => SavedActivations,
+            _ => Scratch,
+        }
     }
 
     /// Bytes of queries, keys and values behind their norms, as far as they have some.
@@ -264,37 +272,43 @@ impl StepTracer<'_> {
         let order = kind.head_norm;
         // On a GPU the rotation is of one pass with norms of single heads.
         let is_one_pass = self.host.vectors == Vectors::None && order == QueryKeyNorm::Heads && kind.rotates;
-        for (width, rstd) in self.head_norms(kind) {
-            trace.hold(Scratch, self.act(width));
+        let keys = self.attended_keys(trace, kind);
+        let before_rotation = match self.is_on_gpu() || !kind.rotates {
+            true => [Scratch, keys],
+            false => [Scratch; 2],
+        };
+        for ((width, rstd), target) in self.head_norms(kind).into_iter().zip(before_rotation) {
+            trace.hold(target, self.act(width));
             trace.hold(kept, self.wide(rstd));
             if !is_one_pass {
                 self.pass(trace, Module::Norms, Pass::NormForward, width);
             }
         }
         if !order.is_after_rotation() {
-            self.turn(trace, kind);
+            self.turn(trace, kind, keys);
         }
         if self.plan.architecture.value_norm && !kind.is_reader() {
-            trace.hold(Scratch, self.normed_values(kind));
+            trace.hold(keys, self.normed_values(kind));
             trace.hold(kept, self.wide(kind.heads.key));
             self.pass(trace, Module::Norms, Pass::NormForward, kind.heads.key_size());
         }
     }
 
-    /// The rotation itself: on a GPU in place.
-    fn turn(&self, trace: &mut Trace, kind: &LayerPlan) {
+    /// The rotation itself, of keys in the scratch into `keys`: on a GPU in place, but for queries alone.
+    fn turn(&self, trace: &mut Trace, kind: &LayerPlan, keys: MemoryCategory) {
         if !kind.rotates {
             return;
         }
         let [_, _, query, key] = self.widths(kind);
         let turned = if kind.is_reader() {
-            vec![query]
+            vec![(query, Scratch)]
         } else {
-            vec![query, key]
+            vec![(query, Scratch), (key, keys)]
         };
-        for width in turned {
-            if self.host.vectors != Vectors::None {
-                trace.spike(Scratch, self.act(width));
+        for (width, target) in turned {
+            if !self.is_on_gpu() || kind.is_reader() {
+                trace.hold(target, self.act(width));
+                trace.free(Scratch, self.act(width));
             }
             self.pass(trace, Module::Attention, Pass::Rope, width);
         }
@@ -340,9 +354,9 @@ impl StepTracer<'_> {
         self.pass(trace, Module::GateUp, Pass::GluForward, inner);
     }
 
-    /// The stream behind the MLP into the scratch; frees the activation's output.
-    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
-        self.out(trace, (&kind.down, Module::Down), kept, Scratch);
+    /// The stream behind the MLP into `target`; frees the activation's output.
+    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory, target: MemoryCategory) {
+        self.out(trace, (&kind.down, Module::Down), kept, target);
         trace.free(Scratch, self.act(kind.inner()));
     }
 
@@ -531,7 +545,7 @@ impl StepTracer<'_> {
         if let Some(latent) = architecture.latent {
             self.latent_backward(trace, kind, latent);
         } else {
-            self.turn(trace, kind);
+            self.turn(trace, kind, Scratch);
             for (width, rstd) in norms {
                 if kind.head_norm != QueryKeyNorm::RotatedUnweighted {
                     self.norm_weight(trace, [self.tokens * rstd, width / rstd]);

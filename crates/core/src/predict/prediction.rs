@@ -9,7 +9,7 @@ use super::correction::Correction;
 use super::data_sheet::DataSheet;
 use super::expert_load::ExpertLoad;
 use super::flops::Flops;
-use super::group::Sharers;
+use super::group::{Sharers, check_group};
 use super::host::Host;
 use super::host_update::{HostRates, HostUpdate, host_bytes};
 use super::memory_category::Bytes;
@@ -203,18 +203,37 @@ impl Predictor {
     /// # Errors
     /// Errors of [`Predictor::predict`]; a segment that the model does not trace.
     pub fn bytes_on(&self, setting: &Setting<'_>, model: &dyn StepModel) -> Result<Bytes, PredictError> {
-        check(&self.architecture, setting)?;
-        let network = self.network(setting.recipe)?;
-        let (trace, stream) = (self.trace(&network, setting.recipe), &setting.workload.longest);
-        let bytes = trace.bytes_on(stream, model)?;
-        if setting.recipe.precision_schedule.is_none() {
+        self.group_bytes_on(&[*setting], model)
+    }
+
+    /// Bytes by category of a step of all `settings`, which train together, from the segments of a model of them that runs on paper.
+    ///
+    /// # Errors
+    /// Errors of [`Predictor::predict_group`]; a segment that the model does not trace.
+    pub fn group_bytes_on(&self, settings: &[Setting<'_>], model: &dyn StepModel) -> Result<Bytes, PredictError> {
+        let mut networks = Vec::with_capacity(settings.len());
+        for setting in settings {
+            check(&self.architecture, setting)?;
+            networks.push(self.network(setting.recipe)?);
+        }
+        check_group(settings)?;
+        let sharers = Sharers {
+            trainings: settings.len(),
+            ..Sharers::ALONE
+        };
+        let mut traces = Vec::with_capacity(settings.len());
+        for (setting, network) in settings.iter().zip(&networks) {
+            let alone = self.trace(network, setting.recipe);
+            traces.push((StepTrace { sharers, ..alone }, &setting.workload.longest));
+        }
+        let bytes = StepTrace::bytes_on(&traces, model)?;
+        if settings.iter().all(|one| one.recipe.precision_schedule.is_none()) {
             return Ok(bytes);
         }
-        let trace = StepTrace {
-            compute: Precision::Fp32,
-            ..trace
-        };
-        Ok(bytes.higher(trace.bytes_on(stream, model.in_fp32())?))
+        for (trace, _) in &mut traces {
+            trace.compute = Precision::Fp32;
+        }
+        Ok(bytes.higher(StepTrace::bytes_on(&traces, model.in_fp32())?))
     }
 
     /// A segment of a step on the longest micro-batch, traced op by op.

@@ -19,6 +19,11 @@ pub enum Segment {
         keep: LayerKeep,
         wants_dx: bool,
     },
+    /// What is behind the first layer where layers have inputs of their own: those are let go of, and what makes them gets its
+    /// gradients, from theirs in the scratch. The gradient of the embedded tokens, where it is wanted, is replaced by the sum of both.
+    EmbedBackward,
+    /// The update of each training, one behind the other.
+    Update,
 }
 
 /// A model whose segments can be traced, on one micro-batch.

@@ -31,6 +31,15 @@ impl StreamShape {
         }
     }
 
+    /// Micro-batches one behind the other.
+    pub(super) fn end_to_end(streams: &[&Self]) -> Self {
+        let documents = streams.iter().flat_map(|stream| &stream.documents);
+        Self {
+            documents: documents.copied().collect(),
+            targets: streams.iter().map(|stream| stream.targets).sum(),
+        }
+    }
+
     /// Tokens of the stream.
     pub fn tokens(&self) -> f64 {
         self.documents

@@ -165,8 +165,12 @@ impl<'a> StepTracer<'a> {
 
     /// Records a product whose result is held already.
     pub(super) fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
-        // Rows with adapters of their own are multiplied by themselves, but for what a portable product widens at once.
-        let by_rows = right == Right::Weight && (self.sharers.adapts_all || call.adapter_depth > 0);
+        self.product_by(trace, module, right, call, right == Right::Weight);
+    }
+
+    /// As [`StepTracer::product`]. Where trainings share it `by_rows`, those of each are multiplied by themselves, but for what a portable
+    /// product widens at once.
+    fn product_by(&self, trace: &mut Trace, module: Module, right: Right, call: Call, by_rows: bool) {
         let of_one = match by_rows && self.host.vectors != Vectors::Other {
             true => Call {
                 rows: call.rows.div_ceil(self.sharers.trainings),
@@ -269,7 +273,8 @@ impl<'a> StepTracer<'a> {
     /// Whether sums may take adapters' products along: a GPU dequantizes the weights to 16 bits, and adapters see what the weights see.
     fn may_be_longer(&self, form: Form) -> bool {
         let is_widened = self.is_on_gpu() && self.precision.is_quantized() && !self.is_in_bytes(form);
-        is_widened && self.c() == 2 && !self.plan.dropout()
+        let is_alone = self.sharers.trainings == 1;
+        is_widened && is_alone && self.c() == 2 && !self.plan.dropout()
     }
 
     /// A group's output, or the sum of it and the residual stream, made again from xa of its adapters.
@@ -426,7 +431,16 @@ impl<'a> StepTracer<'a> {
 
     /// The sum over the tokens of an output's gradient, and that with what was there before. An adapter's is multiplied with its scaling.
     fn bias_gradient(&self, trace: &mut Trace, module: Module, width: usize) {
-        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
+        let of_one = if module == Module::Adapters {
+            self.sharers.trainings
+        } else {
+            1
+        };
+        let widened = if self.c() == 4 {
+            0
+        } else {
+            self.wide(width) / of_one as u64
+        };
         let sum = 4 * width as u64;
         trace.spike(MemoryCategory::Scratch, widened + sum);
         let sums = if module == Module::Adapters { 3 } else { 2 };
@@ -479,7 +493,8 @@ impl<'a> StepTracer<'a> {
             converted: converted.max().unwrap_or(0),
             ..self.weight_call(first, Form::Nn, [self.tokens, group.inputs, group.outputs()])
         };
-        self.product(trace, module, Right::Weight, call);
+        let by_rows = self.sharers.adapts_all || group.reads_input();
+        self.product_by(trace, module, Right::Weight, call, by_rows);
     }
 
     /// dx of a group into the scratch.
@@ -497,7 +512,9 @@ impl<'a> StepTracer<'a> {
         self.gradients_sum(trace, (group, module), if is_in_sum { all } else { 0 });
         trace.free(MemoryCategory::Scratch, room);
         if all > 0 && !with_dropout && !is_in_sum {
-            trace.hold(MemoryCategory::Scratch, dx);
+            // Each training adds those of its rows.
+            let part = dx / self.sharers.trainings as u64;
+            trace.hold(MemoryCategory::Scratch, part);
             self.linear(
                 trace,
                 Module::Adapters,
@@ -505,9 +522,9 @@ impl<'a> StepTracer<'a> {
                 Form::Nn,
                 [group.inputs, all, 0],
             );
-            trace.spike(MemoryCategory::Scratch, dx);
+            trace.spike(MemoryCategory::Scratch, part);
             self.pass(trace, module, Pass::Add, group.inputs);
-            trace.free(MemoryCategory::Scratch, dx);
+            trace.free(MemoryCategory::Scratch, part);
         }
         if !with_dropout {
             return;

@@ -84,13 +84,14 @@ impl CrossLayer {
         }
     }
 
+    /// What the forward pass has kept.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Tensor> {
+        self.inputs.iter().chain(self.shared.values().flatten())
+    }
+
     /// Bytes of what the forward pass has kept.
     pub(super) fn bytes(&self) -> usize {
-        self.inputs
-            .iter()
-            .chain(self.shared.values().flatten())
-            .map(bytes)
-            .sum()
+        self.kept().map(bytes).sum()
     }
 }
 

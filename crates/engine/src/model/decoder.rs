@@ -270,12 +270,19 @@ impl Decoder {
                 Some(below) => dx = below,
                 None => {
                     span::release(|| of_layers);
-                    return self.backward_inputs(stream, cross).map(drop);
+                    return self.backward_embed(stream, cross, None);
                 }
             }
         }
         span::release(|| of_layers);
-        match self.backward_inputs(stream, cross)? {
+        self.backward_embed(stream, cross, Some(dx))
+    }
+
+    /// Adds the gradients of what makes the layers' inputs and, where that of its output is there, of the embedding.
+    pub(super) fn backward_embed(&self, stream: &Stream<'_>, cross: CrossLayer, dx: Option<Tensor>) -> Result<()> {
+        let of_inputs = self.backward_inputs(stream, cross)?;
+        let Some(dx) = dx else { return Ok(()) };
+        match of_inputs {
             Some(more) => self.backward_embedding(stream, residual::add(&dx, &more)?),
             None => self.backward_embedding(stream, dx),
         }

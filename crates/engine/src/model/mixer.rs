@@ -52,6 +52,15 @@ impl MixerBlock {
         }
     }
 
+    /// Has the block pass on gradients of another layer's keys and values where that of a `member` does, whose rows go through it.
+    pub(super) fn pass_gradients_of(&mut self, member: &Self) {
+        if let (Self::Attention(shared), Self::Attention(member)) = (self, member)
+            && let (Some(shared), Some(member)) = (&mut shared.reader, &member.reader)
+        {
+            shared.passes_gradients |= member.passes_gradients;
+        }
+    }
+
     /// The stream behind the block, (T, H), and what backward needs.
     pub(super) fn forward(
         &self,

@@ -237,6 +237,7 @@ impl Decoder {
     pub(crate) fn joined(mut self, members: &[&Self]) -> Result<Self> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             for member in members {
+                layer.mixer.pass_gradients_of(&member.layers[index].mixer);
                 let (groups, own) = (layer.groups_mut(), member.layers[index].groups());
                 if groups.len() != own.len() {
                     candle_core::bail!("layer {index} has parts that no trainings share yet");

@@ -23,7 +23,10 @@ use peft_tune_kernels::gpu::{Argument, empty};
 
 use super::cuda::{GroupFactors, GroupRange, GroupRanges, Kernel};
 use super::group::{Group, is_in, of_slots};
-use super::rule::{RepeatedUpdate, Step, UpdateRule};
+use super::rule::{RepeatedUpdate, StateHome, Step, UpdateRule};
+use crate::tensor::Ledger;
+use peft_tune_core::plan::{BAND_ELEMENTS, Memory};
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::flat::{with_f32, with_f32_mut};
 
 /// Added to squares.
@@ -33,8 +36,8 @@ const DECAY: f64 = -0.8;
 /// Rows of a matrix that one thread takes at a time.
 const BAND: usize = 64;
 
-/// Elements of a matrix that one block of threads updates on a GPU: those of an adapter are smaller. In tests small ones are cut.
-const BLOCK_ELEMENTS: usize = if cfg!(test) { 3000 } else { 1 << 22 };
+/// Elements of a matrix that one block of threads updates on a GPU. In tests small ones are cut.
+const BLOCK_ELEMENTS: usize = if cfg!(test) { 3000 } else { BAND_ELEMENTS };
 /// Threads of the kernels' blocks.
 const THREADS: usize = 512;
 
@@ -118,7 +121,7 @@ impl FactoredMatrix {
 }
 
 impl Adafactor {
-    pub(super) fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+    pub(super) fn new(settings: &OptimizerSettings, layout: &ParameterLayout, home: StateHome<'_>) -> Result<Self> {
         let mut parts: Vec<FactoredMatrix> = Vec::new();
         let mut start = 0;
         for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
@@ -139,7 +142,7 @@ impl Adafactor {
             large: GroupRanges::new(large),
             room,
             parts,
-            means: Tensor::zeros(start.max(1), DType::F32, device)?,
+            means: home.zeros(start, DType::F32)?,
         })
     }
 
@@ -203,6 +206,13 @@ impl UpdateRule for Adafactor {
 
     fn repeated(&self) -> Option<&dyn RepeatedUpdate> {
         Some(self)
+    }
+
+    fn update_on_paper(&self, ledger: &Ledger) -> Result<()> {
+        if ledger.host().memory() == Memory::Device {
+            ledger.spike(MemoryCategory::Scratch, (DType::F64.size_in_bytes() * self.room) as u64);
+        }
+        Ok(())
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

@@ -17,6 +17,7 @@ mod states_f32;
 mod update;
 
 pub(super) use cuda::Clipping;
+pub(super) use norm::unscale;
 pub use norm::{Norm, clip, dot, global_norm, norm_and_clip};
 pub use schedule::{learning_rate, schedule_free_rate};
 pub use update::{Optimizer, OptimizerError};

@@ -12,23 +12,24 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::tensor;
+use crate::tensor::{Ledger, Order};
 use crate::{ParameterLayout, Parameters};
+use peft_tune_core::plan::{LONGEST_SHORT_SIDE, Memory};
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_core::recipe::OptimizerSettings;
 use peft_tune_kernels::gpu::{Argument, OPERANDS, Source, empty};
 
 use super::adamw::AdamW;
 use super::cuda::{GroupFactors, GroupRange, GroupRanges, Kernel, PLACES};
 use super::group::{Group, is_in, of_slots};
-use super::rule::{RepeatedUpdate, Step, UpdateRule};
+use super::rule::{RepeatedUpdate, StateHome, Step, UpdateRule};
 use super::states_f32::StatesF32;
 
 /// Coefficients of the quintic iteration.
 const QUINTIC: (f64, f64, f64) = (3.4445, -4.7750, 2.0315);
 const ITERATIONS: usize = 5;
 const SMALLEST_NORM: f64 = 1e-7;
-
-/// Short sides up to which one block of threads updates a matrix on a GPU.
-const LONGEST_SHORT_SIDE: usize = 128;
 
 static SOURCE: Source = Source {
     name: "muon",
@@ -53,6 +54,13 @@ struct Matrix {
     columns: usize,
     /// First element of its momentum.
     start: usize,
+}
+
+/// The flat buffers of an update.
+struct Buffers {
+    values: tensor::Tensor,
+    gradients: tensor::Tensor,
+    momentum: tensor::Tensor,
 }
 
 /// Matrices with a short side, each of which one block of threads updates.
@@ -114,7 +122,7 @@ impl Blocks {
 }
 
 impl Muon {
-    pub(super) fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+    pub(super) fn new(settings: &OptimizerSettings, layout: &ParameterLayout, home: StateHome<'_>) -> Result<Self> {
         let (mut matrices, mut vectors, mut elements) = (Vec::new(), Vec::new(), 0);
         for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
             let &[rows, columns] = slot.shape.as_slice() else {
@@ -133,22 +141,31 @@ impl Muon {
             momentum: settings.momentum,
             blocks: Blocks::new(matrices.iter().filter(|matrix| matrix.is_short())),
             matrices,
-            buffer: Tensor::zeros(elements.max(1), DType::F32, device)?,
-            vectors: StatesF32::new(AdamW::new(settings), vectors, device)?,
+            buffer: home.zeros(elements, DType::F32)?,
+            vectors: StatesF32::new(AdamW::new(settings), vectors, home)?,
         })
     }
 
-    fn update_matrix(&self, parameters: &Parameters, step: Step, matrix: &Matrix) -> Result<()> {
+    fn update_matrix(&self, buffers: &Buffers, step: Step, matrix: &Matrix) -> Result<()> {
         let (start, length) = (matrix.group.range.start, matrix.group.range.len());
-        let gradient = parameters.gradients.narrow(0, start, length)?;
-        let buffer = self.buffer.narrow(0, matrix.start, length)?;
-        let buffer = (&buffer + ((&gradient - &buffer)? * (1.0 - self.momentum))?)?;
-        self.buffer.slice_set(&buffer, 0, matrix.start)?;
-        let update = (&gradient + ((buffer - &gradient)? * self.momentum)?)?;
-        let update = orthogonal(&update.reshape((matrix.rows, matrix.columns))?)?.flatten_all()?;
-        let value = (parameters.values.narrow(0, start, length)? * matrix.keep(step))?;
-        let value = (value - (update * matrix.rate(step))?)?;
-        parameters.values.slice_set(&value, 0, start)
+        let Buffers {
+            values,
+            gradients,
+            momentum,
+        } = buffers;
+        let gradient = gradients.narrow(0, start, length)?;
+        let mean = mixed(
+            &momentum.narrow(0, matrix.start, length)?,
+            &gradient,
+            1.0 - self.momentum,
+        )?;
+        momentum.slice_set(&mean, 0, matrix.start)?;
+        let update = mixed(&gradient, &mean, self.momentum)?;
+        drop(mean);
+        let update = orthogonal(update.reshape((matrix.rows, matrix.columns))?)?.flatten_all()?;
+        let change = times(update, matrix.rate(step))?;
+        let value = values.narrow(0, start, length)?.affine(matrix.keep(step), 0.0)?;
+        values.slice_set(&value.zip(&change, |value, change| value - change)?, 0, start)
     }
 
     fn update_matrices<'a>(
@@ -157,7 +174,12 @@ impl Muon {
         step: Step,
         mut matrices: impl Iterator<Item = &'a Matrix>,
     ) -> Result<()> {
-        matrices.try_for_each(|matrix| self.update_matrix(parameters, step, matrix))
+        let buffers = Buffers {
+            values: parameters.values.clone().into(),
+            gradients: parameters.gradients.clone().into(),
+            momentum: self.buffer.clone().into(),
+        };
+        matrices.try_for_each(|matrix| self.update_matrix(&buffers, step, matrix))
     }
 
     fn short(&self) -> impl Iterator<Item = &Matrix> {
@@ -201,6 +223,32 @@ impl UpdateRule for Muon {
         self.update_matrices(parameters, step, long)
     }
 
+    fn update_on_paper(&self, ledger: &Ledger) -> Result<()> {
+        self.vectors.update_on_paper(ledger)?;
+        let on_gpu = ledger.host().memory() == Memory::Device;
+        if on_gpu {
+            let room = DType::BF16.size_in_bytes() * self.blocks.room;
+            ledger.spike(MemoryCategory::Scratch, room as u64);
+        }
+        let elements = self.matrices.iter().map(|matrix| matrix.group.range.end).max();
+        let flat = || tensor::Tensor::from(ledger.uncounted(elements.unwrap_or(0), DType::F32));
+        let buffers = Buffers {
+            values: flat(),
+            gradients: flat(),
+            momentum: flat(),
+        };
+        let step = Step {
+            number: 1,
+            learning_rate: 1.0,
+            share: 1.0,
+        };
+        let by_ops = self.matrices.iter().filter(|matrix| !on_gpu || !matrix.is_short());
+        for matrix in by_ops {
+            self.update_matrix(&buffers, step, matrix)?;
+        }
+        Ok(())
+    }
+
     fn state(&self) -> Vec<(String, Tensor)> {
         let mut state = self.vectors.state();
         state.push(("momentum".to_owned(), self.buffer.clone()));
@@ -234,30 +282,55 @@ impl RepeatedUpdate for Muon {
 }
 
 /// The matrix with the same singular vectors and singular values near 1.
-fn orthogonal(update: &Tensor) -> Result<Tensor> {
+fn orthogonal(update: tensor::Tensor) -> Result<tensor::Tensor> {
     let (rows, columns) = update.dims2()?;
     let is_tall = rows > columns;
-    let wide = if is_tall {
-        update.t()?.contiguous()?
-    } else {
-        update.clone()
-    };
-    let mut wide = round(&wide)?;
-    let norm = wide.sqr()?.sum_all()?.sqrt()?;
-    let norm = round(&norm)?.clamp(SMALLEST_NORM, f64::MAX)?;
-    wide = round(&wide.broadcast_div(&norm)?)?;
+    let mut wide = normalised(round(turned(update, is_tall)?)?)?;
     let (a, b, c) = QUINTIC;
     for _ in 0..ITERATIONS {
-        let gram = round(&wide.matmul(&wide.t()?)?)?;
-        let polynomial = round(&((&gram * b)? + (gram.matmul(&gram)? * c)?)?)?;
-        wide = round(&((&wide * a)? + polynomial.matmul(&wide)?)?)?;
+        let gram = round(wide.matmul(&wide, Order::Transposed)?)?;
+        let square = times(gram.matmul(&gram, Order::Straight)?, c)?;
+        let polynomial = round(sum(times(gram, b)?, square)?)?;
+        let product = polynomial.matmul(&wide, Order::Straight)?;
+        drop(polynomial);
+        wide = round(sum(times(wide, a)?, product)?)?;
     }
-    if is_tall { wide.t()?.contiguous() } else { Ok(wide) }
+    turned(wide, is_tall)
+}
+
+/// x over its norm, rounded.
+fn normalised(x: tensor::Tensor) -> Result<tensor::Tensor> {
+    let norm = x.map(Tensor::sqr)?.sum_all()?;
+    let norm = round(norm.map(Tensor::sqrt)?)?.map(|norm| norm.clamp(SMALLEST_NORM, f64::MAX))?;
+    let quotient = x.zip(&norm, Tensor::broadcast_div)?;
+    drop(x);
+    round(quotient)
+}
+
+/// x + (y - x) times `share`.
+fn mixed(x: &tensor::Tensor, y: &tensor::Tensor, share: f64) -> Result<tensor::Tensor> {
+    let difference = times(y.zip(x, |y, x| y - x)?, share)?;
+    x.zip(&difference, |x, difference| x + difference)
+}
+
+/// The transpose where `is_tall`. Like the functions below it lets go of what it takes.
+fn turned(x: tensor::Tensor, is_tall: bool) -> Result<tensor::Tensor> {
+    if is_tall { x.transposed() } else { Ok(x) }
+}
+
+fn times(x: tensor::Tensor, factor: f64) -> Result<tensor::Tensor> {
+    x.affine(factor, 0.0)
+}
+
+fn sum(x: tensor::Tensor, y: tensor::Tensor) -> Result<tensor::Tensor> {
+    x.zip(&y, |x, y| x + y)
 }
 
 /// Rounds F32 values to those of BF16.
-fn round(tensor: &Tensor) -> Result<Tensor> {
-    tensor.to_dtype(DType::BF16)?.to_dtype(DType::F32)
+fn round(x: tensor::Tensor) -> Result<tensor::Tensor> {
+    let rounded = x.to_dtype(DType::BF16)?;
+    drop(x);
+    rounded.to_dtype(DType::F32)
 }
 
 #[cfg(test)]
@@ -278,7 +351,7 @@ mod tests {
             kind: OptimizerKind::Muon,
             ..OptimizerSettings::default()
         };
-        let rule = Muon::new(&settings, &parameters.layout, &Device::Cpu).unwrap();
+        let rule = Muon::new(&settings, &parameters.layout, StateHome::On(&Device::Cpu)).unwrap();
         for number in 1..=2 {
             let elements = parameters.layout.elements();
             let wave = |index: usize| ((index * index % 7919) as f32 * 0.61 + number as f32).sin();
@@ -330,7 +403,8 @@ mod tests {
                 .map(|index| ((index * index) as f32 * 1.7).sin())
                 .collect();
             let update = Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
-            let found = orthogonal(&update).unwrap().to_vec2::<f32>().unwrap();
+            let found = orthogonal(update.into()).unwrap();
+            let found = found.real().unwrap().to_vec2::<f32>().unwrap();
             let matrix = faer::Mat::from_fn(rows, columns, |row, column| f64::from(found[row][column]));
             let singular = matrix.singular_values().unwrap();
             // The iteration ends between 0.7 and 1.2 for all but the smallest, by its authors' analysis.

@@ -5,6 +5,7 @@ use candle_core::{DType, Result, Tensor};
 use peft_tune_kernels::gpu;
 
 use super::cuda::Clipping;
+use crate::tensor;
 use peft_tune_kernels::flat::{CHUNK, with_f32, with_f32_mut};
 use peft_tune_kernels::thread_pool;
 
@@ -87,6 +88,11 @@ impl Norm {
             Self::OnDevice(tensor) => Ok(tensor.to_vec1::<f64>()?[0]),
         }
     }
+}
+
+/// Takes the factor of the loss out of `gradients`, in place.
+pub(crate) fn unscale(gradients: &tensor::Tensor, loss_scale: f32) -> Result<()> {
+    gradients.slice_set(&gradients.affine(1.0 / f64::from(loss_scale), 0.0)?, 0, 0)
 }
 
 /// Scales `gradients` in place so that their norm is at most `max_norm`, and returns the norm before it: the factor is

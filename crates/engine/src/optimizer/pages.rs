@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 
+use peft_tune_core::plan::PAGES_AT_ONCE;
 use peft_tune_kernels::gpu::{Copied, Pinned, TransferStream, empty};
 
 /// One buffer of states at home.
@@ -62,6 +63,12 @@ pub(super) fn for_each<T>(
     Ok(())
 }
 
+/// Bytes of the device that [`for_each`] takes, where a unit of all buffers has so many.
+pub(super) fn room_bytes<T>(pages: &[Page<T>], unit_bytes: usize) -> u64 {
+    let most = pages.iter().map(|page| page.units.len()).max().unwrap_or(0);
+    (PAGES_AT_ONCE * most * unit_bytes) as u64
+}
+
 impl Home {
     fn part<T>(&self, page: &Page<T>) -> Result<Tensor> {
         let start = page.units.start * self.per_unit;
@@ -72,8 +79,7 @@ impl Home {
 struct Traffic<'a> {
     homes: &'a [&'a Home],
     queue: TransferStream,
-    /// Room for two pages.
-    slots: [Vec<Tensor>; 2],
+    slots: [Vec<Tensor>; PAGES_AT_ONCE],
 }
 
 impl<'a> Traffic<'a> {
@@ -90,7 +96,7 @@ impl<'a> Traffic<'a> {
 
     /// Page number `index` of all buffers.
     fn fetch<T>(&self, page: &Page<T>, index: usize) -> Result<Vec<Copied>> {
-        let ends = self.homes.iter().zip(&self.slots[index % 2]);
+        let ends = self.homes.iter().zip(&self.slots[index % PAGES_AT_ONCE]);
         ends.map(|(home, slot)| {
             let part = home.part(page)?;
             self.queue.fetch(&part, &slot.narrow(0, 0, part.elem_count())?)

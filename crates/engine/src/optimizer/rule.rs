@@ -2,11 +2,30 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::cuda::GroupFactors;
 use super::group::Group;
 use crate::Parameters;
+use crate::tensor::Ledger;
+
+/// Where states are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StateHome<'a> {
+    On(&'a Device),
+    /// Nowhere: one zero in the place of all.
+    Paper,
+}
+
+impl StateHome<'_> {
+    /// Zeros, one at least: a tensor without elements cannot be made on every device.
+    pub(super) fn zeros(self, elements: usize, dtype: DType) -> Result<Tensor> {
+        match self {
+            Self::On(device) => Tensor::zeros(elements.max(1), dtype, device),
+            Self::Paper => Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(elements.max(1)),
+        }
+    }
+}
 
 /// When and how far one update goes.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +68,11 @@ pub(super) trait UpdateRule: Send + Sync {
     /// a state, which lies as the values do. Nothing for most rules.
     fn look_ahead(&self) -> Option<(&Tensor, f32)> {
         None
+    }
+
+    /// Takes what an update takes besides values, gradients and states, on paper: nothing for most rules.
+    fn update_on_paper(&self, _: &Ledger) -> Result<()> {
+        Ok(())
     }
 
     /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.

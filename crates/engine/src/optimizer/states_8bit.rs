@@ -30,14 +30,18 @@ use peft_tune_kernels::quant::DynamicMap;
 use super::cuda::{GroupRange, GroupRanges, Kernel};
 use super::group::{Group, is_in};
 use super::pages::{self, Home, Page};
-use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
+use super::rule::{ElementRule, RepeatedUpdate, StateHome, Step, UpdateRule};
 use super::states_f32::{StatesF32, to_array};
+use crate::tensor::Ledger;
+use peft_tune_core::plan;
+use peft_tune_core::plan::Memory;
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::flat::{with_f32, with_f32_mut, with_u8_mut};
 
 /// Elements of a block.
-const BLOCK: usize = 256;
-/// Blocks of a page of paged states: 8 MiB of codes for each state. In tests small parameters have several.
-const PAGE_BLOCKS: usize = if cfg!(test) { 4 } else { 1 << 15 };
+const BLOCK: usize = plan::CODED_ELEMENTS;
+/// Blocks of a page of paged states. In tests small parameters have several.
+const PAGE_BLOCKS: usize = if cfg!(test) { 4 } else { plan::PAGE_BLOCKS };
 /// Blocks that one thread takes at a time.
 const BLOCKS_AT_ONCE: usize = 32;
 
@@ -55,8 +59,8 @@ pub(super) struct States8bit<R, const N: usize> {
 
 /// States that lie in the host's memory.
 struct Paged {
-    codes: Home,
-    absmax: Home,
+    /// Codes and absmax.
+    homes: Vec<Home>,
     pages: Vec<Page<PageUpdate>>,
 }
 
@@ -69,7 +73,7 @@ struct PageUpdate {
 
 impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
     /// States of zero, kept on `home`, for groups of one parameter each: of those `coded` in 8 bits, of those `plain` in F32.
-    pub(super) fn new(rule: R, (coded, plain): (Vec<Group>, Vec<Group>), home: &Device) -> Result<Self> {
+    pub(super) fn new(rule: R, (coded, plain): (Vec<Group>, Vec<Group>), home: StateHome<'_>) -> Result<Self> {
         let mut blocks = 0;
         let placed = |group: Group| {
             let first = blocks;
@@ -77,9 +81,15 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
             (group, first)
         };
         let large: Vec<_> = coded.into_iter().map(placed).collect();
-        let zeros = maps::<R, N>().map(|map| [map.zero(); BLOCK]);
-        let codes = zeros.as_flattened().repeat(blocks.max(1));
-        let length = codes.len();
+        let codes = match home {
+            StateHome::Paper => home.zeros(N * BLOCK * blocks.max(1), DType::U8)?,
+            StateHome::On(device) => {
+                let zeros = maps::<R, N>().map(|map| [map.zero(); BLOCK]);
+                let codes = zeros.as_flattened().repeat(blocks.max(1));
+                let length = codes.len();
+                Tensor::from_vec(codes, length, device)?
+            }
+        };
         let places = large
             .iter()
             .map(|(group, first)| GroupRange::of_8bit(group.range.start, group.range.len(), *first));
@@ -87,19 +97,23 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
             rule,
             places: GroupRanges::new(places),
             large,
-            codes: Tensor::from_vec(codes, length, home)?,
-            absmax: Tensor::zeros(blocks.max(1) * N, DType::F32, home)?,
+            codes,
+            absmax: home.zeros(blocks.max(1) * N, DType::F32)?,
             small: StatesF32::new(rule, plain, home)?,
             paged: None,
         })
     }
 
     /// States as those of [`new`](Self::new) that lie in the host's memory, for parameters on `device`.
-    pub(super) fn paged(rule: R, groups: (Vec<Group>, Vec<Group>), device: &Device) -> Result<Self> {
-        let mut all = Self::new(rule, groups, &Device::Cpu)?;
+    pub(super) fn paged(rule: R, groups: (Vec<Group>, Vec<Group>), device: StateHome<'_>) -> Result<Self> {
+        let home = match device {
+            StateHome::Paper => device,
+            StateHome::On(_) => StateHome::On(&Device::Cpu),
+        };
+        let mut all = Self::new(rule, groups, home)?;
         let small = std::mem::take(&mut all.small.groups);
         all.small = StatesF32::paged(rule, small, device)?;
-        let home = |tensor: &Tensor, per_unit| {
+        let pinned = |tensor: &Tensor, per_unit, device: &Device| {
             let pinned = Pinned::new(tensor.clone(), device)?;
             candle_core::Result::Ok(Home { pinned, per_unit })
         };
@@ -121,8 +135,12 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
                 .collect::<Vec<_>>()
         };
         all.paged = Some(Paged {
-            codes: home(&all.codes, BLOCK * N)?,
-            absmax: home(&all.absmax, N)?,
+            homes: match device {
+                StateHome::Paper => Vec::new(),
+                StateHome::On(device) => {
+                    vec![pinned(&all.codes, BLOCK * N, device)?, pinned(&all.absmax, N, device)?]
+                }
+            },
             pages: all.large.iter().enumerate().flat_map(pages_of).collect(),
         });
         Ok(all)
@@ -132,7 +150,8 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
     fn update_pages(&self, paged: &Paged, parameters: &Parameters, step: Step) -> Result<()> {
         let device = parameters.values.device();
         let (maps, kernel) = (maps_on::<R, N>(device)?, kernel::<R, N>());
-        pages::for_each(&[&paged.codes, &paged.absmax], &paged.pages, device, |page, states| {
+        let homes: Vec<&Home> = paged.homes.iter().collect();
+        pages::for_each(&homes, &paged.pages, device, |page, states| {
             let factors = R::for_kernel(&self.rule.factors(&self.large[page.parameter].0, step));
             page.places.prepare(std::iter::once(factors), device)?;
             let mut tensors = [&parameters.values, &parameters.gradients]
@@ -232,6 +251,15 @@ impl<R: ElementRule<N> + Copy, const N: usize> UpdateRule for States8bit<R, N> {
             }
             None => self.update_plain(parameters, step),
         }
+    }
+
+    fn update_on_paper(&self, ledger: &Ledger) -> Result<()> {
+        self.small.update_on_paper(ledger)?;
+        if let (Some(paged), Memory::Device) = (&self.paged, ledger.host().memory()) {
+            let bytes = pages::room_bytes(&paged.pages, (BLOCK + 4) * N);
+            ledger.spike(MemoryCategory::Scratch, bytes);
+        }
+        Ok(())
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

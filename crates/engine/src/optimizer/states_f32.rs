@@ -14,11 +14,14 @@ use peft_tune_kernels::thread_pool;
 use super::cuda::{GroupRange, GroupRanges, Kernel};
 use super::group::{Group, common};
 use super::pages::{self, Home, Page};
-use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
+use super::rule::{ElementRule, RepeatedUpdate, StateHome, Step, UpdateRule};
+use crate::tensor::Ledger;
+use peft_tune_core::plan::{Memory, PAGE_ELEMENTS};
+use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
 
-/// Elements of a page of one state: 16 MiB. In tests small parameters have several.
-const PAGE: usize = if cfg!(test) { 1024 } else { 4 << 20 };
+/// Elements of a page of one state. In tests small parameters have several.
+const PAGE: usize = if cfg!(test) { 1024 } else { PAGE_ELEMENTS };
 
 /// A rule with its states.
 pub(super) struct StatesF32<R, const N: usize> {
@@ -45,12 +48,11 @@ struct PageUpdate {
 
 impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
     /// States of zero for `groups`, kept on `home`.
-    pub(super) fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
+    pub(super) fn new(rule: R, groups: Vec<Group>, home: StateHome<'_>) -> Result<Self> {
         let elements: usize = groups.iter().map(|group| group.range.len()).sum();
-        let zeros = || Tensor::zeros(elements.max(1), DType::F32, home);
         let mut states = Vec::with_capacity(N);
         for _ in 0..N {
-            states.push(zeros()?);
+            states.push(home.zeros(elements, DType::F32)?);
         }
         let mut next = 0;
         let place = |group: &Group| {
@@ -68,13 +70,19 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
     }
 
     /// States of zero for `groups`, in the host's memory, for parameters on `device`.
-    pub(super) fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
-        let mut all = Self::new(rule, groups, &Device::Cpu)?;
-        let home = |state: &Tensor| {
-            let pinned = Pinned::new(state.clone(), device)?;
-            Ok(Home { pinned, per_unit: 1 })
+    pub(super) fn paged(rule: R, groups: Vec<Group>, device: StateHome<'_>) -> Result<Self> {
+        let (mut all, homes) = match device {
+            StateHome::Paper => (Self::new(rule, groups, device)?, Vec::new()),
+            StateHome::On(device) => {
+                let all = Self::new(rule, groups, StateHome::On(&Device::Cpu))?;
+                let home = |state: &Tensor| {
+                    let pinned = Pinned::new(state.clone(), device)?;
+                    Ok(Home { pinned, per_unit: 1 })
+                };
+                let homes = all.states.iter().map(home).collect::<Result<_>>()?;
+                (all, homes)
+            }
         };
-        let homes = all.states.iter().map(home).collect::<Result<_>>()?;
         let pages_of = |(group, (range, start)): (usize, (&Group, usize))| {
             let first = range.range.start;
             pages::cut(start..start + range.range.len(), PAGE)
@@ -180,6 +188,13 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
             Some(paged) => self.update_pages(paged, parameters, step),
             None => self.update_plain(parameters, step),
         }
+    }
+
+    fn update_on_paper(&self, ledger: &Ledger) -> Result<()> {
+        if let (Some(paged), Memory::Device) = (&self.paged, ledger.host().memory()) {
+            ledger.spike(MemoryCategory::Scratch, pages::room_bytes(&paged.pages, 4 * N));
+        }
+        Ok(())
     }
 
     fn look_ahead(&self) -> Option<(&Tensor, f32)> {

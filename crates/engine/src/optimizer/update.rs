@@ -1,10 +1,12 @@
 //! The optimizer as the trainer sees it.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::tensor::Ledger;
 use crate::{ParameterLayout, Parameters};
 use peft_tune_core::recipe::{OptimizerKind, OptimizerOffload, OptimizerSettings};
 use peft_tune_kernels::gpu;
@@ -14,7 +16,7 @@ use super::adamw::AdamW;
 use super::group;
 use super::lion::Lion;
 use super::muon::Muon;
-use super::rule::{ElementRule, Step, UpdateRule};
+use super::rule::{ElementRule, StateHome, Step, UpdateRule};
 use super::schedule_free::{ScheduleFree, Shares, shift, shift_on_host};
 use super::sgd::{Momentum, Sgd};
 use super::states_8bit::States8bit;
@@ -31,6 +33,16 @@ pub struct Optimizer {
     offload: OptimizerOffload,
     steps: u64,
     shares: Shares,
+}
+
+impl fmt::Debug for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let states: Vec<String> = self.rule.state().into_iter().map(|(name, _)| name).collect();
+        let mut out = f.debug_struct("Optimizer");
+        out.field("states", &states)
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A state that does not belong to this optimizer.
@@ -59,25 +71,35 @@ impl Optimizer {
     /// # Errors
     /// Those of candle, out of memory included.
     pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
-        let device = match settings.offload {
-            OptimizerOffload::None => device,
-            OptimizerOffload::Host => &Device::Cpu,
-        };
+        Self::at(
+            settings,
+            layout,
+            StateHome::On(match settings.offload {
+                OptimizerOffload::None => device,
+                OptimizerOffload::Host => &Device::Cpu,
+            }),
+        )
+    }
+
+    /// An optimizer on paper, whose state takes no memory.
+    pub(crate) fn on_paper(settings: &OptimizerSettings, layout: &ParameterLayout) -> Result<Self> {
+        Self::at(settings, layout, StateHome::Paper)
+    }
+
+    fn at(settings: &OptimizerSettings, layout: &ParameterLayout, home: StateHome<'_>) -> Result<Self> {
         let rule: Box<dyn UpdateRule> = match settings.kind {
             OptimizerKind::AdamW
             | OptimizerKind::AdamW8bit
             | OptimizerKind::PagedAdamW
-            | OptimizerKind::PagedAdamW8bit => with_states(AdamW::new(settings), settings, layout, device)?,
-            OptimizerKind::Lion | OptimizerKind::Lion8bit => {
-                with_states(Lion::new(settings), settings, layout, device)?
-            }
+            | OptimizerKind::PagedAdamW8bit => with_states(AdamW::new(settings), settings, layout, home)?,
+            OptimizerKind::Lion | OptimizerKind::Lion8bit => with_states(Lion::new(settings), settings, layout, home)?,
             OptimizerKind::Sgd if settings.momentum == 0.0 => {
-                Box::new(StatesF32::new(Sgd, group::merged(layout, settings), device)?)
+                Box::new(StatesF32::new(Sgd, group::merged(layout, settings), home)?)
             }
-            OptimizerKind::Sgd => with_states(Momentum::new(settings), settings, layout, device)?,
-            OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, device)?),
-            OptimizerKind::Muon => Box::new(Muon::new(settings, layout, device)?),
-            OptimizerKind::AdamWScheduleFree => with_states(ScheduleFree::new(settings), settings, layout, device)?,
+            OptimizerKind::Sgd => with_states(Momentum::new(settings), settings, layout, home)?,
+            OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, home)?),
+            OptimizerKind::Muon => Box::new(Muon::new(settings, layout, home)?),
+            OptimizerKind::AdamWScheduleFree => with_states(ScheduleFree::new(settings), settings, layout, home)?,
         };
         Ok(Self {
             rule: rule.into(),
@@ -147,6 +169,14 @@ impl Optimizer {
             }
             None => self.rule.update_gpu(parameters, step),
         }
+    }
+
+    /// Takes what [`update`](Self::update) takes besides values, gradients and states, on paper.
+    ///
+    /// # Errors
+    /// A step that has no form on paper.
+    pub(crate) fn update_on_paper(&self, ledger: &Ledger) -> Result<()> {
+        self.rule.update_on_paper(ledger)
     }
 
     /// The update of the parameters in `ranges`, each of which begins and ends at their bounds, as work for a thread of the host: of
@@ -272,15 +302,15 @@ fn with_states<R: ElementRule<N> + Copy + 'static, const N: usize>(
     rule: R,
     settings: &OptimizerSettings,
     layout: &ParameterLayout,
-    device: &Device,
+    home: StateHome<'_>,
 ) -> Result<Box<dyn UpdateRule>> {
     let merged = || group::merged(layout, settings);
     let of_slots = || group::of_coded_slots(layout, settings);
     Ok(match (settings.kind.has_8bit_states(), settings.kind.is_paged()) {
-        (false, false) => Box::new(StatesF32::new(rule, merged(), device)?),
-        (false, true) => Box::new(StatesF32::paged(rule, merged(), device)?),
-        (true, false) => Box::new(States8bit::new(rule, of_slots(), device)?),
-        (true, true) => Box::new(States8bit::paged(rule, of_slots(), device)?),
+        (false, false) => Box::new(StatesF32::new(rule, merged(), home)?),
+        (false, true) => Box::new(StatesF32::paged(rule, merged(), home)?),
+        (true, false) => Box::new(States8bit::new(rule, of_slots(), home)?),
+        (true, true) => Box::new(States8bit::paged(rule, of_slots(), home)?),
     })
 }
 

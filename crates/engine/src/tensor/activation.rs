@@ -15,6 +15,13 @@ pub(crate) enum Tensor {
     Paper(PaperTensor),
 }
 
+/// How the right operand of a product lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Straight,
+    Transposed,
+}
+
 impl From<candle_core::Tensor> for Tensor {
     fn from(tensor: candle_core::Tensor) -> Self {
         Self::Real(tensor)
@@ -169,10 +176,10 @@ impl Tensor {
         })
     }
 
-    /// (n, columns, rows) of (n, rows, columns), contiguous.
+    /// (.., columns, rows) of (.., rows, columns), contiguous.
     pub(crate) fn transposed(&self) -> Result<Self> {
         Ok(match self {
-            Self::Real(tensor) => tensor.transpose(1, 2)?.contiguous()?.into(),
+            Self::Real(tensor) => tensor.t()?.contiguous()?.into(),
             Self::Paper(tensor) => tensor.transposed()?.into(),
         })
     }
@@ -227,6 +234,45 @@ impl Tensor {
         Ok(match self {
             Self::Real(tensor) => (tensor + other.real()?)?.into(),
             Self::Paper(tensor) => tensor.alike().into(),
+        })
+    }
+
+    /// What `op` makes of the values, each by itself.
+    pub(crate) fn map(&self, op: impl FnOnce(&candle_core::Tensor) -> Result<candle_core::Tensor>) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => op(tensor)?.into(),
+            Self::Paper(tensor) => tensor.alike().into(),
+        })
+    }
+
+    /// What `op` makes of each value and that of `other` in its place, or the only one of it.
+    pub(crate) fn zip(
+        &self,
+        other: &Self,
+        op: impl FnOnce(&candle_core::Tensor, &candle_core::Tensor) -> Result<candle_core::Tensor>,
+    ) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => op(tensor, other.real()?)?.into(),
+            Self::Paper(tensor) => tensor.alike().into(),
+        })
+    }
+
+    /// The product with `other`, or with its transpose.
+    pub(crate) fn matmul(&self, other: &Self, order: Order) -> Result<Self> {
+        let (rows, (first, second)) = (self.dims2()?.0, other.dims2()?);
+        Ok(match (self, order) {
+            (Self::Real(tensor), Order::Straight) => tensor.matmul(other.real()?)?.into(),
+            (Self::Real(tensor), Order::Transposed) => tensor.matmul(&other.real()?.t()?)?.into(),
+            (Self::Paper(tensor), Order::Straight) => tensor.fresh((rows, second), tensor.dtype()).into(),
+            (Self::Paper(tensor), Order::Transposed) => tensor.fresh((rows, first), tensor.dtype()).into(),
+        })
+    }
+
+    /// The sum of all values.
+    pub(crate) fn sum_all(&self) -> Result<Self> {
+        Ok(match self {
+            Self::Real(tensor) => tensor.sum_all()?.into(),
+            Self::Paper(tensor) => tensor.fresh((), tensor.dtype()).into(),
         })
     }
 

@@ -8,7 +8,7 @@ mod activation;
 mod ledger;
 mod paper;
 
-pub(crate) use activation::Tensor;
+pub(crate) use activation::{Order, Tensor};
 pub(crate) use ledger::Ledger;
 pub(crate) use paper::PaperTensor;
 

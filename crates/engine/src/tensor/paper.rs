@@ -122,10 +122,15 @@ impl PaperTensor {
         })
     }
 
-    /// (n, columns, rows) of (n, rows, columns): a copy, but where a row or column alone lies the same way.
+    /// (.., columns, rows) of (.., rows, columns): a copy, but where a row or column alone lies the same way.
     pub(super) fn transposed(&self) -> Result<Self> {
-        let (count, rows, columns) = self.shape.dims3()?;
-        let shape = Shape::from((count, columns, rows));
+        let mut dims = self.shape.dims().to_vec();
+        let [.., rows, columns] = dims.as_mut_slice() else {
+            candle_core::bail!("the transpose of {:?}", self.shape);
+        };
+        std::mem::swap(rows, columns);
+        let (rows, columns) = (*rows, *columns);
+        let shape = Shape::from(dims);
         Ok(match rows.min(columns) {
             1 => Self { shape, ..self.clone() }.contiguous(),
             _ => self.fresh(shape, self.dtype),

@@ -326,3 +326,67 @@ impl Together {
 fn most<'a>(all: impl Iterator<Item = &'a [MicroBatch]>) -> usize {
     all.map(<[MicroBatch]>::len).max().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use candle_core::Device;
+
+    use super::*;
+    use crate::data::Document;
+    use peft_tune_core::architecture::Architecture;
+    use peft_tune_core::recipe::{AdapterSettings, DataSettings, OptimizerKind, Precision, Recipe};
+
+    /// Its last two layers read keys and values of the two before them.
+    const SHARED_KEYS: &str = r#"{"model_type": "gemma4_text", "vocab_size": 37, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 16,
+        "max_position_embeddings": 64, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2, "layer_types":
+        ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]}"#;
+
+    fn batch(seed: u32) -> MicroBatch {
+        let input_ids: Vec<u32> = (0..12).map(|place| (place * 7 + seed) % 37).collect();
+        let labels = input_ids.iter().map(|id| i64::from(*id)).collect();
+        MicroBatch::from_documents(&[Document { input_ids, labels }])
+    }
+
+    fn gradients(trainer: &Trainer) -> Vec<u32> {
+        let gradients = trainer.parameters().gradients.to_vec1::<f32>().unwrap();
+        gradients.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn readers_of_shared_keys_pass_on_the_gradients_that_they_pass_on_alone() {
+        let architecture = Architecture::from_json(Path::new("config.json"), SHARED_KEYS).unwrap();
+        let base = BaseModel::random(architecture, 7, Precision::Fp32, &Device::Cpu).unwrap();
+        let base = Arc::new(base);
+        let trainer = |rank| {
+            let mut recipe = Recipe::new("random", DataSettings::default());
+            recipe.precision = Precision::Fp32;
+            recipe.optimizer.kind = OptimizerKind::AdamW;
+            recipe.adapter = Some(AdapterSettings {
+                rank,
+                ..AdapterSettings::default()
+            });
+            Trainer::new(Arc::clone(&base), &recipe, 9).unwrap()
+        };
+        let mut grouped = [2, 3].map(trainer);
+        let mut passes = Together::new(&grouped.iter().collect::<Vec<_>>()).unwrap();
+        let mut alone = [2, 3].map(trainer);
+        // At the first step the other factors are zero.
+        for step in 0..3 {
+            let batches = [0, 1].map(|index| vec![batch(10 * step + index)]);
+            let of_all: Vec<&[MicroBatch]> = batches.iter().map(Vec::as_slice).collect();
+            let mut stepping: Vec<&mut Trainer> = grouped.iter_mut().collect();
+            for event in passes.step(&mut stepping, &of_all).unwrap() {
+                event.unwrap();
+            }
+            for (trainer, batches) in alone.iter_mut().zip(&of_all) {
+                trainer.step(batches).unwrap();
+            }
+            for (grouped, alone) in grouped.iter().zip(&alone) {
+                assert_eq!(gradients(grouped), gradients(alone), "step {step}");
+            }
+        }
+    }
+}

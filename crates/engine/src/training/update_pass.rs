@@ -11,7 +11,7 @@ use super::host_update::HostUpdate;
 use super::passes::Lap;
 use super::stopwatch::Stopwatch;
 use crate::Parameters;
-use crate::optimizer::{Clipping, Norm, Optimizer, norm_and_clip};
+use crate::optimizer::{Clipping, Norm, Optimizer, norm_and_clip, unscale};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use peft_tune_core::plan::{GradientsReady, UpdatePart};
@@ -171,7 +171,7 @@ impl UpdatePass {
         let gradients = &parameters.gradients;
         if let Some(loss_scale) = input.loss_scale {
             let _span = span::op("unscale", || Work::on_buffer(gradients, 2));
-            gradients.slice_set(&(gradients / f64::from(loss_scale))?, 0, 0)?;
+            unscale(&gradients.clone().into(), loss_scale)?;
         }
         let span = span::op("clip", || Work::on_buffer(gradients, 1));
         let norm = norm_and_clip(gradients, self.max_norm)?;

@@ -37,15 +37,17 @@ impl StepTrace<'_> {
         trace.hold(MemoryCategory::Scratch, weight);
         trace.hold(MemoryCategory::Logits, logits.bytes);
         trace.hold(MemoryCategory::Scratch, x);
-        if self.sharers.trainings > 1 {
+        let of_one = match self.sharers.trainings {
+            1 => 0,
             // That of one training's rows, before it has its place.
-            trace.spike(MemoryCategory::Scratch, x / self.sharers.trainings as u64);
-        }
+            trainings => x / trainings as u64,
+        };
+        trace.hold(MemoryCategory::Scratch, of_one);
         trace.spike(MemoryCategory::Logits, logits.growing);
         self.head_products(tracer, &mut trace, (&call, &logits));
         trace.free(MemoryCategory::Logits, logits.bytes);
         trace.free(MemoryCategory::Scratch, weight);
-        trace.free(MemoryCategory::Scratch, x);
+        trace.free(MemoryCategory::Scratch, x + of_one);
         trace.stage = Stage::Backward;
         scaled(&mut trace);
         tracer.norm_weight(&mut trace, [tracer.tokens, hidden]);
@@ -60,7 +62,7 @@ impl StepTrace<'_> {
     fn head_call(&self, tracer: &StepTracer<'_>, targets: usize) -> HeadCall {
         let architecture = &self.network.plan.architecture;
         HeadCall {
-            tokens: tracer.tokens,
+            tokens: tracer.tokens / self.sharers.trainings,
             targets,
             hidden: architecture.hidden_size,
             vocabulary: architecture.vocabulary,

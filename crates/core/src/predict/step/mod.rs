@@ -17,7 +17,10 @@ use super::segment::{Segment, StepModel};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::tracer::StepTracer;
-use crate::plan::{Form, LayerKeep, Memory, ShardedBytes, WeightBytes, base_bytes, gathers, layer_keep, linear_bytes};
+use crate::plan::{
+    Form, LayerKeep, Memory, ModelPlan, ShardedBytes, WeightBytes, alike_layers, base_bytes, gathers, layer_keep,
+    linear_bytes,
+};
 use crate::recipe::{AdapterInit, Precision, Recipe, UpdateOrder};
 
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
@@ -68,12 +71,25 @@ impl<'a> StepTrace<'a> {
             sharers: self.sharers,
             ..self.tracer(stream)
         };
-        self.bytes_of(&tracer, &|segment| self.segment(&tracer, segment))
+        let trainings = self.sharers.trainings as u64;
+        let own = trainings * self.own_objects(stream.tokens() as u64 / trainings);
+        Self::bytes_of((&[*self], own), &tracer, &|segment| self.segment(&tracer, segment))
     }
 
-    /// Bytes of a step whose segments a model on paper traces.
-    pub(super) fn bytes_on(&self, stream: &StreamShape, model: &dyn StepModel) -> Result<Bytes, PredictError> {
-        self.read_on(stream, model, |tracer, segments| self.bytes_of(tracer, segments))
+    /// Bytes of a step of some trainings that share its passes, each on a micro-batch of its own, whose segments a model on paper traces.
+    pub(super) fn bytes_on(trainings: &[(Self, &StreamShape)], model: &dyn StepModel) -> Result<Bytes, PredictError> {
+        let Some((first, _)) = trainings.first() else {
+            return Ok(Bytes::default());
+        };
+        let (traces, streams): (Vec<Self>, Vec<&StreamShape>) = trainings.iter().copied().unzip();
+        let stream = StreamShape::end_to_end(&streams);
+        let own = trainings
+            .iter()
+            .map(|(one, stream)| one.own_objects(stream.tokens() as u64));
+        let own = own.sum();
+        first.read_on(&stream, model, |tracer, segments| {
+            Self::bytes_of((&traces, own), tracer, segments)
+        })
     }
 
     /// The ops of a step whose segments a model on paper traces: those of one micro-batch, and those of the update.
@@ -106,12 +122,34 @@ impl<'a> StepTrace<'a> {
         }
     }
 
-    /// Bytes of a step from the traces of its segments.
-    fn bytes_of(&self, tracer: &StepTracer<'_>, segments: &dyn Fn(Segment) -> Trace) -> Bytes {
+    /// Bytes of a step of some trainings from the traces of its segments; `own` are the bytes of their [`own_objects`](Self::own_objects).
+    fn bytes_of(
+        (trainings, own): (&[Self], u64),
+        tracer: &StepTracer<'_>,
+        segments: &dyn Fn(Segment) -> Trace,
+    ) -> Bytes {
         let mut level = Level::default();
-        self.hold_lasting(&mut level, tracer.stream);
+        let Some(first) = trainings.first() else {
+            return Bytes::default();
+        };
+        first.hold_base(&mut level);
+        trainings.iter().for_each(|one| one.hold_training(&mut level));
+        first.hold_framework(&mut level, tracer.stream, own);
         let before = level.end_phase();
-        self.trace(tracer, segments, |_, trace| level.replay(trace));
+        let plans: Vec<&ModelPlan> = trainings.iter().map(|one| &one.network.plan).collect();
+        first.trace(tracer, &LayerOrder::of(&plans), segments, |_, trace| {
+            level.replay(trace)
+        });
+        level.replay(&segments(Segment::Update));
+        let mut bytes = level.at_peak();
+        let threads = first.host.threads as u64;
+        bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
+        // Before the first step threads keep nothing.
+        bytes.higher(before)
+    }
+
+    /// What an update takes and frees.
+    fn update(&self) -> Trace {
         let mut update = Trace::new(Stage::Optimizer);
         let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
         let on_gpu = self.host.memory() == Memory::Device;
@@ -124,12 +162,7 @@ impl<'a> StepTrace<'a> {
             (false, _) => update_bytes(kind, slots),
         };
         update.spike(MemoryCategory::Scratch, bytes);
-        level.replay(&update);
-        let mut bytes = level.at_peak();
-        let threads = self.host.threads as u64;
-        bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
-        // Before the first step threads keep nothing.
-        bytes.higher(before)
+        update
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
@@ -137,7 +170,8 @@ impl<'a> StepTrace<'a> {
         let tracer = self.tracer(stream);
         let plan = &self.network.plan;
         let x = tracer.act(plan.architecture.hidden_size);
-        let of_layer = |index: usize| match self.keep(index) {
+        let first = plan.first_on_tape();
+        let of_layer = |index: usize| match self.keep(index, first) {
             LayerKeep::Saved => {
                 let layer = plan.layer(index);
                 x + tracer.saved_bytes(layer) - tracer.dropped_bytes(layer)
@@ -163,7 +197,8 @@ impl<'a> StepTrace<'a> {
     fn ops_of(&self, tracer: &StepTracer<'_>, segments: &dyn Fn(Segment) -> Trace) -> (Vec<Op>, Vec<Op>) {
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
-        self.trace(tracer, segments, |piece, trace| {
+        let order = LayerOrder::of(&[&self.network.plan]);
+        self.trace(tracer, &order, segments, |piece, trace| {
             let known = pieces
                 .iter_mut()
                 .find(|(known, ..)| *known == piece && piece != StepSegment::Once);
@@ -231,26 +266,24 @@ impl<'a> StepTrace<'a> {
         gathers(plan.layers.len(), plan.first_on_tape())
     }
 
-    /// What is there before the step and after it.
-    fn hold_lasting(&self, level: &mut Level, stream: &StreamShape) {
-        let Self {
-            network,
-            recipe,
-            host,
-            sharers: Sharers { trainings, .. },
-            ..
-        } = *self;
-        let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
-        let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
-        let hold_weights = |level: &mut Level, bytes: WeightBytes| {
-            level.hold(MemoryCategory::BaseWeights, bytes.values);
-            level.hold(MemoryCategory::QuantizationConstants, bytes.constants);
-        };
-        let base = base_bytes(&plan.architecture, recipe.precision, recipe.weight_sparsity);
-        match ShardedBytes::of_recipe(&plan.architecture, recipe) {
+    /// What trainings on one base have of it before the step and after it.
+    fn hold_base(&self, level: &mut Level) {
+        let (architecture, recipe) = (&self.network.plan.architecture, self.recipe);
+        let base = base_bytes(architecture, recipe.precision, recipe.weight_sparsity);
+        match ShardedBytes::of_recipe(architecture, recipe) {
             Some(shared) => [shared.own, shared.windows].map(|bytes| hold_weights(level, bytes)),
             None => [base, WeightBytes::default()].map(|bytes| hold_weights(level, bytes)),
         };
+    }
+
+    /// What each training has of its own before the step and after it.
+    fn hold_training(&self, level: &mut Level) {
+        let Self {
+            network, recipe, host, ..
+        } = *self;
+        let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
+        let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
+        let base = base_bytes(&plan.architecture, recipe.precision, recipe.weight_sparsity);
         hold_weights(level, plan.aware_bytes());
         let elements = network.trained_elements();
         level.hold(MemoryCategory::Adapters, 4 * elements);
@@ -293,23 +326,25 @@ impl<'a> StepTrace<'a> {
                 level.hold(MemoryCategory::Adapters, 3 * 4 * linear.outputs as u64);
             }
         }
+    }
+
+    /// Objects, tables and rows that are there before the step and after it; `own` are bytes of those that trainings have of their own.
+    fn hold_framework(&self, level: &mut Level, stream: &StreamShape, own: u64) {
+        let plan = &self.network.plan;
         let rows = stream.longest().next_power_of_two();
         let ropes = plan.architecture.ropes.iter();
         let tables: usize = ropes
             .map(|rope| rope.tables() * 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
             .sum();
-        // Of a training's own layers, and of those that all go through, which have its adapters too.
-        let (forms, shared) = match trainings {
-            1 => (1, 0),
-            several => (2 * several as u64, 1),
+        let shared = match self.sharers.trainings {
+            1 => 0,
+            _ => LAYER_OBJECT_BYTES * plan.layers.len() as u64,
         };
-        let objects = forms * ADAPTER_OBJECT_BYTES * adapted.count() as u64
-            + (forms / 2 + shared).max(1) * LAYER_OBJECT_BYTES * plan.layers.len() as u64;
         let (tokens, targets) = (stream.tokens() as u64, stream.targets as u64);
-        let rest = match on_gpu {
+        let rest = match self.host.memory() {
             // Ids, positions and bounds of documents, and four numbers for each target.
-            true => 4 * (4 * tokens + 4 * targets),
-            false => objects + 8 * tokens + trainings as u64 * self.prepared_bytes(tokens / trainings as u64),
+            Memory::Device => 4 * (4 * tokens + 4 * targets),
+            Memory::Host => own + shared + 8 * tokens,
         };
         level.hold(MemoryCategory::Framework, tables as u64 + rest);
     }
@@ -320,6 +355,16 @@ impl<'a> StepTrace<'a> {
         adapted
             .map(|one| one.linear.count() * one.rank * (one.linear.inputs + one.linear.outputs))
             .sum()
+    }
+
+    /// Bytes of a training's layers and adapters, once more where layers that all go through have its adapters too, and of rows that
+    /// wait, in micro-batches of `tokens` tokens at most.
+    fn own_objects(&self, tokens: u64) -> u64 {
+        let plan = &self.network.plan;
+        let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears).count() as u64;
+        let forms = if self.sharers.trainings == 1 { 1 } else { 2 };
+        let objects = forms * ADAPTER_OBJECT_BYTES * adapted + LAYER_OBJECT_BYTES * plan.layers.len() as u64;
+        objects + self.prepared_bytes(tokens)
     }
 
     /// Rows of the step that is under way and of those that are ready ahead, whose micro-batches hold `tokens` tokens at most.
@@ -343,6 +388,8 @@ impl<'a> StepTrace<'a> {
             Segment::Forward { layer, keep } => self.forward(tracer, kind(layer), keep),
             Segment::Head => self.head(tracer),
             Segment::Backward { layer, keep, wants_dx } => self.backward(tracer, kind(layer), keep, wants_dx),
+            Segment::EmbedBackward => tracer.inputs_backward(),
+            Segment::Update => self.update(),
         }
     }
 
@@ -350,30 +397,32 @@ impl<'a> StepTrace<'a> {
     fn trace(
         &self,
         tracer: &StepTracer<'_>,
+        order: &LayerOrder,
         segments: &dyn Fn(Segment) -> Trace,
         mut take: impl FnMut(StepSegment, &Trace),
     ) {
         let plan = &self.network.plan;
-        let first = plan.first_on_tape();
-        let any_of = |kind: usize| plan.layers.iter().position(|other| *other == kind).unwrap_or(0);
+        let LayerOrder { kinds, layers, first } = order;
+        let (kinds, first) = (*kinds, *first);
+        let any_of = |kind: usize| layers.iter().position(|other| *other == kind).unwrap_or(0);
         take(StepSegment::Once, &begun(tracer));
         take(StepSegment::Once, &segments(Segment::Embed));
-        let forward = SegmentTraces::new(plan.kinds.len(), |kind, keep| {
+        let forward = SegmentTraces::new(kinds, |kind, keep| {
             let layer = any_of(kind);
             segments(Segment::Forward { layer, keep })
         });
-        for (index, kind) in plan.layers.iter().enumerate() {
-            let keep = self.keep(index);
+        for (index, kind) in layers.iter().enumerate() {
+            let keep = self.keep(index, first);
             take(StepSegment::Forward(*kind, keep), forward.of(*kind, keep));
             if keep == LayerKeep::HostInput && index >= first + UNDER_WAY {
                 take(StepSegment::Once, &self.gone_home(tracer, 1));
             }
         }
-        let at_home = self.keep(first) == LayerKeep::HostInput && first < plan.layers.len();
+        let at_home = self.keep(first, first) == LayerKeep::HostInput && first < layers.len();
         if at_home {
             take(
                 StepSegment::Once,
-                &self.gone_home(tracer, UNDER_WAY.min(plan.layers.len() - first)),
+                &self.gone_home(tracer, UNDER_WAY.min(layers.len() - first)),
             );
         }
         take(StepSegment::Once, &segments(Segment::Head));
@@ -386,12 +435,12 @@ impl<'a> StepTrace<'a> {
             let layer = any_of(kind);
             segments(Segment::Backward { layer, keep, wants_dx })
         };
-        let backward = SegmentTraces::new(plan.kinds.len(), |kind, keep| of_backward(kind, keep, true));
-        for index in (first..plan.layers.len()).rev() {
-            let (kind, keep) = (plan.layers[index], self.keep(index));
+        let backward = SegmentTraces::new(kinds, |kind, keep| of_backward(kind, keep, true));
+        for index in (first..layers.len()).rev() {
+            let (kind, keep) = (layers[index], self.keep(index, first));
             if at_home {
                 // While a layer runs backward, the input of the one below it is on its way.
-                let top = usize::from(index + 1 == plan.layers.len());
+                let top = usize::from(index + 1 == layers.len());
                 take(
                     StepSegment::Once,
                     &self.come_back(tracer, top + usize::from(index > first)),
@@ -408,13 +457,16 @@ impl<'a> StepTrace<'a> {
             .iter()
             .map(|kind| tracer.shared_bytes(&plan.kinds[*kind]));
         end.free(MemoryCategory::SavedActivations, unread.sum());
-        tracer.inputs_backward(&mut end);
         take(StepSegment::Once, &end);
+        if plan.architecture.layer_inputs.is_some() {
+            take(StepSegment::Once, &segments(Segment::EmbedBackward));
+        }
     }
 
-    /// What is kept of a layer; its input leaves the device only where the device's memory is not the host's.
-    fn keep(&self, index: usize) -> LayerKeep {
-        if index < self.network.plan.first_on_tape() {
+    /// What is kept of a layer, where gradients reach down to layer `first`; its input leaves the device only where the device's memory is
+    /// not the host's.
+    fn keep(&self, index: usize, first: usize) -> LayerKeep {
+        if index < first {
             return LayerKeep::Nothing;
         }
         match layer_keep(self.recipe.gradient_checkpointing, index) {
@@ -538,6 +590,36 @@ fn begun(tracer: &StepTracer<'_>) -> Trace {
     let mut trace = Trace::new(Stage::Forward);
     tracer.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
     trace
+}
+
+/// The layers of a step, in order.
+struct LayerOrder {
+    /// Numbers of [`alike_layers`].
+    layers: Vec<usize>,
+    kinds: usize,
+    /// The lowest layer that a gradient must reach.
+    first: usize,
+}
+
+impl LayerOrder {
+    /// Of trainings with these plans, which share the passes.
+    fn of(plans: &[&ModelPlan]) -> Self {
+        let layers = alike_layers(plans);
+        Self {
+            kinds: layers.iter().max().map_or(0, |last| last + 1),
+            first: plans
+                .iter()
+                .map(|plan| plan.first_on_tape())
+                .min()
+                .unwrap_or(layers.len()),
+            layers,
+        }
+    }
+}
+
+fn hold_weights(level: &mut Level, bytes: WeightBytes) {
+    level.hold(MemoryCategory::BaseWeights, bytes.values);
+    level.hold(MemoryCategory::QuantizationConstants, bytes.constants);
 }
 
 fn update(pass: Pass, elements: u64, times: usize) -> Op {

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use super::*;
 use peft_tune_core::architecture::LinearRole;
 use peft_tune_core::plan::Vectors;
-use peft_tune_core::predict::{Documents, Machine, Op, Predictor, Setting, Work, Workload};
+use peft_tune_core::predict::{Bytes, Documents, Machine, MemoryCategory, Op, Predictor, Setting, Work, Workload};
 use peft_tune_core::recipe::{
-    ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, Precision,
-    PrecisionSchedule, QuantizationAware, TargetModules, TargetPreset, WeightSparsity,
+    ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, OptimizerKind,
+    PrecisionSchedule, QuantizationAware, Sharding, TargetModules, TargetPreset, WeightSparsity,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -38,6 +38,24 @@ const FAMILIES: &[(&str, &str)] = &[
         "gemma4_text",
         r#", "global_head_dim": 64, "sliding_window": 100, "final_logit_softcapping": 30.0,
         "hidden_size_per_layer_input": 0, "attention_k_eq_v": true, "num_global_key_value_heads": 1"#,
+    ),
+    (
+        "gemma4_text",
+        r#", "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 24,
+        "vocab_size_per_layer_input": 40000"#,
+    ),
+    (
+        "gemma4_text",
+        r#", "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 3,
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+        "full_attention", "sliding_attention", "sliding_attention"]"#,
+    ),
+    (
+        "gemma4_text",
+        r#", "global_head_dim": 64, "sliding_window": 100, "hidden_size_per_layer_input": 24,
+        "vocab_size_per_layer_input": 40000, "num_kv_shared_layers": 3, "use_double_wide_mlp": true,
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+        "full_attention", "sliding_attention", "sliding_attention"]"#,
     ),
     (
         "granite",
@@ -92,8 +110,12 @@ fn architecture(
         "phi3" => hidden / heads,
         _ => width,
     };
+    let layers = match more.contains("num_hidden_layers") {
+        true => "",
+        false => r#""num_hidden_layers": 3, "#,
+    };
     let json = format!(
-        r#"{{"model_type": "{family}", "hidden_size": {hidden}, "num_hidden_layers": 3, "num_attention_heads": {heads},
+        r#"{{"model_type": "{family}", "hidden_size": {hidden}, {layers}"num_attention_heads": {heads},
         "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {vocabulary}, "head_dim": {width},
         "max_position_embeddings": 4096{more}}}"#,
         if is_latent { heads } else { heads / 2 },
@@ -140,7 +162,10 @@ fn recipes() -> impl Strategy<Value = Recipe> {
     );
     // Without an adapter the whole model trains.
     let adapter = prop_oneof![4 => adapters().prop_map(Some), 1 => Just(None)];
-    (adapter, rest).prop_map(|(adapter, rest)| {
+    let optimizers = select(OptimizerKind::ALL.to_vec());
+    // Ranks that share the weights out.
+    let ranks = select(vec![1, 1, 2, 3]);
+    (adapter, rest, (ranks, optimizers)).prop_map(|(adapter, rest, (ranks, optimizer))| {
         let mut recipe = Recipe::new("random", DataSettings::default());
         let (precision, checkpointing, activations, aware, sparsity, schedule) = rest;
         (recipe.precision, recipe.gradient_checkpointing) = (precision, checkpointing);
@@ -159,6 +184,10 @@ fn recipes() -> impl Strategy<Value = Recipe> {
             recipe.precision_schedule = PrecisionSchedule::from_name(schedule).unwrap();
         }
         recipe.adapter = adapter;
+        recipe.optimizer.kind = optimizer;
+        if ranks > 1 {
+            (recipe.batch.devices, recipe.batch.sharding) = (ranks, Sharding::Full);
+        }
         recipe
     })
 }
@@ -202,6 +231,15 @@ fn adapters() -> impl Strategy<Value = AdapterSettings> {
             ..AdapterSettings::default()
         }
     })
+}
+
+/// The recipe on `host`. In tests pages and bands of a GPU's updates are smaller than the prediction has them.
+fn on_host(mut recipe: Recipe, host: Host) -> Recipe {
+    let kind = recipe.optimizer.kind;
+    if host.memory() == Memory::Device && (kind.is_paged() || kind == OptimizerKind::Adafactor) {
+        recipe.optimizer.kind = OptimizerKind::AdamW;
+    }
+    recipe
 }
 
 /// Fewest inputs or outputs of a linear layer.
@@ -325,7 +363,7 @@ fn compare(
     host: Host,
     stream: &StreamShape,
 ) -> std::result::Result<(), TestCaseError> {
-    let recipe = of_rank(recipe, narrowest(architecture));
+    let recipe = on_host(of_rank(recipe, narrowest(architecture)), host);
     let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
     let workload = Workload {
         longest: stream.clone(),
@@ -343,6 +381,13 @@ fn compare(
     let model = PaperModel::new(architecture, &recipe, host, stream).unwrap();
     let found = predictor.bytes_on(&setting, &model).unwrap();
     prop_assert_eq!(found, expected.bytes, "{}", family);
+    let states = model.updates[0].optimizer.state_bytes();
+    prop_assert_eq!(
+        states,
+        found.of(MemoryCategory::OptimizerState),
+        "{:?}",
+        recipe.optimizer.kind
+    );
     if !is_plain(&recipe, architecture) {
         return Ok(());
     }
@@ -372,5 +417,62 @@ proptest! {
     ) {
         let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
         compare(&family, &architecture, recipe, host, &stream)?;
+    }
+}
+
+/// Families whose rows of several trainings can go through the layers together.
+fn shared_architectures() -> impl Strategy<Value = (String, String)> {
+    let have_inputs = |json: &str| json.contains("vocab_size_per_layer_input");
+    architectures().prop_filter("layers have inputs of their own", move |(_, json)| !have_inputs(json))
+}
+
+fn in_group(mut recipe: Recipe) -> Recipe {
+    recipe.activation_quantization = ActivationQuantization::None;
+    (recipe.batch.devices, recipe.batch.sharding) = (1, Sharding::None);
+    recipe
+}
+
+/// What trainings allocate together on paper, and what is predicted op by op; `None` where a recipe has no place in the model.
+fn of_group(json: &str, all: &[(Recipe, StreamShape)], host: Host) -> Option<[Bytes; 2]> {
+    let architecture = Architecture::from_json(Path::new("config.json"), json).unwrap();
+    let most = narrowest(&architecture);
+    let all: Vec<(Recipe, Workload)> = all
+        .iter()
+        .map(|(recipe, stream)| {
+            let workload = Workload {
+                longest: stream.clone(),
+                mean: stream.clone(),
+                rows: None,
+            };
+            (on_host(of_rank(in_group(recipe.clone()), most), host), workload)
+        })
+        .collect();
+    let settings: Vec<Setting<'_>> = all
+        .iter()
+        .map(|(recipe, workload)| Setting { recipe, workload })
+        .collect();
+    let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
+    let expected = predictor.predict_group(&settings).ok()?;
+    let recipes: Vec<_> = all
+        .iter()
+        .map(|(recipe, workload)| (recipe, &workload.longest))
+        .collect();
+    let model = PaperModel::of_group(&architecture, &recipes, host).unwrap();
+    Some([predictor.group_bytes_on(&settings, &model).unwrap(), expected])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn bytes_of_equal_trainings_are_those_that_are_predicted_op_by_op(
+        (family, json) in shared_architectures(),
+        recipe in recipes(),
+        host in prop_oneof![4 => processors(), 1 => gpus()],
+        stream in streams(),
+        count in 2usize..4,
+    ) {
+        let Some([found, expected]) = of_group(&json, &vec![(recipe, stream); count], host) else { return Ok(()) };
+        prop_assert_eq!(found, expected, "{} x {}", count, family);
     }
 }

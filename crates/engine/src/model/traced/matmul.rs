@@ -138,6 +138,9 @@ pub(in crate::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> 
 /// As [`nt_sum`] of `shared` products of the base, with those of an adapter for each range of rows; see [`matmul::nt_by_rows`].
 pub(in crate::model) fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], onto: Option<&Tensor>) -> Result<Tensor> {
     let _span = op("matmul_nt", || by_rows(shared, own, Order::Transposed));
+    if let Some(paper) = of_terms(shared) {
+        return by_rows_on_paper(paper, shared, own, Order::Transposed);
+    }
     let onto = onto.map(Tensor::real).transpose()?;
     Ok(matmul::nt_by_rows(&kernels(shared)?, &own_kernels(own)?, onto)?.into())
 }
@@ -145,6 +148,9 @@ pub(in crate::model) fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], on
 /// As [`nn_sum`].
 pub(in crate::model) fn nn_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>]) -> Result<Tensor> {
     let _span = op("matmul_nn", || by_rows(shared, own, Order::Straight));
+    if let Some(paper) = of_terms(shared) {
+        return by_rows_on_paper(paper, shared, own, Order::Straight);
+    }
     Ok(matmul::nn_by_rows(&kernels(shared)?, &own_kernels(own)?)?.into())
 }
 
@@ -245,6 +251,36 @@ fn sum_on_paper(paper: &PaperTensor, terms: &[Term<'_>], order: Order, base: usi
         _ => paper.ledger().module()?,
     };
     run(paper.ledger(), Product::new(&call, module, terms[0].right));
+    Ok(result.into())
+}
+
+/// A sum that each range of rows has by itself, but where a portable product widens operands of all of them, or a GPU the shared ones.
+fn by_rows_on_paper(paper: &PaperTensor, shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Result<Tensor> {
+    let whole = sum_call(shared, order, shared.len())?;
+    let result = paper.fresh((whole.rows, whole.columns), shared[0].x.dtype());
+    let of_part = |part: &RowTerms<'_>| -> Result<Call> {
+        let terms: Vec<Term<'_>> = shared.iter().chain(&part.terms).copied().collect();
+        Ok(Call {
+            rows: part.rows.len(),
+            ..sum_call(&terms, order, shared.len())?
+        })
+    };
+    let parts: Vec<Call> = own.iter().map(of_part).collect::<Result<_>>()?;
+    let ledger = paper.ledger();
+    let module = ledger.module()?;
+    for part in &parts {
+        run(ledger, Product::new(part, module, shared[0].right));
+    }
+    if ledger.host().vectors.tiling().is_some() {
+        parts.iter().for_each(|part| take_on_paper(ledger, part));
+        return Ok(result.into());
+    }
+    let longest = parts.into_iter().max_by_key(|part| part.adapter_depth);
+    let call = Call {
+        rows: whole.rows,
+        ..longest.unwrap_or(whole)
+    };
+    take_on_paper(ledger, &call);
     Ok(result.into())
 }
 
