@@ -429,7 +429,8 @@ fn trl_evaluates_held_out_files_by_a_card_and_splits_of_the_hub_by_their_names()
     assert!(text.contains(splits) && card.is_none() && told.is_none(), "{text}");
 
     // What it takes no held-out files beside is told in one line.
-    let changes: [(&str, &dyn Fn(&mut DataSettings)); 3] = [
+    type Change<'a> = &'a dyn Fn(&mut DataSettings);
+    let changes: [(&str, Change); 3] = [
         ("rows", &|data| data.max_rows = Some(10)),
         ("kinds", &|data| data.train = "/data/train.parquet".into()),
         ("both", &|data| data.train = "hf://datasets/owner/rows".into()),

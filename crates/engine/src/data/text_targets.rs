@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_learnt_to_the_token_that_ends_its_turn() {
-        let answer = [vec![13..15]];
+        let text = 13..15;
+        let answer = [vec![text]];
         let labels = |span| labels(&answer, std::slice::from_ref(&span));
         assert_eq!(labels(13..20), [NO, NO, NO, NO, NO, 2, 3, 91, NO]);
         // A template may mark answers without that token.
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn texts_of_others_end_as_answers_do() {
-        let both = [vec![3..5], vec![13..15]];
+        let (first, second) = (3..5, 13..15);
+        let both = [vec![first], vec![second]];
         assert_eq!(
             labels(&both, std::slice::from_ref(&(13..20))),
             [NO, 1, 91, NO, NO, 2, 3, 91, NO]

@@ -78,7 +78,8 @@ fn mixtures() -> impl Strategy<Value = (String, String)> {
 
 /// The recipe with adapters on these parameters, without what goes with modules only.
 fn with_parameters(mut recipe: Recipe, architecture: &Architecture, on: OnExperts) -> Recipe {
-    // The weights of experts do not train on paper, and their steps have one precision.
+    // On paper the weights of experts do not train, their steps have one precision, and Muon does not update their factors.
+    recipe.optimizer.kind = OptimizerKind::AdamW;
     recipe.precision_schedule = PrecisionSchedule::None;
     let adapter = recipe.adapter.get_or_insert_default();
     let Some(experts) = &architecture.experts else {
