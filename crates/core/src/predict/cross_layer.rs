@@ -156,7 +156,7 @@ impl StepTracer<'_> {
         self.norm_pass(trace, Pass::NormForward, width);
     }
 
-    /// The gradients of what makes the inputs, from theirs in the scratch; frees the inputs.
+    /// The gradients of what makes the inputs, from theirs in the scratch; frees the inputs, and the embedded tokens' gradient.
     pub(super) fn inputs_backward(&self) -> Trace {
         let mut whole = Trace::new(Stage::Backward);
         let (trace, Some(inputs)) = (&mut whole, self.plan.architecture.layer_inputs) else {
@@ -171,6 +171,7 @@ impl StepTracer<'_> {
         trace.hold(Scratch, embedded);
         trace.spike(Scratch, embedded);
         self.pass(trace, Module::Embedding, Pass::Gather, hidden);
+        self.pass(trace, Module::Embedding, Pass::Copy, hidden);
         trace.spike(Scratch, all);
         self.pass(trace, Module::Embedding, Pass::Copy, width);
         if self.plan.input_table_trains {
@@ -198,7 +199,8 @@ impl StepTracer<'_> {
         if wants {
             trace.hold(Scratch, embedded);
             self.pass(trace, Module::Embedding, Pass::Add, hidden);
-            trace.free(Scratch, 2 * embedded);
+            // What the sum reads, and the sum.
+            trace.free(Scratch, 3 * embedded);
         }
         whole
     }

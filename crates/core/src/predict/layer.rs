@@ -270,8 +270,9 @@ impl StepTracer<'_> {
     /// the heads, and the values, go into the scratch, and what the norms keep into `kept`.
     fn rotate(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let order = kind.head_norm;
-        // On a GPU the rotation is of one pass with norms of single heads.
-        let is_one_pass = self.host.vectors == Vectors::None && order == QueryKeyNorm::Heads && kind.rotates;
+        // On a GPU the rotation is of one pass with norms of single heads, where a layer has keys of its own.
+        let is_one_pass = self.host.vectors == Vectors::None && order == QueryKeyNorm::Heads;
+        let is_one_pass = is_one_pass && kind.rotates && !kind.is_reader();
         let keys = self.attended_keys(trace, kind);
         let before_rotation = match self.is_on_gpu() || !kind.rotates {
             true => [Scratch, keys],

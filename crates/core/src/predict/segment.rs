@@ -20,7 +20,7 @@ pub enum Segment {
         wants_dx: bool,
     },
     /// What is behind the first layer where layers have inputs of their own: those are let go of, and what makes them gets its
-    /// gradients, from theirs in the scratch. The gradient of the embedded tokens, where it is wanted, is replaced by the sum of both.
+    /// gradients, from theirs in the scratch. So is the gradient of the embedded tokens, where it is wanted.
     EmbedBackward,
     /// The update of each training, one behind the other.
     Update,

@@ -457,6 +457,9 @@ impl<'a> StepTrace<'a> {
             .iter()
             .map(|kind| tracer.shared_bytes(&plan.kinds[*kind]));
         end.free(MemoryCategory::SavedActivations, unread.sum());
+        if plan.embedding_trains && plan.architecture.layer_inputs.is_none() {
+            end.free(MemoryCategory::Scratch, tracer.act(plan.architecture.hidden_size));
+        }
         take(StepSegment::Once, &end);
         if plan.architecture.layer_inputs.is_some() {
             take(StepSegment::Once, &segments(Segment::EmbedBackward));

@@ -186,8 +186,8 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         let is_factors_alone = adapter.as_ref().is_some_and(|one| one.modules_to_save.is_empty());
         recipe.adapter = adapter;
         recipe.optimizer.kind = match optimizer {
-            // Predicted are the copies that factors take in an update; a whole weight may take more.
-            _ if !is_factors_alone => OptimizerKind::AdamW,
+            // Predicted are three copies of a matrix, and a whole weight may take a fourth.
+            OptimizerKind::Muon if !is_factors_alone => OptimizerKind::AdamW,
             kind => kind,
         };
         if ranks > 1 {
