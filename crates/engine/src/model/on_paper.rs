@@ -18,7 +18,8 @@ use crate::optimizer::{Optimizer, unscale};
 use crate::tensor::Ledger;
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{Memory, ModelPlan, alike_layers};
+use peft_tune_core::plan::attention::Heads;
+use peft_tune_core::plan::{KeySharing, Memory, ModelPlan, alike_layers};
 use peft_tune_core::predict::{ExpertLoad, Host, StreamShape};
 use peft_tune_core::recipe::{Precision, Recipe};
 
@@ -29,7 +30,7 @@ pub use step::PaperStep;
 #[derive(Debug)]
 pub struct PaperModel {
     /// Of the training whose gradients reach furthest down.
-    plan: ModelPlan,
+    sizes: StreamSizes,
     host: Host,
     /// Numbers of [`alike_layers`].
     layers: Vec<usize>,
@@ -41,6 +42,37 @@ pub struct PaperModel {
     trainings: Vec<PaperTraining>,
     /// Whether rows go through the layers as parts of several trainings.
     is_group: bool,
+}
+
+/// What is beside the layers in a step, and what they have of each other.
+#[derive(Debug)]
+struct StreamSizes {
+    hidden: usize,
+    /// Width of all layers' inputs beside the stream, where there are some.
+    inputs: Option<usize>,
+    layers: Vec<LayerKeys>,
+}
+
+/// Keys and values of a layer, which may be those of another.
+#[derive(Clone, Copy, Debug)]
+struct LayerKeys {
+    sharing: KeySharing,
+    heads: Heads,
+}
+
+impl StreamSizes {
+    fn of(plan: &ModelPlan) -> Self {
+        let of_layer = |kind: &usize| LayerKeys {
+            sharing: plan.kinds[*kind].sharing,
+            heads: plan.kinds[*kind].heads,
+        };
+        let inputs = plan.architecture.layer_inputs;
+        Self {
+            hidden: plan.architecture.hidden_size,
+            inputs: inputs.map(|inputs| inputs.width * plan.layers.len()),
+            layers: plan.layers.iter().map(of_layer).collect(),
+        }
+    }
 }
 
 /// What one training has of its own beside its adapters.
@@ -92,15 +124,14 @@ impl PaperTraining {
 }
 
 impl PaperModel {
-    /// The model that `recipe` trains.
+    /// The model that `recipe` trains, whose plan is `plan`, or differs from it in nothing but scales.
     ///
     /// # Errors
-    /// A recipe that does not fit the model.
-    pub fn new(architecture: &Architecture, recipe: &Recipe, host: Host) -> std::result::Result<Self, TrainError> {
-        let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        let layers = alike_layers(&[&plan]);
-        let base = base_of(architecture, recipe, host.memory(), &layers)?;
-        let in_dtype = |dtype| decoder_of(&base, &plan, (&layers, dtype));
+    /// Those of candle.
+    pub fn new(plan: &ModelPlan, recipe: &Recipe, host: Host) -> std::result::Result<Self, TrainError> {
+        let (architecture, layers) = (&plan.architecture, alike_layers(&[plan]));
+        let base = BaseModel::on_paper(architecture, recipe, host.memory(), firsts(&layers))?;
+        let in_dtype = |dtype| decoder_of(&base, plan, (&layers, dtype));
         let (decoder, has_fp32) = (
             in_dtype(compute_dtype(recipe.precision))?,
             !recipe.precision_schedule.is_none(),
@@ -110,42 +141,38 @@ impl PaperModel {
             decoder,
             fp32: has_fp32.then(|| in_dtype(DType::F32)).transpose()?,
             ropes: ropes_of(architecture)?,
-            trainings: vec![PaperTraining::of(&plan, recipe)?],
+            trainings: vec![PaperTraining::of(plan, recipe)?],
             is_group: false,
+            sizes: StreamSizes::of(plan),
             layers,
-            plan,
         })
     }
 
-    /// The model that several `recipes` train together.
+    /// The model that several recipes train together, each with its plan as for [`PaperModel::new`].
     ///
     /// # Errors
-    /// No recipes; those that cannot train together or do not fit the model; one that cannot be run on paper yet.
-    pub fn of_group(
-        architecture: &Architecture,
-        recipes: &[&Recipe],
-        host: Host,
-    ) -> std::result::Result<Self, TrainError> {
-        let Some(first) = recipes.first() else {
+    /// No recipes; those that cannot train together; one that cannot be run on paper yet.
+    pub fn of_group(recipes: &[(&ModelPlan, &Recipe)], host: Host) -> std::result::Result<Self, TrainError> {
+        let Some((any, first)) = recipes.first() else {
             return Err(Error::Msg("there is no training to share passes".to_owned()).into());
         };
+        let architecture = &any.architecture;
         let (mut plans, mut trainings) = (Vec::new(), Vec::new());
-        for recipe in recipes {
+        for (plan, recipe) in recipes {
             recipe.check_in_group()?;
             recipe.check_shares_base(first)?;
-            let plan = ModelPlan::of_recipe(architecture, recipe)?;
-            trainings.push(PaperTraining::of(&plan, recipe)?);
-            plans.push(plan);
+            trainings.push(PaperTraining::of(plan, recipe)?);
+            plans.push(*plan);
         }
-        let layers = alike_layers(&plans.iter().collect::<Vec<_>>());
+        let layers = alike_layers(&plans);
         let (base, dtype) = (
-            base_of(architecture, first, host.memory(), &layers)?,
+            BaseModel::on_paper(architecture, first, host.memory(), firsts(&layers))?,
             compute_dtype(first.precision),
         );
         let members = plans.iter().map(|plan| decoder_of(&base, plan, (&layers, dtype)));
         let members = members.collect::<std::result::Result<Vec<_>, _>>()?;
         let frozen = decoder_of(&base, &ModelPlan::frozen(architecture), (&layers, dtype))?;
-        let lowest = plans.into_iter().min_by_key(ModelPlan::first_on_tape);
+        let lowest = plans.into_iter().min_by_key(|plan| plan.first_on_tape()).unwrap_or(any);
         Ok(Self {
             host,
             decoder: frozen.joined(&members.iter().collect::<Vec<_>>())?,
@@ -154,7 +181,7 @@ impl PaperModel {
             ropes: ropes_of(architecture)?,
             trainings,
             is_group: true,
-            plan: lowest.unwrap_or_else(|| ModelPlan::frozen(architecture)),
+            sizes: StreamSizes::of(lowest),
         })
     }
 
@@ -204,22 +231,6 @@ fn firsts(layers: &[usize]) -> impl Iterator<Item = usize> {
     let numbered = layers.iter().enumerate();
     let is_first = |(index, number): &(usize, &usize)| !layers[..*index].contains(number);
     numbered.filter(is_first).map(|(index, _)| index)
-}
-
-/// The weights of these layers, and all that stand beside layers.
-fn base_of(
-    architecture: &Architecture,
-    recipe: &Recipe,
-    memory: Memory,
-    layers: &[usize],
-) -> std::result::Result<BaseModel, TrainError> {
-    let names: Vec<String> = firsts(layers)
-        .map(|layer| format!("{}.", Architecture::layer_name(layer)))
-        .collect();
-    let any_layer = Architecture::layer_name(0);
-    let of_all_layers = any_layer.trim_end_matches('0');
-    let wants = |name: &str| !name.starts_with(of_all_layers) || names.iter().any(|layer| name.starts_with(layer));
-    BaseModel::on_paper(architecture, recipe, memory, wants)
 }
 
 /// A decoder of the first layer of each number, with activations in `dtype`.

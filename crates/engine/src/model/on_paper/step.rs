@@ -2,7 +2,7 @@
 
 use candle_core::{Error, Result};
 
-use super::PaperModel;
+use super::{LayerKeys, PaperModel};
 use crate::model::cross_layer::CrossLayer;
 use crate::model::decoder::{Decoder, KeptLayer};
 use crate::model::layer::Layer;
@@ -200,7 +200,7 @@ impl<'a> PaperStep<'a> {
         let uncounted = |shape: &[usize]| ledger.uncounted(shape, self.decoder.compute_dtype);
         let mut cross = CrossLayer::new(self.of_inputs(uncounted));
         if let Some(source) = self.layer(layer)?.mixer.source() {
-            let [k, v] = self.keys_and_values(layer, uncounted);
+            let [k, v] = self.keys_and_values(self.keys(layer)?, uncounted);
             cross.share(source, &k, &v);
         }
         Ok(cross)
@@ -208,7 +208,8 @@ impl<'a> PaperStep<'a> {
 
     /// Gives a layer the gradients of keys and values that the readers behind it have left.
     fn add_gradients_of_readers(&self, layer: usize, cross: &mut CrossLayer, ledger: &Ledger) -> Result<()> {
-        let source = match self.model.plan.layer(layer).sharing {
+        let keys = self.keys(layer)?;
+        let source = match keys.sharing {
             KeySharing::Source { gradients: true } => Some(self.model.first_like(layer)),
             KeySharing::Reader {
                 gradients: true,
@@ -217,20 +218,24 @@ impl<'a> PaperStep<'a> {
             KeySharing::None | KeySharing::Source { .. } | KeySharing::Reader { .. } => None,
         };
         let Some(source) = source else { return Ok(()) };
-        let gradients = self.keys_and_values(layer, |shape| ledger.tensor(shape, self.decoder.compute_dtype));
+        let gradients = self.keys_and_values(keys, |shape| ledger.tensor(shape, self.decoder.compute_dtype));
         cross.add_gradients(source, gradients)
     }
 
+    fn keys(&self, layer: usize) -> Result<LayerKeys> {
+        let keys = self.model.sizes.layers.get(layer).copied();
+        keys.ok_or_else(|| no_layer(layer))
+    }
+
     /// Keys and values as a layer attends to them.
-    fn keys_and_values(&self, layer: usize, tensor: impl Fn(&[usize]) -> PaperTensor) -> [Tensor; 2] {
-        let (tokens, heads) = (self.batch.tokens(), self.model.plan.layer(layer).heads);
+    fn keys_and_values(&self, keys: LayerKeys, tensor: impl Fn(&[usize]) -> PaperTensor) -> [Tensor; 2] {
+        let (tokens, heads) = (self.batch.tokens(), keys.heads);
         [heads.width, heads.value].map(|width| tensor(&[tokens, heads.key, width]).into())
     }
 
     /// The inputs of all layers beside the stream, where there are some.
     fn of_inputs(&self, tensor: impl Fn(&[usize]) -> PaperTensor) -> Option<Tensor> {
-        let inputs = self.model.plan.architecture.layer_inputs?;
-        let width = inputs.width * self.model.layers.len();
+        let width = self.model.sizes.inputs?;
         Some(tensor(&[self.batch.tokens(), width]).into())
     }
 
@@ -254,7 +259,7 @@ impl<'a> PaperStep<'a> {
 
     /// The stream between two layers.
     fn of_stream(&self, ledger: &Ledger) -> Tensor {
-        let shape = (self.batch.tokens(), self.model.plan.architecture.hidden_size);
+        let shape = (self.batch.tokens(), self.model.sizes.hidden);
         ledger.tensor(shape, self.decoder.compute_dtype).into()
     }
 
@@ -262,8 +267,12 @@ impl<'a> PaperStep<'a> {
     fn layer(&self, layer: usize) -> Result<&Layer> {
         let number = self.model.layers.get(layer);
         let found = number.and_then(|number| self.decoder.layers.get(*number));
-        found.ok_or_else(|| Error::Msg(format!("the model has no layer {layer}")))
+        found.ok_or_else(|| no_layer(layer))
     }
+}
+
+fn no_layer(layer: usize) -> Error {
+    Error::Msg(format!("the model has no layer {layer}"))
 }
 
 impl StepModel for PaperStep<'_> {

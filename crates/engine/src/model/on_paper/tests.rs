@@ -400,7 +400,8 @@ fn compare(
     let Ok(expected) = predictor.predict(&setting) else {
         return Ok(());
     };
-    let model = PaperModel::new(architecture, &recipe, host).unwrap();
+    let plan = ModelPlan::of_recipe(architecture, &recipe).unwrap();
+    let model = PaperModel::new(&plan, &recipe, host).unwrap();
     let step = model.on(stream, ExpertLoad::default());
     let found = predictor.bytes_on(&setting, &step).unwrap();
     prop_assert_eq!(found, expected.bytes, "{}", family);
@@ -503,8 +504,13 @@ fn of_group(json: &str, all: &[(Recipe, StreamShape)], host: Host) -> Option<[By
         .collect();
     let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
     let expected = predictor.predict_group(&settings).ok()?;
-    let (recipes, streams): (Vec<_>, Vec<_>) = all.iter().map(|(recipe, workload)| (recipe, &workload.longest)).unzip();
-    let model = PaperModel::of_group(&architecture, &recipes, host).unwrap();
+    let plans = all
+        .iter()
+        .map(|(recipe, _)| ModelPlan::of_recipe(&architecture, recipe));
+    let plans: Vec<ModelPlan> = plans.collect::<std::result::Result<_, _>>().unwrap();
+    let recipes: Vec<_> = plans.iter().zip(all.iter().map(|(recipe, _)| recipe)).collect();
+    let streams: Vec<_> = all.iter().map(|(_, workload)| &workload.longest).collect();
+    let model = PaperModel::of_group(&recipes, host).unwrap();
     let step = model.on_each(&streams, ExpertLoad::default()).unwrap();
     Some([predictor.group_bytes_on(&settings, &step).unwrap(), expected])
 }

@@ -156,7 +156,8 @@ fn how_tokens_lie_on_experts_decides_the_scratch() {
             recipe: &recipe,
             workload: &workload,
         };
-        let model = PaperModel::new(&architecture, &recipe, host).unwrap();
+        let plan = ModelPlan::of_recipe(&architecture, &recipe).unwrap();
+        let model = PaperModel::new(&plan, &recipe, host).unwrap();
         let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
         predictor.bytes_on(&setting, &model.on(&stream, load)).unwrap()
     };
