@@ -240,11 +240,21 @@ fn decoder_of(
     (layers, dtype): (&[usize], DType),
 ) -> std::result::Result<Decoder, TrainError> {
     let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
+    let names: Vec<String> = firsts(layers)
+        .map(|layer| format!("{}.", Architecture::layer_name(layer)))
+        .collect();
+    let any_layer = Architecture::layer_name(0);
+    let of_layers = any_layer.trim_end_matches('0');
+    let is_there = |name: &str| !name.starts_with(of_layers) || names.iter().any(|layer| name.starts_with(layer));
+    // Of what trains most is in layers that are like the first of their kind.
+    let adapters = plan.adapted_linears();
+    let adapters = adapters.filter(|(adapted, _)| is_there(&adapted.linear.name));
+    let whole = plan.whole_parameters().filter(|(name, _)| is_there(name));
     let trainables = Trainables {
         plan,
         parameters: &parameters,
-        adapters: plan.adapters(),
-        whole: plan.whole_slots(),
+        adapters: adapters.map(|both| (both.0.linear.name.as_str(), both)).collect(),
+        whole: whole.collect(),
         replaced: &replaced,
     };
     Decoder::of_layers(base, &trainables, dtype, firsts(layers))
