@@ -44,7 +44,7 @@ pub use error::TrainError;
 pub use generation::{AnswerSettings, Decoding, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 pub use gguf::{GgufError, GgufType};
 pub use merge::{GgufFile, MergedModel, ModelDirectory, WeightQuantization, WrittenDtype, write_checkpoint};
-pub use model::PaperModel;
+pub use model::{PaperModel, PaperStep};
 pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use sparsity::load_base;

@@ -4,6 +4,7 @@
 //! the optimizer each are one pass over memory (one launch on a GPU), whatever the number of adapters.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -12,7 +13,7 @@ use peft_tune_core::plan::ParameterLayout;
 /// Values and gradients of the trainable parameters.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    pub layout: ParameterLayout,
+    pub layout: Arc<ParameterLayout>,
     /// (elements,) F32.
     pub values: Tensor,
     /// (elements,) F32; backward adds to it, the trainer clears it.
@@ -21,7 +22,8 @@ pub struct Parameters {
 
 impl Parameters {
     /// Parameters that are all zero.
-    pub fn zeros(layout: ParameterLayout, device: &Device) -> Result<Self> {
+    pub fn zeros(layout: impl Into<Arc<ParameterLayout>>, device: &Device) -> Result<Self> {
+        let layout = layout.into();
         // A tensor without elements cannot be made on every device.
         let elements = layout.elements().max(1);
         let values = Tensor::zeros(elements, DType::F32, device)?;
@@ -34,7 +36,7 @@ impl Parameters {
     }
 
     /// Parameters on paper: one zero in the place of all.
-    pub(crate) fn on_paper(layout: ParameterLayout) -> Result<Self> {
+    pub(crate) fn on_paper(layout: Arc<ParameterLayout>) -> Result<Self> {
         let zeros = crate::tensor::on_paper(layout.elements().max(1), DType::F32)?;
         Ok(Self {
             layout,

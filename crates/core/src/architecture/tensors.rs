@@ -344,12 +344,31 @@ impl Architecture {
 
     /// Every tensor that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorShape> {
+        self.tensors_of(0..self.layers.len())
+    }
+
+    /// Tensors of some decoder layers, and of all that stands beside decoder layers.
+    pub fn tensors_of(&self, layers: impl IntoIterator<Item = usize>) -> Vec<TensorShape> {
+        let experts = self.experts.as_ref();
+        self.with_experts(
+            layers,
+            &experts.map_or_else(Vec::new, |experts| experts.tensors(self.hidden_size)),
+        )
+    }
+
+    /// Every tensor but the experts' own weights and biases, which are most of the tensors of a mixture.
+    pub fn tensors_beside_experts(&self) -> Vec<TensorShape> {
+        self.with_experts(0..self.layers.len(), &[])
+    }
+
+    /// Tensors of some decoder layers and of what stands beside them; a mixture has `experts` in each layer.
+    fn with_experts(&self, layers: impl IntoIterator<Item = usize>, experts: &[TensorShape]) -> Vec<TensorShape> {
         let mut tensors = vec![TensorShape {
             name: EMBEDDING.to_owned(),
             shape: vec![self.vocabulary, self.hidden_size],
         }];
-        for index in 0..self.layers.len() {
-            self.push_layer(index, &mut tensors);
+        for index in layers {
+            self.push_layer(index, experts, &mut tensors);
         }
         if let Some(module) = self.outer_module() {
             tensors.push(TensorShape {
@@ -427,7 +446,7 @@ impl Architecture {
         })
     }
 
-    fn push_layer(&self, index: usize, tensors: &mut Vec<TensorShape>) {
+    fn push_layer(&self, index: usize, of_experts: &[TensorShape], tensors: &mut Vec<TensorShape>) {
         let layer = Self::layer_name(index);
         let mut push = |name: &str, shape: Vec<usize>| {
             tensors.push(TensorShape {
@@ -445,8 +464,8 @@ impl Architecture {
             }
         }
         if let Some(experts) = self.experts_of(index) {
-            for tensor in experts.tensors(self.hidden_size) {
-                push(&tensor.name, tensor.shape);
+            for tensor in of_experts {
+                push(&tensor.name, tensor.shape.clone());
             }
             if let Some(name) = experts.correction_name() {
                 push(&name, vec![experts.count]);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::attention::Heads;
 use super::sparse;
@@ -120,7 +121,7 @@ pub struct ModelPlan {
     pub architecture: Architecture,
     /// Absent where the whole base model trains, or nothing.
     pub adapter: Option<AdapterPlan>,
-    pub layout: ParameterLayout,
+    pub layout: Arc<ParameterLayout>,
     pub slots: AdapterSlots,
     /// Layers that differ from each other.
     pub kinds: Vec<LayerPlan>,
@@ -287,7 +288,7 @@ impl ModelPlan {
         let mut plan = Self {
             architecture: architecture.clone(),
             adapter,
-            layout,
+            layout: Arc::new(layout),
             slots,
             kinds: Vec::new(),
             layers: Vec::new(),
@@ -363,16 +364,17 @@ impl ModelPlan {
 
     /// Slot of each base parameter that trains, by its name in the base checkpoint.
     pub fn whole_slots(&self) -> HashMap<&str, usize> {
+        self.whole_parameters().collect()
+    }
+
+    /// Base parameters that train, by their names in the base checkpoint, each with its slot.
+    pub fn whole_parameters(&self) -> impl Iterator<Item = (&str, usize)> {
         let slots = self.slots.whole.iter().copied();
-        match &self.adapter {
-            Some(adapter) => {
-                let names = adapter.whole.iter().map(|whole| whole.base_name.as_str());
-                names.zip(slots).collect()
-            }
-            None => slots
-                .map(|slot| (self.layout.slots()[slot].name.as_str(), slot))
-                .collect(),
-        }
+        let beside_adapter = self.adapter.iter().flat_map(|adapter| &adapter.whole);
+        let beside_adapter = beside_adapter.map(|whole| whole.base_name.as_str()).zip(slots.clone());
+        let of_whole_model = slots.filter(|_| self.adapter.is_none());
+        let of_whole_model = of_whole_model.map(|slot| (self.layout.slots()[slot].name.as_str(), slot));
+        beside_adapter.chain(of_whole_model)
     }
 
     /// The lowest layer that a gradient must reach; as many as there are layers where none does.

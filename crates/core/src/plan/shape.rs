@@ -86,7 +86,7 @@ impl BaseShape {
                 || experts.as_ref().is_some_and(|experts| name.contains(experts))
         };
         let others = architecture
-            .tensors()
+            .tensors_beside_experts()
             .into_iter()
             .filter(|tensor| !of_linear(&tensor.name) && !of_expert(&tensor.name));
         let others = others.map(|tensor| ParameterShape {

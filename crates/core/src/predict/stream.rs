@@ -10,6 +10,26 @@ pub struct Documents {
     pub count: f64,
 }
 
+impl Documents {
+    /// All `documents`, cut into chunks of `chunk` tokens and what is left over.
+    pub fn cut(documents: &[Self], chunk: usize) -> Vec<Self> {
+        let cut = |documents: &Self| {
+            let Self { tokens, count } = *documents;
+            let whole = Self {
+                tokens: chunk,
+                count: count * (tokens / chunk) as f64,
+            };
+            let rest = Self {
+                tokens: tokens % chunk,
+                count,
+            };
+            [whole, rest]
+        };
+        let parts = documents.iter().flat_map(cut);
+        parts.filter(|part| part.tokens > 0 && part.count > 0.0).collect()
+    }
+}
+
 /// One micro-batch: documents laid end to end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamShape {
@@ -32,7 +52,7 @@ impl StreamShape {
     }
 
     /// Micro-batches one behind the other.
-    pub(super) fn end_to_end(streams: &[&Self]) -> Self {
+    pub fn end_to_end(streams: &[&Self]) -> Self {
         let documents = streams.iter().flat_map(|stream| &stream.documents);
         Self {
             documents: documents.copied().collect(),
@@ -53,20 +73,7 @@ impl StreamShape {
         let Some(chunk) = chunk.filter(|chunk| *chunk < self.longest()) else {
             return self.documents.clone();
         };
-        let cut = |documents: &Documents| {
-            let Documents { tokens, count } = *documents;
-            let whole = Documents {
-                tokens: chunk,
-                count: count * (tokens / chunk) as f64,
-            };
-            let rest = Documents {
-                tokens: tokens % chunk,
-                count,
-            };
-            [whole, rest]
-        };
-        let parts = self.documents.iter().flat_map(cut);
-        parts.filter(|part| part.tokens > 0 && part.count > 0.0).collect()
+        Documents::cut(&self.documents, chunk)
     }
 
     /// Tokens of the longest document.

@@ -256,7 +256,8 @@ impl BaseModel {
         })
     }
 
-    /// A model on paper, as `recipe` would have it in `memory`: those of its weights whose name `wants` says, without memory.
+    /// A model on paper, as `recipe` would have it in `memory`: the weights of these layers, and all that stand beside layers,
+    /// without memory. Weights that are alike are one.
     ///
     /// # Errors
     /// Those of candle.
@@ -264,20 +265,29 @@ impl BaseModel {
         architecture: &Architecture,
         recipe: &Recipe,
         memory: Memory,
-        wants: impl Fn(&str) -> bool,
+        layers: impl IntoIterator<Item = usize>,
     ) -> Result<Self, TrainError> {
         let (kinds, stack) = (WeightKinds::new(architecture), Stacked::of(architecture));
-        let mut weights = BTreeMap::new();
-        for tensor in architecture.tensors().into_iter().filter(|tensor| wants(&tensor.name)) {
+        let (mut weights, mut known) = (BTreeMap::new(), Vec::<(Vec<usize>, WeightKind, Weight)>::new());
+        let mut weight_of = |shape: &[usize], kind: WeightKind| -> Result<Weight, TrainError> {
+            let alike = known.iter().find(|(other, of, _)| other == shape && *of == kind);
+            if let Some((.., weight)) = alike {
+                return Ok(weight.clone());
+            }
+            let weight = Weight::on_paper(shape, kind, recipe)?;
+            known.push((shape.to_vec(), kind, weight.clone()));
+            Ok(weight)
+        };
+        for tensor in architecture.tensors_of(layers) {
             let of_experts = stack
                 .iter()
                 .flat_map(|stack| stack.shapes(&tensor.name, architecture.hidden_size));
             let of_experts: Vec<(String, [usize; 2])> = of_experts.collect();
             for (name, shape) in &of_experts {
-                weights.insert(name.clone(), Weight::on_paper(shape, WeightKind::Linear, recipe)?);
+                weights.insert(name.clone(), weight_of(shape, WeightKind::Linear)?);
             }
             if of_experts.is_empty() {
-                let weight = Weight::on_paper(&tensor.shape, kinds.of(&tensor.name), recipe)?;
+                let weight = weight_of(&tensor.shape, kinds.of(&tensor.name))?;
                 weights.insert(tensor.name, weight);
             }
         }

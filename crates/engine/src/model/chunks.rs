@@ -1,31 +1,46 @@
 //! Documents cut into chunks, where a layer's attention stays in chunks: to attention each of them is a document.
 
 use super::Stream;
-use super::traced::attention::{Documents, StaysIn};
+use super::traced::Documents;
+use super::traced::attention::StaysIn;
+use peft_tune_core::predict;
 
 /// The documents of a stream, or their chunks.
 pub(super) struct Chunks<'a> {
     documents: Documents<'a>,
     chunk: Option<usize>,
-    /// Bounds of chunks, where a document is longer.
-    cut: Option<Vec<u32>>,
+    cut: Cut,
+}
+
+/// What takes the place of documents that are longer than a chunk.
+enum Cut {
+    None,
+    /// Bounds of all chunks.
+    Bounds(Vec<u32>),
+    /// On paper: how many chunks there are of each length.
+    Lengths(Vec<predict::Documents>),
 }
 
 impl<'a> Chunks<'a> {
     pub(super) fn new(stream: &'a Stream<'_>, chunk: Option<usize>) -> Self {
         let documents = stream.documents();
-        let offsets = chunk.map(|chunk| cut(documents.offsets, chunk));
-        Self {
-            documents,
-            chunk,
-            cut: offsets.filter(|offsets| offsets.len() != documents.offsets.len()),
-        }
+        let cut = match (documents, chunk) {
+            (_, None) => Cut::None,
+            (documents, Some(chunk)) if documents.longest() <= chunk => Cut::None,
+            (Documents::Real(documents), Some(chunk)) => Cut::Bounds(cut(documents.offsets, chunk)),
+            (Documents::Paper(documents), Some(chunk)) => Cut::Lengths(predict::Documents::cut(documents, chunk)),
+        };
+        Self { documents, chunk, cut }
     }
 
     /// What attention stays in.
     pub(super) fn stays_in(&self) -> StaysIn<'_> {
         StaysIn {
-            documents: self.cut.as_ref().map_or(self.documents, |cut| cut.as_slice().into()),
+            documents: match &self.cut {
+                Cut::None => self.documents,
+                Cut::Bounds(bounds) => bounds.as_slice().into(),
+                Cut::Lengths(lengths) => Documents::Paper(lengths),
+            },
             chunk: self.chunk,
         }
     }

@@ -17,7 +17,8 @@ impl Decoder {
     /// room for them and keeps their keys and values.
     pub(crate) fn infer(&self, stream: &Stream<'_>, ropes: &RopeTables, cache: &mut KeyValueCache) -> Result<Tensor> {
         let counts: Vec<usize> = stream
-            .batch
+            .documents()
+            .real()?
             .offsets
             .windows(2)
             .map(|pair| (pair[1] - pair[0]) as usize)

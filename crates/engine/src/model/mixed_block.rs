@@ -9,6 +9,7 @@ use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::MixedSaved;
 use super::stream::Stream;
+use super::traced::Documents;
 use super::traced::convolution::{self, Convolution};
 use super::traced::delta_rule;
 use super::traced::gated_norm;
@@ -60,9 +61,9 @@ impl MixedBlock {
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
         let (projected, input_xa) = self.projections.forward(&normed, pass)?;
         drop(normed);
-        let offsets = stream.documents().offsets;
-        let ruled = self.rule.ruled(&projected, offsets, None)?;
-        let mixed = self.rule.mixed(&projected, ruled.as_ref(), offsets, None)?;
+        let documents = stream.documents();
+        let ruled = self.rule.ruled(&projected, documents, None)?;
+        let mixed = self.rule.mixed(&projected, ruled.as_ref(), documents, None)?;
         let (y, output_xa, behind) = self.end.forward(x, &mixed, pass)?;
         let saved = MixedSaved {
             x: x.clone(),
@@ -81,9 +82,9 @@ impl MixedBlock {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
         let (projected, _) = self.projections.forward(&normed, &stream.pass)?;
-        let offsets = stream.documents().offsets;
-        let ruled = self.rule.ruled(&projected, offsets, Some(slot))?;
-        let mixed = self.rule.mixed(&projected, ruled.as_ref(), offsets, Some(slot))?;
+        let documents = stream.documents();
+        let ruled = self.rule.ruled(&projected, documents, Some(slot))?;
+        let mixed = self.rule.mixed(&projected, ruled.as_ref(), documents, Some(slot))?;
         self.rule.keep(&projected, slot)?;
         Ok(self.end.forward(x, &mixed, &stream.pass)?.0)
     }
@@ -105,7 +106,7 @@ impl MixedBlock {
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Attention);
-        let (pass, offsets) = (&stream.pass, stream.documents().offsets);
+        let (pass, documents) = (&stream.pass, stream.documents());
         let MixedSaved {
             x,
             rstd,
@@ -117,12 +118,12 @@ impl MixedBlock {
         } = saved;
         let d_output = self.end.backward(behind, &branch)?;
         drop(branch);
-        let mixed = || self.rule.mixed(&projected, ruled.as_ref(), offsets, None);
+        let mixed = || self.rule.mixed(&projected, ruled.as_ref(), documents, None);
         let out = &self.end.out;
         let d_mixed = out.backward(mixed, &output_xa, vec![d_output], pass, true)?;
         drop(output_xa);
         let Some(d_mixed) = d_mixed else { return Ok(None) };
-        let d_projected = self.rule.backward(projected, ruled, d_mixed, offsets)?;
+        let d_projected = self.rule.backward(projected, ruled, d_mixed, documents)?;
         let normed = || Ok(forward_before(self.norm.as_ref(), &x)?.0);
         let wants_d_normed = wants_dx || self.norm.as_ref().is_some_and(|norm| norm.weight.is_trained());
         let d_normed = self
@@ -138,21 +139,26 @@ impl MixedBlock {
     }
 
     fn mixed_again(&self, saved: &MixedSaved, stream: &Stream<'_>) -> Result<Tensor> {
-        let offsets = stream.documents().offsets;
-        self.rule.mixed(&saved.projected, saved.ruled.as_ref(), offsets, None)
+        let documents = stream.documents();
+        self.rule.mixed(&saved.projected, saved.ruled.as_ref(), documents, None)
     }
 }
 
 impl Rule {
     /// What is kept beside the projections' outputs: what a delta rule gives, (T, Hv dv).
-    fn ruled(&self, projected: &[Tensor], offsets: &[u32], slot: Option<&CacheSlot<'_>>) -> Result<Option<Tensor>> {
+    fn ruled(
+        &self,
+        projected: &[Tensor],
+        documents: Documents<'_>,
+        slot: Option<&CacheSlot<'_>>,
+    ) -> Result<Option<Tensor>> {
         match (self, projected) {
             (Self::Convolution { .. }, _) => Ok(None),
             (Self::Delta(delta), [mixed, _, b, a]) => {
                 let before = slot.map(CacheSlot::before).transpose()?;
-                let convolved = convolution::forward(mixed, delta.convolution(offsets), before)?;
+                let convolved = convolution::forward(mixed, delta.convolution(documents), before)?;
                 let states = slot.map(CacheSlot::states).transpose()?;
-                delta_rule::forward(&delta.inputs([&convolved, a, b], offsets), states).map(Some)
+                delta_rule::forward(&delta.inputs([&convolved, a, b], documents), states).map(Some)
             }
             (Self::Delta(_), other) => unfit(other),
         }
@@ -163,13 +169,13 @@ impl Rule {
         &self,
         projected: &[Tensor],
         ruled: Option<&Tensor>,
-        offsets: &[u32],
+        documents: Documents<'_>,
         slot: Option<&CacheSlot<'_>>,
     ) -> Result<Tensor> {
         match (self, projected, ruled) {
             (Self::Convolution { weight }, [b, c, x], _) => {
                 let before = slot.map(CacheSlot::before).transpose()?;
-                convolution::gated_forward([b, c, x], Convolution { weight, offsets }, before)
+                convolution::gated_forward([b, c, x], convolution_of(weight, documents), before)
             }
             (Self::Delta(delta), [_, z, ..], Some(o)) => {
                 let (rows, weight) = (((), delta.heads.value_width), delta.norm.weight.to_dtype(o.dtype())?);
@@ -195,28 +201,25 @@ impl Rule {
         projected: Vec<Tensor>,
         ruled: Option<Tensor>,
         d_mixed: Tensor,
-        offsets: &[u32],
+        documents: Documents<'_>,
     ) -> Result<Vec<Tensor>> {
         match (self, projected.as_slice(), ruled) {
             (Self::Convolution { weight }, [b, c, x], _) => {
-                let of = Convolution { weight, offsets };
+                let of = convolution_of(weight, documents);
                 Ok(convolution::gated_backward([b, c, x], of, &d_mixed)?.into())
             }
-            (Self::Delta(delta), [_, _, _, _], Some(o)) => delta.backward(projected, o, d_mixed, offsets),
+            (Self::Delta(delta), [_, _, _, _], Some(o)) => delta.backward(projected, o, d_mixed, documents),
             (_, other, _) => unfit(other),
         }
     }
 }
 
 impl DeltaLayer {
-    fn convolution<'a>(&'a self, offsets: &'a [u32]) -> Convolution<'a> {
-        Convolution {
-            weight: &self.weight,
-            offsets,
-        }
+    fn convolution<'a>(&'a self, documents: Documents<'a>) -> Convolution<'a> {
+        convolution_of(&self.weight, documents)
     }
 
-    fn inputs<'a>(&'a self, [mixed, a, b]: [&'a Tensor; 3], offsets: &'a [u32]) -> delta_rule::Inputs<'a> {
+    fn inputs<'a>(&'a self, [mixed, a, b]: [&'a Tensor; 3], documents: Documents<'a>) -> delta_rule::Inputs<'a> {
         delta_rule::Inputs {
             mixed,
             a,
@@ -224,18 +227,24 @@ impl DeltaLayer {
             rate: &self.rate,
             shift: &self.shift,
             heads: self.heads,
-            offsets,
+            documents,
         }
     }
 
     /// The gradients of mixed, z, b and a.
-    fn backward(&self, projected: Vec<Tensor>, o: Tensor, d_gated: Tensor, offsets: &[u32]) -> Result<Vec<Tensor>> {
+    fn backward(
+        &self,
+        projected: Vec<Tensor>,
+        o: Tensor,
+        d_gated: Tensor,
+        documents: Documents<'_>,
+    ) -> Result<Vec<Tensor>> {
         let [mixed, z, b, a] = <[Tensor; 4]>::try_from(projected).or_else(|other| unfit(&other))?;
         let (d_o, d_z) = self.norm_backward(&o, &z, &d_gated)?;
         drop((o, z, d_gated));
-        let of = self.convolution(offsets);
+        let of = self.convolution(documents);
         let convolved = convolution::forward(&mixed, of, None)?;
-        let gradients = delta_rule::backward(&self.inputs([&convolved, &a, &b], offsets), &d_o)?;
+        let gradients = delta_rule::backward(&self.inputs([&convolved, &a, &b], documents), &d_o)?;
         drop((convolved, d_o, a, b));
         let d_mixed = convolution::backward(&mixed, of, &gradients.mixed)?;
         Ok(vec![d_mixed, d_z, gradients.b, gradients.a])
@@ -252,6 +261,13 @@ impl DeltaLayer {
         }
         let (d_o, d_z) = gated_norm::backward(&o, &z, &weight, epsilon, &dy)?;
         Ok((d_o.reshape(shape)?, d_z.reshape(shape)?))
+    }
+}
+
+fn convolution_of<'a>(weight: &'a candle_core::Tensor, documents: Documents<'a>) -> Convolution<'a> {
+    Convolution {
+        weight,
+        offsets: documents.offsets(),
     }
 }
 

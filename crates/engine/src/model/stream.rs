@@ -2,19 +2,21 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::traced::attention::Documents;
+use super::paper_batch::PaperBatch;
+use super::traced::Documents;
 use super::traced::loss_head::Targets;
 use super::{AdapterPass, DropoutKey, RowOwners, RowPart};
 use crate::data::MicroBatch;
 use crate::tensor;
 use crate::tensor::Ledger;
 use peft_tune_kernels::gpu;
-use peft_tune_kernels::ops::loss_head::{PlacedTargets, Sums, target_positions};
+use peft_tune_kernels::ops::attention;
+use peft_tune_kernels::ops::loss_head::{self, PlacedTargets, Sums, target_positions};
 
 /// What all layers need beside the activations.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
-    pub batch: &'a MicroBatch,
+    batch: Batch<'a>,
     /// (T,) U32
     pub ids: tensor::Tensor,
     /// (T,) U32
@@ -24,6 +26,13 @@ pub(crate) struct Stream<'a> {
     pub gradient_scale: Option<f32>,
     /// On a GPU.
     place: Option<StreamBuffer>,
+}
+
+/// What documents and targets of a stream are read from.
+#[derive(Clone, Copy, Debug)]
+enum Batch<'a> {
+    Real(&'a MicroBatch),
+    Paper(&'a PaperBatch),
 }
 
 /// Memory of a GPU for all that kernels read of a micro-batch: one tensor, which is written at once. Another micro-batch of as many
@@ -57,7 +66,7 @@ impl<'a> Stream<'a> {
         }
         let tokens = batch.tokens();
         Ok(Self {
-            batch,
+            batch: Batch::Real(batch),
             ids: Tensor::from_slice(&batch.input_ids, tokens, device)?.into(),
             positions: Tensor::from_slice(&batch.positions, tokens, device)?.into(),
             pass: AdapterPass {
@@ -70,10 +79,10 @@ impl<'a> Stream<'a> {
     }
 
     /// The stream on paper, of a training. The bytes of ids and positions are counted with the micro-batch.
-    pub(crate) fn on_paper(batch: &'a MicroBatch, dropout: Option<DropoutKey>, ledger: &Ledger) -> Self {
+    pub(crate) fn on_paper(batch: &'a PaperBatch, dropout: Option<DropoutKey>, ledger: &Ledger) -> Self {
         let of_tokens = || tensor::Tensor::from(ledger.uncounted(batch.tokens(), DType::U32));
         Self {
-            batch,
+            batch: Batch::Paper(batch),
             ids: of_tokens(),
             positions: of_tokens(),
             pass: AdapterPass {
@@ -110,7 +119,7 @@ impl<'a> Stream<'a> {
             key.masks.on_device = Some(place.masks.clone());
         }
         Self {
-            batch,
+            batch: Batch::Real(batch),
             ids: place.ids.clone().into(),
             positions: place.positions.clone().into(),
             pass: AdapterPass {
@@ -136,18 +145,40 @@ impl<'a> Stream<'a> {
 
     /// The documents that attention stays in.
     pub(super) fn documents(&self) -> Documents<'_> {
-        Documents {
-            offsets: &self.batch.offsets,
-            bounds: self.place.as_ref().map(|place| &place.bounds),
+        match self.batch {
+            Batch::Real(batch) => Documents::Real(attention::Documents {
+                offsets: &batch.offsets,
+                bounds: self.place.as_ref().map(|place| &place.bounds),
+            }),
+            Batch::Paper(batch) => Documents::Paper(&batch.shape.documents),
         }
     }
 
     /// What every position must predict.
     pub(super) fn targets(&self) -> Targets<'_> {
-        Targets {
-            values: &self.batch.targets,
-            placed: self.place.as_ref().and_then(|place| place.targets.as_ref()),
+        match self.batch {
+            Batch::Real(batch) => Targets::Real(loss_head::Targets {
+                values: &batch.targets,
+                placed: self.place.as_ref().and_then(|place| place.targets.as_ref()),
+            }),
+            Batch::Paper(batch) => Targets::Paper(batch.parts.iter().map(|part| part.targets).sum()),
         }
+    }
+
+    /// What the rows of training `index` must predict, of several in one stream.
+    ///
+    /// # Errors
+    /// A stream without such a part.
+    pub(super) fn targets_of(&self, index: usize) -> Result<Targets<'_>> {
+        let targets = match self.batch {
+            Batch::Real(batch) => {
+                let part = self.pass.parts.get(index);
+                let values = part.and_then(|part| batch.targets.get(part.rows.clone()));
+                values.map(|values| Targets::Real(values.into()))
+            }
+            Batch::Paper(batch) => batch.parts.get(index).map(|part| Targets::Paper(part.targets)),
+        };
+        targets.ok_or_else(|| candle_core::Error::Msg(format!("the stream has no rows of training {index}")))
     }
 }
 
@@ -203,7 +234,7 @@ impl StreamBuffer {
         words.push(gradient_scale.unwrap_or(0.0).to_bits());
         words.extend(&batch.input_ids);
         words.extend(&batch.positions);
-        words.extend(Documents::token_bounds(&batch.offsets));
+        words.extend(attention::Documents::token_bounds(&batch.offsets));
         words.extend(&rows);
         words.extend(rows.iter().map(|row| batch.targets[*row as usize] as u32));
         gpu::overwrite(&self.words, &words)
@@ -230,6 +261,13 @@ mod tests {
         batch
     }
 
+    fn placed<'a>(stream: &'a Stream<'_>) -> Option<&'a PlacedTargets> {
+        match stream.targets() {
+            Targets::Real(targets) => targets.placed,
+            Targets::Paper(_) => None,
+        }
+    }
+
     fn words(tensor: &Tensor) -> Vec<u32> {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
     }
@@ -245,7 +283,7 @@ mod tests {
             let place = StreamBuffer::new(&first, &Device::Cpu).unwrap();
             let key = |step| Some(DropoutKey::new(0.1, 3, step, 5));
             let stream = Stream::onto(&place, &first, key(0), Some(0.5)).unwrap();
-            let targets = |stream: &Stream<'_>| stream.targets().placed.unwrap().clone();
+            let targets = |stream: &Stream<'_>| placed(stream).unwrap().clone();
             assert_eq!(
                 (values(&stream.ids), values(&stream.positions)),
                 (vec![7, 8, 9, 1, 2], vec![0, 1, 2, 0, 1])
@@ -260,7 +298,7 @@ mod tests {
                 (vec![5, 6, 2], vec![0.25f32.to_bits()])
             );
             assert_eq!(
-                words(stream.documents().bounds.unwrap()),
+                words(stream.documents().real().unwrap().bounds.unwrap()),
                 [0, 0, 0, 3, 3, 3, 3, 3, 5, 5]
             );
             assert_eq!(
@@ -286,7 +324,7 @@ mod tests {
             let mut none = batch(&[7, 8, 9], 3);
             none.targets.fill(IGNORE);
             let stream = Stream::new(&none, None, None, &Device::Cpu).unwrap();
-            assert!(stream.targets().placed.is_none() && stream.documents().bounds.is_some());
+            assert!(placed(&stream).is_none() && stream.documents().real().unwrap().bounds.is_some());
         });
     }
 }

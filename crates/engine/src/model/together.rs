@@ -17,7 +17,6 @@ use super::adapter_pass::RowPart;
 use super::linear::LinearGroup;
 use super::projection::{AdapterOutput, OutputGradients};
 use super::stream::Stream;
-use super::traced::loss_head::Targets;
 use super::traced::matmul::{self, MAX_TERMS, RowTerms, Term};
 use super::traced::{bias, residual};
 use super::{AdapterPass, Decoder};
@@ -267,14 +266,13 @@ impl Decoder {
         let wants_gradient = scales.iter().any(Option::is_some);
         let gradients = wants_gradient.then(|| normed.zeros_like()).transpose()?;
         let mut all = Vec::with_capacity(scales.len());
-        for (part, scale) in stream.pass.parts.iter().zip(scales) {
+        for (index, (part, scale)) in stream.pass.parts.iter().zip(scales).enumerate() {
             if part.rows.is_empty() {
                 all.push(None);
                 continue;
             }
             let rows = normed.narrow(0, part.rows.start, part.rows.len())?;
-            let targets = Targets::from(&stream.batch.targets[part.rows.clone()]);
-            let output = self.loss_of(&rows, targets, *scale)?;
+            let output = self.loss_of(&rows, stream.targets_of(index)?, *scale)?;
             if let (Some(gradients), Some(of_part)) = (&gradients, &output.d_hidden) {
                 gradients.slice_set(of_part, 0, part.rows.start)?;
             }

@@ -13,6 +13,7 @@ use super::*;
 use peft_tune_core::architecture::LinearRole;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::{Bytes, Documents, Machine, MemoryCategory, Op, Predictor, Setting, Work, Workload};
+use peft_tune_core::predict::{Segment, StepModel, Trace};
 use peft_tune_core::recipe::{
     ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, OptimizerKind,
     PrecisionSchedule, QuantizationAware, Sharding, TargetModules, TargetPreset, WeightSparsity,
@@ -302,9 +303,25 @@ fn streams() -> impl Strategy<Value = StreamShape> {
     })
 }
 
-/// A model on paper whose segments are held against those that are predicted op by op.
+/// Mean micro-batches: fractions of documents of some lengths.
+fn means() -> impl Strategy<Value = StreamShape> {
+    let documents = (1usize..300, prop_oneof![Just(0.37), 0.01f64..3.0]);
+    let documents = documents.prop_map(|(tokens, count)| Documents { tokens, count });
+    let documents = proptest::collection::vec(documents, 1..5);
+    let means = (documents, 0.1f64..1.0).prop_map(|(documents, share)| {
+        let mut stream = StreamShape {
+            documents,
+            targets: 0.0,
+        };
+        stream.targets = share * stream.tokens();
+        stream
+    });
+    means.prop_filter("a micro-batch has tokens", |stream| stream.tokens() >= 1.0)
+}
+
+/// A step on paper whose segments are held against those that are predicted op by op.
 struct Compared<'a> {
-    model: PaperModel,
+    step: PaperStep<'a>,
     predictor: &'a Predictor,
     setting: Setting<'a>,
 }
@@ -315,7 +332,7 @@ impl StepModel for Compared<'_> {
     }
 
     fn trace(&self, segment: Segment) -> std::result::Result<Trace, String> {
-        let trace = self.model.trace(segment)?;
+        let trace = self.step.trace(segment)?;
         let predicted = self.predictor.segment(&self.setting, segment);
         let predicted = predicted.map_err(|error| error.to_string())?;
         let (found, expected) = (sums(&trace.ops), sums(&predicted.ops));
@@ -383,20 +400,22 @@ fn compare(
     let Ok(expected) = predictor.predict(&setting) else {
         return Ok(());
     };
-    let model = PaperModel::new(architecture, &recipe, host, stream).unwrap();
-    let found = predictor.bytes_on(&setting, &model).unwrap();
+    let plan = ModelPlan::of_recipe(architecture, &recipe).unwrap();
+    let model = PaperModel::new(&plan, &recipe, host).unwrap();
+    let step = model.on(stream, ExpertLoad::default());
+    let found = predictor.bytes_on(&setting, &step).unwrap();
     prop_assert_eq!(found, expected.bytes, "{}", family);
     // Where a whole model trains, the highest moment may be before there are states.
     let states = found.of(MemoryCategory::OptimizerState);
     if states > 0 || recipe.adapter.is_some() {
         let kind = recipe.optimizer.kind;
-        prop_assert_eq!(model.updates[0].optimizer.state_bytes(), states, "{:?}", kind);
+        prop_assert_eq!(model.trainings[0].update.optimizer.state_bytes(), states, "{:?}", kind);
     }
     if !is_plain(&recipe, architecture) {
         return Ok(());
     }
     let compared = Compared {
-        model,
+        step,
         predictor: &predictor,
         setting,
     };
@@ -409,6 +428,14 @@ fn compare(
     Ok(())
 }
 
+/// A model on paper is kept for many settings, which threads ask about.
+#[test]
+fn threads_share_a_model() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<PaperModel>();
+    is_shared::<PaperStep<'_>>();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -417,10 +444,26 @@ proptest! {
         (family, json) in architectures(),
         recipe in recipes(),
         host in prop_oneof![4 => processors(), 1 => gpus()],
-        stream in streams(),
+        stream in prop_oneof![streams(), means()],
     ) {
         let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
         compare(&family, &architecture, recipe, host, &stream)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Searches ask what fits by doubling micro-batches: nothing on paper is as long as they are.
+    #[test]
+    fn enormous_micro_batches_are_light(
+        (family, json) in architectures(),
+        recipe in recipes(),
+        host in prop_oneof![4 => processors(), 1 => gpus()],
+    ) {
+        let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
+        let architecture = Architecture { max_positions: 8192, ..architecture };
+        compare(&family, &architecture, recipe, host, &StreamShape::full(65_536, 8192))?;
     }
 }
 
@@ -461,12 +504,15 @@ fn of_group(json: &str, all: &[(Recipe, StreamShape)], host: Host) -> Option<[By
         .collect();
     let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
     let expected = predictor.predict_group(&settings).ok()?;
-    let recipes: Vec<_> = all
+    let plans = all
         .iter()
-        .map(|(recipe, workload)| (recipe, &workload.longest))
-        .collect();
-    let model = PaperModel::of_group(&architecture, &recipes, host).unwrap();
-    Some([predictor.group_bytes_on(&settings, &model).unwrap(), expected])
+        .map(|(recipe, _)| ModelPlan::of_recipe(&architecture, recipe));
+    let plans: Vec<ModelPlan> = plans.collect::<std::result::Result<_, _>>().unwrap();
+    let recipes: Vec<_> = plans.iter().zip(all.iter().map(|(recipe, _)| recipe)).collect();
+    let streams: Vec<_> = all.iter().map(|(_, workload)| &workload.longest).collect();
+    let model = PaperModel::of_group(&recipes, host).unwrap();
+    let step = model.on_each(&streams, ExpertLoad::default()).unwrap();
+    Some([predictor.group_bytes_on(&settings, &step).unwrap(), expected])
 }
 
 proptest! {

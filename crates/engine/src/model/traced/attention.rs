@@ -2,14 +2,14 @@
 
 use candle_core::{DType, Result};
 
-use super::{Tensor, bytes, storage};
+use super::{Documents, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::plan::attention::{AttentionCall, Heads};
 use peft_tune_core::predict::{self, MemoryCategory};
 use peft_tune_kernels::ops::attention;
-pub(in crate::model) use peft_tune_kernels::ops::attention::{Documents, Settings};
+pub(in crate::model) use peft_tune_kernels::ops::attention::Settings;
 
 /// What attention stays in.
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +18,6 @@ pub(in crate::model) struct StaysIn<'a> {
     pub documents: Documents<'a>,
     /// Most tokens of a chunk, where documents are cut.
     pub chunk: Option<usize>,
-}
-
-impl StaysIn<'_> {
-    fn lengths(&self) -> impl Iterator<Item = usize> {
-        let bounds = self.documents.offsets.windows(2);
-        bounds.map(|pair| (pair[1] - pair[0]) as usize)
-    }
 }
 
 /// What the forward took and gave, for [`backward`].
@@ -65,7 +58,7 @@ pub(in crate::model) fn forward(
     if let Some(paper) = q.paper() {
         return forward_on_paper(paper, [q, k, v], (stays, settings));
     }
-    let (o, lse) = attention::forward(q.real()?, k.real()?, v.real()?, stays.documents, settings)?;
+    let (o, lse) = attention::forward(q.real()?, k.real()?, v.real()?, stays.documents.real()?, settings)?;
     Ok((o.into(), lse.into()))
 }
 
@@ -79,14 +72,14 @@ pub(in crate::model) fn backward(
     let _span = op("attention_backward", || Work {
         flops: flops([saved.q, saved.k, saved.v], (stays, settings), true),
         // q·k.
-        recomputed_flops: 2 * row(saved.q) * pairs(stays.documents.offsets, settings.window),
+        recomputed_flops: (2.0 * row(saved.q) as f64 * pairs(stays.documents, settings.window)) as u64,
         bytes: 2 * (bytes(saved.q) + bytes(saved.o) + bytes(saved.k) + bytes(saved.v)) + lse_bytes(saved.q),
         ..described(saved.q)
     });
     if let Some(paper) = saved.q.paper() {
         return backward_on_paper(paper, &saved, (stays, settings));
     }
-    let (d_q, d_k, d_v) = attention::backward(saved.kernel()?, d_o.real()?, stays.documents, settings)?;
+    let (d_q, d_k, d_v) = attention::backward(saved.kernel()?, d_o.real()?, stays.documents.real()?, settings)?;
     Ok((d_q.into(), d_k.into(), d_v.into()))
 }
 
@@ -120,11 +113,8 @@ fn backward_on_paper(
         ledger.spike(workspace, lse_bytes(saved.q));
         return Ok(gradients);
     }
-    let shares = stays
-        .lengths()
-        .map(|tokens| heads.shares(tokens, settings.window))
-        .sum();
-    ledger.holding(workspace, shares, || {
+    let shares = |tokens| heads.shares(tokens, settings.window) as f64;
+    ledger.holding(workspace, stays.documents.sum(shares) as u64, || {
         ledger.threads(|kept| heads.keep(kept, call));
         ledger.spike(workspace, heads.backward_room(call, ledger.host().threads));
     });
@@ -149,7 +139,7 @@ fn call_on_paper(
 ) -> AttentionCall {
     let vectors = paper.ledger().host().vectors;
     AttentionCall {
-        longest: stays.lengths().max().unwrap_or(0),
+        longest: stays.documents.longest(),
         window: settings.window,
         backward,
         pairs: q.dtype() == DType::BF16 && vectors.multiplies_pairs(),
@@ -170,7 +160,7 @@ fn work(heads: Heads, (stays, settings): (StaysIn<'_>, &Settings), backward: boo
 fn flops(all: [&Tensor; 3], (stays, settings): (StaysIn<'_>, &Settings), backward: bool) -> u64 {
     // The op itself says what is wrong with the shapes.
     let of_pair = heads(all).map_or(0.0, |heads| heads.pair_flops(backward));
-    of_pair as u64 * pairs(stays.documents.offsets, settings.window)
+    (of_pair * pairs(stays.documents, settings.window)) as u64
 }
 
 /// Elements of a token.
@@ -186,14 +176,12 @@ fn result_bytes(q: &Tensor, v: &Tensor) -> u64 {
 }
 
 /// Pairs of a query and a key that it sees: itself, and those before it in its document and window.
-fn pairs(offsets: &[u32], window: Option<usize>) -> u64 {
-    let in_document = |pair: &[u32]| {
-        let length = u64::from(pair[1] - pair[0]);
-        let window = window.map_or(length, |window| length.min(window as u64));
+fn pairs(documents: Documents<'_>, window: Option<usize>) -> f64 {
+    documents.sum(|length| {
+        let window = window.map_or(length, |window| length.min(window));
         // Queries within the window's first length see a triangle, those after it see a whole window each.
-        window * (window + 1) / 2 + (length - window) * window
-    };
-    offsets.windows(2).map(in_document).sum()
+        (window * (window + 1) / 2 + (length - window) * window) as f64
+    })
 }
 
 fn described(q: &Tensor) -> Work {
@@ -217,11 +205,11 @@ mod tests {
         let counted = |length: u32, window: Option<usize>| {
             let visible =
                 |query: u32| (0..=query).filter(move |key| window.is_none_or(|w| ((query - key) as usize) < w));
-            (0..length).map(|query| visible(query).count() as u64).sum::<u64>()
+            (0..length).map(|query| visible(query).count()).sum::<usize>() as f64
         };
         for window in [None, Some(1), Some(3), Some(7), Some(100)] {
             let expected = counted(7, window) + counted(4, window);
-            assert_eq!(pairs(&[0, 7, 11], window), expected, "{window:?}");
+            assert_eq!(pairs([0, 7, 11].as_slice().into(), window), expected, "{window:?}");
         }
     }
 }

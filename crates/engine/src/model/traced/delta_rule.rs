@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::{Tensor, bytes, storage};
+use super::{Documents, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::architecture::DeltaRule;
@@ -19,7 +19,7 @@ pub(in crate::model) struct Inputs<'a> {
     pub rate: &'a candle_core::Tensor,
     pub shift: &'a candle_core::Tensor,
     pub heads: Heads,
-    pub offsets: &'a [u32],
+    pub documents: Documents<'a>,
 }
 
 /// See [`delta_rule::Gradients`].
@@ -39,7 +39,7 @@ impl<'a> Inputs<'a> {
             rate: self.rate,
             shift: self.shift,
             heads: self.heads,
-            offsets: self.offsets,
+            offsets: self.documents.real()?.offsets,
         })
     }
 }
@@ -54,7 +54,7 @@ pub(in crate::model) fn forward(inputs: &Inputs<'_>, states: Option<&candle_core
     });
     if let Some(paper) = inputs.mixed.paper() {
         let o = of_width(paper, inputs.heads.output_width())?;
-        run_on_paper(paper, inputs, Direction::Forward);
+        run_on_paper(paper, inputs, Direction::Forward)?;
         return Ok(o);
     }
     Ok(delta_rule::forward(&inputs.kernel()?, states)?.into())
@@ -74,7 +74,7 @@ pub(in crate::model) fn backward(inputs: &Inputs<'_>, d_o: &Tensor) -> Result<Gr
             a: of_width(paper, inputs.heads.values)?,
             b: of_width(paper, inputs.heads.values)?,
         };
-        run_on_paper(paper, inputs, Direction::Backward);
+        run_on_paper(paper, inputs, Direction::Backward)?;
         return Ok(gradients);
     }
     let delta_rule::Gradients { mixed, a, b } = delta_rule::backward(&inputs.kernel()?, d_o.real()?)?;
@@ -97,7 +97,7 @@ fn of_width(paper: &PaperTensor, width: usize) -> Result<Tensor> {
 }
 
 /// Tells the ledger of the rule, and takes what that takes besides its results: decays and strengths in F32, and what each task holds.
-fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) {
+fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) -> Result<()> {
     let Heads {
         keys,
         values,
@@ -116,18 +116,17 @@ fn run_on_paper(paper: &PaperTensor, inputs: &Inputs<'_>, direction: Direction) 
         backward: direction == Direction::Backward,
     };
     paper.ledger().run(work, 1.0);
-    let documents = inputs.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
-    let (count, longest) = (documents.len(), documents.max().unwrap_or(0));
+    let (count, longest) = (inputs.documents.sum(|_| 1.0), inputs.documents.longest());
     let task = match direction {
         Direction::Forward => rule.forward_bytes(longest),
         Direction::Backward => rule.backward_bytes(longest),
     };
-    let tasks = (count * keys).min(paper.ledger().host().threads) as u64;
-    let tokens = inputs.offsets.last().map_or(0, |end| u64::from(*end));
-    let wide = 4 * tokens * 2 * values as u64;
+    let tasks = (count.ceil() as usize * keys).min(paper.ledger().host().threads) as u64;
+    let wide = (4 * inputs.mixed.dims2()?.0 * 2 * values) as u64;
     paper
         .ledger()
         .spike(MemoryCategory::AttentionWorkspace, wide + tasks * task);
+    Ok(())
 }
 
 fn flops(inputs: &Inputs<'_>, direction: Direction) -> u64 {

@@ -10,8 +10,33 @@ use peft_tune_core::plan::products::Call;
 use peft_tune_core::plan::{HeadCall, Memory, STREAMED_ROWS};
 use peft_tune_core::predict::{self, MemoryCategory, Pass, Product, Right};
 use peft_tune_kernels::ops::loss_head;
+pub(in crate::model) use peft_tune_kernels::ops::loss_head::Settings;
 use peft_tune_kernels::ops::loss_head::{IGNORE, Sums};
-pub(in crate::model) use peft_tune_kernels::ops::loss_head::{Settings, Targets};
+
+/// What every position must predict.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) enum Targets<'a> {
+    Real(loss_head::Targets<'a>),
+    /// On paper: how many of the positions count in the loss.
+    Paper(usize),
+}
+
+impl<'a> Targets<'a> {
+    fn real(self) -> Result<loss_head::Targets<'a>> {
+        match self {
+            Self::Real(targets) => Ok(targets),
+            Self::Paper(_) => candle_core::bail!("targets on paper have no values"),
+        }
+    }
+
+    /// Positions that count in the loss.
+    fn counted(self) -> usize {
+        match self {
+            Self::Real(targets) => targets.values.iter().filter(|target| **target != IGNORE).count(),
+            Self::Paper(counted) => counted,
+        }
+    }
+}
 
 /// Loss of one micro-batch; see [`loss_head::Output`].
 #[derive(Clone, Debug)]
@@ -42,11 +67,11 @@ pub(in crate::model) fn forward(
         Memory::Device => settings.chunk_tokens,
         Memory::Host => STREAMED_ROWS,
     };
-    let _span = op("loss_head", || work(hidden, weight, targets.values, chunk, products));
+    let _span = op("loss_head", || work(hidden, weight, targets, chunk, products));
     if let Some(paper) = hidden.paper() {
         return on_paper(paper, weight, targets, false);
     }
-    Ok(loss_head::forward(hidden.real()?, weight, targets, settings)?.into())
+    Ok(loss_head::forward(hidden.real()?, weight, targets.real()?, settings)?.into())
 }
 
 /// As [`forward`], with the head's gradient; see [`loss_head::forward_with_weight_gradient`].
@@ -57,13 +82,12 @@ pub(in crate::model) fn forward_with_weight_gradient(
     settings: &Settings,
     weight_gradient: &candle_core::Tensor,
 ) -> Result<Output> {
-    let _span = op("loss_head", || {
-        work(hidden, weight, targets.values, settings.chunk_tokens, 3)
-    });
+    let _span = op("loss_head", || work(hidden, weight, targets, settings.chunk_tokens, 3));
     if let Some(paper) = hidden.paper() {
         return on_paper(paper, weight, targets, true);
     }
-    let output = loss_head::forward_with_weight_gradient(hidden.real()?, weight, targets, settings, weight_gradient)?;
+    let (hidden, targets) = (hidden.real()?, targets.real()?);
+    let output = loss_head::forward_with_weight_gradient(hidden, weight, targets, settings, weight_gradient)?;
     Ok(output.into())
 }
 
@@ -76,11 +100,10 @@ fn on_paper(
 ) -> Result<Output> {
     let (ledger, (vocabulary, width)) = (hidden.ledger(), weight.dims2()?);
     let d_hidden = Tensor::from(hidden.alike());
-    let count = targets.values.iter().filter(|target| **target != IGNORE).count();
     let host = ledger.host();
     let call = HeadCall {
-        tokens: targets.values.len(),
-        targets: count.max(1),
+        tokens: d_hidden.dim(0)?,
+        targets: targets.counted().max(1),
         hidden: width,
         vocabulary,
         element_bytes: d_hidden.dtype().size_in_bytes() as u64,
@@ -137,11 +160,11 @@ fn run_on_paper(ledger: &Ledger, products: &[Call], times: f64) {
 }
 
 /// Each product reads the head once for every `chunk` of targets; the logits themselves are written and read by each.
-fn work(hidden: &Tensor, weight: &candle_core::Tensor, targets: &[i64], chunk: usize, products: u64) -> Work {
+fn work(hidden: &Tensor, weight: &candle_core::Tensor, targets: Targets<'_>, chunk: usize, products: u64) -> Work {
     let Ok((vocabulary, width)) = weight.dims2() else {
         return Work::default();
     };
-    let rows = targets.iter().filter(|target| **target != IGNORE).count();
+    let rows = targets.counted();
     let chunks = rows.div_ceil(chunk.max(1)) as u64;
     Work {
         flops: products * 2 * (rows * vocabulary * width) as u64,

@@ -9,6 +9,7 @@
 pub(super) mod attention;
 pub(super) mod cached_attention;
 pub(super) mod delta_rule;
+mod documents;
 pub(super) mod grouped;
 mod kernel;
 pub(super) mod loss_head;
@@ -19,6 +20,7 @@ pub(super) mod routing;
 mod row_norms;
 pub(super) mod sigmoid;
 
+pub(super) use documents::Documents;
 pub(super) use pointwise::{
     bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,
     latent_heads, merged_rows, own_columns, residual, rms_norm, rope, rounding, rows, sinks, xielu,

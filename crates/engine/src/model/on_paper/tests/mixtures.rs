@@ -119,7 +119,7 @@ proptest! {
         (family, json) in mixtures(),
         (recipe, on) in (recipes(), on_experts()),
         host in prop_oneof![4 => processors(), 1 => gpus()],
-        stream in streams(),
+        stream in prop_oneof![streams(), means()],
     ) {
         let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
         let recipe = with_parameters(recipe, &architecture, on);
@@ -156,9 +156,10 @@ fn how_tokens_lie_on_experts_decides_the_scratch() {
             recipe: &recipe,
             workload: &workload,
         };
-        let model = PaperModel::new(&architecture, &recipe, host, &stream).unwrap();
+        let plan = ModelPlan::of_recipe(&architecture, &recipe).unwrap();
+        let model = PaperModel::new(&plan, &recipe, host).unwrap();
         let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
-        predictor.bytes_on(&setting, &model.with_load(load)).unwrap()
+        predictor.bytes_on(&setting, &model.on(&stream, load)).unwrap()
     };
     // Of sixteen experts none has more than a thread's share of the rows, of two both have.
     let differs = |on: &(Precision, Vectors)| bytes(ExpertLoad::Even, *on) != bytes(ExpertLoad::Crowded, *on);
