@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use peft_tune_core::architecture::{Architecture, Family, LinearRole};
 use peft_tune_core::plan::ModelPlan;
-use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload};
+use peft_tune_core::predict::{Bytes, Host, Machine, Setting, StreamShape, Workload};
 use peft_tune_core::recipe::{
     ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, OptimizerKind, OptimizerOffload, Precision,
     QuantizationAware, Recipe, TargetModules, TargetPreset, WeightSparsity,
@@ -212,7 +212,7 @@ impl Case {
 
     /// What is predicted beside what was counted: the peak, and what the forward pass keeps.
     fn outcome(&self, host: Host, (counted, counted_saved): (u64, u64)) -> Outcome {
-        let predictor = Predictor::new(self.architecture(), Machine::Unmeasured(host));
+        let predictor = peft_tune_engine::predictor(self.architecture(), Machine::Unmeasured(host));
         let stream = StreamShape::full(self.rows, self.length);
         let workload = Workload {
             longest: stream.clone(),
@@ -329,7 +329,7 @@ impl Case {
             }
             HostMemory::peak_bytes() - before
         });
-        let predictor = Predictor::new(self.architecture(), Machine::Unmeasured(host));
+        let predictor = peft_tune_engine::predictor(self.architecture(), Machine::Unmeasured(host));
         let stream = StreamShape::full(self.rows, self.length);
         let workload = Workload {
             longest: stream.clone(),

@@ -7,7 +7,7 @@ use candle_core::Device;
 use peft_tune::space::{ReadOptions, Study, StudyFile, recipe_for};
 use peft_tune::tune::Forecast;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Machine, Prediction, Predictor, RowLengths};
+use peft_tune_core::predict::{Machine, Prediction, RowLengths};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::Params;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
@@ -46,7 +46,7 @@ pub(crate) fn run(path: &Path, count: usize, seed: u64) {
         (base.batch.sequence_length, base.batch.packing),
         RowLengths::new(source.row_documents()),
     )];
-    let predictor = Predictor::new(
+    let predictor = peft_tune_engine::predictor(
         Architecture::from_config(&files.config).expect("a known architecture"),
         Machine::Measured(Box::new(measured)),
     );

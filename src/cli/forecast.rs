@@ -17,7 +17,7 @@ use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine, Predictor};
+use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::profile::ceilings;
@@ -176,7 +176,7 @@ impl Here {
     /// The forecast of `study` here.
     pub(super) fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
         let is_gpu = self.machine.host().memory() == Memory::Device;
-        let mut predictor = Predictor::new(architecture, self.machine);
+        let mut predictor = peft_tune_engine::predictor(architecture, self.machine);
         if is_gpu && study.offloads_updates() {
             predictor = predictor.with_host(HostRates {
                 memory_bytes_per_s: ceilings::host_memory_bytes_per_s(),

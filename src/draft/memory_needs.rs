@@ -50,7 +50,7 @@ impl Needs {
             false => ceilings::host(),
         };
         Self {
-            predictor: Predictor::new(architecture.clone(), predict::Machine::Unmeasured(host)),
+            predictor: peft_tune_engine::predictor(architecture.clone(), predict::Machine::Unmeasured(host)),
             sheet: device_of_driver(&machine.device).filter(|_| machine.is_gpu),
             sequence_length,
         }
@@ -90,7 +90,7 @@ impl Needs {
         let rate = match (self.sheet, host.memory()) {
             (Some(sheet), _) => {
                 let architecture = self.predictor.architecture().clone();
-                let predictor = Predictor::new(architecture, predict::Machine::DataSheet(sheet));
+                let predictor = peft_tune_engine::predictor(architecture, predict::Machine::DataSheet(sheet));
                 predictor.predict(&setting).ok()?.tokens_per_s()
             }
             (None, Memory::Device) => return None,

@@ -8,7 +8,7 @@ use super::machine_load::MachineLoad;
 use super::trial::{Interruption, Run, Training, TrialRun, failure};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::objective::{JOULES_PER_TOKEN, MEASURED_STEPS, MFU, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::predict::{self, Host, Machine, Predictor, RowLengths, Setting};
+use peft_tune_core::predict::{self, Host, Machine, RowLengths, Setting};
 use peft_tune_core::study::{MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, mark_disturbed};
 use peft_tune_engine::StepEvent;
 use peft_tune_engine::data::BatchSource;
@@ -262,7 +262,7 @@ impl TrialRun<'_> {
             recipe: self.recipe,
             workload: &workload,
         };
-        let flops = Predictor::new(architecture, Machine::Unmeasured(Host::GPU))
+        let flops = peft_tune_engine::predictor(architecture, Machine::Unmeasured(Host::GPU))
             .flops(&setting)
             .ok()?;
         let tokens = workload.mean.tokens() * self.recipe.batch.micro_batches() as f64;

@@ -60,6 +60,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "model",
             "training",
             "sparsity",
+            "predictor",
             "merge",
             "generation",
             "run",

@@ -9,7 +9,7 @@
 //! | 8 | [`profile`] |
 //! | 7 | [`run`], [`check`] |
 //! | 6 | `merge`, `generation` |
-//! | 5 | `training`, `sparsity` |
+//! | 5 | `training`, `sparsity`, `predictor` |
 //! | 4 | `model` |
 //! | 3 | `base`, [`data`], [`optimizer`] |
 //! | 2 | `error` |
@@ -30,6 +30,7 @@ mod model;
 pub mod optimizer;
 pub mod parallel;
 mod parameters;
+mod predictor;
 pub mod profile;
 pub mod run;
 pub mod span;
@@ -44,9 +45,9 @@ pub use error::TrainError;
 pub use generation::{AnswerSettings, Decoding, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 pub use gguf::{GgufError, GgufType};
 pub use merge::{GgufFile, MergedModel, ModelDirectory, WeightQuantization, WrittenDtype, write_checkpoint};
-pub use model::{PaperModel, PaperStep};
 pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
+pub use predictor::predictor;
 pub use sparsity::load_base;
 pub use training::{
     Control, EvaluatedRows, Evaluation, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision, RowLoss, RowWatch,

@@ -21,7 +21,7 @@ use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Machine, Predictor};
+use peft_tune_core::predict::{DataSheet, Machine};
 use peft_tune_engine::hub::ModelFiles;
 
 /// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
@@ -112,7 +112,7 @@ fn forecast_of(
     let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
     if let Some(sheet) = sheet {
         let machine = Machine::DataSheet(sheet);
-        let forecast = Forecast::new(study, Predictor::new(architecture, machine), rows);
+        let forecast = Forecast::new(study, peft_tune_engine::predictor(architecture, machine), rows);
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
     }
     let precisions = study.precisions(base);

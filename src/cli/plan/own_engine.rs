@@ -14,6 +14,7 @@ use peft_tune_core::predict::PredictError;
 use peft_tune_core::predict::stack::{OwnEngine, Sharing, StackDevice};
 use peft_tune_core::recipe::{OptimizerOffload, Recipe, Sharding};
 use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::predictor;
 
 /// Whether a name is that of this program.
 pub(super) fn is_named(stack: &str) -> bool {
@@ -63,7 +64,8 @@ pub(super) fn planned(
     let architecture = Architecture::from_config(&config).map_err(CliError::bad_input)?;
     let parameters = architecture.parameter_count().total() as u64;
     let most = architecture.max_positions as u64;
-    let engine = OwnEngine::new(architecture, device);
+    let predictor = predictor(architecture, OwnEngine::machine(device));
+    let engine = OwnEngine::new(predictor, device);
     let prediction = engine.predict(&recipe).map_err(CliError::bad_input)?;
     let host_bytes = engine.host_bytes(&recipe).map_err(CliError::bad_input)?;
     let on_host = (host_bytes > 0).then(|| {

@@ -8,7 +8,7 @@ use crate::cli::machine::{cpu_ceilings, gpu_ceilings};
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::store::Store;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths};
+use peft_tune_core::predict::{Ceilings, Machine, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
@@ -51,7 +51,7 @@ impl MachineCeilings {
             cpu_ceilings::stored_or_measured(store, cpu_ceilings::Measuring::on(None), &precisions).await
         })?;
         let ceilings = ceilings.ceilings;
-        let predictor = Predictor::new(
+        let predictor = peft_tune_engine::predictor(
             Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
             Machine::Measured(Box::new(ceilings.clone())),
         );

@@ -174,7 +174,7 @@ impl Room {
             None => (ceilings::host(), usable_memory_bytes()),
         };
         Ok(Self {
-            predictor: Predictor::new(base.architecture().clone(), Machine::Unmeasured(host)),
+            predictor: peft_tune_engine::predictor(base.architecture().clone(), Machine::Unmeasured(host)),
             workload: RowLengths::new(source.row_documents()).workload(recipe.batch.micro_batch),
             memory_bytes,
         })

@@ -39,6 +39,8 @@ pub enum PredictError {
     Zero { key: &'static str },
     #[error("rows of {tokens} tokens are longer than the {most} positions of the model; lower `sequence_length`")]
     TooLong { tokens: usize, most: usize },
+    #[error("a step of this recipe cannot be run on paper: {reason}")]
+    Model { reason: String },
     #[error("{segment:?} cannot be run on paper: {reason}")]
     OnPaper { segment: Segment, reason: String },
     #[error("there is no device `{name}` in the table{}; it has: {known}", said(.nearest))]

@@ -80,6 +80,36 @@ impl ExpertRows {
         })
     }
 
+    /// A product of each expert's rows, as [`ExpertRows::products`] has it, where they run one behind the other.
+    pub fn products_one_by_one(
+        &self,
+        all: &Call,
+        module: Module,
+        right: Right,
+    ) -> impl Iterator<Item = (Product, f64)> {
+        let alone = |(product, times)| {
+            (
+                Product {
+                    launches: 1.0,
+                    ..product
+                },
+                times,
+            )
+        };
+        self.products(all, module, right).map(alone)
+    }
+
+    /// Adds what is kept after dense products of each expert's rows, one behind the other, which `all` has together. Returns the bytes that one
+    /// of them takes and frees.
+    pub fn keep_one_by_one(&self, all: &Call, kept: &mut ThreadScratch, host: Host) -> u64 {
+        let each = |group: &ExpertGroup| {
+            let call = group.share(all);
+            call.keep(kept, host.vectors, host.threads);
+            call.spike(host.vectors)
+        };
+        self.groups.iter().map(each).max().unwrap_or(0)
+    }
+
     /// Adds what is kept after a product of each expert's rows, which `all` has together. Returns the bytes that it takes and frees.
     pub fn keep(&self, all: &Call, kept: &mut ThreadScratch, host: Host) -> u64 {
         let mut spike = 0;
@@ -96,6 +126,10 @@ impl ExpertRows {
                 each.keep_codes(kept, Buffer::GroupByteCodes, host.vectors);
             }
             spike = spike.max(at_once as u64 * each.spike(host.vectors));
+        }
+        if host.memory() == Memory::Device {
+            // Dense matrices in another dtype are converted all at once.
+            spike = spike.max((self.experts * all.converted) as u64 * all.left_bytes);
         }
         if all.quantized && host.memory() == Memory::Device {
             let elements = all.columns * all.depth;

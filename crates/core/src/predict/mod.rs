@@ -1,30 +1,21 @@
 //! What a setting costs before it runs: bytes, FLOPs and seconds by pure arithmetic.
 //!
-//! The engine's step is traced once, op by op, in the engine's own order (`tracer`, `layer`, `step`); memory, FLOPs and
-//! seconds are three readings of that trace. Nothing here allocates a tensor or reads a weight: an
+//! The engine runs one layer of each kind on paper ([`Models`]): what its step allocates, frees and computes, in order. Memory,
+//! FLOPs and seconds are three readings of that. Nothing allocates a tensor or reads a weight: an
 //! [`Architecture`](crate::architecture::Architecture), a recipe, the lengths of the data's rows and the ceilings of a
 //! machine are all it takes.
 
-mod branches;
 mod ceilings;
 mod correction;
-mod cross_layer;
 mod data_sheet;
 mod device_ceilings;
-mod dora;
 mod error;
 mod expert_load;
-mod experts;
 mod flops;
 mod grid;
-mod group;
 mod host;
 mod host_update;
-mod latent;
-mod layer;
 mod memory_category;
-mod merged;
-mod mixer;
 mod network;
 mod op;
 mod optimizer_state;
@@ -36,7 +27,6 @@ pub mod stack;
 mod step;
 mod stream;
 mod trace;
-mod tracer;
 
 pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts};
 pub use correction::{Correction, Uncertain};
@@ -53,6 +43,6 @@ pub use op::{Module, Op, Pass, Product, Right, Stage, Work, delta_rule_flops};
 pub use padding::{mean_longest, padding_share};
 pub use prediction::{Imbalance, Machine, Prediction, Predictor, Setting};
 pub use seconds::Seconds;
-pub use segment::{Segment, StepModel};
+pub use segment::{Models, Segment, StepModel, TrainedModel};
 pub use stream::{Documents, RowLengths, StreamShape, Workload};
 pub use trace::Trace;

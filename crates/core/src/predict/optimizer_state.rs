@@ -4,7 +4,7 @@
 //! parameters and embeddings keep F32 ([`is_coded`](crate::plan::ParameterSlot::is_coded)).
 
 use super::network::Slots;
-use crate::plan::{BAND_ELEMENTS, CODED_ELEMENTS, LONGEST_SHORT_SIDE, PAGE_BLOCKS, PAGE_ELEMENTS, PAGES_AT_ONCE};
+use crate::plan::CODED_ELEMENTS;
 use crate::recipe::{OptimizerKind, OptimizerSettings, States, UpdateOrder};
 
 /// Elements of a block of 8-bit states.
@@ -57,35 +57,6 @@ pub(super) fn update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
     }
 }
 
-/// Bytes that an update takes on an NVIDIA GPU and frees again.
-pub(super) fn gpu_update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
-    match (kind.row().update.order, kind.row().states) {
-        (UpdateOrder::Orthogonalised, _) => {
-            let (short, long): (Vec<&Slots>, Vec<&Slots>) =
-                slots.iter().partition(|slots| short_side(slots) <= LONGEST_SHORT_SIDE);
-            muon_room(&short).max(largest_orthogonalisation(long.into_iter()))
-        }
-        (_, States::Factored) => slots.iter().map(adafactor_room).sum(),
-        (_, States::OfElements(states)) if kind.is_paged() => paged_room(kind, slots, states),
-        _ => 0,
-    }
-}
-
-/// Pages that are on a GPU at once, where neighbours that are updated alike fill them: of F32 states, or of codes.
-fn paged_room(kind: OptimizerKind, slots: &[Slots], states: u64) -> u64 {
-    let is_coded = |slots: &&Slots| kind.has_8bit_states() && slots.coded;
-    let blocks = slots
-        .iter()
-        .filter(is_coded)
-        .map(|slots| slots.elements().div_ceil(BLOCK))
-        .max();
-    let plain = slots.iter().filter(|slots| !is_coded(slots));
-    let elements: u64 = plain.map(|slots| slots.elements() * slots.count as u64).sum();
-    let of_codes = blocks.unwrap_or(0).min(PAGE_BLOCKS as u64) * BLOCK_BYTES;
-    let of_values = 4 * elements.min(PAGE_ELEMENTS as u64);
-    PAGES_AT_ONCE as u64 * states * of_codes.max(of_values)
-}
-
 /// The shorter side of a matrix; 0 of a vector.
 fn short_side(slots: &Slots) -> usize {
     slots.columns.map_or(0, |columns| columns.min(slots.rows))
@@ -103,63 +74,9 @@ fn largest_orthogonalisation<'a>(slots: impl Iterator<Item = &'a Slots>) -> u64 
     slots.map(matrix).max().unwrap_or(0)
 }
 
-/// All matrices of Muon's kernel in BF16: the short side filled up to tiles of 16, as many for all, the long one to strips.
-fn muon_room(slots: &[&Slots]) -> u64 {
-    let longest = slots.iter().map(|slots| short_side(slots)).max().unwrap_or(0);
-    let tiles = longest.div_ceil(16).next_power_of_two();
-    let of_one = |slots: &&Slots| {
-        let long = slots.columns.map_or(0, |columns| columns.max(slots.rows));
-        (2 * slots.count * 16 * tiles * long.next_multiple_of(512 / tiles)) as u64
-    };
-    slots.iter().map(of_one).sum()
-}
-
-/// Sums in F64 of a matrix that Adafactor's kernels take in bands: for each band, of each column and of all.
-fn adafactor_room(slots: &Slots) -> u64 {
-    let columns = slots.columns.unwrap_or(0);
-    let bands = slots.rows.div_ceil((BAND_ELEMENTS / columns.max(1)).max(1));
-    if columns == 0 || bands < 2 {
-        return 0;
-    }
-    (8 * slots.count * bands * (columns + 1)) as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_an_update_takes_on_a_gpu_follows_the_shapes() {
-        let slots = |rows, columns, count| Slots {
-            rows,
-            columns,
-            count,
-            coded: false,
-        };
-        let bytes = |kind, slots: &[Slots]| gpu_update_bytes(kind, slots);
-        let adapter = [slots(16, Some(896), 2), slots(4864, Some(16), 1), slots(896, None, 1)];
-        // Sixteen rows, 896 columns as two strips of 512, 4864 as ten.
-        let room = 2 * 16 * (2 * 1024 + 5120);
-        assert_eq!(bytes(OptimizerKind::Muon, &adapter), room);
-        let full = [slots(200, Some(300), 3), slots(16, Some(896), 1)];
-        assert_eq!(bytes(OptimizerKind::Muon, &full), 4 * 3 * 200 * 300);
-        let square = [slots(200, Some(210), 1)];
-        assert_eq!(bytes(OptimizerKind::Muon, &square), 4 * (200 * 210 + 3 * 200 * 200));
-        // Pages of 16 MiB, or less where there is less; of two states each.
-        assert_eq!(
-            bytes(OptimizerKind::PagedAdamW, &full),
-            2 * 2 * 4 * (3 * 200 * 300 + 16 * 896)
-        );
-        let large = [slots(8192, Some(8192), 2)];
-        assert_eq!(bytes(OptimizerKind::PagedAdamW, &large), 2 * 2 * (16 << 20));
-        assert_eq!(bytes(OptimizerKind::Adafactor, &adapter), 0);
-        // Rows of 8192 elements in bands of 512, of which 1300 rows make three.
-        assert_eq!(
-            bytes(OptimizerKind::Adafactor, &[slots(1300, Some(8192), 2)]),
-            8 * 2 * 3 * 8193
-        );
-        assert_eq!(bytes(OptimizerKind::AdamW, &full), 0);
-    }
 
     #[test]
     fn only_what_is_coded_has_states_of_8_bits() {

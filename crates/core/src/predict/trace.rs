@@ -4,7 +4,7 @@
 //! same whatever it holds.
 
 use super::memory_category::{Bytes, MEMORY_CATEGORIES, MemoryCategory};
-use super::op::{Op, Stage, Work};
+use super::op::{Op, Stage};
 use crate::plan::ThreadScratch;
 
 /// A recorded piece of a step.
@@ -68,14 +68,9 @@ impl Trace {
         self.total += bytes.cast_signed();
     }
 
-    /// Records an op.
-    pub(super) fn run(&mut self, work: Work) {
-        let stage = self.stage;
-        self.ops.push(Op {
-            stage,
-            work,
-            times: 1.0,
-        });
+    /// Bytes of a category that are there afterwards and were not before.
+    pub(super) fn change(&self, category: MemoryCategory) -> i64 {
+        self.now[category as usize]
     }
 }
 
@@ -123,6 +118,17 @@ impl Level {
     /// Bytes by category when the total was highest.
     pub(super) fn at_peak(&self) -> Bytes {
         Bytes::from_signed(self.at_peak)
+    }
+
+    /// Bytes of what only passes have: saved activations, logits, the workspace of attention and scratch.
+    pub(super) fn left_of_passes(&self) -> [i64; 4] {
+        let of_passes = [
+            MemoryCategory::SavedActivations,
+            MemoryCategory::Logits,
+            MemoryCategory::AttentionWorkspace,
+            MemoryCategory::Scratch,
+        ];
+        of_passes.map(|category| self.now[category as usize])
     }
 
     /// As [`Level::at_peak`]; from now on it is the highest of what follows.

@@ -302,10 +302,15 @@ impl Decoder {
 
     /// Begins a pass with the parameters as they are now: the embedded tokens (T, H).
     pub(super) fn begin(&self, ids: &Tensor) -> Result<Tensor> {
+        self.layers.iter().try_for_each(|layer| layer.refresh(ids))?;
+        self.begin_embed(ids)
+    }
+
+    /// As [`Decoder::begin`], where its layers are refreshed already.
+    pub(super) fn begin_embed(&self, ids: &Tensor) -> Result<Tensor> {
         self.rounded.iter().try_for_each(|rounded| rounded.refresh(ids))?;
-        let groups = self.layers.iter().flat_map(Layer::groups);
-        let mut groups = groups.chain(self.inputs.iter().map(|inputs| &inputs.projection));
-        groups.try_for_each(|group| group.refresh(ids))?;
+        let mut inputs = self.inputs.iter();
+        inputs.try_for_each(|inputs| inputs.projection.refresh(ids))?;
         self.embed(ids)
     }
 

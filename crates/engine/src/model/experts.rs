@@ -14,9 +14,9 @@ use candle_core::{DType, Result};
 
 use super::matrix::Matrix;
 use super::parameter::Trained;
+use super::traced::expert_parts;
 use super::traced::grouped::{self, GroupFactors, GroupTerm};
 use super::traced::routing::Offsets;
-use super::traced::{expert_parts, matmul};
 use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
@@ -350,11 +350,8 @@ fn add_weight_gradients(of_experts: &[Matrix], dy: &Tensor, x: &Tensor, offsets:
     if !of_experts.iter().any(Matrix::is_trained) {
         return Ok(());
     }
-    for (matrix, rows) in of_experts.iter().zip(offsets.parts()?) {
-        if let Some(trained) = matrix.trained().filter(|_| !rows.is_empty()) {
-            let of_expert = |tensor: &Tensor| tensor.narrow(0, rows.start, rows.len());
-            matmul::tn_add(&of_expert(dy)?, &of_expert(x)?, 1.0, &trained.gradient)?;
-        }
-    }
-    Ok(())
+    let gradients = of_experts
+        .iter()
+        .map(|matrix| matrix.trained().map(|trained| &trained.gradient));
+    grouped::tn_add_each(dy, x, offsets, &gradients.collect::<Vec<_>>())
 }

@@ -52,6 +52,11 @@ impl Layer {
         groups
     }
 
+    /// Computes what the layer's adapters need of the parameters as they are now; before each pass, on paper where `ids` are.
+    pub(super) fn refresh(&self, ids: &Tensor) -> Result<()> {
+        self.groups().into_iter().try_for_each(|group| group.refresh(ids))
+    }
+
     /// The stream behind the layer, (T, H), and what backward needs.
     pub(super) fn forward(
         &self,

@@ -79,6 +79,8 @@ impl AdapterInput {
 impl LinearGroup {
     /// Computes what adapters need of the parameters as they are now; before each pass, on paper where `ids` are.
     pub(super) fn refresh(&self, ids: &Tensor) -> Result<()> {
+        // On paper a product asks whose weight it is.
+        let _span = ids.paper().map(|_| span::module(self.module));
         let mut projections = self.projections.iter();
         projections.try_for_each(|projection| projection.refresh(&self.adapters, ids))?;
         self.members.iter().try_for_each(|member| member.refresh(ids))

@@ -55,6 +55,6 @@ pub(crate) use dora::update_norm;
 pub(crate) use dropout::DropoutKey;
 pub(crate) use layer_gather::LayerGather;
 pub(crate) use layer_run::LayerRun;
-pub use on_paper::{PaperModel, PaperStep};
+pub(crate) use on_paper::PaperModel;
 pub(crate) use rope_tables::RopeTables;
 pub(crate) use stream::{Stream, StreamBuffer};

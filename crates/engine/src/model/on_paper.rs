@@ -23,12 +23,12 @@ use peft_tune_core::plan::{KeySharing, Memory, ModelPlan, alike_layers};
 use peft_tune_core::predict::{ExpertLoad, Host, StreamShape};
 use peft_tune_core::recipe::{Precision, Recipe};
 
-pub use step::PaperStep;
+pub(crate) use step::PaperStep;
 
 /// The model of one recipe, or of several that train together, on a machine: only its sizes are there. A [`PaperStep`] says
 /// what a step of it allocates and computes on a micro-batch.
 #[derive(Debug)]
-pub struct PaperModel {
+pub(crate) struct PaperModel {
     /// Of the training whose gradients reach furthest down.
     sizes: StreamSizes,
     host: Host,
@@ -128,7 +128,7 @@ impl PaperModel {
     ///
     /// # Errors
     /// Those of candle.
-    pub fn new(plan: &ModelPlan, recipe: &Recipe, host: Host) -> std::result::Result<Self, TrainError> {
+    pub(crate) fn new(plan: &ModelPlan, recipe: &Recipe, host: Host) -> std::result::Result<Self, TrainError> {
         let (architecture, layers) = (&plan.architecture, alike_layers(&[plan]));
         let base = BaseModel::on_paper(architecture, recipe, host.memory(), firsts(&layers))?;
         let in_dtype = |dtype| decoder_of(&base, plan, (&layers, dtype));
@@ -152,7 +152,7 @@ impl PaperModel {
     ///
     /// # Errors
     /// No recipes; those that cannot train together; one that cannot be run on paper yet.
-    pub fn of_group(recipes: &[(&ModelPlan, &Recipe)], host: Host) -> std::result::Result<Self, TrainError> {
+    pub(crate) fn of_group(recipes: &[(&ModelPlan, &Recipe)], host: Host) -> std::result::Result<Self, TrainError> {
         let Some((any, first)) = recipes.first() else {
             return Err(Error::Msg("there is no training to share passes".to_owned()).into());
         };
@@ -185,17 +185,11 @@ impl PaperModel {
         })
     }
 
-    /// A step in which each training has a micro-batch like `stream`, and whose tokens lie on experts as `load` says.
-    pub fn on(&self, stream: &StreamShape, load: ExpertLoad) -> PaperStep<'_> {
-        let streams = vec![stream; self.trainings.len()];
-        PaperStep::new(self, PaperBatch::of(&streams), load)
-    }
-
-    /// The same with a micro-batch for each training.
+    /// A step in which each training has its own micro-batch of `streams`, and whose tokens lie on experts as `load` says.
     ///
     /// # Errors
-    /// More or fewer of them than trainings.
-    pub fn on_each(
+    /// More or fewer micro-batches than trainings.
+    pub(crate) fn on(
         &self,
         streams: &[&StreamShape],
         load: ExpertLoad,
@@ -259,6 +253,3 @@ fn decoder_of(
     };
     Decoder::of_layers(base, &trainables, dtype, firsts(layers))
 }
-
-#[cfg(test)]
-mod tests;

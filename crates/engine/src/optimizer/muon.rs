@@ -160,9 +160,9 @@ impl Muon {
             1.0 - self.momentum,
         )?;
         momentum.slice_set(&mean, 0, matrix.start)?;
-        let update = mixed(&gradient, &mean, self.momentum)?;
+        let update = mixed(&gradient, &mean, self.momentum)?.reshape((matrix.rows, matrix.columns))?;
         drop(mean);
-        let update = orthogonal(update.reshape((matrix.rows, matrix.columns))?)?.flatten_all()?;
+        let update = orthogonal(update)?.flatten_all()?;
         let change = times(update, matrix.rate(step))?;
         let value = values.narrow(0, start, length)?.affine(matrix.keep(step), 0.0)?;
         values.slice_set(&value.zip(&change, |value, change| value - change)?, 0, start)

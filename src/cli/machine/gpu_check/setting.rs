@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::shapes::{HUGE, TINY};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Host, Machine, Predictor, Workload};
+use peft_tune_core::predict::{DataSheet, Host, Machine, Workload};
 use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe};
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::profile::{DeviceMemory, ceilings, median};
@@ -169,7 +169,7 @@ impl Setting {
 
     /// As [`Setting::predicted_bytes`], on a device that need not be there.
     pub(super) fn predicted_on(&self, host: Host) -> Option<u64> {
-        let predictor = Predictor::new(self.architecture().ok()?, Machine::Unmeasured(host));
+        let predictor = peft_tune_engine::predictor(self.architecture().ok()?, Machine::Unmeasured(host));
         let (recipe, workload) = (self.recipe(), Workload::full(self.rows.rows, self.rows.length));
         let setting = predict::Setting {
             recipe: &recipe,

@@ -7,7 +7,6 @@ use super::limits::{LENGTHS, MOST_ROWS, largest, named, parts, saving};
 use super::memory::{PhasePeak, StackMemory};
 use super::predictor::{Fit, StackPrediction, outside_bytes, verdict_of};
 use super::{Lever, Limits};
-use crate::architecture::Architecture;
 use crate::predict::Host;
 use crate::recipe::{
     Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe, Sharding, WeightSparsity,
@@ -24,15 +23,16 @@ impl OwnEngine {
     /// Its name among the stacks.
     pub const NAME: &'static str = "peft-tune";
 
-    /// The engine for a model of these dimensions.
-    pub fn new(architecture: Architecture, device: Option<StackDevice>) -> Self {
-        let machine = device.map_or(Machine::Unmeasured(Host::GPU), |device| {
+    /// The machine that predictions are for: a GPU of which nothing is known, where there is no device.
+    pub fn machine(device: Option<StackDevice>) -> Machine {
+        device.map_or(Machine::Unmeasured(Host::GPU), |device| {
             Machine::DataSheet(device.sheet)
-        });
-        Self {
-            predictor: Predictor::new(architecture, machine),
-            device,
-        }
+        })
+    }
+
+    /// The engine for the model of `predictor`, which is for the [`machine`](Self::machine) of the same device.
+    pub fn new(predictor: Predictor, device: Option<StackDevice>) -> Self {
+        Self { predictor, device }
     }
 
     /// What a recipe needs, and how fast it is. Rows are taken as long as it allows.
@@ -100,9 +100,54 @@ impl OwnEngine {
     /// A recipe that does not fit the model.
     pub fn levers(&self, recipe: &Recipe) -> Result<Vec<Lever>, PredictError> {
         let now = self.predict(recipe)?;
-        let pulled = changes(recipe).into_iter();
+        let pulled = Self::changes(recipe).into_iter();
         let pulled = pulled.filter_map(|(name, changed)| Some((name, self.predict(&changed).ok()?)));
         Ok(saving(&now, pulled))
+    }
+
+    /// The recipe with each lever pulled that changes it, by the lever's name.
+    pub fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
+        let all: [(&'static str, Change); 8] = [
+            (named::HALF_THE_ROWS, |to| {
+                let parts = parts(to.batch.micro_batch as u64) as usize;
+                to.batch.micro_batch /= parts;
+                to.batch.gradient_accumulation *= parts;
+            }),
+            (named::CHECKPOINTING, |to| {
+                if to.gradient_checkpointing != Checkpointing::Offload {
+                    to.gradient_checkpointing = Checkpointing::Full;
+                }
+            }),
+            (named::OFFLOADED, |to| {
+                to.gradient_checkpointing = Checkpointing::Offload
+            }),
+            (named::NF4, |to| {
+                if to.adapter.is_some() && !to.precision.is_quantized() {
+                    (to.precision, to.precision_schedule) = (Precision::Nf4Double, PrecisionSchedule::None);
+                    to.weight_sparsity = WeightSparsity::None;
+                }
+            }),
+            (named::OPTIMIZER_8BIT, |to| {
+                if to.optimizer.kind == OptimizerKind::AdamW {
+                    to.optimizer.kind = OptimizerKind::AdamW8bit;
+                }
+            }),
+            (named::UPDATED_ON_HOST, |to| {
+                if !to.optimizer.kind.is_paged() {
+                    to.optimizer.offload = OptimizerOffload::Host;
+                }
+            }),
+            (named::SHARED_OUT, |to| {
+                if to.batch.devices > 1 {
+                    to.batch.sharding = Sharding::Full;
+                }
+            }),
+            (named::HALF_THE_LENGTH, |to| {
+                to.batch.sequence_length = to.batch.sequence_length.div_ceil(2);
+            }),
+        ];
+        let made = all.into_iter().map(|(name, change)| (name, changed(recipe, change)));
+        made.filter(|(_, changed)| changed != recipe).collect()
     }
 }
 
@@ -114,50 +159,6 @@ fn changed(recipe: &Recipe, change: impl FnOnce(&mut Recipe)) -> Recipe {
 
 /// A lever, pulled.
 type Change = fn(&mut Recipe);
-
-fn changes(recipe: &Recipe) -> Vec<(&'static str, Recipe)> {
-    let all: [(&'static str, Change); 8] = [
-        (named::HALF_THE_ROWS, |to| {
-            let parts = parts(to.batch.micro_batch as u64) as usize;
-            to.batch.micro_batch /= parts;
-            to.batch.gradient_accumulation *= parts;
-        }),
-        (named::CHECKPOINTING, |to| {
-            if to.gradient_checkpointing != Checkpointing::Offload {
-                to.gradient_checkpointing = Checkpointing::Full;
-            }
-        }),
-        (named::OFFLOADED, |to| {
-            to.gradient_checkpointing = Checkpointing::Offload
-        }),
-        (named::NF4, |to| {
-            if to.adapter.is_some() && !to.precision.is_quantized() {
-                (to.precision, to.precision_schedule) = (Precision::Nf4Double, PrecisionSchedule::None);
-                to.weight_sparsity = WeightSparsity::None;
-            }
-        }),
-        (named::OPTIMIZER_8BIT, |to| {
-            if to.optimizer.kind == OptimizerKind::AdamW {
-                to.optimizer.kind = OptimizerKind::AdamW8bit;
-            }
-        }),
-        (named::UPDATED_ON_HOST, |to| {
-            if !to.optimizer.kind.is_paged() {
-                to.optimizer.offload = OptimizerOffload::Host;
-            }
-        }),
-        (named::SHARED_OUT, |to| {
-            if to.batch.devices > 1 {
-                to.batch.sharding = Sharding::Full;
-            }
-        }),
-        (named::HALF_THE_LENGTH, |to| {
-            to.batch.sequence_length = to.batch.sequence_length.div_ceil(2);
-        }),
-    ];
-    let made = all.into_iter().map(|(name, change)| (name, changed(recipe, change)));
-    made.filter(|(_, changed)| changed != recipe).collect()
-}
 
 /// The highest moment of a step in the words of the other stacks. The engine takes memory as it needs it, and holds no cache.
 fn memory(bytes: &Bytes) -> StackMemory {
@@ -189,64 +190,5 @@ fn kind_of(category: MemoryCategory) -> Kind {
         MemoryCategory::SavedActivations => Kind::SavedActivations,
         MemoryCategory::Logits => Kind::Logits,
         MemoryCategory::AttentionWorkspace | MemoryCategory::Scratch | MemoryCategory::Framework => Kind::Working,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::predict::device;
-    use crate::recipe::DataSettings;
-
-    fn engine(device_name: Option<&str>) -> OwnEngine {
-        let folder = std::env::temp_dir().join(format!("own-engine-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("config.json");
-        let config = r#"{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-            "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true,
-            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5}"#;
-        std::fs::write(&path, config).unwrap();
-        let device = device_name.map(|name| StackDevice {
-            sheet: device(name).unwrap(),
-        });
-        OwnEngine::new(Architecture::from_config(&path).unwrap(), device)
-    }
-
-    fn recipe() -> Recipe {
-        let mut recipe = Recipe::new("model", DataSettings::default());
-        (recipe.batch.micro_batch, recipe.batch.gradient_accumulation) = (8, 2);
-        recipe
-    }
-
-    #[test]
-    fn components_are_the_peak_and_one_row_more_than_the_largest_does_not_surely_fit() {
-        let engine = engine(Some("T4"));
-        let predicted = engine.predict(&recipe()).unwrap();
-        let components: u64 = predicted.memory.components.iter().map(|(_, bytes)| bytes).sum();
-        assert_eq!(components, predicted.memory.tensors_bytes);
-        assert!(predicted.tokens_per_s.is_some_and(|speed| speed > 0.0));
-        let limits = engine.limits(&recipe());
-        let rows = limits.largest_micro_batch as usize;
-        assert!(rows > 0 && limits.longest_sequence > 0, "{limits:?}");
-        let fit = |rows| engine.fit(&changed(&recipe(), |to| to.batch.micro_batch = rows));
-        assert_eq!(fit(rows), Some(Fit::Fits));
-        assert_ne!(fit(rows + 1), Some(Fit::Fits));
-    }
-
-    #[test]
-    fn levers_save_what_they_say_and_keep_the_global_batch() {
-        let engine = engine(None);
-        let now = engine.predict(&recipe()).unwrap();
-        assert_eq!((now.verdict, now.tokens_per_s), (None, None));
-        let levers = engine.levers(&recipe()).unwrap();
-        assert!(levers.len() > 3, "{levers:?}");
-        for (name, changed) in changes(&recipe()) {
-            let then = engine.predict(&changed).unwrap().process_bytes;
-            let told = levers.iter().find(|lever| lever.name == name);
-            let saved = now.process_bytes.saturating_sub(then);
-            assert_eq!(told.map_or(0, |lever| lever.saves_bytes), saved, "{name}");
-            let rows = changed.batch.global_batch();
-            assert_eq!(rows, recipe().batch.global_batch(), "{name}");
-        }
     }
 }

@@ -17,7 +17,7 @@ use peft_tune_core::predict::{ExpertLoad, Segment, Stage, StepModel, Trace};
 
 /// A step of a model on paper: runs one segment at a time on a micro-batch, and says what it allocates and computes.
 #[derive(Debug)]
-pub struct PaperStep<'a> {
+pub(crate) struct PaperStep<'a> {
     model: &'a PaperModel,
     decoder: &'a Decoder,
     batch: PaperBatch,
@@ -90,8 +90,12 @@ impl<'a> PaperStep<'a> {
             x
         };
         match segment {
+            Segment::Refresh { layer } => {
+                self.layer(layer)?.refresh(&pass.stream.ids)?;
+                Ok(pass.ledger.segment(Stage::Forward))
+            }
             Segment::Embed => {
-                let x = self.decoder.begin(&pass.stream.ids)?;
+                let x = self.decoder.begin_embed(&pass.stream.ids)?;
                 let cross = self.decoder.cross_layer(&x, &pass.stream)?;
                 pass.ledger.keep(cross.kept());
                 Ok(pass.ledger.segment(Stage::Forward))

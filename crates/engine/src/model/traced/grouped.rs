@@ -1,10 +1,10 @@
 //! Products of groups of rows, as spans see them: one product whose rows are those of all groups.
 
-use candle_core::Result;
+use candle_core::{DType, Result};
 
 use super::matmul::{self, Order};
 use super::routing::Offsets;
-use super::{Tensor, bytes, storage};
+use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
 use peft_tune_core::plan::Form;
@@ -44,6 +44,14 @@ impl<'a> GroupFactors<'a> {
                 Some(factor) => factor.dims2(),
                 None => candle_core::bail!("grouped products: no matrices"),
             },
+        }
+    }
+
+    /// Elements of one matrix where each lies by itself in another dtype than `dtype`; 0 elsewhere.
+    fn converted(&self, dtype: DType) -> usize {
+        match self.first() {
+            Some(Factor::Dense(w)) if w.dtype() != dtype => w.elem_count(),
+            _ => 0,
         }
     }
 
@@ -106,6 +114,33 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha:
     grouped::tn_add(a.real()?, b.real()?, offsets.real()?, alpha, into.real()?)
 }
 
+/// into += a^T b of the rows of each group, one behind the other; see [`matmul::tn_add`]. Groups without a gradient or rows are left out.
+pub(in crate::model) fn tn_add_each(
+    a: &Tensor,
+    b: &Tensor,
+    offsets: &Offsets,
+    into: &[Option<&Parameter>],
+) -> Result<()> {
+    if let (Some(paper), Offsets::Paper(offsets)) = (a.paper(), offsets) {
+        let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
+        let call = matmul::plain_call(a, Form::Tn, [rows, columns, tokens]);
+        let (ledger, rows, mut spike) = (paper.ledger(), &offsets.of_experts, 0);
+        ledger.threads(|kept| spike = rows.keep_one_by_one(&call, kept, ledger.host()));
+        ledger.spike(MemoryCategory::Scratch, spike);
+        for (product, times) in rows.products_one_by_one(&call, ledger.module()?, Right::Dense) {
+            ledger.run(predict::Work::Product(product), times);
+        }
+        return Ok(());
+    }
+    for (into, rows) in into.iter().zip(offsets.parts()?) {
+        if let Some(into) = into.filter(|_| !rows.is_empty()) {
+            let of_group = |tensor: &Tensor| tensor.narrow(0, rows.start, rows.len());
+            matmul::tn_add(&of_group(a)?, &of_group(b)?, 1.0, into)?;
+        }
+    }
+    Ok(())
+}
+
 fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, order: Order) -> Result<Tensor> {
     let Some((first, x)) = terms.first().and_then(|first| Some((first, first.x.paper()?))) else {
         candle_core::bail!("grouped products: on paper only x tells what is allocated");
@@ -129,6 +164,7 @@ fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, orde
         longest_term: of_weights.iter().copied().max().unwrap_or(0),
         quantized: matches!(weight, Some(Factor::QuantizedMatrix(_))),
         in_bytes: weight.is_some_and(|weight| matmul::in_bytes(weight, order)),
+        converted: terms.iter().map(|term| term.w.converted(x.dtype())).sum(),
         ..matmul::plain_call(first.x, form, [offsets.rows, columns, of_weights.iter().sum()])
     };
     let result = x.fresh((offsets.rows, columns), x.dtype());

@@ -6,7 +6,7 @@ use candle_core::{DType, Result};
 
 use super::kernel::Measured;
 use super::{Parameter, Tensor, bytes, storage};
-use crate::span::{Shape, Work, op};
+use crate::span::{self, Shape, Work, op};
 use crate::tensor::{Ledger, PaperTensor};
 use peft_tune_core::plan::products::{Call, longer};
 use peft_tune_core::plan::{Form, Memory};
@@ -369,6 +369,14 @@ fn run_on_paper(ledger: &Ledger, call: &Call, right: Right) -> Result<()> {
 }
 
 fn run(ledger: &Ledger, product: Product) {
+    let product = match span::is_inside(Module::Router) {
+        // Routers are F32 whatever other weights are.
+        true => Product {
+            right: Right::Adapter,
+            ..product
+        },
+        false => product,
+    };
     ledger.run(predict::Work::Product(product), 1.0);
 }
 

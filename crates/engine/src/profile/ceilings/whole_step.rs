@@ -14,7 +14,7 @@ use super::clock::Effort;
 use crate::data::{Document, MicroBatch};
 use crate::{BaseModel, TrainError, Trainer};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Ceilings, Machine, Predictor, Setting, Workload};
+use peft_tune_core::predict::{Ceilings, Machine, Setting, Workload};
 use peft_tune_core::recipe::{AdapterSettings, DataSettings, Precision, Recipe};
 
 /// Width of the residual stream, rows of a micro-batch, tokens of a row.
@@ -51,7 +51,7 @@ fn ratio(ceilings: &Ceilings, precision: Precision, model: [usize; 3], effort: E
     };
     let recipe = recipe(precision, rows, tokens);
     let measured = step_s(architecture.clone(), &recipe, effort)?;
-    let predictor = Predictor::new(architecture, Machine::Measured(Box::new(ceilings.clone())));
+    let predictor = crate::predictor(architecture, Machine::Measured(Box::new(ceilings.clone())));
     let workload = Workload::full(rows, tokens);
     let prediction = predictor.predict(&Setting {
         recipe: &recipe,

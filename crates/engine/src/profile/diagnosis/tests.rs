@@ -415,7 +415,7 @@ impl Predicted {
             "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 512}"#;
         let rows = |tokens: usize, documents: usize| RowLengths::new(vec![vec![(tokens, tokens); documents]; 1000]);
         Self {
-            predictor: Predictor::new(
+            predictor: crate::predictor(
                 Architecture::from_json(Path::new("config.json"), config).unwrap(),
                 Machine::DataSheet(predict::device("A100 80GB").unwrap()),
             ),

@@ -1,22 +1,20 @@
-//! What a model allocates and computes on paper, against what is predicted op by op.
-
-mod mixtures;
+//! Predictions of random recipes on random models of all families.
 
 use std::path::Path;
 
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use std::collections::BTreeMap;
-
-use super::*;
-use peft_tune_core::architecture::LinearRole;
+use crate::model::PaperModel;
+use peft_tune_core::architecture::{Architecture, LinearRole};
 use peft_tune_core::plan::Vectors;
-use peft_tune_core::predict::{Bytes, Documents, Machine, MemoryCategory, Op, Predictor, Setting, Work, Workload};
-use peft_tune_core::predict::{Segment, StepModel, Trace};
+use peft_tune_core::predict::{
+    Bytes, Documents, Host, Machine, MemoryCategory, PredictError, Prediction, Predictor, Setting, StreamShape,
+    Workload, device,
+};
 use peft_tune_core::recipe::{
     ActivationQuantization, AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataSettings, OptimizerKind,
-    PrecisionSchedule, QuantizationAware, Sharding, TargetModules, TargetPreset, WeightSparsity,
+    Precision, PrecisionSchedule, QuantizationAware, Recipe, Sharding, TargetModules, TargetPreset, WeightSparsity,
 };
 
 /// Families whose layers have no experts, and what their configurations have beside the sizes of any.
@@ -100,7 +98,7 @@ const FAMILIES: &[(&str, &str)] = &[
 ];
 
 /// A small model of a family.
-fn architecture(
+pub(super) fn architecture(
     (family, more): (&str, &str),
     [hidden, heads, width]: [usize; 3],
     vocabulary: usize,
@@ -133,7 +131,7 @@ fn architectures() -> impl Strategy<Value = (String, String)> {
     })
 }
 
-fn recipes() -> impl Strategy<Value = Recipe> {
+pub(super) fn recipes() -> impl Strategy<Value = Recipe> {
     let checkpointing = [
         Checkpointing::None,
         Checkpointing::EVERY_SECOND,
@@ -184,13 +182,8 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         if matches!(precision, Precision::Bf16 | Precision::Fp16) && !is_rounded {
             recipe.precision_schedule = PrecisionSchedule::from_name(schedule).unwrap();
         }
-        let is_factors_alone = adapter.as_ref().is_some_and(|one| one.modules_to_save.is_empty());
         recipe.adapter = adapter;
-        recipe.optimizer.kind = match optimizer {
-            // Predicted are three copies of a matrix, and a whole weight may take a fourth.
-            OptimizerKind::Muon if !is_factors_alone => OptimizerKind::AdamW,
-            kind => kind,
-        };
+        recipe.optimizer.kind = optimizer;
         if ranks > 1 {
             (recipe.batch.devices, recipe.batch.sharding) = (ranks, Sharding::Full);
         }
@@ -239,15 +232,6 @@ fn adapters() -> impl Strategy<Value = AdapterSettings> {
     })
 }
 
-/// The recipe on `host`. In tests pages and bands of a GPU's updates are smaller than the prediction has them.
-fn on_host(mut recipe: Recipe, host: Host) -> Recipe {
-    let kind = recipe.optimizer.kind;
-    if host.memory() == Memory::Device && (kind.is_paged() || kind == OptimizerKind::Adafactor) {
-        recipe.optimizer.kind = OptimizerKind::AdamW;
-    }
-    recipe
-}
-
 /// Fewest inputs or outputs of a linear layer.
 fn narrowest(model: &Architecture) -> usize {
     let modules = (0..model.layers.len()).flat_map(|index| model.layer_modules(index));
@@ -265,7 +249,7 @@ fn of_rank(mut recipe: Recipe, most: usize) -> Recipe {
     recipe
 }
 
-fn processors() -> impl Strategy<Value = Host> {
+pub(super) fn processors() -> impl Strategy<Value = Host> {
     let vectors = [
         Vectors::Amx,
         Vectors::Avx512Bf16,
@@ -280,12 +264,12 @@ fn processors() -> impl Strategy<Value = Host> {
     })
 }
 
-fn gpus() -> impl Strategy<Value = Host> {
+pub(super) fn gpus() -> impl Strategy<Value = Host> {
     select(vec![0, 24 << 30, 80 << 30]).prop_map(Host::gpu)
 }
 
 /// Documents of two lengths, of which a part has targets.
-fn streams() -> impl Strategy<Value = StreamShape> {
+pub(super) fn streams() -> impl Strategy<Value = StreamShape> {
     let lengths = (1usize..5, 2usize..300, 0usize..3, 2usize..40);
     (lengths, 0.1f64..1.0).prop_map(|((count, tokens, more, other), share)| {
         let documents = [(tokens, count), (other, more)];
@@ -304,7 +288,7 @@ fn streams() -> impl Strategy<Value = StreamShape> {
 }
 
 /// Mean micro-batches: fractions of documents of some lengths.
-fn means() -> impl Strategy<Value = StreamShape> {
+pub(super) fn means() -> impl Strategy<Value = StreamShape> {
     let documents = (1usize..300, prop_oneof![Just(0.37), 0.01f64..3.0]);
     let documents = documents.prop_map(|(tokens, count)| Documents { tokens, count });
     let documents = proptest::collection::vec(documents, 1..5);
@@ -319,135 +303,75 @@ fn means() -> impl Strategy<Value = StreamShape> {
     means.prop_filter("a micro-batch has tokens", |stream| stream.tokens() >= 1.0)
 }
 
-/// A step on paper whose segments are held against those that are predicted op by op.
-struct Compared<'a> {
-    step: PaperStep<'a>,
-    predictor: &'a Predictor,
-    setting: Setting<'a>,
-}
-
-impl StepModel for Compared<'_> {
-    fn in_fp32(&self) -> &dyn StepModel {
-        self
-    }
-
-    fn trace(&self, segment: Segment) -> std::result::Result<Trace, String> {
-        let trace = self.step.trace(segment)?;
-        let predicted = self.predictor.segment(&self.setting, segment);
-        let predicted = predicted.map_err(|error| error.to_string())?;
-        let (found, expected) = (sums(&trace.ops), sums(&predicted.ops));
-        let differ = |one: &Sums, other: &Sums| -> Vec<String> {
-            let only = one.iter().filter(|(work, times)| other.get(*work) != Some(times));
-            only.map(|(work, times)| format!("{times} x {work}")).collect()
-        };
-        match found == expected {
-            true => Ok(trace),
-            false => Err(format!(
-                "computes {:#?} instead of {:#?}",
-                differ(&found, &expected),
-                differ(&expected, &found)
-            )),
-        }
-    }
-}
-
-/// How often each op runs; of a pass over memory, how many elements.
-type Sums = BTreeMap<String, f64>;
-
-fn sums(ops: &[Op]) -> Sums {
-    let mut sums = Sums::new();
-    for Op { stage, work, times } in ops {
-        let (key, amount) = match work {
-            Work::Pass { pass, elements } => (format!("{stage:?} {pass:?}"), times * elements),
-            work => (format!("{stage:?} {work:?}"), *times),
-        };
-        *sums.entry(key).or_default() += amount;
-    }
-    sums
-}
-
-/// Whether a recipe's ops are compared as well: those of a plain adapter on a model without experts.
-fn is_plain(recipe: &Recipe, architecture: &Architecture) -> bool {
-    let is_plain = |adapter: &AdapterSettings| {
-        let is_plain = !adapter.dora && !adapter.lora_bias && adapter.bias == AdapterBias::None;
-        is_plain && adapter.modules_to_save.is_empty()
-    };
-    let has_plain_weights =
-        recipe.quantization_aware.is_none() && recipe.weight_sparsity.is_none() && recipe.precision_schedule.is_none();
-    architecture.experts.is_none() && has_plain_weights && recipe.adapter.as_ref().is_some_and(is_plain)
-}
-
-/// Compares the bytes of a model on paper, and what it computes, with those that are predicted.
-fn compare(
-    family: &str,
+/// What a setting costs; `None` where the recipe has no place in the model. Whatever has one can be run on paper.
+pub(super) fn predicted(
     architecture: &Architecture,
     recipe: Recipe,
-    host: Host,
-    stream: &StreamShape,
-) -> std::result::Result<(), TestCaseError> {
-    let recipe = on_host(of_rank(recipe, narrowest(architecture)), host);
-    let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
+    machine: Machine,
+    [longest, mean]: [&StreamShape; 2],
+) -> std::result::Result<Option<Prediction>, TestCaseError> {
+    let recipe = of_rank(recipe, narrowest(architecture));
+    let predictor = crate::predictor(architecture.clone(), machine);
     let workload = Workload {
-        longest: stream.clone(),
-        mean: stream.clone(),
+        longest: longest.clone(),
+        mean: mean.clone(),
         rows: None,
     };
     let setting = Setting {
         recipe: &recipe,
         workload: &workload,
     };
-    // A recipe may have no place in a model.
-    let Ok(expected) = predictor.predict(&setting) else {
-        return Ok(());
-    };
-    let plan = ModelPlan::of_recipe(architecture, &recipe).unwrap();
-    let model = PaperModel::new(&plan, &recipe, host).unwrap();
-    let step = model.on(stream, ExpertLoad::default());
-    let found = predictor.bytes_on(&setting, &step).unwrap();
-    prop_assert_eq!(found, expected.bytes, "{}", family);
-    // Where a whole model trains, the highest moment may be before there are states.
-    let states = found.of(MemoryCategory::OptimizerState);
-    if states > 0 || recipe.adapter.is_some() {
-        let kind = recipe.optimizer.kind;
-        prop_assert_eq!(model.trainings[0].update.optimizer.state_bytes(), states, "{:?}", kind);
+    match predictor.predict(&setting) {
+        Ok(prediction) => Ok(Some(prediction)),
+        Err(error @ (PredictError::Model { .. } | PredictError::OnPaper { .. })) => {
+            Err(TestCaseError::fail(error.to_string()))
+        }
+        Err(_) => Ok(None),
     }
-    if !is_plain(&recipe, architecture) {
-        return Ok(());
-    }
-    let compared = Compared {
-        step,
-        predictor: &predictor,
-        setting,
-    };
-    let found = predictor.flops_on(&setting, &compared);
-    let found = found.map_err(|error| TestCaseError::fail(format!("{family}: {error}")))?;
-    let expected = predictor.flops(&setting).unwrap();
-    for ((module, found), (_, expected)) in found.modules.iter().zip(&expected.modules) {
-        prop_assert!((found - expected).abs() <= 1e-12 * expected, "{} {:?}", family, module);
-    }
-    Ok(())
 }
 
-/// A model on paper is kept for many settings, which threads ask about.
+/// A model on paper may be asked about by threads.
 #[test]
-fn threads_share_a_model() {
+fn threads_share_a_predictor() {
     fn is_shared<T: Send + Sync>() {}
+    is_shared::<Predictor>();
     is_shared::<PaperModel>();
-    is_shared::<PaperStep<'_>>();
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn bytes_and_ops_are_those_that_are_predicted_op_by_op(
+    fn whatever_has_a_place_in_a_model_can_be_predicted(
         (family, json) in architectures(),
         recipe in recipes(),
         host in prop_oneof![4 => processors(), 1 => gpus()],
         stream in prop_oneof![streams(), means()],
     ) {
         let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
-        compare(&family, &architecture, recipe, host, &stream)?;
+        let elements = |found: &Prediction| found.bytes.of(MemoryCategory::Gradients);
+        let streams = [&stream, &stream];
+        let found = predicted(&architecture, recipe.clone(), Machine::Unmeasured(host), streams)?;
+        let Some(found) = found else { return Ok(()) };
+        prop_assert!(found.peak_bytes() > 0 && found.tokens_per_s() == 0.0, "{} {:?}", family, found);
+        // What does not depend on rows is the same of twice as many.
+        let documents = stream.documents.iter().map(|one| Documents { count: 2.0 * one.count, ..*one });
+        let twice = StreamShape { documents: documents.collect(), targets: 2.0 * stream.targets };
+        let more = predicted(&architecture, recipe, Machine::Unmeasured(host), [&twice, &twice])?.unwrap();
+        prop_assert_eq!(elements(&more), elements(&found));
+    }
+
+    #[test]
+    fn seconds_and_flops_follow_the_mean_micro_batch(
+        (family, json) in architectures(),
+        recipe in recipes(),
+        stream in means(),
+    ) {
+        let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
+        let machine = Machine::DataSheet(device("A100 80GB").unwrap());
+        let found = predicted(&architecture, recipe, machine, [&stream, &stream])?;
+        let Some(found) = found else { return Ok(()) };
+        prop_assert!(found.seconds.total().is_finite() && found.tokens_per_s() > 0.0, "{} {:?}", family, found);
     }
 }
 
@@ -463,7 +387,10 @@ proptest! {
     ) {
         let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
         let architecture = Architecture { max_positions: 8192, ..architecture };
-        compare(&family, &architecture, recipe, host, &StreamShape::full(65_536, 8192))?;
+        let stream = StreamShape::full(65_536, 8192);
+        let found = predicted(&architecture, recipe, Machine::Unmeasured(host), [&stream, &stream])?;
+        let tokens = 65_536 * 8192;
+        prop_assert!(found.is_none_or(|found| found.peak_bytes() > 4 * tokens), "{}", family);
     }
 }
 
@@ -483,50 +410,44 @@ fn in_group(mut recipe: Recipe) -> Recipe {
     recipe
 }
 
-/// What trainings allocate together on paper, and what is predicted op by op; `None` where a recipe has no place in the model.
-fn of_group(json: &str, all: &[(Recipe, StreamShape)], host: Host) -> Option<[Bytes; 2]> {
-    let architecture = Architecture::from_json(Path::new("config.json"), json).unwrap();
-    let most = narrowest(&architecture);
-    let all: Vec<(Recipe, Workload)> = all
-        .iter()
-        .map(|(recipe, stream)| {
-            let workload = Workload {
-                longest: stream.clone(),
-                mean: stream.clone(),
-                rows: None,
-            };
-            (on_host(of_rank(in_group(recipe.clone()), most), host), workload)
-        })
-        .collect();
-    let settings: Vec<Setting<'_>> = all
-        .iter()
-        .map(|(recipe, workload)| Setting { recipe, workload })
-        .collect();
-    let predictor = Predictor::new(architecture.clone(), Machine::Unmeasured(host));
-    let expected = predictor.predict_group(&settings).ok()?;
-    let plans = all
-        .iter()
-        .map(|(recipe, _)| ModelPlan::of_recipe(&architecture, recipe));
-    let plans: Vec<ModelPlan> = plans.collect::<std::result::Result<_, _>>().unwrap();
-    let recipes: Vec<_> = plans.iter().zip(all.iter().map(|(recipe, _)| recipe)).collect();
-    let streams: Vec<_> = all.iter().map(|(_, workload)| &workload.longest).collect();
-    let model = PaperModel::of_group(&recipes, host).unwrap();
-    let step = model.on_each(&streams, ExpertLoad::default()).unwrap();
-    Some([predictor.group_bytes_on(&settings, &step).unwrap(), expected])
+/// Bytes of trainings that share passes; `None` where a recipe has no place in the model.
+fn of_group(architecture: &Architecture, all: &[(Recipe, StreamShape)], host: Host) -> Option<Bytes> {
+    let workloads = all.iter().map(|(_, stream)| Workload {
+        longest: stream.clone(),
+        mean: stream.clone(),
+        rows: None,
+    });
+    let workloads: Vec<Workload> = workloads.collect();
+    let settings = all.iter().zip(&workloads);
+    let settings = settings.map(|((recipe, _), workload)| Setting { recipe, workload });
+    let predictor = crate::predictor(architecture.clone(), Machine::Unmeasured(host));
+    match predictor.predict_group(&settings.collect::<Vec<_>>()) {
+        Ok(bytes) => Some(bytes),
+        Err(error @ (PredictError::Model { .. } | PredictError::OnPaper { .. })) => panic!("{error}"),
+        Err(_) => None,
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn bytes_of_equal_trainings_are_those_that_are_predicted_op_by_op(
+    fn trainings_that_share_passes_have_one_base_and_parameters_of_their_own(
         (family, json) in shared_architectures(),
         recipe in recipes(),
         host in prop_oneof![4 => processors(), 1 => gpus()],
         stream in streams(),
         count in 2usize..4,
     ) {
-        let Some([found, expected]) = of_group(&json, &vec![(recipe, stream); count], host) else { return Ok(()) };
-        prop_assert_eq!(found, expected, "{} x {}", count, family);
+        let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
+        let recipe = of_rank(in_group(recipe), narrowest(&architecture));
+        let all = vec![(recipe, stream); count];
+        let Some(together) = of_group(&architecture, &all, host) else { return Ok(()) };
+        let alone = of_group(&architecture, &all[..1], host).unwrap();
+        for category in [MemoryCategory::Adapters, MemoryCategory::Gradients] {
+            prop_assert_eq!(together.of(category), count as u64 * alone.of(category), "{} {:?}", family, category);
+        }
+        prop_assert!(together.of(MemoryCategory::BaseWeights) <= alone.of(MemoryCategory::BaseWeights), "{}", family);
+        prop_assert!(together.total() > alone.total(), "{}", family);
     }
 }
