@@ -156,11 +156,6 @@ impl GroupPlan {
         !self.adapters.is_empty() || self.projections.iter().any(|projection| projection.weight_trains)
     }
 
-    /// Rank of a projection's adapter, 0 without one.
-    pub fn rank_of(&self, projection: &ProjectionPlan) -> usize {
-        projection.adapter.map_or(0, |index| self.adapters[index].rank)
-    }
-
     /// Ranks of all adapters together.
     pub fn ranks(&self) -> usize {
         self.adapters.iter().map(|adapter| adapter.rank).sum()
