@@ -30,12 +30,12 @@ pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnd
 pub use error::PlanError;
 pub use logits::{HeadCall, Logits, STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};
-pub use model::{KeySharing, LayerInputPlan, alike_layers};
+pub use model::{KeySharing, LayerInputPlan, alike_layers, first_like};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use pattern::from_file;
 pub use products::{Form, Vectors};
 pub use quantization_aware::{MERGED_ROWS, merged_bytes};
-pub use saved::{LayerKeep, Memory, SavedTensor, layer_keep};
+pub use saved::{LayerKeep, Memory, layer_keep};
 pub use scratch::{Buffer, ThreadScratch};
 pub use shape::{BaseShape, LinearKind, LinearShape, ParameterShape, last_component};
 pub use sharding::{ALIGNMENT, ShardedBytes, WINDOWS, aligned, gathers, share_of, window_of};

@@ -416,6 +416,13 @@ pub fn alike_layers(plans: &[&ModelPlan]) -> Vec<usize> {
     layers.map(number).collect()
 }
 
+/// The first layer with the number of `layer` in [`alike_layers`].
+pub fn first_like(numbers: &[usize], layer: usize) -> usize {
+    let number = numbers.get(layer);
+    let found = numbers.iter().position(|other| Some(other) == number);
+    found.unwrap_or(layer)
+}
+
 /// What trains, by name.
 struct Names<'a> {
     ranks: HashMap<&'a str, usize>,

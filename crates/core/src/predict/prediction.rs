@@ -16,12 +16,12 @@ use super::network::{Network, Networks};
 use super::op::{Op, Stage, Work};
 use super::seconds::{self, Context, Seconds};
 use super::segment::{Models, StepModel, TrainedModel};
-use super::step::StepTrace;
+use super::step::{SegmentTraces, StepTrace};
 use super::stream::StreamShape;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
 use crate::plan::{Memory, ModelPlan, PlanError};
-use crate::recipe::{EpochSteps, Recipe, TrainingLength};
+use crate::recipe::{EpochSteps, Precision, Recipe, TrainingLength};
 
 /// The machine that a prediction is for.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl Predictor {
         }
     }
 
-    /// The same beside a host that reaches these rates.
+    /// A predictor like this one, beside a host that reaches these rates.
     pub fn with_host(self, host: HostRates) -> Self {
         Self { host, ..self }
     }
@@ -153,19 +153,28 @@ impl Predictor {
         let (longest, mean) = (&setting.workload.longest, &setting.workload.mean);
         let model = self.model(&[(&network.plan, setting.recipe)])?;
         let on_longest = step(model.as_ref(), &[longest], ExpertLoad::Even)?;
-        let of_bytes = self.trace(&network, setting.recipe, longest);
-        let of_seconds = self.trace(&network, setting.recipe, mean);
-        let on_mean = match self.machine {
-            Machine::Unmeasured(_) => None,
-            _ => Some(step(model.as_ref(), &[mean], ExpertLoad::Even)?),
+        // Rows that are all as long as may be have one micro-batch.
+        let on_mean = match longest == mean {
+            true => None,
+            false => Some(step(model.as_ref(), &[mean], ExpertLoad::Even)?),
         };
-        let seconds = |trace: &StepTrace<'_>, model: Option<&dyn StepModel>| match model {
-            Some(model) => self.seconds(trace, model, setting),
-            None => Ok(Seconds::default()),
+        let costs = |compute, on_longest, on_mean: Option<&dyn StepModel>| {
+            let of = |stream| StepTrace {
+                compute,
+                ..self.trace(&network, setting.recipe, stream)
+            };
+            let mut traces = SegmentTraces::of(on_longest);
+            let bytes = StepTrace::bytes(&[of(longest)], &mut traces)?;
+            if let Some(on_mean) = on_mean {
+                traces = SegmentTraces::of(on_mean);
+            }
+            let seconds = self.seconds(&of(mean), &mut traces, setting)?;
+            Ok::<(Bytes, Seconds), PredictError>((bytes, seconds))
         };
+        let (bytes, seconds) = costs(setting.recipe.precision, on_longest.as_ref(), on_mean.as_deref())?;
         let own = Prediction {
-            bytes: StepTrace::bytes(&[of_bytes], on_longest.as_ref())?,
-            seconds: seconds(&of_seconds, on_mean.as_deref())?,
+            bytes,
+            seconds,
             tokens: mean.tokens() * setting.recipe.batch.micro_batches() as f64,
             host_bytes: match self.machine.host().memory() {
                 Memory::Device => host_bytes(&network, setting.recipe),
@@ -175,9 +184,8 @@ impl Predictor {
         if setting.recipe.precision_schedule.is_none() {
             return Ok(own);
         }
-        let bytes = StepTrace::bytes(&[of_bytes.in_fp32()], on_longest.in_fp32())?;
-        let in_fp32 = on_mean.as_deref().map(StepModel::in_fp32);
-        let seconds = seconds(&of_seconds.in_fp32(), in_fp32)?;
+        let on_mean = on_mean.as_deref().map(StepModel::in_fp32);
+        let (bytes, seconds) = costs(Precision::Fp32, on_longest.in_fp32(), on_mean)?;
         // Where F32 was not measured here, nothing is known of those steps.
         let share = match seconds.total() > 0.0 {
             true => fp32_share(setting, own.tokens),
@@ -219,13 +227,13 @@ impl Predictor {
         });
         let traces: Vec<StepTrace<'_>> = traces.collect();
         let on_all = step(model.as_ref(), &streams, ExpertLoad::Even)?;
-        StepTrace::bytes(&traces, on_all.as_ref())
+        StepTrace::bytes(&traces, &mut SegmentTraces::of(on_all.as_ref()))
     }
 
     /// Whether so many bytes hold `settings` at once, with room for the prediction's error.
     ///
     /// # Errors
-    /// As for [`Predictor::predict_group`].
+    /// Errors of [`Predictor::predict_group`].
     pub fn holds_group(&self, settings: &[Setting<'_>], memory_bytes: f64) -> Result<bool, PredictError> {
         let most = memory_bytes / (1.0 + self.machine().memory_margin());
         Ok(self.predict_group(settings)?.total() as f64 <= most)
@@ -246,12 +254,10 @@ impl Predictor {
         let model = self.model(&[(&network.plan, setting.recipe)])?;
         let seconds = |load| {
             let on_mean = step(model.as_ref(), &[mean], load)?;
-            Ok::<f64, PredictError>(self.seconds(&trace, on_mean.as_ref(), setting)?.total())
+            let seconds = self.seconds(&trace, &mut SegmentTraces::of(on_mean.as_ref()), setting)?;
+            Ok::<f64, PredictError>(seconds.total())
         };
-        let even = match self.machine {
-            Machine::Unmeasured(_) => 0.0,
-            _ => seconds(ExpertLoad::Even)?,
-        };
+        let even = seconds(ExpertLoad::Even)?;
         if even <= 0.0 {
             return Ok(None);
         }
@@ -271,7 +277,8 @@ impl Predictor {
         let mean = &setting.workload.mean;
         let model = self.model(&[(&network.plan, setting.recipe)])?;
         let on_mean = step(model.as_ref(), &[mean], ExpertLoad::Even)?;
-        let ops = self.trace(&network, setting.recipe, mean).ops(on_mean.as_ref())?;
+        let trace = self.trace(&network, setting.recipe, mean);
+        let ops = trace.ops(&mut SegmentTraces::of(on_mean.as_ref()))?;
         Ok(Flops::of_step(ops, setting))
     }
 
@@ -284,8 +291,8 @@ impl Predictor {
         let longest = &setting.workload.longest;
         let model = self.model(&[(&network.plan, setting.recipe)])?;
         let on_longest = step(model.as_ref(), &[longest], ExpertLoad::Even)?;
-        self.trace(&network, setting.recipe, longest)
-            .saved_bytes(on_longest.as_ref())
+        let trace = self.trace(&network, setting.recipe, longest);
+        trace.saved_bytes(&mut SegmentTraces::of(on_longest.as_ref()))
     }
 
     /// Refuses what no trainer would begin, and what the machine's device has no kernels for.
@@ -346,13 +353,16 @@ impl Predictor {
         }
     }
 
-    /// Seconds of a step on a machine whose speed is known; zero where that of its precision is not.
+    /// Seconds of a step; zero where the machine's speed is not known, or not in the step's precision.
     fn seconds(
         &self,
         trace: &StepTrace<'_>,
-        model: &dyn StepModel,
+        traces: &mut SegmentTraces<'_>,
         setting: &Setting<'_>,
     ) -> Result<Seconds, PredictError> {
+        if let Machine::Unmeasured(_) = self.machine {
+            return Ok(Seconds::default());
+        }
         let context = Context {
             precision: trace.compute,
             is_sparse: !setting.recipe.weight_sparsity.is_none(),
@@ -360,7 +370,7 @@ impl Predictor {
             head_width: self.architecture.head_dim,
             stream: &setting.workload.mean,
         };
-        let (mut ops, mut update) = trace.ops(model)?;
+        let (mut ops, mut update) = trace.ops(traces)?;
         let on_host = match &self.machine {
             Machine::DataSheet(sheet) if trace.is_updated_on_host() => {
                 let of_backward = |op: &&Op| op.stage != Stage::Forward;

@@ -12,7 +12,7 @@ use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use crate::plan::{
     Form, KeySharing, LayerKeep, LayerPlan, Memory, ModelPlan, ShardedBytes, WeightBytes, alike_layers, base_bytes,
-    gathers, layer_keep, linear_bytes,
+    first_like, gathers, layer_keep, linear_bytes,
 };
 use crate::recipe::{AdapterInit, Precision, Recipe, UpdateOrder};
 
@@ -41,17 +41,9 @@ pub(super) struct StepTrace<'a> {
 }
 
 impl StepTrace<'_> {
-    /// The same step where it computes in F32.
-    pub(super) fn in_fp32(self) -> Self {
-        Self {
-            compute: Precision::Fp32,
-            ..self
-        }
-    }
-
     /// Bytes by category at the highest moment of a step of `trainings`, which share its passes, or of what comes before the first step.
     /// The micro-batch of the passes is those of all trainings end to end.
-    pub(super) fn bytes(trainings: &[Self], model: &dyn StepModel) -> Result<Bytes, PredictError> {
+    pub(super) fn bytes(trainings: &[Self], traces: &mut SegmentTraces<'_>) -> Result<Bytes, PredictError> {
         let Some(first) = trainings.first() else {
             return Ok(Bytes::default());
         };
@@ -68,8 +60,7 @@ impl StepTrace<'_> {
         whole.hold_framework(&mut level, own);
         let before = level.end_phase();
         let plans: Vec<&ModelPlan> = trainings.iter().map(|one| &one.network.plan).collect();
-        let mut traces = SegmentTraces::of(model);
-        whole.passes(&LayerOrder::of(&plans), &mut traces, |_, trace| level.replay(trace))?;
+        whole.passes(&LayerOrder::of(&plans), traces, |_, trace| level.replay(trace))?;
         level.replay(traces.get(Segment::Update)?);
         debug_assert_eq!(level.left_of_passes(), [0; 4], "bytes that a step leaves");
         let mut bytes = level.at_peak();
@@ -80,9 +71,8 @@ impl StepTrace<'_> {
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
-    pub(super) fn saved_bytes(&self, model: &dyn StepModel) -> Result<u64, PredictError> {
+    pub(super) fn saved_bytes(&self, traces: &mut SegmentTraces<'_>) -> Result<u64, PredictError> {
         let order = LayerOrder::of(&[&self.network.plan]);
-        let mut traces = SegmentTraces::of(model);
         let mut kept = traces.get(Segment::Embed)?.change(MemoryCategory::SavedActivations);
         for index in 0..order.layers.len() {
             let trace = traces.get(self.forward_of(&order, index))?;
@@ -94,34 +84,32 @@ impl StepTrace<'_> {
     }
 
     /// The ops of one micro-batch, and those of the update.
-    pub(super) fn ops(&self, model: &dyn StepModel) -> Result<(Vec<Op>, Vec<Op>), PredictError> {
-        let mut pieces: Vec<(Segment, usize, f64)> = Vec::with_capacity(8);
-        let mut ops: Vec<Op> = Vec::with_capacity(256);
-        let begun = Work::Pass {
-            pass: Pass::Step,
-            elements: self.tokens() as f64,
-        };
+    pub(super) fn ops(&self, traces: &mut SegmentTraces<'_>) -> Result<(Vec<Op>, Vec<Op>), PredictError> {
+        let mut counts: Vec<(Segment, f64)> = Vec::with_capacity(8);
         let order = LayerOrder::of(&[&self.network.plan]);
-        self.passes(&order, &mut SegmentTraces::of(model), |segment, trace| {
+        self.passes(&order, traces, |segment, _| {
             let Some(segment) = segment else { return };
-            match pieces.iter_mut().find(|(known, ..)| *known == segment) {
-                Some((.., times)) => *times += 1.0,
-                None => {
-                    pieces.push((segment, ops.len(), 1.0));
-                    ops.extend_from_slice(&trace.ops);
-                }
+            match counts.iter_mut().find(|(known, _)| *known == segment) {
+                Some((_, times)) => *times += 1.0,
+                None => counts.push((segment, 1.0)),
             }
         })?;
-        let starts = pieces.iter().skip(1).map(|(_, start, _)| *start);
-        let ends: Vec<usize> = starts.chain([ops.len()]).collect();
-        for ((_, start, times), end) in pieces.into_iter().zip(ends) {
-            ops[start..end].iter_mut().for_each(|op| op.times *= times);
-        }
-        ops.push(Op {
+        let begun = Op {
             stage: Stage::Forward,
-            work: begun,
+            work: Work::Pass {
+                pass: Pass::Step,
+                elements: self.tokens() as f64,
+            },
             times: 1.0,
-        });
+        };
+        let mut ops = vec![begun];
+        for (segment, times) in counts {
+            let of_one = traces.get(segment)?.ops.iter().cloned();
+            ops.extend(of_one.map(|op| Op {
+                times: times * op.times,
+                ..op
+            }));
+        }
         Ok((ops, self.update_ops()))
     }
 
@@ -146,7 +134,7 @@ impl StepTrace<'_> {
         let LayerOrder { layers, first, .. } = order;
         let first = *first;
         for index in 0..layers.len() {
-            let layer = order.first_like(index);
+            let layer = first_like(&order.layers, index);
             traces.take(Segment::Refresh { layer }, &mut take)?;
         }
         traces.take(Segment::Embed, &mut take)?;
@@ -173,7 +161,7 @@ impl StepTrace<'_> {
                 take(None, &self.come_back(top + usize::from(index > first)));
             }
             let backward = Segment::Backward {
-                layer: order.first_like(index),
+                layer: first_like(&order.layers, index),
                 keep: self.keep(index, first),
                 wants_dx: index > first || plan.embedding_trains,
             };
@@ -194,7 +182,7 @@ impl StepTrace<'_> {
     /// The forward pass of a layer.
     fn forward_of(&self, order: &LayerOrder, index: usize) -> Segment {
         Segment::Forward {
-            layer: order.first_like(index),
+            layer: first_like(&order.layers, index),
             keep: self.keep(index, order.first),
         }
     }
@@ -437,22 +425,16 @@ impl LayerOrder {
             layers,
         }
     }
-
-    /// The first layer that is like the one at `index`.
-    fn first_like(&self, index: usize) -> usize {
-        let number = self.layers[index];
-        self.layers.iter().position(|other| *other == number).unwrap_or(index)
-    }
 }
 
-/// Traces of a model's segments, each made when it is first asked for.
-struct SegmentTraces<'a> {
+/// Traces of a step's segments, each made when it is first asked for.
+pub(super) struct SegmentTraces<'a> {
     model: &'a dyn StepModel,
     made: Vec<(Segment, Trace)>,
 }
 
 impl<'a> SegmentTraces<'a> {
-    fn of(model: &'a dyn StepModel) -> Self {
+    pub(super) fn of(model: &'a dyn StepModel) -> Self {
         Self {
             model,
             made: Vec::with_capacity(8),

@@ -68,6 +68,11 @@ impl Trace {
         self.total += bytes.cast_signed();
     }
 
+    /// Highest bytes above where it began.
+    pub fn rise(&self) -> u64 {
+        self.rise.unsigned_abs()
+    }
+
     /// Bytes of a category that are there afterwards and were not before.
     pub(super) fn change(&self, category: MemoryCategory) -> i64 {
         self.now[category as usize]

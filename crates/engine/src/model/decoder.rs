@@ -306,7 +306,7 @@ impl Decoder {
         self.begin_embed(ids)
     }
 
-    /// As [`Decoder::begin`], where its layers are refreshed already.
+    /// Begins a pass whose layers are refreshed: the embedded tokens (T, H).
     pub(super) fn begin_embed(&self, ids: &Tensor) -> Result<Tensor> {
         self.rounded.iter().try_for_each(|rounded| rounded.refresh(ids))?;
         let mut inputs = self.inputs.iter();

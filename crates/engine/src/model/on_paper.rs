@@ -36,7 +36,7 @@ pub(crate) struct PaperModel {
     layers: Vec<usize>,
     /// Of the first layer of each number.
     decoder: Decoder,
-    /// The same in F32, where some steps compute in it.
+    /// A decoder like it in F32, where some steps compute in it.
     fp32: Option<Decoder>,
     ropes: RopeTables,
     trainings: Vec<PaperTraining>,
@@ -127,7 +127,7 @@ impl PaperModel {
     /// The model that `recipe` trains, whose plan is `plan`, or differs from it in nothing but scales.
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub(crate) fn new(plan: &ModelPlan, recipe: &Recipe, host: Host) -> std::result::Result<Self, TrainError> {
         let (architecture, layers) = (&plan.architecture, alike_layers(&[plan]));
         let base = BaseModel::on_paper(architecture, recipe, host.memory(), firsts(&layers))?;
@@ -199,13 +199,6 @@ impl PaperModel {
             return Err(Error::Msg(format!("{got} micro-batches of {expected} trainings")).into());
         }
         Ok(PaperStep::new(self, PaperBatch::of(streams), load))
-    }
-
-    /// The first layer that is like `layer`.
-    fn first_like(&self, layer: usize) -> usize {
-        let number = self.layers.get(layer);
-        let found = self.layers.iter().position(|other| Some(other) == number);
-        found.unwrap_or(layer)
     }
 }
 

@@ -1,10 +1,13 @@
-//! What the forward pass of a decoder layer keeps for its backward pass: the tensors of [`SavedTensor`].
+//! What the forward pass of a decoder layer keeps for its backward pass: the whole list, in one place.
+//!
+//! Norm outputs and the activation's output are not in it: they are made again, since they cost one pass over memory and
+//! would be the largest part.
 //!
 //! The backward pass takes the struct by value and drops each tensor after its last use.
 
 use super::traced::routing::Routing;
 use crate::tensor::Tensor;
-use peft_tune_core::plan::SavedTensor;
+use peft_tune_core::plan::Memory;
 
 /// Everything that one decoder layer keeps.
 #[derive(Debug)]
@@ -198,15 +201,16 @@ pub(super) struct NormSaved {
 }
 
 impl LayerSaved {
-    /// What a layer holds on to until backward.
+    /// What a layer holds on to until backward. The stream between the blocks is a tenth of the list, and the product of attention's
+    /// output that makes it again 2% of a step: it is not held in the host's memory.
     pub(super) fn held(mut self) -> Self {
         let between = self.mlp.input();
-        *between = between.take().filter(|x| SavedTensor::Between.is_held(x.memory()));
+        *between = between.take().filter(|x| x.memory() == Memory::Device);
         self
     }
 
-    /// All tensors by what they are.
-    pub(super) fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+    /// All tensors.
+    pub(super) fn tensors(&self) -> Vec<&Tensor> {
         let mut all = match &self.mixer {
             MixerSaved::Attention(attention) => attention.tensors(),
             MixerSaved::Mixed(mixed) => mixed.tensors(),
@@ -221,36 +225,35 @@ impl LayerSaved {
 
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> usize {
-        self.tensors().into_iter().map(|(_, tensor)| bytes(tensor)).sum()
+        self.tensors().into_iter().map(bytes).sum()
     }
 }
 
 impl InputSaved {
-    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
-        let mut all = vec![(SavedTensor::InputGate, &self.gate)];
-        all.extend(self.x.iter().map(|x| (SavedTensor::InputStream, x)));
-        all.extend(self.gate_xa.iter().map(|xa| (SavedTensor::InputGateXa, xa)));
-        all.extend(self.projection_xa.iter().map(|xa| (SavedTensor::InputProjectionXa, xa)));
-        all.extend(of_norm(SavedTensor::InputBehind, &self.behind));
+    fn tensors(&self) -> Vec<&Tensor> {
+        let mut all = vec![&self.gate];
+        all.extend(&self.x);
+        all.extend(&self.gate_xa);
+        all.extend(&self.projection_xa);
+        all.extend(of_norm(&self.behind));
         all
     }
 }
 
 impl LatentSaved {
-    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+    fn tensors(&self) -> Vec<&Tensor> {
         let mut all = Vec::new();
         for expansion in self.query.iter().chain([&self.key_value]) {
-            all.extend([&expansion.x, &expansion.rstd].map(|tensor| (SavedTensor::Latents, tensor)));
-            all.extend(expansion.xa.iter().map(|xa| (SavedTensor::LatentXa, xa)));
+            all.extend([&expansion.x, &expansion.rstd]);
+            all.extend(&expansion.xa);
         }
         all
     }
 }
 
 /// What a norm behind a block keeps, where there is one.
-fn of_norm(saved: SavedTensor, norm: &Option<NormSaved>) -> impl Iterator<Item = (SavedTensor, &Tensor)> {
-    norm.iter()
-        .flat_map(move |norm| [(saved, &norm.x), (saved, &norm.rstd)])
+fn of_norm(norm: &Option<NormSaved>) -> impl Iterator<Item = &Tensor> {
+    norm.iter().flat_map(|norm| [&norm.x, &norm.rstd])
 }
 
 impl MixerSaved {
@@ -264,36 +267,31 @@ impl MixerSaved {
 }
 
 impl AttentionSaved {
-    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
-        let mut all = vec![
-            (SavedTensor::Input, &self.x),
-            (SavedTensor::Query, &self.heads.q),
-            (SavedTensor::AttentionOutput, &self.heads.o),
-            (SavedTensor::AttentionOutput, &self.heads.lse),
-        ];
+    fn tensors(&self) -> Vec<&Tensor> {
+        let mut all = vec![&self.x, &self.heads.q, &self.heads.o, &self.heads.lse];
         let HeadsSaved { k, v, rstd, latent, .. } = &self.heads;
-        all.extend(k.iter().map(|k| (SavedTensor::Key, k)));
-        all.extend(v.iter().map(|v| (SavedTensor::Value, v)));
-        all.extend(rstd.iter().flatten().map(|rstd| (SavedTensor::HeadNorms, rstd)));
-        all.extend(self.gate.iter().map(|gate| (SavedTensor::HeadGates, gate)));
-        all.extend(self.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
-        all.extend(self.input_xa.iter().map(|xa| (SavedTensor::QkvXa, xa)));
-        all.extend(self.output_xa.iter().map(|xa| (SavedTensor::OutputXa, xa)));
-        all.extend(of_norm(SavedTensor::AttentionBehind, &self.behind));
+        all.extend(k);
+        all.extend(v);
+        all.extend(rstd.iter().flatten());
+        all.extend(&self.gate);
+        all.extend(&self.rstd);
+        all.extend(&self.input_xa);
+        all.extend(&self.output_xa);
+        all.extend(of_norm(&self.behind));
         all.extend(latent.iter().flat_map(LatentSaved::tensors));
         all
     }
 }
 
 impl MixedSaved {
-    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
-        let mut all = vec![(SavedTensor::Input, &self.x)];
-        all.extend(self.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
-        all.extend(self.projected.iter().map(|tensor| (SavedTensor::MixerInput, tensor)));
-        all.extend(self.ruled.iter().map(|o| (SavedTensor::AttentionOutput, o)));
-        all.extend(self.input_xa.iter().map(|xa| (SavedTensor::QkvXa, xa)));
-        all.extend(self.output_xa.iter().map(|xa| (SavedTensor::OutputXa, xa)));
-        all.extend(of_norm(SavedTensor::AttentionBehind, &self.behind));
+    fn tensors(&self) -> Vec<&Tensor> {
+        let mut all = vec![&self.x];
+        all.extend(&self.rstd);
+        all.extend(&self.projected);
+        all.extend(&self.ruled);
+        all.extend(&self.input_xa);
+        all.extend(&self.output_xa);
+        all.extend(of_norm(&self.behind));
         all
     }
 }
@@ -309,49 +307,45 @@ impl FeedForwardSaved {
 }
 
 impl MlpSaved {
-    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
-        let mut all = vec![(SavedTensor::Up, &self.up)];
-        all.extend(self.rstd.iter().map(|rstd| (SavedTensor::BetweenNorm, rstd)));
-        all.extend(self.gate.iter().map(|gate| (SavedTensor::Gate, gate)));
-        all.extend(self.x.iter().map(|x| (SavedTensor::Between, x)));
-        all.extend(self.input_xa.iter().map(|xa| (SavedTensor::GateUpXa, xa)));
-        all.extend(self.down_xa.iter().map(|xa| (SavedTensor::DownXa, xa)));
-        all.extend(of_norm(SavedTensor::MlpBehind, &self.behind));
+    fn tensors(&self) -> Vec<&Tensor> {
+        let mut all = vec![&self.up];
+        all.extend(&self.rstd);
+        all.extend(&self.gate);
+        all.extend(&self.x);
+        all.extend(&self.input_xa);
+        all.extend(&self.down_xa);
+        all.extend(of_norm(&self.behind));
         all
     }
 }
 
 impl ExpertsSaved {
-    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+    fn tensors(&self) -> Vec<&Tensor> {
         let routing = &self.routing;
         let mut all = vec![
-            (SavedTensor::BetweenNorm, &self.rstd),
-            (SavedTensor::Routing, &routing.scores),
-            (SavedTensor::Routing, &routing.weights),
-            (SavedTensor::Routing, &routing.tokens),
-            (SavedTensor::Routing, &routing.rows),
-            (SavedTensor::ExpertGate, &self.gate),
-            (SavedTensor::ExpertUp, &self.up),
+            &self.rstd,
+            &routing.scores,
+            &routing.weights,
+            &routing.tokens,
+            &routing.rows,
+            &self.gate,
+            &self.up,
         ];
-        all.extend(routing.offsets.table().map(|table| (SavedTensor::Routing, table)));
-        all.extend(self.x.iter().map(|x| (SavedTensor::Between, x)));
-        all.extend(self.router_xa.iter().map(|xa| (SavedTensor::RouterXa, xa)));
-        all.extend(self.gate_up_xa.iter().map(|xa| (SavedTensor::ExpertGateUpXa, xa)));
-        all.extend(self.down_xa.iter().map(|xa| (SavedTensor::ExpertDownXa, xa)));
+        all.extend(routing.offsets.table());
+        all.extend(&self.x);
+        all.extend(&self.router_xa);
+        all.extend(&self.gate_up_xa);
+        all.extend(&self.down_xa);
         if let Some(BranchesSaved { behind, end }) = &self.branches {
-            all.extend(
-                behind
-                    .iter()
-                    .flat_map(|norm| [&norm.x, &norm.rstd].map(|x| (SavedTensor::BranchesBehind, x))),
-            );
-            all.extend([&end.x, &end.rstd].map(|x| (SavedTensor::MlpBehind, x)));
+            all.extend(behind.iter().flat_map(|norm| [&norm.x, &norm.rstd]));
+            all.extend([&end.x, &end.rstd]);
         }
         let Some(shared) = &self.shared else { return all };
-        all.extend([(SavedTensor::Gate, &shared.gate), (SavedTensor::Up, &shared.up)]);
-        all.extend(shared.input_xa.iter().map(|xa| (SavedTensor::GateUpXa, xa)));
-        all.extend(shared.scale.iter().map(|scale| (SavedTensor::SharedGate, scale)));
-        all.extend(shared.scale_xa.iter().map(|xa| (SavedTensor::SharedGateXa, xa)));
-        all.extend(shared.down_xa.iter().map(|xa| (SavedTensor::DownXa, xa)));
+        all.extend([&shared.gate, &shared.up]);
+        all.extend(&shared.input_xa);
+        all.extend(&shared.scale);
+        all.extend(&shared.scale_xa);
+        all.extend(&shared.down_xa);
         all
     }
 }

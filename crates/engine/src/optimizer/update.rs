@@ -331,6 +331,7 @@ fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Re
 mod tests {
     use super::*;
     use crate::ParameterKind;
+    use peft_tune_core::predict::{Host, Stage};
 
     /// Parameters of every kind with values and gradients that a formula gives.
     fn parameters() -> Parameters {
@@ -473,6 +474,40 @@ mod tests {
             [AdamW, Sgd, AdamWScheduleFree].map(bytes),
             [8 * elements, 4 * elements, 8 * elements]
         );
+    }
+
+    /// Pages and bands are those of tests.
+    #[test]
+    fn what_an_update_takes_on_a_gpu_follows_the_shapes() {
+        let bytes = |kind, shapes: &[&[usize]]| {
+            let mut layout = ParameterLayout::default();
+            for (index, shape) in shapes.iter().enumerate() {
+                layout.push(format!("{index}"), shape, ParameterKind::LoraA);
+            }
+            let (optimizer, ledger) = (
+                Optimizer::on_paper(&settings(kind), &layout).unwrap(),
+                Ledger::new(Host::GPU),
+            );
+            optimizer.update_on_paper(&ledger).unwrap();
+            ledger.segment(Stage::Optimizer).rise()
+        };
+        let adapter: [&[usize]; 4] = [&[16, 896], &[16, 896], &[4864, 16], &[896]];
+        // Sixteen rows, 896 columns as two strips of 512, 4864 as ten.
+        assert_eq!(bytes(OptimizerKind::Muon, &adapter), 2 * 16 * (2 * 1024 + 5120));
+        let full: [&[usize]; 4] = [&[200, 300], &[200, 300], &[200, 300], &[16, 896]];
+        assert_eq!(bytes(OptimizerKind::Muon, &full), 4 * 3 * 200 * 300);
+        let square: [&[usize]; 1] = [&[200, 210]];
+        assert_eq!(bytes(OptimizerKind::Muon, &square), 4 * (200 * 210 + 3 * 200 * 200));
+        // Pages of 1024 elements, two at once, of two states each.
+        assert_eq!(bytes(OptimizerKind::PagedAdamW, &full), 2 * 2 * 4 * 1024);
+        assert_eq!(bytes(OptimizerKind::PagedAdamW, &[&[16, 20]]), 2 * 2 * 4 * 16 * 20);
+        assert_eq!(bytes(OptimizerKind::Adafactor, &[&[16, 100], &[896]]), 0);
+        // Rows of 500 elements in bands of six, of which 13 rows make three.
+        assert_eq!(
+            bytes(OptimizerKind::Adafactor, &[&[13, 500], &[13, 500]]),
+            8 * 2 * 3 * 501
+        );
+        assert_eq!(bytes(OptimizerKind::AdamW, &full), 0);
     }
 
     #[test]

@@ -338,7 +338,7 @@ mod tests {
     use peft_tune_core::architecture::Architecture;
     use peft_tune_core::recipe::{AdapterSettings, DataSettings, OptimizerKind, Precision, Recipe};
 
-    /// Its last two layers read keys and values of the two before them.
+    /// A model whose last two layers read keys and values of the two before them.
     const SHARED_KEYS: &str = r#"{"model_type": "gemma4_text", "vocab_size": 37, "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 16,
         "max_position_embeddings": 64, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2, "layer_types":

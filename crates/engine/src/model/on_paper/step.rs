@@ -12,7 +12,7 @@ use crate::model::{AdapterPass, RowPart, Stream};
 use crate::span;
 use crate::span::{Placing, StepPhase};
 use crate::tensor::{Ledger, PaperTensor, Tensor};
-use peft_tune_core::plan::{KeySharing, LayerKeep};
+use peft_tune_core::plan::{KeySharing, LayerKeep, first_like};
 use peft_tune_core::predict::{ExpertLoad, Segment, Stage, StepModel, Trace};
 
 /// A step of a model on paper: runs one segment at a time on a micro-batch, and says what it allocates and computes.
@@ -23,7 +23,7 @@ pub(crate) struct PaperStep<'a> {
     batch: PaperBatch,
     /// How tokens lie on the experts of a mixture.
     load: ExpertLoad,
-    /// The same in F32, where some steps compute in it.
+    /// A step like it in F32, where some compute in it.
     fp32: Option<Box<Self>>,
 }
 
@@ -37,7 +37,7 @@ struct PaperPass<'a> {
 impl PaperPass<'_> {
     /// Keeps all of `saved`.
     fn keep(&self, saved: &LayerSaved) {
-        self.ledger.keep(saved.tensors().into_iter().map(|(_, tensor)| tensor));
+        self.ledger.keep(saved.tensors());
     }
 }
 
@@ -187,7 +187,7 @@ impl<'a> PaperStep<'a> {
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         cross.is_backward = true;
-        cross.retire(self.model.first_like(layer));
+        cross.retire(first_like(&self.model.layers, layer));
         let layer = self.layer(layer)?;
         let is_recomputed = matches!(kept, KeptLayer::Input(_));
         let Some(saved) = kept.saved(layer, &pass.stream, &self.model.ropes, cross)? else {
@@ -214,7 +214,7 @@ impl<'a> PaperStep<'a> {
     fn add_gradients_of_readers(&self, layer: usize, cross: &mut CrossLayer, ledger: &Ledger) -> Result<()> {
         let keys = self.keys(layer)?;
         let source = match keys.sharing {
-            KeySharing::Source { gradients: true } => Some(self.model.first_like(layer)),
+            KeySharing::Source { gradients: true } => Some(first_like(&self.model.layers, layer)),
             KeySharing::Reader {
                 gradients: true,
                 last: false,

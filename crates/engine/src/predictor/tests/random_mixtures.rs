@@ -5,10 +5,13 @@ use std::path::Path;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::model::PaperModel;
+
 use super::random_recipes::{architecture, gpus, means, predicted, processors, recipes, streams};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Machine, Setting, Workload, device};
-use peft_tune_core::recipe::{AdapterSettings, DataSettings, Recipe, TargetModules, TargetPreset};
+use peft_tune_core::plan::{LayerKeep, ModelPlan, Vectors};
+use peft_tune_core::predict::{ExpertLoad, Host, Machine, Segment, Setting, StepModel, StreamShape, Workload, device};
+use peft_tune_core::recipe::{AdapterSettings, DataSettings, Precision, Recipe, TargetModules, TargetPreset};
 
 /// Families whose layers have experts, and what their configurations have beside the sizes of any.
 const FAMILIES: &[(&str, &str)] = &[
@@ -131,14 +134,53 @@ proptest! {
     }
 }
 
-/// The products of many experts are as many on a GPU, and those of few have more rows.
-#[test]
-fn how_tokens_lie_on_experts_decides_the_seconds() {
+fn mixture_of_sixteen() -> (Architecture, Recipe) {
     let sizes = r#", "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 48"#;
     let (_, json) = architecture(("qwen3_moe", sizes), [128, 4, 32], 512);
-    let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
     let mut recipe = Recipe::new("random", DataSettings::default());
     recipe.adapter = Some(AdapterSettings::default());
+    let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
+    (architecture, recipe)
+}
+
+#[test]
+fn how_tokens_lie_on_experts_decides_the_scratch() {
+    let (architecture, recipe) = mixture_of_sixteen();
+    let stream = StreamShape::full(2, 64);
+    let scratch = |load, (precision, vectors): (Precision, Vectors)| {
+        let recipe = Recipe {
+            precision,
+            ..recipe.clone()
+        };
+        let host = Host {
+            threads: 4,
+            vectors,
+            device_bytes: 0,
+        };
+        let plan = ModelPlan::of_recipe(&architecture, &recipe).unwrap();
+        let model = PaperModel::new(&plan, &recipe, host).unwrap();
+        let forward = Segment::Forward {
+            layer: 0,
+            keep: LayerKeep::Saved,
+        };
+        model
+            .on(&[&stream], load)
+            .unwrap()
+            .trace(forward)
+            .unwrap()
+            .scratch
+            .bytes(4)
+    };
+    // Of sixteen experts none has more than a thread's share of the rows, of two both have.
+    let differs = |on: &(Precision, Vectors)| scratch(ExpertLoad::Even, *on) != scratch(ExpertLoad::Crowded, *on);
+    let all = [Precision::Fp32, Precision::Bf16, Precision::Nf4]
+        .map(|precision| [Vectors::Amx, Vectors::Avx512, Vectors::Other].map(|vectors| (precision, vectors)));
+    assert!(all.as_flattened().iter().any(differs));
+}
+
+#[test]
+fn how_tokens_lie_on_experts_decides_the_seconds() {
+    let (architecture, recipe) = mixture_of_sixteen();
     let workload = Workload::full(2, 64);
     let setting = Setting {
         recipe: &recipe,

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::model::PaperModel;
+use crate::optimizer::Optimizer;
 use peft_tune_core::architecture::{Architecture, LinearRole};
-use peft_tune_core::plan::Vectors;
+use peft_tune_core::plan::{Memory, ModelPlan, Vectors};
 use peft_tune_core::predict::{
     Bytes, Documents, Host, Machine, MemoryCategory, PredictError, Prediction, Predictor, Setting, StreamShape,
     Workload, device,
@@ -357,8 +358,17 @@ proptest! {
         // What does not depend on rows is the same of twice as many.
         let documents = stream.documents.iter().map(|one| Documents { count: 2.0 * one.count, ..*one });
         let twice = StreamShape { documents: documents.collect(), targets: 2.0 * stream.targets };
-        let more = predicted(&architecture, recipe, Machine::Unmeasured(host), [&twice, &twice])?.unwrap();
+        let more = predicted(&architecture, recipe.clone(), Machine::Unmeasured(host), [&twice, &twice])?.unwrap();
         prop_assert_eq!(elements(&more), elements(&found));
+        // Where a whole model trains, the highest moment may be before there are states.
+        let states = found.bytes.of(MemoryCategory::OptimizerState);
+        let is_paged = host.memory() == Memory::Device && recipe.optimizer.kind.is_paged();
+        if states > 0 || recipe.adapter.is_some() && !is_paged {
+            let recipe = of_rank(recipe, narrowest(&architecture));
+            let plan = ModelPlan::of_recipe(&architecture, &recipe).unwrap();
+            let optimizer = Optimizer::on_paper(&recipe.optimizer, &plan.layout).unwrap();
+            prop_assert_eq!(optimizer.state_bytes(), states, "{:?}", recipe.optimizer.kind);
+        }
     }
 
     #[test]
