@@ -20,9 +20,6 @@ const TOLERANCE_OF_MATRICES: f64 = 0.07;
 /// total in which the weights take half; with AMX, whose buffers of both dtypes are kept, it is 4.3% in one recipe.
 const TOLERANCE_OF_SCHEDULES: f64 = 0.05;
 
-/// [`TOLERANCE`] of trainings that share passes: predicted is the mean over them, and each of these trains other things.
-const TOLERANCE_OF_GROUPS: f64 = 0.04;
-
 /// Most that two errors of one recipe differ by, with whole weights and with shared ones.
 const SAME_ERROR: f64 = 0.002;
 
@@ -109,7 +106,7 @@ fn alone() {
     for (case, (counted, predicted)) in together.take(crate::cases_of(usize::MAX, 9)) {
         groups += 1;
         let error = predicted.total() as f64 / counted as f64 - 1.0;
-        if error.abs() > TOLERANCE_OF_GROUPS {
+        if error.abs() > TOLERANCE {
             far.push(format!("{}, three together: {:+.2}%", case.describe(), 100.0 * error));
         }
     }
