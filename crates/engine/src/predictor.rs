@@ -18,12 +18,12 @@ pub fn predictor(architecture: Architecture, machine: Machine) -> Predictor {
 struct OnPaper;
 
 impl Models for OnPaper {
-    fn of(&self, trainings: &[(&ModelPlan, &Recipe)], host: Host) -> Result<Box<dyn TrainedModel>, String> {
+    fn of(&self, trainings: &[(&ModelPlan, &Recipe)], host: Host) -> Result<Arc<dyn TrainedModel>, String> {
         let model = match trainings {
             [(plan, recipe)] => PaperModel::new(plan, recipe, host),
             several => PaperModel::of_group(several, host),
         };
-        Ok(Box::new(model.map_err(|error| error.to_string())?))
+        Ok(Arc::new(model.map_err(|error| error.to_string())?))
     }
 }
 

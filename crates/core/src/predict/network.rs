@@ -2,10 +2,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::host::Host;
+use super::segment::{Models, TrainedModel};
 use crate::architecture::Architecture;
 use crate::plan::{ModelPlan, ParameterLayout, PlanError};
 use crate::recipe::{
-    ActivationQuantization, AdapterSettings, PrecisionSchedule, QuantizationAware, Recipe, WeightSparsity,
+    ActivationQuantization, AdapterSettings, OptimizerSettings, Precision, PrecisionSchedule, QuantizationAware,
+    Recipe, WeightSparsity,
 };
 
 /// Trained parameters of one shape, whose states are kept alike.
@@ -46,11 +49,20 @@ impl Slots {
     }
 }
 
-/// A plan with its slots.
+/// A plan with its slots, and the models that were made of it on one machine.
 #[derive(Debug)]
 pub(super) struct Network {
     pub plan: ModelPlan,
     pub slots: Vec<Slots>,
+    models: RwLock<Vec<(ModelKey, Arc<dyn TrainedModel>)>>,
+}
+
+/// What a model depends on beside its network.
+#[derive(Clone, Debug, PartialEq)]
+struct ModelKey {
+    precision: Precision,
+    /// Without the learning rate.
+    optimizer: OptimizerSettings,
 }
 
 impl Network {
@@ -58,6 +70,48 @@ impl Network {
     pub(super) fn trained_elements(&self) -> u64 {
         self.plan.layout.elements() as u64
     }
+
+    /// The model that `recipe`, whose network this is, trains alone.
+    ///
+    /// # Errors
+    /// Errors of [`Models::of`].
+    pub(super) fn model(
+        &self,
+        recipe: &Recipe,
+        models: &dyn Models,
+        host: Host,
+    ) -> Result<Arc<dyn TrainedModel>, String> {
+        let key = ModelKey {
+            precision: recipe.precision,
+            optimizer: OptimizerSettings {
+                learning_rate: 0.0,
+                ..recipe.optimizer.clone()
+            },
+        };
+        let make = || models.of(&[(&self.plan, recipe)], host);
+        kept(&self.models, MOST_MODELS, key, make)
+    }
+}
+
+/// The value of `key` in a cache that keeps `most`: the one that is known, or what `make` makes.
+fn kept<K: PartialEq, T: ?Sized, E>(
+    cache: &RwLock<Vec<(K, Arc<T>)>>,
+    most: usize,
+    key: K,
+    make: impl FnOnce() -> Result<Arc<T>, E>,
+) -> Result<Arc<T>, E> {
+    let known = cache.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, value)) = known.iter().find(|(known, _)| *known == key) {
+        return Ok(value.clone());
+    }
+    drop(known);
+    let value = make()?;
+    let mut known = cache.write().unwrap_or_else(PoisonError::into_inner);
+    if known.len() >= most {
+        known.remove(0);
+    }
+    known.push((key, value.clone()));
+    Ok(value)
 }
 
 /// Networks of one model that were asked for, by what they depend on: a study has many recipes of few adapters.
@@ -78,8 +132,9 @@ struct Key {
     precision_schedule: PrecisionSchedule,
 }
 
-/// Networks that are kept.
-const MOST_KEPT: usize = 64;
+/// Networks that are kept, and models of each.
+const MOST_NETWORKS: usize = 64;
+const MOST_MODELS: usize = 16;
 
 impl Networks {
     /// The network that `recipe` trains.
@@ -99,19 +154,14 @@ impl Networks {
             quantization_aware: recipe.quantization_aware,
             precision_schedule: recipe.precision_schedule,
         };
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, network)) = known.iter().find(|(known, _)| *known == key) {
-            return Ok(network.clone());
-        }
-        drop(known);
-        let plan = ModelPlan::of_recipe(architecture, recipe)?;
-        let slots = Slots::of(&plan.layout);
-        let network = Arc::new(Network { plan, slots });
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_KEPT {
-            known.remove(0);
-        }
-        known.push((key, network.clone()));
-        Ok(network)
+        kept(&self.0, MOST_NETWORKS, key, || {
+            let plan = ModelPlan::of_recipe(architecture, recipe)?;
+            let slots = Slots::of(&plan.layout);
+            Ok(Arc::new(Network {
+                plan,
+                slots,
+                models: RwLock::default(),
+            }))
+        })
     }
 }

@@ -151,7 +151,7 @@ impl Predictor {
         self.check(setting)?;
         let network = self.network(setting.recipe)?;
         let (longest, mean) = (&setting.workload.longest, &setting.workload.mean);
-        let model = self.model(&[(&network.plan, setting.recipe)])?;
+        let model = self.model(&network, setting.recipe)?;
         let on_longest = step(model.as_ref(), &[longest], ExpertLoad::Even)?;
         // Rows that are all as long as may be have one micro-batch.
         let on_mean = match longest == mean {
@@ -219,7 +219,9 @@ impl Predictor {
         }
         let plans = networks.iter().map(|network| &network.plan);
         let recipes = settings.iter().map(|one| one.recipe);
-        let model = self.model(&plans.zip(recipes).collect::<Vec<_>>())?;
+        let trainings: Vec<(&ModelPlan, &Recipe)> = plans.zip(recipes).collect();
+        let model = self.models.of(&trainings, self.machine.host());
+        let model = model.map_err(|reason| PredictError::Model { reason })?;
         let streams: Vec<&StreamShape> = settings.iter().map(|one| &one.workload.longest).collect();
         let traces = settings.iter().zip(&networks).map(|(setting, network)| StepTrace {
             trainings: settings.len(),
@@ -251,7 +253,7 @@ impl Predictor {
         let network = self.network(setting.recipe)?;
         let mean = &setting.workload.mean;
         let trace = self.trace(&network, setting.recipe, mean);
-        let model = self.model(&[(&network.plan, setting.recipe)])?;
+        let model = self.model(&network, setting.recipe)?;
         let seconds = |load| {
             let on_mean = step(model.as_ref(), &[mean], load)?;
             let seconds = self.seconds(&trace, &mut SegmentTraces::of(on_mean.as_ref()), setting)?;
@@ -275,7 +277,7 @@ impl Predictor {
         self.check(setting)?;
         let network = self.network(setting.recipe)?;
         let mean = &setting.workload.mean;
-        let model = self.model(&[(&network.plan, setting.recipe)])?;
+        let model = self.model(&network, setting.recipe)?;
         let on_mean = step(model.as_ref(), &[mean], ExpertLoad::Even)?;
         let trace = self.trace(&network, setting.recipe, mean);
         let ops = trace.ops(&mut SegmentTraces::of(on_mean.as_ref()))?;
@@ -289,7 +291,7 @@ impl Predictor {
     pub fn saved_bytes(&self, setting: &Setting<'_>) -> Result<u64, PredictError> {
         let network = self.network(setting.recipe)?;
         let longest = &setting.workload.longest;
-        let model = self.model(&[(&network.plan, setting.recipe)])?;
+        let model = self.model(&network, setting.recipe)?;
         let on_longest = step(model.as_ref(), &[longest], ExpertLoad::Even)?;
         let trace = self.trace(&network, setting.recipe, longest);
         trace.saved_bytes(&mut SegmentTraces::of(on_longest.as_ref()))
@@ -337,8 +339,8 @@ impl Predictor {
         self.networks.of(&self.architecture, recipe)
     }
 
-    fn model(&self, trainings: &[(&ModelPlan, &Recipe)]) -> Result<Box<dyn TrainedModel>, PredictError> {
-        let model = self.models.of(trainings, self.machine.host());
+    fn model(&self, network: &Network, recipe: &Recipe) -> Result<Arc<dyn TrainedModel>, PredictError> {
+        let model = network.model(recipe, self.models.as_ref(), self.machine.host());
         model.map_err(|reason| PredictError::Model { reason })
     }
 

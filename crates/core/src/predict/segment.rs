@@ -1,6 +1,7 @@
 //! The segments that a step of a model is made of, and who traces them.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use super::expert_load::ExpertLoad;
 use super::host::Host;
@@ -47,7 +48,7 @@ pub trait StepModel {
 }
 
 /// A model that one recipe trains, or that several train together.
-pub trait TrainedModel: Debug {
+pub trait TrainedModel: Debug + Send + Sync {
     /// A step in which each training has its own micro-batch of `streams`, whose tokens lie on experts as `load` says.
     ///
     /// # Errors
@@ -61,5 +62,5 @@ pub trait Models: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why there is none, as a fragment of a sentence.
-    fn of(&self, trainings: &[(&ModelPlan, &Recipe)], host: Host) -> Result<Box<dyn TrainedModel>, String>;
+    fn of(&self, trainings: &[(&ModelPlan, &Recipe)], host: Host) -> Result<Arc<dyn TrainedModel>, String>;
 }

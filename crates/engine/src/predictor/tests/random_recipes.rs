@@ -372,6 +372,34 @@ proptest! {
     }
 
     #[test]
+    fn what_was_predicted_before_changes_nothing(
+        (family, json) in architectures(),
+        (recipe, other) in (recipes(), recipes()),
+        stream in streams(),
+    ) {
+        let architecture = Architecture::from_json(Path::new("config.json"), &json).unwrap();
+        let machine = || Machine::DataSheet(device("A100 80GB").unwrap());
+        let [asked, fresh] = [(); 2].map(|()| crate::predictor(architecture.clone(), machine()));
+        let recipe = of_rank(recipe, narrowest(&architecture));
+        // Another one with the same adapters, and one that differs from the recipe in all that a model does not depend on.
+        let mut alike = recipe.clone();
+        alike.optimizer.learning_rate *= 2.0;
+        alike.gradient_checkpointing = other.gradient_checkpointing;
+        alike.batch.sharding = Sharding::None;
+        alike.batch.micro_batch += 1;
+        if let Some(adapter) = &mut alike.adapter {
+            (adapter.alpha, adapter.dropout) = (2.0 * adapter.alpha, 2.0 * adapter.dropout);
+        }
+        let other = Recipe { adapter: recipe.adapter.clone(), ..other };
+        let workload = Workload { longest: stream.clone(), mean: stream, rows: None };
+        let of = |predictor: &Predictor, recipe| predictor.predict(&Setting { recipe, workload: &workload });
+        for one in [&alike, &other] {
+            let _ = of(&asked, one);
+        }
+        prop_assert_eq!(of(&asked, &recipe), of(&fresh, &recipe), "{}", family);
+    }
+
+    #[test]
     fn seconds_and_flops_follow_the_mean_micro_batch(
         (family, json) in architectures(),
         recipe in recipes(),
