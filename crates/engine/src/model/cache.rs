@@ -169,7 +169,7 @@ impl CacheSlot<'_> {
         }
     }
 
-    /// What a convolution reads of the tokens before the new ones.
+    /// Tokens before the new ones that a convolution reads.
     pub(super) fn before(&self) -> Result<&Tensor> {
         Ok(self.mixed()?.0)
     }

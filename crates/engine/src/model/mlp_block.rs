@@ -46,7 +46,7 @@ impl MlpBlock {
         Ok(saved)
     }
 
-    /// What is kept up to the activation's output, and that output (T, I).
+    /// Tensors kept up to the activation's output, and that output (T, I).
     fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(MlpSaved, Tensor)> {
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
         let (projected, input_xa) = self.projections.forward(&normed, &stream.pass)?;

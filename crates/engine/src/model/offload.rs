@@ -49,7 +49,7 @@ enum Back {
 }
 
 impl Offload {
-    /// For inputs on `device`.
+    /// Prepares the offload of inputs on `device`.
     pub(super) fn new(device: &Device) -> Result<Self> {
         let queue = has_transfer_stream(device)
             .then(|| TransferStream::of(device))

@@ -267,7 +267,7 @@ fn gated_gradients(x: &PaperTensor, of: Convolution<'_>) -> Result<[Tensor; 3]> 
     Ok([first, second.into(), convolved(x, of)?])
 }
 
-/// What a norm's backward pass gives; the CPU reads a copy of rstd.
+/// Gradient that a norm's backward pass gives; the CPU reads a copy of rstd.
 fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     let dx = x.alike();
     x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
@@ -363,7 +363,8 @@ fn glu_gradients(gate: &PaperTensor, dy: Tensor) -> (Tensor, Tensor) {
     (gate.alike().into(), gate.alike().into())
 }
 
-/// What latent attention makes keys and values of, each read and written; copies of keys and values are predicted.
+/// Passes of latent attention over what it makes keys and values of, each read and written; copies of keys and values
+/// are predicted.
 fn heads_passed(expanded: &Tensor, shared: &Tensor, heads: usize) -> Passed {
     let turning = shared.dims().last().copied().unwrap_or(0);
     Passed {
