@@ -1,4 +1,4 @@
-//! What can go wrong in a training.
+//! Errors of a training.
 
 use std::path::PathBuf;
 
@@ -271,12 +271,12 @@ impl TrainError {
     }
 }
 
-/// What cost a process its device.
+/// Cause by which a process lost its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Culprit {
     /// A kernel that failed, hung, or touched memory that is not its own.
     Kernel,
-    /// Its memory, its links, its bus.
+    /// Fault of the device: its memory, its links, its bus.
     Device,
 }
 

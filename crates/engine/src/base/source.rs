@@ -1,4 +1,4 @@
-//! Where trainers get their base model from.
+//! Sources of the base model that trainers take.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl BaseSource {
         }
     }
 
-    /// Where the model is, or is going to be.
+    /// Device where the model is, or is going to be.
     pub fn device(&self) -> &Device {
         match self {
             Self::Kept(base) => base.device(),

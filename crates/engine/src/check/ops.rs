@@ -55,7 +55,7 @@ pub(super) fn run(device: &Device, push: Push<'_>) {
     }
 }
 
-/// Where and in what the op runs.
+/// Device and dtype that the op runs on.
 pub(super) struct On<'a> {
     pub(super) device: &'a Device,
     pub(super) dtype: DType,
@@ -349,7 +349,7 @@ impl Case {
         self.head_dim.is_multiple_of(8)
     }
 
-    /// In `form`, or in the one that training takes.
+    /// Checks attention in `form`, or in the one that training takes.
     fn check(&self, on: &On<'_>, form: Option<Form>) -> Result<f64> {
         let tokens = self.offsets.last().map_or(0, |last| *last as usize);
         let settings = Settings {

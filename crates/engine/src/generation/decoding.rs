@@ -55,7 +55,8 @@ impl Generator {
         self.reader().begin(prompts, None, room)
     }
 
-    /// The same for a model with several adapters, of which sequence i is answered with number `owners[i]`, from 0.
+    /// Begins as [`Generator::begin`] does for a model with several adapters, of which sequence i is answered with
+    /// number `owners[i]`, from 0.
     ///
     /// # Errors
     /// As [`Generator::begin`]; [`TrainError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.

@@ -1,4 +1,4 @@
-//! What reads tokens and tells what follows: a generator's model, or the one that a trainer trains.
+//! Readers of tokens that tell what follows: a generator's model, or the one that a trainer trains.
 
 use candle_core::{DType, Tensor};
 
@@ -23,7 +23,8 @@ impl<'a> Reader<'a> {
         Self { base, decoder, ropes }
     }
 
-    /// As [`Generator::begin`](crate::Generator::begin), and with the adapter of each sequence where there are several.
+    /// Begins as [`Generator::begin`](crate::Generator::begin) does, with the adapter of each sequence where there are
+    /// several.
     pub(super) fn begin(
         &mut self,
         prompts: &[&[u32]],
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         Ok((decoding, logits))
     }
 
-    /// As [`Generator::advance`](crate::Generator::advance).
+    /// Advances as [`Generator::advance`](crate::Generator::advance) does.
     pub(super) fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
         let tokens: Vec<&[u32]> = tokens.chunks(1).collect();
         self.read(decoding, &tokens)

@@ -46,9 +46,9 @@ impl WeightQuantization {
 pub(super) struct QuantizedWeights {
     kind: WeightQuantization,
     dtype: Dtype,
-    /// What is written in the place of each weight.
+    /// Entries that are written in the place of each weight.
     entries: HashMap<String, Vec<TensorEntry>>,
-    /// All that is written so, by name.
+    /// Tensors of all these entries, by name.
     tensors: HashMap<String, Tensor>,
 }
 
@@ -103,7 +103,7 @@ impl QuantizedWeights {
         self.tensors.get(name).cloned()
     }
 
-    /// What `quantization_config` says of it, in the keys of transformers' `BitsAndBytesConfig`.
+    /// Settings of `quantization_config`, in the keys of transformers' `BitsAndBytesConfig`.
     pub(super) fn configuration(&self) -> Value {
         let is_nf4 = self.kind == WeightQuantization::Nf4;
         json!({

@@ -71,7 +71,7 @@ impl Decoder {
         Self::of_layers(base, trainables, dtype, 0..base.architecture().layers.len())
     }
 
-    /// As [`Decoder::in_dtype`], with some of the layers.
+    /// Builds the decoder of [`Decoder::in_dtype`] from some of the layers.
     ///
     /// # Errors
     /// As [`Decoder::new`].

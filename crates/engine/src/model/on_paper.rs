@@ -101,7 +101,7 @@ impl PaperUpdate {
         })
     }
 
-    /// Runs the update on paper.
+    /// Runs the update on paper. Where a GPU's host updates, the GPU takes nothing; its kernels unscale as they clip.
     fn run(&self, ledger: &Ledger) -> Result<()> {
         let on_gpu = ledger.host().memory() == Memory::Device;
         if self.is_unscaled && !on_gpu {

@@ -43,7 +43,7 @@ impl Difference {
 }
 
 impl Comparison {
-    /// Of `after` with `before`. Times are for 1000 tokens, so that steps of different size compare.
+    /// Compares `after` with `before`. Times are for 1000 tokens, so that steps of different size compare.
     pub fn new(before: &Profile, after: &Profile) -> Self {
         Self {
             headlines: headlines(before, after),

@@ -19,7 +19,7 @@ use super::{DeviceMemory, Latency};
 use crate::tokenizer::Tokenizer;
 use crate::{Generator, TrainError};
 
-/// What is asked.
+/// Requests that are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLoad<'a> {
     pub prompts: &'a [String],
@@ -33,7 +33,7 @@ pub struct RequestLoad<'a> {
     pub program_bytes: u64,
 }
 
-/// What was measured.
+/// Measurement of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestPoint {
     pub batch: usize,

@@ -1,4 +1,4 @@
-//! What a trainer refuses: recipes for another base or device, and micro-batches that the model cannot take.
+//! Checks by which a trainer refuses recipes for another base or device, and micro-batches that the model cannot take.
 
 use crate::TrainError;
 use crate::base::BaseModel;
@@ -53,7 +53,7 @@ pub(super) fn refuse_other_sparsity(asked: WeightSparsity, base: &BaseModel) -> 
     }
 }
 
-/// Neither products of bytes of experts nor codes that change have kernels for a GPU yet.
+/// Refuses products of bytes of experts and codes that change: neither have kernels for a GPU yet.
 pub(super) fn refuse_without_kernels(
     recipe: &Recipe,
     architecture: &Architecture,

@@ -38,7 +38,7 @@ pub struct Together {
 #[derive(Default)]
 struct Round {
     batch: MicroBatch,
-    /// One for each training, empty where it has no more micro-batches.
+    /// Parts of the trainings, one for each, empty where it has no more micro-batches.
     parts: Vec<RowPart>,
     /// Factors on the gradients of the loss sums.
     scales: Vec<Option<f32>>,
@@ -154,7 +154,7 @@ impl Together {
         })
     }
 
-    /// Those that are kept, or new ones of `trainers` where nothing is.
+    /// Returns the passes that are kept, or new ones of `trainers` where nothing is.
     ///
     /// # Errors
     /// As for [`Together::new`].
@@ -169,8 +169,9 @@ impl Together {
         Ok(kept.insert(passes))
     }
 
-    /// One optimizer step of each of `trainers`, which are those that this was made of, on its own global batch. A training that cannot
-    /// take its step has its error, and the others step all the same. The seconds of a step are those of all.
+    /// Takes one optimizer step of each of `trainers`, which are those that this was made of, on its own global batch.
+    /// A training that cannot take its step has its error, and the others step all the same. The seconds of a step are
+    /// those of all.
     ///
     /// # Errors
     /// What keeps all of them from stepping: memory, the device.
@@ -242,8 +243,8 @@ impl Together {
         Ok(found.into_iter().map(|one| one.map(evaluation)).collect())
     }
 
-    /// As [`Together::evaluate`], with the loss of each row of those trainings that have one of `watches`, which may end its evaluation
-    /// before all rows are evaluated.
+    /// Evaluates as [`Together::evaluate`] does, with the loss of each row of those trainings that have one of
+    /// `watches`, which may end its evaluation before all rows are evaluated.
     ///
     /// # Errors
     /// As for [`Together::step`].
@@ -283,7 +284,8 @@ impl Together {
             .collect())
     }
 
-    /// Both passes of one round: adds the gradients of all, and returns what the loss head found for each.
+    /// Runs forward and backward pass of one round: adds the gradients of all, and returns what the loss head found for
+    /// each.
     fn passes(&mut self, round: Round, clock: &mut Stopwatch<Lap>) -> Result<Vec<Option<Sums>>, TrainError> {
         let Round { batch, parts, scales } = round;
         if batch.tokens() == 0 {

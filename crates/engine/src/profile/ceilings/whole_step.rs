@@ -1,5 +1,5 @@
-//! What whole steps take beside their ops: each op is timed by itself, again and again, with its operands in the caches and
-//! at its best; in a step, ops follow one another and find other things there.
+//! Time that whole steps take beside their ops: each op is timed by itself, again and again, with its operands in the
+//! caches and at its best; in a step, ops follow one another and find other things there.
 //!
 //! A few steps of two small random models are timed, and what they take over the sum of their ops is kept as one factor for
 //! each precision: the geometric mean of both models'.

@@ -62,7 +62,7 @@ pub(super) fn throttled(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
-/// That a device says it is held down, and the part of its highest clock that it thereby loses.
+/// Text that a device says it is held down, and the part of its highest clock that it thereby loses.
 fn held_down(samples: &[DeviceSample], held: &[DeviceSample]) -> (String, f64) {
     let highest = samples
         .iter()
@@ -80,7 +80,7 @@ fn held_down(samples: &[DeviceSample], held: &[DeviceSample]) -> (String, f64) {
     }
 }
 
-/// What held the device down most often.
+/// Limit that held the device down most often.
 fn mostly_held_by(held: &[DeviceSample]) -> Option<HeldBy> {
     let count = |by: HeldBy| held.iter().filter(|sample| sample.held_by == Some(by)).count();
     let all = [HeldBy::Hardware, HeldBy::Heat, HeldBy::Power];

@@ -1,4 +1,4 @@
-//! What a machine counts, and the share of the processor time that a program lacked between two readings.
+//! Counters of a machine, and the share of the processor time that a program lacked between two readings.
 //!
 //! | symbol | meaning |
 //! |---|---|
@@ -37,7 +37,7 @@ pub trait MachineCounters {
     fn read(&mut self) -> Counters;
 }
 
-/// What a measurement asks of the machine.
+/// Load that a measurement puts on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Threads that compute in this process.
@@ -48,7 +48,7 @@ pub struct Load {
     pub ranks: usize,
 }
 
-/// What happened between two readings.
+/// Differences between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Window {
     pub seconds: f64,

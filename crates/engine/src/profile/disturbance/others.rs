@@ -1,4 +1,4 @@
-//! What other programs do while this one waits.
+//! Load of other programs while this one waits.
 
 use super::counters::Window;
 use super::{Counters, Load, MachineCounters};

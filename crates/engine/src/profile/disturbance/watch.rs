@@ -27,7 +27,7 @@ pub struct DisturbanceWatch {
     clocks: (f64, f64),
 }
 
-/// What a measurement's surroundings were.
+/// Disturbance of a measurement by its surroundings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
     /// Share of the processor time that was lost to others, in the median over the steps.
@@ -76,7 +76,7 @@ impl DisturbanceWatch {
         (self.last, self.waiting) = (now, 0);
     }
 
-    /// What the surroundings were; without steps, over the whole time.
+    /// Disturbance by the surroundings; without steps, over the whole time.
     pub fn finish(mut self) -> Disturbance {
         let now = self.counters.read();
         // Too few seconds to tell are told with the chunk before, where there is one.
