@@ -22,7 +22,7 @@ pub struct Latent {
     pub key_value_rank: usize,
     /// Dimensions of a head's query and key that do not turn.
     pub plain_dims: usize,
-    /// Those behind them that turn; even.
+    /// Dimensions of a head's query and key that turn, behind those that do not; even.
     pub rotary_dims: usize,
     pub value_dim: usize,
 }

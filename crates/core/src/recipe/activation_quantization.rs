@@ -1,4 +1,4 @@
-//! Which products of frozen quantized weights take their activations in 8 bits, one row each.
+//! Products of frozen quantized weights that take their activations in 8 bits, one row for each choice.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub enum ActivationQuantization {
     Int8Both,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of activation quantizations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ActivationQuantizationRow {
     #[serde(skip)]

@@ -17,9 +17,9 @@ use super::BatchSettings;
 /// The steps of epochs that have so many rows each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochSteps {
-    /// At least 1.
+    /// Rows of an epoch, at least 1.
     rows: u64,
-    /// At least 1.
+    /// Rows of a step, at least 1.
     global_batch: u64,
 }
 

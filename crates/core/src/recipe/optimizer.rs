@@ -28,7 +28,7 @@ pub struct OptimizerSettings {
     pub loraplus_ratio: Option<f64>,
     /// Global gradient norm above which gradients are scaled down; `null` never clips.
     pub max_grad_norm: Option<f64>,
-    /// Where the states lie and updates are computed.
+    /// Place where the states lie and updates are computed.
     #[serde(skip_serializing_if = "OptimizerOffload::is_none")]
     pub offload: OptimizerOffload,
 }

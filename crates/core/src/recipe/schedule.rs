@@ -42,7 +42,7 @@ impl ScheduleSettings {
         steps_of(self.decay(), total)
     }
 
-    /// As [`ScheduleSettings::decay`] is set, or a tenth of all steps.
+    /// Share or number of the steps that `wsd` falls in: as it is set, or a tenth of all steps.
     pub fn decay(&self) -> f64 {
         self.decay.unwrap_or(0.1)
     }
@@ -74,9 +74,9 @@ pub enum DecayType {
     /// Along half a cosine.
     #[default]
     Cosine,
-    /// In a straight line.
+    /// Falls in a straight line.
     Linear,
-    /// By the square root of the share of its steps (arXiv:2405.18392).
+    /// Falls by the square root of the share of its steps (arXiv:2405.18392).
     #[serde(rename = "1-sqrt")]
     OneMinusSqrt,
 }
@@ -97,7 +97,7 @@ pub enum ScheduleKind {
     Wsd,
 }
 
-/// What is to be known of a schedule.
+/// Row of the table of schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScheduleRow {
     #[serde(skip)]

@@ -1,4 +1,4 @@
-//! Which values of frozen weights are left out at load, one row each.
+//! Values of frozen weights that are left out at load, one row for each rule.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub enum WeightSparsity {
     Wanda,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WeightSparsityRow {
     #[serde(skip)]

@@ -14,7 +14,7 @@ pub struct Dtypes {
     pub autocast: bool,
 }
 
-/// What a stack's file says of a training and no recipe does: its kernels, dtypes and sharing.
+/// Choices of a stack's file that no recipe has: its kernels, dtypes and sharing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StackChoices {
     /// Absent: the recipe's precision for all of them.
@@ -37,7 +37,7 @@ pub struct StackChoices {
     pub updates_in_backward: bool,
     /// Absent: as the recipe has it.
     pub sharing: Option<Sharing>,
-    /// What is shared out lies in the host's memory.
+    /// Whether what is shared out lies in the host's memory.
     pub offloads: bool,
 }
 

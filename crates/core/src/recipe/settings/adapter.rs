@@ -23,7 +23,7 @@ const PISSA: Form = Form {
     of: |value| (*value == "pissa".into()).into(),
 };
 
-/// What decides which values stay costs no step anything.
+/// Form of the rule that leaves values out: what decides which ones stay costs no step anything.
 const SPARSE: Form = Form {
     words: "whether it is none",
     of: |value| (*value == "none".into()).into(),
