@@ -19,7 +19,7 @@ thread_local! {
 pub struct HostRoom(Option<Pinned>);
 
 impl HostRoom {
-    /// At least `bytes` bytes, pinned for `device`. What lies in them is not defined.
+    /// Room of at least `bytes` bytes, pinned for `device`. What lies in them is not defined.
     pub fn of(bytes: usize, device: &Device) -> Result<Self> {
         let taken = FREE.with_borrow_mut(|free| take(free, bytes));
         let pinned = match taken {
@@ -32,7 +32,7 @@ impl HostRoom {
         Ok(Self(Some(pinned)))
     }
 
-    /// The first `bytes` bytes.
+    /// View of the first `bytes` bytes.
     ///
     /// # Errors
     /// More than there are.

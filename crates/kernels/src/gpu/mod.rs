@@ -60,7 +60,7 @@ pub fn takes(tensor: &Tensor) -> bool {
     is_for(tensor.device(), tensor.dtype())
 }
 
-/// As [`takes`], for tensors of `dtype` on `device`.
+/// Whether own kernels are for tensors of `dtype` on `device`; see [`takes`].
 pub fn is_for(device: &Device, dtype: DType) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
 }
@@ -91,8 +91,8 @@ pub fn has_transfer_stream(device: &Device) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated())
 }
 
-/// While it lives, products that this thread meets for the first time are timed by each algorithm that may be the fastest: a
-/// training's first steps, which nobody measures. What was found out is kept on disk when it goes.
+/// Timing of products that this thread meets for the first time, as long as it lives: by each algorithm that may be the
+/// fastest, in a training's first steps, which nobody measures. What was found out is kept on disk when it goes.
 #[derive(Debug)]
 pub struct TimedProducts(());
 

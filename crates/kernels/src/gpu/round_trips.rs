@@ -21,7 +21,7 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::transfer_stream::{Copied, Pinned, TransferStream};
 
-/// What is done with a part between its copies.
+/// Work on a part between its copies.
 pub type HostWork = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// A flat buffer on the device, and one of the same elements in pinned memory of the host.
@@ -42,7 +42,7 @@ pub struct RoundTrips {
 /// How parts go.
 #[derive(Debug)]
 enum Way {
-    /// Each is over when it has been asked for.
+    /// Work at once: each trip is over when it has been asked for.
     AtOnce,
     #[cfg(any(test, feature = "emulator"))]
     Emulated(emulated::Late),
@@ -58,7 +58,7 @@ impl Ends {
         })
     }
 
-    /// The same elements of both: on the device, and on the host.
+    /// Views of the same elements on the device and on the host.
     fn part(&self, range: &Range<usize>) -> Result<(Tensor, Tensor)> {
         let part = |tensor: &Tensor| tensor.narrow(0, range.start, range.len());
         Ok((part(&self.device)?, part(self.host.tensor())?))
@@ -77,8 +77,8 @@ impl Ends {
 }
 
 impl RoundTrips {
-    /// For two flat buffers on one device, of which parts of `sent` go to the host and the same parts of `returned` come back. On the host
-    /// both are zero.
+    /// Prepares trips for two flat buffers on one device, of which parts of `sent` go to the host and the same parts of
+    /// `returned` come back. On the host both are zero.
     ///
     /// # Errors
     /// Memory, a thread that cannot be started.
@@ -145,7 +145,8 @@ impl RoundTrips {
         }
     }
 
-    /// From now on each part is over when it has been asked for, for tests: in the emulation all else is as late as it may be.
+    /// Makes each part be over when it has been asked for from now on, for tests: in the emulation all else is as late
+    /// as it may be.
     #[cfg(any(test, feature = "emulator"))]
     pub fn hurry(&mut self) {
         self.way = Way::AtOnce;
@@ -279,14 +280,14 @@ mod emulated {
     use super::super::transfer_stream::late;
     use super::{Copied, HostWork, Result, Tensor, TransferStream};
 
-    /// What is under way.
+    /// Trips that are under way.
     #[derive(Debug, Default)]
     pub(super) struct Late {
         copies: Vec<Copied>,
         failure: Failure,
     }
 
-    /// What the first work that failed met.
+    /// Failure that the first work that failed met.
     type Failure = Arc<Mutex<Option<candle_core::Error>>>;
 
     impl Late {

@@ -1,4 +1,4 @@
-//! Which of two ways to the same result is the faster on a GPU: timed once for a shape, and kept with the choice of products.
+//! Choice between two ways to the same result on a GPU: timed once for a shape, and kept with the choice of products.
 
 use candle_core::{Device, Result};
 
@@ -56,7 +56,7 @@ mod timed {
         Ok(is_other)
     }
 
-    /// Of each of so many times.
+    /// Milliseconds of each of so many runs.
     fn milliseconds(device: &CudaDevice, way: Way<'_>, runs: u32) -> Result<f32> {
         let stream = device.cuda_stream();
         let mark = || stream.record_event(Some(driver::CUevent_flags::CU_EVENT_DEFAULT)).w();

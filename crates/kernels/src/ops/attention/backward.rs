@@ -16,7 +16,7 @@ use peft_tune_core::plan::attention::{Heads, KEYS, SPAN_BACKWARD};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// What all tasks read.
+/// Inputs that all tasks read.
 struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],

@@ -67,7 +67,7 @@ impl Span {
     }
 }
 
-/// Which keys of the block `keys` the query sees, counted from the start of the block.
+/// Keys of the block `keys` that the query sees, counted from the start of the block.
 #[inline(always)]
 pub(super) fn visible(query: usize, keys: &Range<usize>, window: usize) -> Range<usize> {
     let end = (query + 1).clamp(keys.start, keys.end) - keys.start;

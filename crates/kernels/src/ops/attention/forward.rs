@@ -13,7 +13,7 @@ use peft_tune_core::plan::attention::{Heads, KEYS, SPAN_FORWARD};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// What all tasks read.
+/// Inputs that all tasks read.
 struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],

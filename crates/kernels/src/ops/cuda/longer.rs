@@ -93,7 +93,7 @@ impl<'a> Left<'a> {
         })
     }
 
-    /// So many elements for the right operand.
+    /// Room for so many elements of the right operand.
     fn right(&self, elements: usize) -> Result<Tensor> {
         scratch(elements, self.x.dtype(), self.x.device())
     }

@@ -261,7 +261,7 @@ impl<I: Instructions, T: Operand> Task<'_, I, T> {
         }
     }
 
-    /// Where the units of each part's left operand lie for the rows of a tile.
+    /// Places of the units of each part's left operand for the rows of a tile.
     fn mr_panels(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [MrPanel; MAX_TERMS] {
         let (kc_block, values) = (&self.kc_blocks[number], self.unit.values());
         let is_whole = values * size_of::<T>() == size_of::<u32>();

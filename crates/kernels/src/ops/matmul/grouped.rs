@@ -270,7 +270,7 @@ impl GroupFactors<'_> {
 /// The tensors of a term as the engines read them.
 struct Held {
     x: Tensor,
-    /// One for all groups where they are stacked; `None` for codes.
+    /// Matrix for all groups where they are stacked, else one for each; `None` for codes.
     w: Vec<Option<Tensor>>,
 }
 

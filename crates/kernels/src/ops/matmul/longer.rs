@@ -16,7 +16,7 @@ pub struct Adapted<'a> {
     pub w: &'a dyn QuantizedMatrix,
     /// (N, r)
     pub b: &'a Tensor,
-    /// Where the adapter's columns of u begin.
+    /// Column of u at which the adapter's begin.
     pub column: usize,
     pub scale: f64,
 }

@@ -40,7 +40,7 @@ pub(super) struct Tokens<'a, T> {
     pub stride: usize,
 }
 
-/// What is added to, row-major.
+/// Matrix that is added to, row-major.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub start: *mut f32,

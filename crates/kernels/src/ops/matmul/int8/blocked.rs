@@ -131,7 +131,7 @@ fn units_of<T: Operand>(term: &Term<'_, T>) -> usize {
     term.right.depth().div_ceil(T::UNIT.values())
 }
 
-/// As [`units_of`], with those that fill the last tile of pairs on AMX.
+/// Number of [`units_of`] with those that fill the last tile of pairs on AMX.
 fn packed_units<T: Operand>(form: Form, term: &Term<'_, T>) -> usize {
     match form.has_tiles_of(T::UNIT) {
         true => units_of(term).next_multiple_of(AMX_ROWS),

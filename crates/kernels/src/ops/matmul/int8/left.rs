@@ -52,7 +52,7 @@ pub(super) struct LeftMemory {
 pub(super) struct LeftCodes<'a> {
     /// Bytes as the [`Layout`] says, in rows of [`LeftCodes::stride`]; behind a row's end there may be anything.
     pub codes: &'a [u8],
-    /// What the codes of each row are multiplied by; not a number where a value of the row is not finite.
+    /// Factors of the codes of each row; not a number where a value of the row is not finite.
     pub scales: &'a [f32],
     /// Bytes from one row to the next, a multiple of 64.
     pub stride: usize,
