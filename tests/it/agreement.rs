@@ -1,4 +1,4 @@
-//! One study, every way to look at it: all say the same front, the same hypervolume and the same values.
+//! Ways to look at one study: all say the same front, the same hypervolume and the same values.
 
 use std::path::Path;
 

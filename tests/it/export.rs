@@ -117,7 +117,7 @@ fn export(recipe: &Recipe, format: ExportFormat, directory: &Path) -> Result<Exp
     export_again(recipe, format, directory, false)
 }
 
-/// As [`export`], in place of an earlier one.
+/// Exports as [`export`] does, in place of an earlier one.
 pub(crate) fn export_again(
     recipe: &Recipe,
     format: ExportFormat,

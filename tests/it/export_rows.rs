@@ -49,7 +49,7 @@ impl Study {
         command.output().unwrap()
     }
 
-    /// What is said of a command that succeeds.
+    /// Output of a command that succeeds.
     fn succeeds(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -67,7 +67,8 @@ impl Study {
         std::fs::read_to_string(self.root().join(file)).unwrap()
     }
 
-    /// What the engine trains on or scores, as `rows` shows it: of `training`, of `held-out`, or of both where nothing tells them apart.
+    /// Rows that the engine trains on or scores, as `rows` shows them: of `training`, of `held-out`, or of both where
+    /// nothing tells them apart.
     fn trained(&self, set: &str) -> Vec<Row> {
         let output = self.run(&["rows", "space.yaml", "--count", "100", "--json"]);
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -25,7 +25,7 @@ mod protocol;
 mod study;
 /// Files that change and clocks that jump.
 mod surroundings;
-/// What a person sees: terminals, pipes, Ctrl-C.
+/// Output as a person sees it: terminals, pipes, Ctrl-C.
 mod terminals;
 /// Workers that hang, crash, and run out of memory.
 mod workers;

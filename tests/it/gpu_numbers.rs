@@ -1,4 +1,5 @@
-//! What trials tell of a GPU, as people see it: `show`, the report, and the table that report and dashboard share.
+//! Numbers of a GPU that trials tell, as people see them: `show`, the report, and the table that report and dashboard
+//! share.
 
 use std::path::Path;
 use std::process::Command;

@@ -52,7 +52,7 @@ fn plan(request: &TrialRequest) -> &TrialPlan {
     }
 }
 
-/// What a trial of this form measures, as far as it is asked: other kernels take another time, and lose as much.
+/// Metrics of a trial in this form, as far as it is asked: other kernels take another time, and lose as much.
 fn measured(request: &TrialRequest, kernels: Kernels) -> Metrics {
     let plan = plan(request);
     let mut metrics = Metrics::default();
@@ -172,7 +172,7 @@ impl Searched {
         }
     }
 
-    /// What each trial was measured in.
+    /// Form that each trial was measured in.
     async fn forms(&self) -> Vec<String> {
         let forms = self.store.trial_kernels(self.id).await.unwrap().into_values();
         let named = |name: Option<String>| name.unwrap_or_else(|| "-".to_owned());
@@ -195,7 +195,7 @@ impl Searched {
     }
 }
 
-/// What trials ran in, and which changes were told, where kernels fail in some forms.
+/// Forms that trials ran in, and which changes were told, where kernels fail in some forms.
 async fn searched(fails_in: &'static [Kernels], rehearses: bool) -> (Vec<String>, Told) {
     let evaluator = Faulty {
         fails_in,

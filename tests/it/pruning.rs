@@ -1,4 +1,4 @@
-//! What a pruner does in the study loop, with a stand-in for the trial process that reports on its way.
+//! Pruners in the study loop, with a stand-in for the trial process that reports on its way.
 
 use std::collections::VecDeque;
 use std::time::Duration;

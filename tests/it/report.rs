@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::store::{recipe, study_record};
 
-/// What breaks out of pages that do not escape.
+/// Text that breaks out of pages that do not escape.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script> \"'<!-- é漢 &amp; $(rm)";
 
 /// A study in a database: params decide the metrics by plain formulas with a little noise.

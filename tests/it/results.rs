@@ -1,4 +1,4 @@
-//! What people do with results, through the program itself.
+//! Uses of results, through the program itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -450,7 +450,7 @@ fn every_command_has_a_manual_page() {
     assert!(!pages.join("peft-tune-worker.1").exists());
 }
 
-/// What bash offers for the last of these words, by the script that the program prints.
+/// Words that bash offers for the last of these, by the script that the program prints.
 fn offered(script: &std::path::Path, words: &[&str]) -> String {
     const ASK: &str = r#"
         source "$1"; shift

@@ -30,7 +30,7 @@ pruner: none
 confirm: none
 "#;
 
-/// What the places did.
+/// Log of what the places did.
 #[derive(Default)]
 struct Log {
     measured: BTreeMap<RecipeKey, u64>,

@@ -91,7 +91,7 @@ pub(crate) async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber
     numbers.0
 }
 
-/// Out of memory while it was measured.
+/// Failure by running out of memory while it was measured.
 pub(crate) fn out_of_memory(limit_bytes: Option<u64>) -> TrialState {
     TrialState::Failed {
         reason: FailReason::OutOfMemory {

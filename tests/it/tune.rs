@@ -59,7 +59,7 @@ fn sampler(study: &Study) -> Box<dyn Sampler> {
     peft_tune_search::build(study.sampler.kind, &problem, study.seed).unwrap()
 }
 
-/// What a trial of the request's recipe measures: only the phases that it was asked to run.
+/// State that a trial of the request's recipe measures: only the phases that it was asked to run.
 fn measure(request: &TrialRequest) -> TrialState {
     let Task::Recipe { recipe, plan } = &request.task else {
         panic!("no recipe: {request:?}")

@@ -16,7 +16,7 @@ struct Case {
     directions: Vec<Direction>,
     at_most: Option<f64>,
     trials: Vec<Vec<Option<f64>>>,
-    /// What repeats of a trial say of its first objective, and how many there were.
+    /// Repeats of a trial: what they say of its first objective, and how many there were.
     repeated: Vec<(usize, f64, u64)>,
 }
 

@@ -14,7 +14,7 @@ use super::{complete, recipe, round_trip, study_record};
 /// Names the database of the child process.
 const DATABASE: &str = "PEFT_TUNE_TEST_DATABASE";
 
-/// What the child process does: begins or resumes the study and runs trials as fast as it can, telling each that is
+/// Runs as the child process: begins or resumes the study and runs trials as fast as it can, telling each that is
 /// stored. As a test of its own it has nothing to do.
 #[test]
 fn child_that_writes_until_it_is_killed() {

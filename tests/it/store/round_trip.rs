@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Round trips: what is written is what is read.
 
 use std::cell::Cell;
 
