@@ -223,7 +223,8 @@ fn view(bencher: Bencher, view: &str) {
     bencher.bench_local(|| ask(&sql));
 }
 
-/// The same through the driver's own stream, from its thread to this one, every value copied: how queries were read once.
+/// Reads a view through the driver's own stream, from its thread to this one, every value copied: how queries were read
+/// once.
 #[divan::bench(args = VIEWS, sample_count = 9, sample_size = 1)]
 fn view_through_the_driver(bencher: Bencher, view: &str) {
     let filled = &*FILLED;

@@ -41,7 +41,7 @@ struct Options {
     trace: bool,
 }
 
-/// Where a study stood at the end of each trial.
+/// Points of a study at the end of each trial.
 struct Run {
     /// Training steps, whole trials and hypervolume.
     points: Vec<(u64, f64)>,

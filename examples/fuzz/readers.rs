@@ -127,7 +127,7 @@ impl Corpus {
         self.root.join("search_spaces/quickstart/base")
     }
 
-    /// What the files of a folder hold whose names end so.
+    /// Contents of the files of a folder whose names end so.
     fn files(&self, folder: &str, ending: &str) -> Vec<Vec<u8>> {
         let entries = std::fs::read_dir(self.root.join(folder))
             .into_iter()
@@ -295,7 +295,8 @@ impl Dice {
     }
 }
 
-/// What is put into inputs: values at the edge of their types, brackets, and what languages of the readers are made of.
+/// Words that are put into inputs: values at the edge of their types, brackets, and what languages of the readers are
+/// made of.
 const WORDS: &[&str] = &[
     "0",
     "-1",
