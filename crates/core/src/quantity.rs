@@ -169,7 +169,7 @@ impl Quantity for StepsOrShare {
     const NAME: &'static str = "StepsOrShare";
     const PATTERN: &'static str = COUNT_PATTERN;
 
-    /// Whoever reads it says which numbers are legal.
+    /// Reads any number; whoever reads the setting says which are legal.
     fn from_number(value: f64) -> Option<Self> {
         Some(Self(value))
     }

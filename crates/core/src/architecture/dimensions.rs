@@ -44,7 +44,7 @@ pub struct Architecture {
     pub ropes: Vec<Rope>,
     /// Epsilon of every norm.
     pub norm_epsilon: f64,
-    /// Added to every norm weight: 0, or 1 where the checkpoint holds w - 1 (Gemma).
+    /// Offset of every norm weight: 0, or 1 where the checkpoint holds w - 1 (Gemma).
     pub norm_offset: f32,
     /// Norms take the mean from each row first: LayerNorm without a bias.
     pub centred_norms: bool,

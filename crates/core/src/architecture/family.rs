@@ -86,7 +86,7 @@ pub struct Switches {
     pub default_epsilon: f64,
     /// Norms take the mean from each row first.
     pub centred_norms: bool,
-    /// Added to every norm weight.
+    /// Offset of every norm weight.
     pub norm_offset: f32,
     /// Key of the activation, and what it is where that is absent.
     pub activation: (&'static str, Activation),

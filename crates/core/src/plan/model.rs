@@ -121,7 +121,7 @@ pub struct LayerPlan {
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     pub architecture: Architecture,
-    /// Absent where the whole base model trains, or nothing.
+    /// Plan of the adapter; absent where the whole base model trains, or nothing.
     pub adapter: Option<AdapterPlan>,
     pub layout: Arc<ParameterLayout>,
     pub slots: AdapterSlots,

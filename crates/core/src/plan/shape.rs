@@ -35,7 +35,7 @@ pub struct LinearShape {
     pub any_rank: bool,
 }
 
-/// Any other parameter of the base model (norms, embedding, LM head).
+/// Parameter of the base model beside the linear layers (norms, embedding, LM head).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterShape {
     /// Name as in the checkpoint: `model.norm.weight`.

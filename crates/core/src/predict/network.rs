@@ -15,7 +15,7 @@ use crate::recipe::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     pub rows: usize,
-    /// Absent for a vector.
+    /// Columns of the matrix; absent for a vector.
     pub columns: Option<usize>,
     pub count: usize,
     /// Whether an optimizer in 8 bits has codes of them.

@@ -37,7 +37,7 @@ impl Trace {
         }
     }
 
-    /// Allocates.
+    /// Allocates `bytes` of a category.
     pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] += bytes;
@@ -48,7 +48,7 @@ impl Trace {
         }
     }
 
-    /// Frees.
+    /// Frees `bytes` of a category.
     pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] -= bytes;
@@ -106,7 +106,7 @@ impl Level {
         self.scratch.take(&trace.scratch);
     }
 
-    /// Allocates.
+    /// Allocates `bytes` of a category.
     pub(super) fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         self.now[category as usize] += bytes.cast_signed();
         let total: i64 = self.now.iter().sum();
@@ -116,7 +116,7 @@ impl Level {
         }
     }
 
-    /// Frees.
+    /// Frees `bytes` of a category.
     pub(super) fn free(&mut self, category: MemoryCategory, bytes: u64) {
         self.now[category as usize] -= bytes.cast_signed();
     }

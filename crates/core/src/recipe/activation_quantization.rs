@@ -19,7 +19,7 @@ pub struct ActivationQuantizationRow {
     #[serde(skip)]
     pub kind: ActivationQuantization,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Whether the products of the forward pass take 8 bits, and those for the gradients of inputs.

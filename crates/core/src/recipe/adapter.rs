@@ -34,10 +34,10 @@ pub struct AdapterSettings {
     pub bias: AdapterBias,
     /// Adds a trainable bias to lora_b.
     pub lora_bias: bool,
-    /// Other ranks for layers whose name ends in a key.
+    /// Ranks of layers whose name ends in a key, in place of the adapter's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rank_pattern: BTreeMap<String, usize>,
-    /// Other alphas for layers whose name ends in a key.
+    /// Alphas of layers whose name ends in a key, in place of the adapter's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub alpha_pattern: BTreeMap<String, f64>,
     /// Indices of the decoder layers that get adapters; all where absent.
@@ -117,7 +117,7 @@ pub struct TargetPresetRow {
     #[serde(skip)]
     pub kind: TargetPreset,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// The layers in most families.
@@ -184,7 +184,7 @@ pub struct AdapterInitRow {
     #[serde(skip)]
     pub kind: AdapterInit,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
 }

@@ -91,7 +91,7 @@ impl Default for HeldOut {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataFormat {
-    /// Recognised from the columns of the first row.
+    /// Format that is recognised from the columns of the first row.
     #[default]
     Auto,
     /// `instruction`, optional `input`, `output`.

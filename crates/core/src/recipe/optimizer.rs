@@ -15,7 +15,7 @@ pub struct OptimizerSettings {
     /// Decoupled weight decay (added to the gradient for SGD).
     pub weight_decay: f64,
     pub beta1: f64,
-    /// Absent: 0.999 for AdamW, 0.99 for Lion.
+    /// Decay of the mean of squares; absent, 0.999 for AdamW and 0.99 for Lion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta2: Option<f64>,
     pub epsilon: f64,

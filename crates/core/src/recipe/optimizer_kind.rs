@@ -26,7 +26,7 @@ pub struct OptimizerRow {
     #[serde(skip)]
     pub kind: OptimizerKind,
     pub name: &'static str,
-    /// Other spellings of it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// The optimizer with the same arithmetic whose states are F32 and on the device: itself, for most.

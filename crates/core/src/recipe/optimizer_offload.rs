@@ -19,7 +19,7 @@ pub struct OptimizerOffloadRow {
     #[serde(skip)]
     pub kind: OptimizerOffload,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
 }

@@ -22,7 +22,7 @@ pub struct PrecisionRow {
     #[serde(skip)]
     pub kind: Precision,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Bits of a value or code.

@@ -22,7 +22,7 @@ pub struct QuantizationAwareRow {
     #[serde(skip)]
     pub kind: QuantizationAware,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// The precision that reads the merged model as it is.

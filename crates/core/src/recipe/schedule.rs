@@ -71,7 +71,7 @@ fn steps_of(value: f64, total: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecayType {
-    /// Along half a cosine.
+    /// Falls along half a cosine.
     #[default]
     Cosine,
     /// Falls in a straight line.
@@ -103,7 +103,7 @@ pub struct ScheduleRow {
     #[serde(skip)]
     pub kind: ScheduleKind,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Arguments of transformers' function for it beside the warm-up, with the settings that they are.

@@ -20,7 +20,7 @@ pub struct ShardingRow {
     #[serde(skip)]
     pub kind: Sharding,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
 }

@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Data that is trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainingData {
-    /// Read one after another: every row once an epoch.
+    /// Files that are read one after another: every row once an epoch.
     Files(Vec<PathBuf>),
-    /// Mixed: each set has a share of the rows.
+    /// Sets that are mixed: each has a share of the rows.
     Mixture(Vec<TrainingSet>),
 }
 

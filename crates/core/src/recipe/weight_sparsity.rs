@@ -19,7 +19,7 @@ pub struct WeightSparsityRow {
     #[serde(skip)]
     pub kind: WeightSparsity,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Whether activations on rows of the training data decide.

@@ -286,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done to it, it is what the standard library's tree is.
+        /// Checks that it is what the standard library's tree is, whatever is done to it.
         #[test]
         fn it_behaves_as_a_tree(changes in prop::collection::vec(("[a-d]", prop::option::of(0..9i64)), 0..20)) {
             let (mut ours, mut tree) = (ByName::new(), BTreeMap::new());

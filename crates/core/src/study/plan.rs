@@ -62,8 +62,8 @@ pub struct TrainPlan {
     /// Measurements of the trained model beside its loss.
     #[serde(flatten, default)]
     pub accuracy: AccuracyPlan,
-    /// Added to the recipe's seed for the adapter's first values, dropout and the order of rows. Which rows are held out stays
-    /// as it is, so that losses compare.
+    /// Offset of the recipe's seed for the adapter's first values, dropout and the order of rows. Which rows are held
+    /// out stays as it is, so that losses compare.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seed_offset: u64,
 }

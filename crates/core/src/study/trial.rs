@@ -58,7 +58,7 @@ pub enum TrialState {
     Complete {
         metrics: Metrics,
     },
-    /// Stopped early: by which rule, after which step, with what was known by then.
+    /// Trial that was stopped early: by which rule, after which step, with what was known by then.
     Pruned {
         at_step: u64,
         rule: String,
@@ -68,7 +68,7 @@ pub enum TrialState {
         reason: FailReason,
         metrics: Metrics,
     },
-    /// Never run, because it was predicted not to fit.
+    /// Trial that never ran, because it was predicted not to fit.
     Skipped {
         reason: String,
     },

@@ -146,7 +146,7 @@ pub struct StackBehaviour {
     pub bandwidth_share: f64,
     /// Seconds from one launch to the next, as Python makes them.
     pub launch_s: f64,
-    /// Behind a dropout, DoRA's frozen product is computed again of the dropped input.
+    /// Whether DoRA's frozen product is computed again of the dropped input, behind a dropout.
     pub dora_drops_inputs: bool,
     /// Whether an exported file shares weights out (FSDP) where the recipe does.
     pub says_sharding: bool,

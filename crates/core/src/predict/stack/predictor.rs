@@ -26,7 +26,7 @@ pub struct StackPrediction {
     pub step_s: Option<f64>,
     /// Tokens of all devices a second, padding counted; absent without a device.
     pub tokens_per_s: Option<f64>,
-    /// Present with a device.
+    /// Verdict on whether the training fits, where there is a device.
     pub verdict: Option<Verdict>,
 }
 
