@@ -97,7 +97,7 @@ const CHECKS: [(&str, f64, OpCheck); 24] = [
     ("clamped_glu", 1.0, check_clamped_glu),
 ];
 
-/// Exactly the CPU's.
+/// Checks that values are rounded exactly as on the CPU.
 fn check_rounding(on: &On<'_>) -> Result<f64> {
     let (values, _) = pair(&[1001], 1, 2.0, DType::F32, on.device)?;
     let copy = Tensor::zeros(1001, on.dtype, on.device)?;

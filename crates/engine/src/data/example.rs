@@ -39,9 +39,9 @@ pub(super) struct Chat {
     /// Objects with `role` and `content`.
     pub messages: Vec<Value>,
     pub tools: Option<Value>,
-    /// Per message, whether it is an answer to learn.
+    /// Whether each message is an answer to learn.
     pub targets: Vec<bool>,
-    /// Per message, the text that its calls came as.
+    /// Texts that the calls of each message came as.
     pub call_texts: Vec<Option<String>>,
     /// Facts about the messages that users may not expect.
     pub said: Vec<Said>,

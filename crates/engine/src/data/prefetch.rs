@@ -33,7 +33,7 @@ struct Ahead {
 pub struct PrefetchTimes {
     /// Steps that were prepared.
     pub steps: u64,
-    /// Preparing them.
+    /// Seconds in which steps were prepared.
     pub preparing_s: f64,
     /// The training waited for the data of its next step.
     pub compute_waits_s: f64,

@@ -6,7 +6,7 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 /// The last answer of a row with all that leads to it, in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Never empty.
+    /// Tokens of the question, never empty.
     pub prompt: Vec<u32>,
     /// Answer of the row, with what ends it. Never empty.
     pub answer: Vec<u32>,

@@ -33,7 +33,7 @@ use peft_tune_core::recipe::{BatchSettings, EpochSteps, Recipe, TrainingLength};
 pub enum RowOrder {
     /// Order of the files.
     File,
-    /// Shuffled again in each epoch.
+    /// Order that is shuffled again in each epoch.
     Shuffled { seed: u64 },
 }
 

@@ -282,7 +282,7 @@ impl Tokenizing<'_> {
 }
 
 impl Example {
-    /// About how many bytes it takes.
+    /// Bytes that it takes, about.
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.text.len(),

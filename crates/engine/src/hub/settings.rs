@@ -18,7 +18,7 @@ pub struct HubSettings {
     pub cache: PathBuf,
     pub token: Option<String>,
     pub endpoint: String,
-    /// Never uses the network.
+    /// Whether the network is never used.
     pub offline: bool,
 }
 

@@ -21,11 +21,11 @@ use crate::tensor;
 /// What decides how adapters see their input.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AdapterPass {
-    /// Absent in evaluation, and where the dropout is 0.
+    /// Key of the dropout; absent in evaluation, and where the dropout is 0.
     pub dropout: Option<DropoutKey>,
-    /// Present where several adapters lie side by side.
+    /// Owners of the rows, where several adapters lie side by side.
     pub owners: Option<RowOwners>,
-    /// Present where it is asked what linear layers read.
+    /// Sums of the columns, where it is asked what linear layers read.
     pub sums: Option<ColumnSums>,
     /// The rows of each training, where several go through the frozen weights together ([`super::together`]).
     pub parts: Vec<RowPart>,

@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// x + end(attention(rope(norm_qk(qkv_proj(norm(x))))))
 #[derive(Debug)]
 pub(super) struct AttentionBlock {
-    /// Absent where the norm stands behind the block only.
+    /// Norm before the block; absent where it stands behind the block only.
     pub norm: Option<Norm>,
     /// q, k and v, q and k where one projection is for keys and values, or the first projections of latent attention.
     pub projections: LinearGroup,

@@ -21,7 +21,7 @@ use peft_tune_core::architecture::{Architecture, LayerHeads, Mixer};
 /// The cache of all layers.
 #[derive(Debug)]
 pub(crate) struct KeyValueCache {
-    /// Absent where a layer reads the keys and values of another.
+    /// Caches of the layers; absent where a layer reads the keys and values of another.
     layers: Vec<Option<LayerCache>>,
     /// Tokens of each sequence that are kept.
     lengths: Vec<usize>,

@@ -48,7 +48,7 @@ pub(super) struct ExpertBiases {
     pub down: candle_core::Tensor,
 }
 
-/// Some of an adapter's outputs.
+/// Part of an adapter's outputs.
 #[derive(Clone, Copy, Debug)]
 enum Outputs {
     All,

@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 /// The second projections of a layer.
 #[derive(Debug)]
 pub(super) struct Latent {
-    /// Absent where queries are projected once.
+    /// Second projection of queries; absent where they are projected once.
     pub query: Option<Expansion>,
     pub key_value: Expansion,
     pub heads: usize,

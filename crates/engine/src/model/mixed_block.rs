@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// x + end(mixer(projections(norm(x))))
 #[derive(Debug)]
 pub(super) struct MixedBlock {
-    /// Absent where the norm stands behind the block only.
+    /// Norm before the block; absent where it stands behind the block only.
     pub norm: Option<Norm>,
     pub projections: LinearGroup,
     pub rule: Rule,

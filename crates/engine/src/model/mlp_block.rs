@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// onto + end(act(gate(norm(x))) * up(norm(x)))
 #[derive(Debug)]
 pub(super) struct MlpBlock {
-    /// Absent where the norm stands behind the block only.
+    /// Norm before the block; absent where it stands behind the block only.
     pub norm: Option<Norm>,
     /// gate, where there is one, and up.
     pub projections: LinearGroup,

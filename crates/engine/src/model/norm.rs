@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 pub(super) struct Norm {
     pub weight: BaseParameter,
     pub epsilon: f64,
-    /// Added to the weight: 1 for Gemma.
+    /// Offset of the weight: 1 for Gemma.
     pub offset: f32,
     /// Whether rows lose their mean first.
     pub centred: bool,

@@ -16,7 +16,7 @@ const UNDER_WAY: usize = 2;
 #[derive(Debug)]
 pub(super) struct Offload {
     device: Device,
-    /// Absent where the device's memory is the host's, and where plain tensor ops are wanted.
+    /// Queue of the copies; absent where the device's memory is the host's, and where plain tensor ops are wanted.
     queue: Option<TransferStream>,
     under_way: VecDeque<Copied>,
 }

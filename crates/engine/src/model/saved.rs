@@ -92,7 +92,7 @@ pub(super) struct InputSaved {
 /// Tensors that the second projections of latent attention keep.
 #[derive(Debug)]
 pub(super) struct LatentSaved {
-    /// Absent where queries are projected once.
+    /// Tensors of the queries' second projection; absent where queries are projected once.
     pub query: Option<ExpansionSaved>,
     pub key_value: ExpansionSaved,
 }

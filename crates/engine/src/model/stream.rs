@@ -46,7 +46,7 @@ pub(crate) struct StreamBuffer {
     positions: Tensor,
     masks: Tensor,
     bounds: Tensor,
-    /// Absent where no position has a target.
+    /// Targets in the device's memory; absent where no position has one.
     targets: Option<PlacedTargets>,
 }
 

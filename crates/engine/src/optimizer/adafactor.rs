@@ -29,7 +29,7 @@ use peft_tune_core::plan::{BAND_ELEMENTS, Memory};
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::flat::{with_f32, with_f32_mut};
 
-/// Added to squares.
+/// Number that is added to squares.
 const TINY: f64 = 1e-30;
 /// Exponent of the decay.
 const DECAY: f64 = -0.8;

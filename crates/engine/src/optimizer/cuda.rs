@@ -34,7 +34,7 @@ pub(super) type GroupFactors = [f32; 8];
 #[derive(Debug)]
 pub(super) struct GroupRanges {
     groups: Vec<GroupRange>,
-    /// Made at the first update.
+    /// Tables on the device, made at the first update.
     on_device: OnceLock<OnDevice>,
 }
 

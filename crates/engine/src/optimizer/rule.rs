@@ -13,7 +13,7 @@ use crate::tensor::Ledger;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StateHome<'a> {
     On(&'a Device),
-    /// Nowhere: one zero in the place of all.
+    /// No device: one zero in the place of all states.
     Paper,
 }
 

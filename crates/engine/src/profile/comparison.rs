@@ -36,7 +36,7 @@ impl Difference {
         }
     }
 
-    /// After over before, less 1; `None` where there was nothing before.
+    /// Ratio of after to before, less 1; `None` where there was nothing before.
     pub fn relative(&self) -> Option<f64> {
         (self.before != 0.0).then(|| self.after / self.before - 1.0)
     }

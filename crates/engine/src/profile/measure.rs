@@ -243,7 +243,8 @@ impl Session {
         Ok(())
     }
 
-    /// Measured steps until the interval is small enough or the time is spent, and steps with spans where those are others.
+    /// Measures steps until the interval is small enough or the time is spent, and steps with spans where those are
+    /// others.
     fn measure(
         &mut self,
         source: &BatchSource,
@@ -325,8 +326,8 @@ impl Session {
         }
     }
 
-    /// Some steps more, whose kernels CUPTI records: first with spans that wait, which tell which op launched what, then running freely.
-    /// `None` where there is no GPU or no CUPTI.
+    /// Runs some steps more, whose kernels CUPTI records: first with spans that wait, which tell which op launched
+    /// what, then running freely. `None` where there is no GPU or no CUPTI.
     fn watch_gpu(&mut self) -> Result<Option<Watched>, ProfileError> {
         if !self.trainer.base().device().is_cuda() {
             return Ok(None);

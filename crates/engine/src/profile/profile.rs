@@ -44,7 +44,7 @@ pub struct Setting {
     pub precision: String,
     /// Number type of the activations.
     pub compute_dtype: String,
-    /// Absent in full fine-tuning.
+    /// Rank of the adapter; absent in full fine-tuning.
     pub rank: Option<usize>,
     pub dropout: f64,
     pub optimizer: String,
@@ -82,7 +82,7 @@ pub struct DataFacts {
     /// Steps of the whole training, and evaluations in it.
     pub training_steps: u64,
     pub training_evaluations: u64,
-    /// Absent in profiles that are older than it.
+    /// Waits for data; absent in profiles that are older than it.
     #[serde(default)]
     pub waits: Option<DataWaits>,
 }
@@ -260,7 +260,7 @@ pub struct MemoryPoint {
     /// Seconds since the step began.
     pub at_s: f64,
     pub in_use_bytes: u64,
-    /// Kept for the backward pass.
+    /// Bytes that are kept for the backward pass.
     pub kept_bytes: u64,
 }
 

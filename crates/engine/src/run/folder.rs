@@ -31,7 +31,7 @@ const LEFT: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct OutputFolder {
     path: PathBuf,
-    /// Held as long as the training runs; the system lets go of it with the process, however that ends.
+    /// Lock that is held as long as the training runs; the system lets go of it with the process, however that ends.
     _lock: File,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Found {
     pub outcome: Option<Outcome>,
     /// The latest whole checkpoint.
     pub checkpoint: Option<(PathBuf, RunProgress)>,
-    /// Later ones that are damaged.
+    /// Checkpoints behind the latest whole one, which are damaged.
     pub damaged: Vec<PathBuf>,
 }
 

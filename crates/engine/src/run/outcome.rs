@@ -22,7 +22,7 @@ pub struct RunProgress {
     pub precision_decisions: Vec<DecidedAt>,
     /// Seconds spent in steps and evaluations, over all times that the training was resumed.
     pub seconds: f64,
-    /// Absent in checkpoints of versions that did not say.
+    /// Seconds beside steps and evaluations; absent in checkpoints of versions that did not say.
     #[serde(default)]
     pub beside: Beside,
     /// Most other trainings whose rows went through the model in the same passes: the seconds are those of all then.

@@ -124,7 +124,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Tried on a few chats with names that are nowhere else.
+    /// Tries the template on a few chats with names that are nowhere else.
     fn writes(&self) -> Writes {
         const NAME: &str = "zqxlook";
         *self.writes.get_or_init(|| {

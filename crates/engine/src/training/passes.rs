@@ -44,7 +44,7 @@ pub(crate) enum Lap {
 /// Model that the passes run on.
 pub(crate) struct PassModel<'a> {
     pub decoder: &'a Decoder,
-    /// Prepared for the micro-batch.
+    /// Rope tables, prepared for the micro-batch.
     pub ropes: &'a RopeTables,
     pub checkpointing: Checkpointing,
 }
@@ -61,7 +61,7 @@ pub(crate) struct PassInput<'a> {
 #[derive(Debug)]
 pub(crate) struct Passes {
     device: Device,
-    /// Absent where all is launched op by op.
+    /// Graphs of passes; absent where all is launched op by op.
     graphs: Option<Graphs>,
     replayed: u64,
     /// Forward's part of both passes when they were last launched op by op.

@@ -45,7 +45,7 @@ impl StepEvent {
 /// Seconds of one step by what they were spent on, of wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepSeconds {
-    /// Waiting for the batch.
+    /// Seconds of waiting for the batch.
     pub data: f64,
     pub forward: f64,
     /// Backward, recomputation for activation checkpointing included.
@@ -98,12 +98,12 @@ pub enum Control {
 
 /// Watches a training. The defaults watch nothing, so an observer writes only what it needs.
 pub trait StepObserver {
-    /// Called after each optimizer step.
+    /// Hears of each optimizer step, after it.
     fn step(&mut self, _event: &StepEvent) -> Control {
         Control::Continue
     }
 
-    /// Called after each evaluation.
+    /// Hears of each evaluation, after it.
     fn evaluation(&mut self, _evaluation: &Evaluation) -> Control {
         Control::Continue
     }

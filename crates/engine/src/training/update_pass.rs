@@ -34,7 +34,7 @@ pub(crate) struct UpdatePass {
     max_norm: Option<f64>,
     /// Updates by the host of what another device trains.
     host: Option<HostUpdate>,
-    /// Made at the first update on a GPU.
+    /// Clipping, made at the first update on a GPU.
     clipping: Option<Clipping>,
     replay: Replay,
     replayed: u64,
@@ -288,7 +288,7 @@ mod tests {
         Parameters::zeros(layout, &Device::Cpu).unwrap()
     }
 
-    /// Other gradients for each step; those of the third overflow.
+    /// Sets other gradients for each step; those of the third overflow.
     fn set_gradients(parameters: &Parameters, step: u64) {
         let elements = parameters.layout.elements();
         let wave = |index: usize| (index as f32 * 0.37 + step as f32).sin() * 8.0;

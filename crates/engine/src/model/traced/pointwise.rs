@@ -274,7 +274,7 @@ fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     dx.into()
 }
 
-/// Some rows of a weight with its adapter's part, F32.
+/// Rows of a weight with its adapter's part, F32.
 fn merged(weight: &PaperTensor, a: &Parameter) -> Result<Tensor> {
     let ((rows, columns), depth) = (weight.shape().dims2()?, a.dims2()?.0);
     product_on_paper(weight, [rows, columns, depth]);

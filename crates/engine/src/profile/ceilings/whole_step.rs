@@ -26,7 +26,7 @@ const FEWEST: usize = 3;
 /// Factors beyond these come from something else than the ops: another program, a machine that sleeps.
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.8..=4.0;
 
-/// Measured over predicted seconds of whole steps; 1 where it cannot be told.
+/// Ratio of measured to predicted seconds of whole steps; 1 where it cannot be told.
 pub(super) fn factor(ceilings: &Ceilings, precision: Precision, effort: Effort) -> Result<f64, TrainError> {
     let models = match effort {
         Effort::Full => &MODELS[..],

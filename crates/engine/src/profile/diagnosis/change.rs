@@ -14,7 +14,7 @@ use peft_tune_core::recipe::{
 pub enum Change {
     /// Fill rows with several documents.
     Packing,
-    /// Other micro-batch and accumulation.
+    /// Micro-batch and accumulation, changed.
     Batch {
         micro_batch: usize,
         gradient_accumulation: usize,

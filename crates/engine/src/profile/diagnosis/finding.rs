@@ -42,14 +42,14 @@ pub enum Rule {
     DequantizationBound,
     /// The adapters take much of the step.
     RankTooHigh,
-    /// Faster products with another number type on this device.
+    /// The device multiplies another number type faster.
     SlowNumberType,
     EvaluatesTooOften,
     /// Writing steps down takes time that they could run in.
     LogsTooOften,
     /// The device lowered its clock.
     Throttled,
-    /// Other processes keep the device busy.
+    /// Processes of others keep the device busy.
     NoisyNeighbour,
 }
 
@@ -67,9 +67,9 @@ pub struct Finding {
     /// The numbers that say so.
     pub evidence: String,
     pub change: Change,
-    /// Absent where nothing can be said about it.
+    /// Gain that is predicted; absent where nothing can be said about it.
     pub gain: Option<Gain>,
-    /// Present once the change has been run.
+    /// Result of the change, once it has been run.
     pub verified: Option<Verified>,
 }
 

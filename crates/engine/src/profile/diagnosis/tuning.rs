@@ -107,7 +107,7 @@ pub struct Tried {
     /// Finding with what was measured.
     pub finding: Finding,
     pub outcome: Outcome,
-    /// Absent where it could not run.
+    /// Ratio of throughputs; absent where the change could not run.
     pub throughput: Option<Ratio>,
     /// Bytes at the peak without the change and with it.
     pub peak_bytes: Option<(u64, u64)>,

@@ -31,7 +31,7 @@ pub struct Counters {
     pub clock_mhz: Option<f64>,
 }
 
-/// Whoever reads counters: the host, or a stand-in.
+/// Readers of counters: the host, or a stand-in.
 pub trait MachineCounters {
     /// The counters now.
     fn read(&mut self) -> Counters;
@@ -52,7 +52,7 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Window {
     pub seconds: f64,
-    /// Own processor time over what the threads could use.
+    /// Share of the processor time that the threads could use which was their own.
     pub own_share: Option<f64>,
     /// Share of the time in which something waited for a processor.
     pub waiting_share: Option<f64>,

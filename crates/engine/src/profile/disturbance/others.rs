@@ -10,7 +10,7 @@ pub struct OtherLoad {
 }
 
 impl OtherLoad {
-    /// Begins.
+    /// Begins to watch.
     pub fn start(mut counters: Box<dyn MachineCounters>) -> Self {
         let last = counters.read();
         Self { counters, last }

@@ -34,7 +34,7 @@ pub struct Disturbance {
     pub lost: f64,
     /// Threads that had to wait for each other.
     pub threads: usize,
-    /// Own processor time over what the threads could use.
+    /// Share of the processor time that the threads could use which was their own.
     pub own_share: Option<f64>,
     /// Share of the time in which something waited for a processor.
     pub waiting_share: Option<f64>,
@@ -44,7 +44,7 @@ pub struct Disturbance {
 }
 
 impl DisturbanceWatch {
-    /// Begins.
+    /// Begins to watch.
     pub fn start(mut counters: Box<dyn MachineCounters>, load: Load) -> Self {
         let first = counters.read();
         Self {

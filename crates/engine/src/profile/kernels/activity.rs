@@ -22,7 +22,7 @@ pub enum ActivityKind {
     Kernel,
     /// Copy between the host's memory and the GPU's.
     Transfer,
-    /// Within the GPU's memory: copies and fills.
+    /// Moves within the GPU's memory: copies and fills.
     Move,
 }
 
