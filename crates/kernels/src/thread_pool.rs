@@ -48,7 +48,7 @@ struct ThreadPool {
     /// Whether a caller has the pool.
     taken: AtomicBool,
     gate: Gate,
-    /// Written by the caller while nobody is inside.
+    /// Loop under way, written by the caller while nobody is inside.
     job: UnsafeCell<Job>,
     /// The next task to hand out.
     next: AtomicUsize,

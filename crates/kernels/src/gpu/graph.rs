@@ -114,7 +114,7 @@ impl Graph {
 
 #[cfg(feature = "cuda")]
 struct OnGpu {
-    /// Absent only while it is dropped.
+    /// Graph that was captured; absent only while it is dropped.
     graph: Option<CudaGraph>,
     device: CudaDevice,
 }

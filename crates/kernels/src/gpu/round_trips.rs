@@ -190,7 +190,7 @@ type Returning = Result<(Vec<Copied>, Vec<Copied>)>;
 #[derive(Debug)]
 struct Worker {
     queue: TransferStream,
-    /// Absent when no more trips follow.
+    /// Sender of trips; absent when no more follow.
     trips: Option<Sender<Trip>>,
     returning: Receiver<Returning>,
     under_way: usize,

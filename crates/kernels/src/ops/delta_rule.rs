@@ -33,7 +33,7 @@ use super::storage::{Elements, Unwritten, is_fused, small, update};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
 
-/// Added to the square of a query's or key's length.
+/// Number that is added to the square of a query's or key's length.
 const EPSILON: f32 = 1e-6;
 
 /// Heads of a layer.

@@ -83,7 +83,7 @@ struct Backward<'a> {
     sums: RefCell<Vec<f32>>,
 }
 
-/// Some rows of y, and the sums over them.
+/// Rows of y, and the sums over them.
 struct RowSums<'a, T> {
     y: &'a mut [T],
     sums: &'a mut [f32],

@@ -133,7 +133,7 @@ pub struct HeadNorms<'a> {
     /// (d,) each, of queries and of keys.
     pub weights: [&'a Tensor; 2],
     pub epsilon: f64,
-    /// Added to the weights.
+    /// Offset of the weights.
     pub offset: f32,
 }
 

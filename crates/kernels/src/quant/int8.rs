@@ -20,7 +20,7 @@ use super::expand::{INT8_STEP, int8_block};
 use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
 use crate::thread_pool;
 
-/// Added to a code to store it in a U8.
+/// Number that is added to a code to store it in a U8.
 const BIAS: u8 = 128;
 /// 1.5 * 2^23
 const ROUNDER: f32 = 12_582_912.0;

@@ -77,7 +77,7 @@ pub trait Quantized: Sized {
     /// As [`fill_rows`](Self::fill_rows); columns that do not begin at a block.
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
 
-    /// Some rows (rows, in) in `dtype` by plain tensor ops, on any device.
+    /// Rows (rows, in) in `dtype` by plain tensor ops, on any device.
     ///
     /// # Errors
     /// Those of candle; rows outside the weight.
@@ -106,7 +106,7 @@ pub trait Quantized: Sized {
         self.dequantize_rows(0..self.shape().0, dtype)
     }
 
-    /// Some rows (rows, in) in `dtype`.
+    /// Rows (rows, in) in `dtype`.
     ///
     /// # Errors
     /// As [`dequantize`](Self::dequantize); rows outside the weight.

@@ -64,7 +64,7 @@ pub(super) fn fill<S: StoredFloat, T: Element>(kept: &[S], positions: &[u8], fir
     }
 }
 
-/// Some elements of one group, from its element `start` on.
+/// Expands some elements of one group, from its element `start` on.
 #[inline(always)]
 fn part_of_group<S: StoredFloat, T: Element>(kept: &[S], positions: &[u8], group: usize, start: usize, part: &mut [T]) {
     let places = positions[group / 2] >> (4 * (group % 2));

@@ -31,7 +31,7 @@ pub(super) fn key_rows(heads: Heads, token: usize, key_head: usize, width: usize
     }
 }
 
-/// Some consecutive queries of one document, for one key head.
+/// Span of consecutive queries of one document, for one key head.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     /// First token of the document.

@@ -117,7 +117,7 @@ impl Head<'_> {
         }
     }
 
-    /// Some rows of the weight.
+    /// Rows of the weight.
     fn rows(&self, rows: Range<usize>) -> Values<'_> {
         let place = rows.start * self.width..rows.end * self.width;
         match self.weight {

@@ -274,7 +274,7 @@ struct Held {
     w: Vec<Option<Tensor>>,
 }
 
-/// Read access to them.
+/// Read access to the tensors of a term.
 struct Guards<'a> {
     x: (Guard<'a>, usize),
     w: Vec<Option<Guard<'a>>>,

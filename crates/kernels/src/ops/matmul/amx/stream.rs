@@ -194,7 +194,7 @@ impl Ending {
         short: std::ptr::null(),
     };
 
-    /// Does the next rows.
+    /// Ends the next rows.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn go_on<T: Operand, O: Element>(&mut self, result: &Result<O>, short: &[&Term<'_, T>]) {

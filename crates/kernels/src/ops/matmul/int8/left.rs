@@ -8,7 +8,7 @@ use crate::thread_pool;
 use peft_tune_core::plan::BLOCK;
 use peft_tune_core::plan::products::int8::AMX_ROWS;
 
-/// Added to a code where the left operand is not signed.
+/// Number that is added to a code where the left operand is not signed.
 pub(super) const BIAS: i32 = 128;
 /// Rows whose largest value is below are taken as zero: its reciprocal would not be finite.
 const SMALLEST: f32 = 1e-30;
