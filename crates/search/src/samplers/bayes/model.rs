@@ -1,4 +1,4 @@
-//! From observations to the acquisition: fitted surrogates, limits, and the process on failures.
+//! The acquisition of a history's observations: fitted surrogates, limits, and the process on failures.
 
 use rayon::prelude::*;
 
@@ -22,7 +22,7 @@ const EXPLAINED: f64 = 0.85;
 /// Most outcomes that the process on failures is made from.
 const MOST_OUTCOMES: usize = 120;
 
-/// What the acquisition is made from.
+/// Parts that the acquisition is made from.
 pub(super) struct Model<'a> {
     pub(super) problem: &'a Problem,
     pub(super) encoding: &'a Encoding,

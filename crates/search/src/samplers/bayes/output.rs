@@ -13,10 +13,10 @@ use crate::gp;
 use crate::gp::{Effort, FitInput, Gp};
 use peft_tune_core::study::Params;
 
-/// Hyper-parameters are fitted to at most this many points.
+/// Most points that hyper-parameters are fitted to.
 const FITTED_POINTS: usize = 100;
-/// The posterior uses at most this many: predictions take quadratic time, and a study of a thousand trials has many that say
-/// the same.
+/// Most points that the posterior uses: predictions take quadratic time, and a study of a thousand trials has many that
+/// say the same.
 const CONDITIONED_POINTS: usize = 250;
 
 /// Largest ratio of two values that are modelled by their logarithm.
@@ -32,7 +32,7 @@ pub(super) struct Output {
     spread: f64,
     /// Whether a prior's expectation was taken off the values.
     shifted: bool,
-    /// How well the data are explained: the log posterior of the hyper-parameters over the untransformed values.
+    /// Evidence for this form of the data: the log posterior of the hyper-parameters over the untransformed values.
     evidence: f64,
 }
 
@@ -174,7 +174,7 @@ impl Output {
         self.gp.predict_many(points)
     }
 
-    /// How the modelled quantity becomes the value.
+    /// Form in which the modelled quantity becomes the value.
     pub(super) fn shape(&self) -> Shape {
         self.shape
     }
