@@ -1,4 +1,4 @@
-//! What trials under way tell, and how they end.
+//! Events of trials under way, and their ends.
 
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, Ran};
@@ -84,7 +84,7 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// The profile phase of a trial under way is over: others may take over what it measured.
+    /// Lets others take over the cost of a trial under way whose profile phase is over.
     fn note_measured(&mut self, number: TrialNumber) {
         let (Some(trial), Some(running)) = (self.trials.get(number), self.running.get_mut(number)) else {
             return;
@@ -96,7 +96,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures again
+    /// Whether a trial took its cost over from one that has not finished. If that one is repeated, it measures again
     /// rather than take over what was taken from it.
     fn took_from_open(&self, inherited: &[Inherited]) -> bool {
         let mut costs = inherited.iter().filter(|one| one.part == Measurement::Cost);

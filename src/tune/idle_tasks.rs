@@ -1,4 +1,4 @@
-//! Tasks of finished trials that run while nothing else does: repeats, and what is trained longer.
+//! Tasks of finished trials that run while nothing else does: repeats, and longer trainings.
 
 use super::kernel_fault::{KernelFault, Ran};
 use super::tuner::POLL;
@@ -6,14 +6,14 @@ use super::{TuneError, Tuner};
 use crate::worker::{Task, TrialEvent};
 use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Default)]
 pub(super) struct IdleRun {
-    /// What it measured, where it completed.
+    /// Metrics that the task measured, where it completed.
     pub(super) metrics: Option<Metrics>,
-    /// Of all its attempts.
+    /// Seconds of all attempts at the task.
     pub(super) wall_s: f64,
-    /// In which kernels attention ran, and whether weights' products took those of adapters along.
+    /// Kernels of attention that ran, and whether weights' products took those of adapters along.
     pub(super) ran: Ran,
     /// Step, tokens and loss of each evaluation of its training, in their order.
     pub(super) evaluations: Vec<(u64, u64, f64)>,

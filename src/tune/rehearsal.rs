@@ -1,5 +1,5 @@
-//! Before the first trial, one small step of a setting on every worker: what no setting decides (weights, tokenizer, data,
-//! devices, what another machine sees) is found out before it fails every trial.
+//! Rehearsal of a study: before the first trial, one small step of a setting on every worker. What no setting decides
+//! (weights, tokenizer, data, devices, what another machine sees) is found out before it fails every trial.
 
 use std::collections::BTreeSet;
 
@@ -60,8 +60,9 @@ impl Tuner<'_> {
         settings
     }
 
-    /// Runs one small step of a setting on every worker: how it failed on one of them, if that is not the setting's memory
-    /// or time. Where a kernel failed, the same in a safer form of the ops, with which the search stays if it works.
+    /// Runs one small step of a setting on every worker; returns how it failed on one of them, if that is not the
+    /// setting's memory or time. Where a kernel failed, the step runs in a safer form of the ops, with which the search
+    /// stays if it works.
     fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
         let mut safer: Option<Safer> = None;
         loop {
@@ -86,7 +87,8 @@ impl Tuner<'_> {
         }
     }
 
-    /// As `rehearse_setting`, in one form; with the kernel's fault, if one failed.
+    /// Runs one small step of a setting on every worker in one form of the ops; returns how it failed as
+    /// `rehearse_setting` does, with the kernel's fault, if one failed.
     fn rehearse_in(
         &mut self,
         kernels: Kernels,
@@ -134,7 +136,8 @@ impl Tuner<'_> {
     }
 }
 
-/// How a rehearsal failed. Nothing has been learned after one step, so that a loss that is no number is not the setting's.
+/// The failure of a rehearsal. Nothing has been learned after one step, so that a loss that is no number is not the
+/// setting's.
 fn fault(state: TrialState) -> Option<FailReason> {
     match state {
         TrialState::Failed {
@@ -151,7 +154,7 @@ fn fault(state: TrialState) -> Option<FailReason> {
     }
 }
 
-/// One step of a single row a device, and a single held-out row.
+/// The task of a rehearsal: one step of a single row a device, and a single held-out row.
 fn small_task(study: &Study, params: &Params) -> Result<Task, String> {
     let mut recipe = recipe_for(study, params).map_err(|error| error.to_string())?;
     recipe.batch.micro_batch = 1;
