@@ -22,9 +22,9 @@ use super::program::{Current, Output};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
 use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 
-/// How often the clock is looked at while the program is silent.
+/// Time from one look at the clock to the next while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a stopped program may take to end by itself.
+/// Time that a stopped program may take to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// An evaluator that runs one program a trial, and as many side by side as it has slots.
@@ -33,7 +33,7 @@ pub struct CommandEvaluator {
     prefix: Vec<String>,
     command: Vec<String>,
     surroundings: Surroundings,
-    /// How long a stopped program may take to end by itself.
+    /// Time that a stopped program may take to end by itself.
     grace: Duration,
     slots: Vec<Program>,
     lines: Receiver<(u64, Line<Output>)>,
@@ -48,7 +48,7 @@ struct Program {
     current: Option<Current>,
 }
 
-/// What the program gets.
+/// The object that the program gets on its standard input.
 #[derive(Serialize)]
 struct Input<'a> {
     params: &'a Params,
@@ -157,7 +157,7 @@ impl Program {
         Self { placement, current }
     }
 
-    /// What the program finds in its environment about its slot.
+    /// Variables that tell the program about its slot.
     fn env(&self) -> [Option<(String, String)>; 2] {
         let gpu = self
             .placement

@@ -1,6 +1,8 @@
-//! What a trial measures of its trained model beside the loss: what the precision keeps, what a training in F32 reaches, and answers.
+//! Measurements of a trial's trained model beside the loss: what the precision keeps, what a training in F32 reaches,
+//! and answers.
 //!
-//! All of it happens behind the training and takes none of the setting's memory or throughput; its seconds are the trial's.
+//! The measurements happen behind the training and take none of the setting's memory or throughput; their
+//! seconds are the trial's.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +22,7 @@ use peft_tune_engine::data::{MicroBatch, Prefetch};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, LossKept, TrainError, Trainer};
 
-/// Why something could not be measured.
+/// Reason why something could not be measured.
 enum Unmeasured {
     /// The trial ends, whether or not somebody asks for the metric.
     Ends(Interruption),
@@ -29,7 +31,7 @@ enum Unmeasured {
 }
 
 impl Unmeasured {
-    /// What an error of the engine means to a measurement of this name.
+    /// The reason that an error of the engine gives for a missing measurement of this name.
     fn of(what: &str, error: TrainError) -> Self {
         match error.lost_device() {
             true => Self::Ends(failure(error, Phase::Evaluate)),
@@ -39,8 +41,8 @@ impl Unmeasured {
 }
 
 impl TrialRun<'_> {
-    /// What `plan` asks for beside the loss. What keeps that from being measured costs the trial these metrics and nothing else,
-    /// where no objective or constraint is among them.
+    /// Measures what `plan` asks for beside the loss. A failure costs the trial these metrics and nothing else, where
+    /// no objective or constraint is among them.
     pub(super) fn measure_accuracy(
         &self,
         plan: &TrainPlan,
