@@ -117,7 +117,7 @@ fn of_target(study: &Study, config: &Path) -> Option<Arc<TargetForecast>> {
 /// What is known of the device that trials of this machine run on.
 #[derive(Clone)]
 pub(super) struct Here {
-    /// For people.
+    /// Name of the device, for people.
     pub name: String,
     machine: Machine,
     /// Memory that trials may take: a GPU's, or this machine's.
@@ -164,7 +164,7 @@ impl Here {
         }
     }
 
-    /// The same device, of whose speed nothing is taken for known.
+    /// Copies this device as one of whose speed nothing is known.
     pub(super) fn without_speed(&self) -> Self {
         Self {
             name: self.name.clone(),
@@ -191,7 +191,7 @@ impl Here {
     }
 }
 
-/// This machine's processor as a device of other stacks: its ceilings in place of a data sheet's peaks.
+/// Data sheet of this machine's processor as a device of other stacks: its ceilings in place of a maker's peaks.
 ///
 /// # Errors
 /// Ceilings that could not be measured.

@@ -14,7 +14,7 @@ use crate::store::StudyOverview;
 /// Largest file that may be a study file, in bytes.
 const STUDY_FILE_BYTES: u64 = 1 << 20;
 
-/// What is here, and the commands that go on from it with what each does.
+/// The state of this folder in words, and the commands that go on from it with what each does.
 struct Here {
     what: String,
     next: Vec<(String, &'static str)>,

@@ -116,7 +116,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
 struct Searched {
     ending: Ending,
     found: SearchResult,
-    /// What there was no time for.
+    /// Longer trainings that there was no time for.
     lack: Option<LackOfTime>,
 }
 

@@ -17,12 +17,12 @@ use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::device;
 use peft_tune_search::Problem;
 
-/// What the trials of a search came to.
+/// Outcome of the trials of a search.
 pub(super) struct Ran {
     pub(super) ending: Ending,
     pub(super) spent: SpentTime,
     pub(super) lack: Option<LackOfTime>,
-    /// What was searched, with the ranges that were widened.
+    /// The problem that was searched, with the ranges that were widened.
     pub(super) problem: Problem,
 }
 
