@@ -5,12 +5,12 @@ use crate::store::SpentTime;
 
 /// Runs that took time: their number, and their seconds together.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
+struct MeanSeconds {
     count: u64,
     sum_s: f64,
 }
 
-impl Mean {
+impl MeanSeconds {
     fn add(&mut self, seconds: f64) {
         if seconds > 0.0 {
             self.count += 1;
@@ -28,11 +28,11 @@ impl Mean {
 pub(super) struct Clock {
     /// Seconds by what they went to, earlier searches included.
     spent: SpentTime,
-    trainings: Mean,
+    trainings: MeanSeconds,
     /// Repeats of a cost that confirm it.
-    costs: Mean,
+    costs: MeanSeconds,
     /// Repeats of disturbed trials.
-    repeats: Mean,
+    repeats: MeanSeconds,
     /// Seconds that whole trials were predicted to take, and that they took.
     predicted_s: f64,
     measured_s: f64,

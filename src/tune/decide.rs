@@ -20,12 +20,12 @@ const NOTHING_SHARE: f64 = 0.1;
 
 /// Measurements of finished trials that others need not make again.
 #[derive(Debug)]
-pub(super) enum Memory {
+pub(super) enum KnownMeasurements {
     Recipes(Box<MeasuredRecipes>),
     Command(Reported),
 }
 
-impl Memory {
+impl KnownMeasurements {
     pub(super) fn new(study: &Study) -> Self {
         match study.backend {
             Backend::Native => Self::Recipes(Box::default()),

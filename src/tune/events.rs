@@ -1,7 +1,7 @@
 //! Events of trials under way, and their ends.
 
 use super::judge::{Judge, Order};
-use super::kernel_fault::{KernelFault, Ran};
+use super::kernel_fault::{KernelFault, KernelsUsed};
 use super::record::{evaluation_record, precision_record, step_record};
 use super::reuse::{Inherited, Measurement};
 use super::rivals::NewBest;
@@ -46,7 +46,7 @@ impl Tuner<'_> {
                 attention, longer_sums, ..
             } => {
                 running.meet(fault);
-                let ran = Ran { attention, longer_sums };
+                let ran = KernelsUsed { attention, longer_sums };
                 return self.note_ran(number, ran).await;
             }
             TrialEvent::Training { steps, .. } => {
@@ -91,7 +91,7 @@ impl Tuner<'_> {
         };
         if running.has_measured() {
             running.release(&Measurement::Cost);
-            self.memory
+            self.known
                 .learn_cost(self.parts.study, number, running.kernels(), &trial.params);
         }
     }
@@ -192,7 +192,7 @@ impl Tuner<'_> {
         let is_complete = matches!(state, TrialState::Complete { .. });
         self.trials.end_curve(number, running.take_curve(), is_complete);
         if let Some(trial) = self.trials.end(number, state, &self.problem) {
-            self.memory
+            self.known
                 .learn(self.parts.study, &self.problem, &trial, running.kernels());
             if let Some(predictions) = self.predictions.as_mut().filter(|_| !inherits_cost) {
                 predictions.learn(&trial);
@@ -205,7 +205,7 @@ impl Tuner<'_> {
             self.note_rows(&trial, running.take_rows()).await?;
             self.trials.keep(trial);
             if lost_cost || self.took_from_open(running.inherited()) {
-                self.memory.forget(number);
+                self.known.forget(number);
             }
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Tuner<'_> {
     pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let running = self.running.remove(number);
         if running.is_some_and(|running| running.has_measured()) {
-            self.memory.forget(number);
+            self.known.forget(number);
         }
         self.parts.store.release_trial(self.parts.id, number).await?;
         self.trials.hand_back(number);

@@ -9,14 +9,14 @@ use peft_tune_kernels::{AttentionKernels, Kernels};
 
 /// Kernels that computed a trial, beside the form of its ops.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ran {
+pub(super) struct KernelsUsed {
     /// The fastest kernels of attention on a GPU.
     pub(super) attention: Option<AttentionKernels>,
     /// Whether products of quantized weights took those of adapters along.
     pub(super) longer_sums: bool,
 }
 
-impl Ran {
+impl KernelsUsed {
     /// The kernels that an event tells of.
     pub(super) fn of(event: &TrialEvent) -> Option<Self> {
         match event {
@@ -68,7 +68,7 @@ impl KernelFault {
 
 /// A trial that is repeated in a safer form.
 #[derive(Clone, Debug)]
-pub(super) struct Safer {
+pub(super) struct SaferForm {
     pub(super) kernels: Kernels,
     /// The form that it was to compute in.
     pub(super) instead_of: Kernels,
@@ -90,7 +90,7 @@ impl Tuner<'_> {
     }
 
     /// Lets all further trials compute in this form.
-    pub(super) fn stay_with(&mut self, safer: &Safer) {
+    pub(super) fn stay_with(&mut self, safer: &SaferForm) {
         self.forms.stay_with(safer);
         if let Some(predictions) = &mut self.predictions {
             predictions.forget();
@@ -103,7 +103,7 @@ impl Tuner<'_> {
     }
 
     /// Stores which kernels computed a trial's attention, and how sums with adapters were made.
-    pub(super) async fn note_ran(&self, number: TrialNumber, ran: Ran) -> Result<(), TuneError> {
+    pub(super) async fn note_ran(&self, number: TrialNumber, ran: KernelsUsed) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         let attention = ran.attention.map(AttentionKernels::name);
         Ok(store.record_ran(id, number, attention, ran.longer_sums).await?)

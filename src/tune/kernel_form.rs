@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kernel_fault::{KernelFault, Safer};
+use super::kernel_fault::{KernelFault, SaferForm};
 use crate::space::{Backend, Study};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::study::{TrialNumber, TrialState};
@@ -20,7 +20,7 @@ pub(super) struct KernelForms {
     /// Form that trials to come would run in, had it not failed.
     instead_of: Option<Kernels>,
     /// Trials whose kernels failed and that are repeated in a safer form.
-    safer: BTreeMap<TrialNumber, Safer>,
+    safer: BTreeMap<TrialNumber, SaferForm>,
     /// The form that each trial was measured in.
     measured: BTreeMap<TrialNumber, Kernels>,
 }
@@ -111,7 +111,7 @@ impl KernelForms {
         );
         let earlier = self.safer.get(&number).map(|safer| safer.instead_of);
         let instead_of = earlier.unwrap_or(fault.kernels);
-        let safer = Safer {
+        let safer = SaferForm {
             kernels,
             instead_of,
             fault,
@@ -127,14 +127,14 @@ impl KernelForms {
 
     /// Takes in the end of a trial: returns the safer form in which it worked, where further ones do not compute in
     /// that yet.
-    pub(super) fn ended(&mut self, number: TrialNumber, state: &TrialState) -> Option<Safer> {
+    pub(super) fn ended(&mut self, number: TrialNumber, state: &TrialState) -> Option<SaferForm> {
         let safer = self.safer.remove(&number)?;
         let worked = matches!(state, TrialState::Complete { .. } | TrialState::Pruned { .. });
         (worked && self.current != safer.kernels).then_some(safer)
     }
 
     /// Lets further trials compute in this form.
-    pub(super) fn stay_with(&mut self, safer: &Safer) {
+    pub(super) fn stay_with(&mut self, safer: &SaferForm) {
         self.current = safer.kernels;
         self.instead_of.get_or_insert(safer.instead_of);
     }

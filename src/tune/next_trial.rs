@@ -109,10 +109,10 @@ impl Tuner<'_> {
     /// The setting that the sampler proposes. It sees deferred proposals as trials, so that it does not propose them
     /// again.
     fn ask(&mut self) -> Option<Proposed> {
-        let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
+        let (study, known, problem) = (self.parts.study, &self.known, &self.problem);
         let whole_steps = self.whole_steps();
         let kernels = self.forms.current();
-        let share = |params: &_| memory.share(study, problem, params, kernels, whole_steps);
+        let share = |params: &_| known.share(study, problem, params, kernels, whole_steps);
         let is_predicted = self.predictions.is_some();
         let sampler = self.parts.sampler.as_mut();
         let deferred = self.queue.deferred();
@@ -158,7 +158,7 @@ impl Tuner<'_> {
     fn claims_of(&self, params: &Params) -> Vec<Claim> {
         match self.running.is_empty() {
             true => Vec::new(),
-            false => self.memory.claims(self.parts.study, &self.problem, params),
+            false => self.known.claims(self.parts.study, &self.problem, params),
         }
     }
 }

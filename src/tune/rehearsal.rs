@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::fail_alike::cause_of;
-use super::kernel_fault::{KernelFault, Safer};
+use super::kernel_fault::{KernelFault, SaferForm};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::space::{Study, recipe_for};
@@ -64,14 +64,14 @@ impl Tuner<'_> {
     /// setting's memory or time. Where a kernel failed, the step runs in a safer form of the ops, with which the search
     /// stays if it works.
     fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
-        let mut safer: Option<Safer> = None;
+        let mut safer: Option<SaferForm> = None;
         loop {
             let kernels = safer.as_ref().map_or(self.forms.current(), |safer| safer.kernels);
             let (failed, fault) = self.rehearse_in(kernels, params)?;
             match fault.and_then(|fault| Some((fault.safer()?, fault))) {
                 Some((kernels, fault)) if failed.is_some() => {
                     let instead_of = self.forms.current();
-                    safer = Some(Safer {
+                    safer = Some(SaferForm {
                         kernels,
                         instead_of,
                         fault,
@@ -120,7 +120,7 @@ impl Tuner<'_> {
                     .try_for_each(|number| self.parts.evaluator.cancel(*number))?;
             }
             let (number, reason) = match self.parts.evaluator.next_event(POLL)? {
-                Some(TrialEvent::Ended { number, state, .. }) => (number, fault(state)),
+                Some(TrialEvent::Ended { number, state, .. }) => (number, failure_of(state)),
                 Some(TrialEvent::Lost { number, reason, .. }) => (number, Some(reason)),
                 Some(event) => {
                     met = met.or_else(|| KernelFault::of(&event));
@@ -138,7 +138,7 @@ impl Tuner<'_> {
 
 /// The failure of a rehearsal. Nothing has been learned after one step, so that a loss that is no number is not the
 /// setting's.
-fn fault(state: TrialState) -> Option<FailReason> {
+fn failure_of(state: TrialState) -> Option<FailReason> {
     match state {
         TrialState::Failed {
             reason: FailReason::Diverged { .. },

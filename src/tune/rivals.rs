@@ -20,11 +20,11 @@ use peft_tune_search::{Evaluated, Problem, evaluated};
 pub(super) struct Rivals {
     /// Whether the study's trials are compared at all.
     is_on: bool,
-    best: Vec<Best>,
+    best: Vec<BestTraining>,
 }
 
 #[derive(Debug)]
-struct Best {
+struct BestTraining {
     key: RivalKey,
     number: TrialNumber,
     rival: Rival,
@@ -117,7 +117,7 @@ impl Rivals {
         }
         let HeldOutLosses { target_tokens, losses } = rows.clone();
         let instead_of = place.map(|at| self.best.remove(at).number);
-        self.best.push(Best {
+        self.best.push(BestTraining {
             key,
             number: trial.number,
             rival: Rival { loss, rows },

@@ -25,7 +25,7 @@ const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// Expectations of a trial before it measures anything.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outlook {
+pub(super) struct TrialOutlook {
     /// Hypervolume that the trial was expected to add when it was proposed.
     pub(super) gain: Option<f64>,
     /// Values that unknown objectives cannot well end below (minimised), in the problem's order.
@@ -62,7 +62,7 @@ pub(super) struct Running {
     rows: Option<HeldOutLosses>,
     /// Steps of the training, where they are known.
     total_steps: Option<u64>,
-    outlook: Outlook,
+    outlook: TrialOutlook,
     /// Whether the trial ends by itself after what it is doing: a profile phase with no training behind it.
     ends_itself: bool,
     /// Order to stop, once given. What comes after it is not looked at, so that a trial's outcome does not depend on
@@ -72,7 +72,7 @@ pub(super) struct Running {
 
 impl Running {
     /// An attempt at a trial that begins; `total_steps` are those of its training, where they are known.
-    pub(super) fn new(attempt: u64, kernels: Kernels, outlook: Outlook, total_steps: Option<u64>) -> Self {
+    pub(super) fn new(attempt: u64, kernels: Kernels, outlook: TrialOutlook, total_steps: Option<u64>) -> Self {
         Self {
             attempt,
             kernels,
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     fn running() -> Running {
-        Running::new(1, Kernels::default(), Outlook::default(), None)
+        Running::new(1, Kernels::default(), TrialOutlook::default(), None)
     }
 
     fn claim(metric: &str) -> Claim {

@@ -10,7 +10,7 @@
 
 use super::clock::Clock;
 use super::confirm::Confirmation;
-use super::decide::Memory;
+use super::decide::KnownMeasurements;
 use super::disturbed::{DisturbedTrials, SHARE_FOR_REPEATS};
 use super::predictions::Predictions;
 use super::queue::Queue;
@@ -39,7 +39,7 @@ pub(super) struct Schedule<'a> {
     pub(super) trials: &'a Trials,
     pub(super) running: &'a RunningTrials,
     pub(super) queue: &'a Queue,
-    pub(super) memory: &'a Memory,
+    pub(super) known: &'a KnownMeasurements,
     /// The form of the ops that trials to come run in.
     pub(super) kernels: Kernels,
     /// Predictions of what trials cost, where that is known.
@@ -187,7 +187,7 @@ impl Schedule<'_> {
             return self.clock.expected_s(None);
         };
         // A part that another trial has measured is not run.
-        let share = self.memory.share(self.study, self.problem, params, self.kernels, None);
+        let share = self.known.share(self.study, self.problem, params, self.kernels, None);
         let share = if share.is_finite() { share } else { 0.0 };
         self.clock.expected_s(Some(share * predicted_s))
     }

@@ -3,7 +3,7 @@
 use super::decide::{recipe_of, whole_task};
 use super::propose::Proposed;
 use super::reuse::{Decision, Inherited, Measurement, Taken};
-use super::running::{Outlook, Running};
+use super::running::{Running, TrialOutlook};
 use super::{TuneError, Tuner};
 use crate::worker::{Pairing, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
@@ -27,8 +27,8 @@ impl Tuner<'_> {
             store.record_expectation(id, number, gain).await?;
             self.trials.expect_gain(number, gain);
         }
-        let bounds = self.memory.bounds(study, &self.problem, &trial.params);
-        let outlook = Outlook {
+        let bounds = self.known.bounds(study, &self.problem, &trial.params);
+        let outlook = TrialOutlook {
             gain: self.trials.expected_gain(number),
             low: match proposed {
                 Some(proposed) => proposed.expected_low(&self.problem),
@@ -46,7 +46,7 @@ impl Tuner<'_> {
         if let Some(reason) = there.or(here) {
             return self.end(number, TrialState::Skipped { reason }, 0.0).await;
         }
-        match self.memory.decide(study, &self.problem, &trial.params, kernels) {
+        match self.known.decide(study, &self.problem, &trial.params, kernels) {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
                 let message = error.to_string();
@@ -126,7 +126,7 @@ impl Tuner<'_> {
     /// Claims for a trial under way what it did not take over.
     fn claim(&mut self, number: TrialNumber) {
         let Some(trial) = self.trials.get(number) else { return };
-        let claims = self.memory.claims(self.parts.study, &self.problem, &trial.params);
+        let claims = self.known.claims(self.parts.study, &self.problem, &trial.params);
         if let Some(running) = self.running.get_mut(number) {
             running.claim(claims);
         }

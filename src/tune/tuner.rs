@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::confirm::{Confirmation, RunsMade};
-use super::decide::Memory;
+use super::decide::KnownMeasurements;
 use super::disturbed::DisturbedTrials;
 use super::failures::Failures;
 use super::kept_metrics::KeptMetrics;
@@ -51,7 +51,7 @@ pub struct Tuner<'a> {
     pub(super) trials: Trials,
     pub(super) queue: Queue,
     pub(super) running: RunningTrials,
-    pub(super) memory: Memory,
+    pub(super) known: KnownMeasurements,
     pub(super) pruner: Option<Box<dyn Pruner>>,
     /// Best trainings that the evaluations of trials are compared with.
     pub(super) rivals: Rivals,
@@ -78,13 +78,13 @@ impl<'a> Tuner<'a> {
         let history = parts.store.trials(parts.id).await?;
         let problem = WideningProblem::stored(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.study(Some(&parts.study.name)).await?;
-        let mut memory = Memory::new(parts.study);
+        let mut known = KnownMeasurements::new(parts.study);
         let forms = KernelForms::stored(parts.study, parts.store, parts.id).await?;
         for trial in &history {
-            memory.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
+            known.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
         }
         for number in parts.store.costs_from_unfinished(parts.id).await? {
-            memory.forget(number);
+            known.forget(number);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let queue = Queue::new(waiting.map(|trial| trial.number).collect());
@@ -115,7 +115,7 @@ impl<'a> Tuner<'a> {
             failures: Failures::default(),
             inputs: Inputs::default(),
             forms,
-            memory,
+            known,
             problem,
             parts,
         })
@@ -283,7 +283,7 @@ impl<'a> Tuner<'a> {
             trials: &self.trials,
             running: &self.running,
             queue: &self.queue,
-            memory: &self.memory,
+            known: &self.known,
             kernels: self.forms.current(),
             predictions: self.predictions.as_ref(),
             clock: &self.clock,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::child::{ChildProcess, Line, Lines, Surroundings};
-use super::program::{Current, Output};
+use super::program::{Output, RunningProgram};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
 use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 
@@ -45,7 +45,7 @@ pub struct CommandEvaluator {
 /// A slot, and the program under way there.
 struct Program {
     placement: Placement,
-    current: Option<Current>,
+    current: Option<RunningProgram>,
 }
 
 /// The object that the program gets on its standard input.
@@ -95,7 +95,7 @@ impl CommandEvaluator {
 
     /// The end of a program whose output stays open behind it.
     fn take_ended(&mut self) -> Option<TrialEvent> {
-        let is_over = |slot: &mut Program| slot.current.as_mut().is_some_and(Current::is_over);
+        let is_over = |slot: &mut Program| slot.current.as_mut().is_some_and(RunningProgram::is_over);
         let slot = self.slots.iter_mut().find_map(|slot| is_over(slot).then_some(slot))?;
         let current = slot.current.take()?;
         let tail = current.child.tail();
@@ -208,7 +208,7 @@ impl Evaluator for CommandEvaluator {
             tracing::debug!(%error, "the trial's program does not read its input");
         }
         child.close_input();
-        slot.current = Some(Current {
+        slot.current = Some(RunningProgram {
             number: request.number,
             serial: self.serial,
             child,

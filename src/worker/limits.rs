@@ -137,7 +137,7 @@ impl Cgroup {
 
 /// Removes the control group of a worker that is gone, and tells whether the kernel ended it for lack of memory; `None`
 /// where it had no group of its own.
-pub(super) fn bury(process: u32) -> Option<bool> {
+pub(super) fn remove_group_of(process: u32) -> Option<bool> {
     let group = cgroup_parent()?.of_worker(process);
     let killed = group.oom_kills().map(|kills| kills > 0);
     let _ = std::fs::remove_dir(group.folder);

@@ -28,7 +28,7 @@ pub(super) struct GpuWatch {
 }
 
 /// Readings of the machine beside a measurement.
-pub(super) struct Seen {
+pub(super) struct MachineReadings {
     /// Share of the throughput that may have been lost.
     pub(super) lost: f64,
     /// Energy that this process's GPU took, and the processor where that may be read.
@@ -63,13 +63,13 @@ impl MachineLoad {
     }
 
     /// Ends the watch, and writes its readings into the metrics.
-    pub(super) fn finish(self, metrics: &mut Metrics) -> Seen {
+    pub(super) fn finish(self, metrics: &mut Metrics) -> MachineReadings {
         let (disturbance, joules) = match self {
             Self::Host(watch) => (watch.finish(), None),
             Self::Gpu(watch) => watch.finish(metrics),
         };
         disturbance.keep(metrics);
-        Seen {
+        MachineReadings {
             lost: disturbance.share(),
             joules,
         }

@@ -16,7 +16,7 @@ use self::seating::Waiting;
 use super::child::{Line, Lines};
 use super::hardware_lock::{HardwareLock, LockOrder};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
-use super::worker_slot::{Loss, WorkerSlot};
+use super::worker_slot::{WorkerDeath, WorkerSlot};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, NEIGHBOURS, Phase, TrialNumber, TrialState};
@@ -315,16 +315,16 @@ impl WorkerPool {
 
     fn worker_died(&mut self, slot: usize, tail: &str) -> Result<(), EvaluatorError> {
         match self.slots[slot].died(tail) {
-            Some(Loss::Trials(events)) => {
+            Some(WorkerDeath::Trials(events)) => {
                 self.free(slot);
                 self.events.extend(events);
                 Ok(())
             }
-            Some(Loss::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
+            Some(WorkerDeath::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
                 let worker = self.slots[slot].placement.number;
                 Err(EvaluatorError::DiesAtStart { worker, times, message })
             }
-            Some(Loss::BeforeStart { times, message }) => {
+            Some(WorkerDeath::BeforeStart { times, message }) => {
                 tracing::warn!(worker = slot, times, message, "a worker ended before it was ready");
                 self.begin(slot)
             }

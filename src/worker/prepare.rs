@@ -70,7 +70,7 @@ pub struct Prepared {
 /// Message of the process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-enum News {
+enum PrepareEvent {
     Progress(Progress),
     Ready {
         made: Box<Made>,
@@ -170,7 +170,7 @@ pub fn prepare_apart(
 ) -> Result<Prepared, PrepareError> {
     let (sender, lines) = channel();
     let arguments = ["prepare".to_owned()];
-    let mut child = ChildProcess::start::<News>(program, &arguments, &Surroundings::default(), 0, sender)?;
+    let mut child = ChildProcess::start::<PrepareEvent>(program, &arguments, &Surroundings::default(), 0, sender)?;
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();
@@ -192,12 +192,12 @@ pub fn prepare_apart(
                 };
             }
             Err(RecvTimeoutError::Disconnected) => return Err(ended(child, "", request)),
-            Err(RecvTimeoutError::Timeout) => News::Progress(latest),
+            Err(RecvTimeoutError::Timeout) => PrepareEvent::Progress(latest),
         };
         match message {
-            News::Ready { made, tokenized } => ready = Some((*made, tokenized)),
-            News::Refused { message } => return Err(PrepareError::Refused { message }),
-            News::Progress(progress) => {
+            PrepareEvent::Ready { made, tokenized } => ready = Some((*made, tokenized)),
+            PrepareEvent::Refused { message } => return Err(PrepareError::Refused { message }),
+            PrepareEvent::Progress(progress) => {
                 latest = progress;
                 stuck.take(progress);
                 watch(&progress.data);
@@ -239,7 +239,7 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
     let pool = pool.map_err(std::io::Error::other)?;
     HostMemory::set_limit(Some(request.memory_limit_bytes));
     let output = Mutex::new(output);
-    let tell = |news: &News| match output.lock() {
+    let tell = |news: &PrepareEvent| match output.lock() {
         Ok(mut output) => write_line(&mut *output, news),
         Err(_) => Ok(()),
     };
@@ -248,7 +248,7 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
         std::thread::Builder::new().spawn_scoped(scope, || {
             let wait = wait;
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(TELL) {
-                let _ = tell(&News::Progress(Progress {
+                let _ = tell(&PrepareEvent::Progress(Progress {
                     done: done_so_far(),
                     processor_s: processor_s(),
                     data: reading_now(),
@@ -258,14 +258,14 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
         let outcome = catch_unwind(AssertUnwindSafe(|| pool.install(|| prepare(&request))));
         drop(finished);
         tell(&match outcome {
-            Ok(Ok(made)) => News::Ready {
+            Ok(Ok(made)) => PrepareEvent::Ready {
                 made: Box::new(made),
                 tokenized: tokenized_so_far(),
             },
-            Ok(Err(error)) => News::Refused {
+            Ok(Err(error)) => PrepareEvent::Refused {
                 message: with_causes(&*error),
             },
-            Err(_) => News::Refused {
+            Err(_) => PrepareEvent::Refused {
                 message: "the data cannot be read: a library that reads them panicked".to_owned(),
             },
         })

@@ -10,7 +10,7 @@ use super::child::{ChildProcess, describe_end};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// The program under way.
-pub(super) struct Current {
+pub(super) struct RunningProgram {
     pub(super) number: TrialNumber,
     /// Number under which the program's lines come.
     pub(super) serial: u64,
@@ -59,7 +59,7 @@ pub(super) enum Outcome {
     Crashed,
 }
 
-impl Current {
+impl RunningProgram {
     /// Adds reported values and returns those that are numbers.
     pub(super) fn keep(&mut self, values: Values) -> Metrics {
         let mut reported = Metrics::default();

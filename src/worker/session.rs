@@ -13,7 +13,7 @@ use super::limits::MemoryLimit;
 use super::rank_group::RankGroup;
 use super::serve::Runner;
 use super::trial::{Interruption, Training, TrialRun, failure};
-use super::trial_group::{Around, Broken, Joined, Member, TrialGroup, may_share, parts, with_faults};
+use super::trial_group::{BrokenStep, Joined, Member, TrialGroup, WorkerContext, may_share, parts, with_faults};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
@@ -250,7 +250,7 @@ impl Session {
     ) -> std::io::Result<()> {
         group.set_limit();
         let fp32_accuracies = RefCell::default();
-        let around = Around {
+        let around = WorkerContext {
             control,
             collective: &self.rank.collective,
             fault: &self.fault,
@@ -259,14 +259,14 @@ impl Session {
         let stepped = catch_unwind(AssertUnwindSafe(|| group.step(&around, emit)));
         match stepped {
             Ok(Ok(())) => {}
-            Ok(Err(Broken::DeviceLost { message, is_kernels })) => {
+            Ok(Err(BrokenStep::DeviceLost { message, is_kernels })) => {
                 let fault = is_kernels.then(|| message.clone());
                 group
                     .numbers()
                     .for_each(|number| emit(kernels_of(number, fault.clone())));
                 return Err(std::io::Error::other(message));
             }
-            Ok(Err(Broken::All(reason))) => group.give_back(&reason, emit),
+            Ok(Err(BrokenStep::All(reason))) => group.give_back(&reason, emit),
             Err(panic) => {
                 (self.kept, self.group) = (LoadedInputs::default(), None);
                 group.give_back(&panicked(panic.as_ref(), Phase::Train), emit);

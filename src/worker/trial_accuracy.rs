@@ -27,7 +27,7 @@ enum Unmeasured {
     /// The trial ends, whether or not somebody asks for the metric.
     Ends(Interruption),
     /// The trial goes without, unless somebody asks for the metric.
-    Goes(String),
+    Missing(String),
 }
 
 impl Unmeasured {
@@ -35,7 +35,7 @@ impl Unmeasured {
     fn of(what: &str, error: TrainError) -> Self {
         match error.lost_device() {
             true => Self::Ends(failure(error, Phase::Evaluate)),
-            false => Self::Goes(format!("{what}: {}", with_causes(&error))),
+            false => Self::Missing(format!("{what}: {}", with_causes(&error))),
         }
     }
 }
@@ -65,11 +65,13 @@ impl TrialRun<'_> {
         let settle = |done: Result<(), Unmeasured>| match done {
             Ok(()) => Ok(()),
             Err(Unmeasured::Ends(interruption)) => Err(interruption),
-            Err(Unmeasured::Goes(message)) if accuracy.is_required => Err(Interruption::Failed(FailReason::Crashed {
-                phase: Phase::Evaluate,
-                message,
-            })),
-            Err(Unmeasured::Goes(message)) => {
+            Err(Unmeasured::Missing(message)) if accuracy.is_required => {
+                Err(Interruption::Failed(FailReason::Crashed {
+                    phase: Phase::Evaluate,
+                    message,
+                }))
+            }
+            Err(Unmeasured::Missing(message)) => {
                 tracing::warn!("{message}");
                 Ok(())
             }
@@ -157,7 +159,7 @@ impl TrialRun<'_> {
         metrics.insert("token_accuracy_fp32", reference);
         metrics.insert("fp32_training_s", seconds);
         if reference <= 0.0 {
-            return Err(Unmeasured::Goes(
+            return Err(Unmeasured::Missing(
                 "the training in fp32 finds none of the held-out tokens: nothing can be lost of that; train longer, or \
                  evaluate on more rows"
                     .to_owned(),
@@ -195,7 +197,7 @@ impl TrialRun<'_> {
         let trainer = trainer.and_then(|trainer| trainer.with_collective(self.collective.clone()));
         let mut trainer = trainer.map_err(failed)?;
         let batches = Prefetch::start(source, 0..steps);
-        for batch in batches.map_err(|error| Unmeasured::Goes(format!("the training in fp32: {error}")))? {
+        for batch in batches.map_err(|error| Unmeasured::Missing(format!("the training in fp32: {error}")))? {
             self.wait(self.control.wait_while_held(self.request.number));
             trainer.step(&batch).map_err(failed)?;
             self.ends_now(trainer.steps())?;
@@ -223,7 +225,7 @@ impl TrialRun<'_> {
     /// Has the model answer held-out prompts, and scores the answers. Devices share the prompts out, and the first one has them scored.
     fn score(&self, plan: &ScorePlan, trainer: &mut Trainer, metrics: &mut Metrics) -> Result<(), Unmeasured> {
         let files = ModelFiles::resolve_weights(&self.recipe.model, &mut ());
-        let files = files.map_err(|error| Unmeasured::Goes(format!("`score`: {}", with_causes(&error))))?;
+        let files = files.map_err(|error| Unmeasured::Missing(format!("`score`: {}", with_causes(&error))))?;
         let at_step = trainer.steps();
         let inputs = (trainer, self.loaded.data.held_out(), &files);
         let is_first = self.collective.rank() == 0;
@@ -238,7 +240,7 @@ impl TrialRun<'_> {
                 }))
             }
             Err(ScoringError::Generation(error)) => Err(Unmeasured::of("answering held-out prompts", error)),
-            Err(error) => Err(Unmeasured::Goes(with_causes(&error))),
+            Err(error) => Err(Unmeasured::Missing(with_causes(&error))),
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) fn parts(request: &TrialRequest) -> Option<(&Recipe, &TrialPlan)> {
 }
 
 /// Parts of a worker that all of its trials share.
-pub(super) struct Around<'a> {
+pub(super) struct WorkerContext<'a> {
     pub(super) control: &'a Control,
     pub(super) collective: &'a Arc<dyn Collective>,
     pub(super) fault: &'a Fault,
@@ -69,7 +69,7 @@ impl Joined {
     }
 
     /// The trial as one that runs alone is seen.
-    fn run<'a>(&'a self, around: &Around<'a>) -> TrialRun<'a> {
+    fn run<'a>(&'a self, around: &WorkerContext<'a>) -> TrialRun<'a> {
         TrialRun {
             request: &self.request,
             recipe: self.parts().0,
@@ -93,7 +93,7 @@ impl Joined {
         &self,
         (training, end): (Training, Option<Interruption>),
         (mut metrics, beside): (Metrics, usize),
-        around: &Around<'_>,
+        around: &WorkerContext<'_>,
         emit: &mut dyn FnMut(TrialEvent),
     ) {
         let number = self.request.number;
@@ -134,7 +134,7 @@ pub(super) struct TrialGroup {
 }
 
 /// Failure of a step of all members.
-pub(super) enum Broken {
+pub(super) enum BrokenStep {
     /// The device answers nothing more to this process.
     DeviceLost { message: String, is_kernels: bool },
     /// All trials are given back for this.
@@ -192,7 +192,11 @@ impl TrialGroup {
     }
 
     /// Takes one step of all members, with the evaluations behind it; trials that end are told and leave.
-    pub(super) fn step(&mut self, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) -> Result<(), Broken> {
+    pub(super) fn step(
+        &mut self,
+        around: &WorkerContext<'_>,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<(), BrokenStep> {
         let mut ends: Vec<Option<Interruption>> = Vec::with_capacity(self.members.len());
         let mut batches: Vec<(Vec<MicroBatch>, f64)> = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
@@ -227,7 +231,7 @@ impl TrialGroup {
         self.evaluate(&mut ends, around, emit)?;
         for end in &ends {
             if let Some(Interruption::DeviceLost { message, is_kernels }) = end {
-                return Err(Broken::DeviceLost {
+                return Err(BrokenStep::DeviceLost {
                     message: message.clone(),
                     is_kernels: *is_kernels,
                 });
@@ -238,7 +242,7 @@ impl TrialGroup {
     }
 
     /// Takes the step itself, whose time all members share.
-    fn train(&mut self, batches: &[(Vec<MicroBatch>, f64)]) -> Result<Vec<Result<StepEvent, TrainError>>, Broken> {
+    fn train(&mut self, batches: &[(Vec<MicroBatch>, f64)]) -> Result<Vec<Result<StepEvent, TrainError>>, BrokenStep> {
         let (began, count) = (Instant::now(), self.members.len());
         let trainers = self.members.iter().map(|member| &member.training.run.trainer);
         let passes = Together::kept(&mut self.passes, trainers).map_err(broken)?;
@@ -264,9 +268,9 @@ impl TrialGroup {
     fn evaluate(
         &mut self,
         ends: &mut [Option<Interruption>],
-        around: &Around<'_>,
+        around: &WorkerContext<'_>,
         emit: &mut dyn FnMut(TrialEvent),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenStep> {
         let due: Vec<bool> = self
             .members
             .iter()
@@ -336,7 +340,7 @@ impl TrialGroup {
     }
 
     /// Tells the ends of members that have ended, and lets them go.
-    fn leave(&mut self, ends: Vec<Option<Interruption>>, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) {
+    fn leave(&mut self, ends: Vec<Option<Interruption>>, around: &WorkerContext<'_>, emit: &mut dyn FnMut(TrialEvent)) {
         let mut index = 0;
         for end in ends {
             if end.is_none() && !self.members[index].training.is_over() {
@@ -358,11 +362,11 @@ impl TrialGroup {
 }
 
 /// The failure that an error of all members means.
-fn broken(error: TrainError) -> Broken {
+fn broken(error: TrainError) -> BrokenStep {
     match failure(error, Phase::Train) {
-        Interruption::DeviceLost { message, is_kernels } => Broken::DeviceLost { message, is_kernels },
-        Interruption::Failed(reason) => Broken::All(reason),
-        Interruption::Stopped { .. } => Broken::All(FailReason::Crashed {
+        Interruption::DeviceLost { message, is_kernels } => BrokenStep::DeviceLost { message, is_kernels },
+        Interruption::Failed(reason) => BrokenStep::All(reason),
+        Interruption::Stopped { .. } => BrokenStep::All(FailReason::Crashed {
             phase: Phase::Train,
             message: "the step of all trainings was stopped".to_owned(),
         }),

@@ -20,7 +20,7 @@ pub(super) struct WorkerSlot {
     pub(super) placement: Placement,
     worker: Option<Worker>,
     /// Trials in the order in which they came.
-    pub(super) trials: Vec<Current>,
+    pub(super) trials: Vec<SlotTrial>,
     /// The slot whose trial takes this one's device too.
     lent_to: Option<usize>,
     /// Base model of the last trial, which its process may still hold.
@@ -45,7 +45,7 @@ struct Worker {
 }
 
 /// A trial under way.
-pub(super) struct Current {
+pub(super) struct SlotTrial {
     pub(super) request: TrialRequest,
     pub(super) phase: Phase,
     /// Whether the worker has the trial. It may have to wait until a neighbour has measured.
@@ -65,7 +65,7 @@ pub(super) struct Current {
     sharing: u32,
 }
 
-impl Current {
+impl SlotTrial {
     fn new(request: TrialRequest) -> Self {
         Self {
             request,
@@ -180,7 +180,7 @@ impl WorkerSlot {
     }
 
     /// The trial of this number.
-    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Current> {
+    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut SlotTrial> {
         self.trials.iter_mut().find(|trial| trial.request.number == number)
     }
 
@@ -202,7 +202,7 @@ impl WorkerSlot {
     /// Takes a trial, without giving it to the worker yet.
     pub(super) fn take(&mut self, request: TrialRequest) {
         self.warm = base_of(&request);
-        self.trials.push(Current::new(request));
+        self.trials.push(SlotTrial::new(request));
         let count = self.trials.len() as u32;
         for trial in &mut self.trials {
             trial.sharing = trial.sharing.max(count);
@@ -313,10 +313,11 @@ impl WorkerSlot {
     }
 
     /// Takes in that the worker's output ended; returns what that means for its trials, `None` where it had none.
-    pub(super) fn died(&mut self, tail: &str) -> Option<Loss> {
+    pub(super) fn died(&mut self, tail: &str) -> Option<WorkerDeath> {
         let mut worker = self.worker.take()?;
         let status = worker.child.wait();
-        let in_own_group = limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+        let in_own_group =
+            limits::remove_group_of(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
         // A group of its own counts its kills alone; a larger one's may be another's, of which only those of this trial's time matter.
         let kernel_killed = in_own_group.unwrap_or_else(|| limits::oom_kills() > worker.oom_kills);
         let phase = self.trials.iter().find(|trial| trial.sent)?.phase;
@@ -331,7 +332,7 @@ impl WorkerSlot {
         if worker.about.is_none() && may_be_repeated {
             self.failed_starts += 1;
             self.trials.iter_mut().for_each(|trial| trial.sent = false);
-            return Some(Loss::BeforeStart {
+            return Some(WorkerDeath::BeforeStart {
                 times: self.failed_starts,
                 message: reason_text(&reason),
             });
@@ -343,7 +344,7 @@ impl WorkerSlot {
             true => trial.lost(reason.clone()),
             false => trial.ended(reason.clone()),
         });
-        Some(Loss::Trials(events.collect()))
+        Some(WorkerDeath::Trials(events.collect()))
     }
 
     /// Ends the worker where a trial is past its time or makes no progress, or where nothing was heard for too long;
@@ -355,7 +356,7 @@ impl WorkerSlot {
         tracing::warn!(worker = self.placement.number, ?overdue, "ended a worker");
         self.close();
         let sent = self.take_sent();
-        let beside = |trial: &Current| {
+        let beside = |trial: &SlotTrial| {
             trial.lost(FailReason::Crashed {
                 phase: trial.phase,
                 message: "its process was ended for a trial that trained beside it".to_owned(),
@@ -367,7 +368,7 @@ impl WorkerSlot {
     }
 
     /// Takes out the trials that the worker had.
-    fn take_sent(&mut self) -> Vec<Current> {
+    fn take_sent(&mut self) -> Vec<SlotTrial> {
         self.trials.extract_if(.., |trial| trial.sent).collect()
     }
 
@@ -429,7 +430,7 @@ impl WorkerSlot {
     fn close(&mut self) {
         if let Some(mut worker) = self.worker.take() {
             worker.child.kill();
-            limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+            limits::remove_group_of(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
         }
     }
 
@@ -454,7 +455,7 @@ impl Drop for WorkerSlot {
 }
 
 /// Loss by a worker's death.
-pub(super) enum Loss {
+pub(super) enum WorkerDeath {
     /// The worker's trials.
     Trials(Vec<TrialEvent>),
     /// No trial: the worker ended before it was ready, so many times in a row by now.

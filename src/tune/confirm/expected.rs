@@ -28,7 +28,7 @@ const WITH_EVALUATIONS: f64 = 1.1;
 
 /// Runs that are expected of a confirmation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::tune) struct Expected {
+pub(in crate::tune) struct ExpectedRuns {
     pub(in crate::tune) runs: u64,
     pub(in crate::tune) seconds: f64,
 }
@@ -73,7 +73,7 @@ struct Ahead<'a> {
     left_s: f64,
 }
 
-impl Expected {
+impl ExpectedRuns {
     /// Adds as many of `runs` as fit into `left_s` with those added before; each takes `seconds`.
     fn add(&mut self, runs: u64, seconds: f64, left_s: f64) {
         let fitting = match seconds > 0.0 {
@@ -89,13 +89,13 @@ impl Expected {
 impl Schedule<'_> {
     /// The runs that the confirmation is expected to take in a study of so many trainings, with the settings that are
     /// tried before it for its sake.
-    pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> Expected {
+    pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> ExpectedRuns {
         let Some(plan) = self.study.confirm.filter(|_| !self.confirmation.trials_are_over()) else {
-            return Expected::default();
+            return ExpectedRuns::default();
         };
         if self.confirmation.is_done() {
             // Of what a few more trials may put in the recommended one's place.
-            let mut expected = Expected::default();
+            let mut expected = ExpectedRuns::default();
             expected.add(FEWEST_COSTS, self.cost_s(&plan), f64::INFINITY);
             return expected;
         }
@@ -117,7 +117,7 @@ impl Schedule<'_> {
     }
 
     /// The runs that are expected from `next` on, the run that comes next.
-    pub(super) fn expected_from(&self, plan: &ConfirmPlan, next: Repeat, lengths: Option<Lengths>) -> Expected {
+    pub(super) fn expected_from(&self, plan: &ConfirmPlan, next: Repeat, lengths: Option<Lengths>) -> ExpectedRuns {
         self.expected(
             plan,
             &Ahead {
@@ -131,11 +131,11 @@ impl Schedule<'_> {
     }
 
     /// The runs that are left. Longer trainings come first, those with other seeds then, and costs last.
-    fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> Expected {
+    fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> ExpectedRuns {
         let study = self.study;
         let is_native = study.backend == Backend::Native;
         let trains = is_native && study.plan.train.is_some() && self.problem_needs(LOSS);
-        let mut expected = Expected::default();
+        let mut expected = ExpectedRuns::default();
         let is_before = |kind: u8| match ahead.next {
             Some(Repeat::Longer { .. }) | None => true,
             Some(Repeat::Loss { .. }) => kind > 0,
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn runs_are_expected_as_far_as_they_fit() {
-        let mut expected = Expected::default();
+        let mut expected = ExpectedRuns::default();
         expected.add(3, 2.0, 7.0);
         assert_eq!((expected.runs, expected.seconds), (3, 6.0));
         expected.add(4, 2.0, 9.0);

@@ -9,7 +9,7 @@
 
 use super::marginal::Shape;
 use super::observations::{MetricData, Modelled, Observations};
-use super::output::{Output, some};
+use super::output::{Output, representative};
 use crate::Prior;
 use crate::Problem;
 use crate::encode::{Encoding, Point};
@@ -60,7 +60,7 @@ impl<'a> Observations<'a> {
             if let Some(aligned) = aligned(
                 encoding,
                 modelled,
-                data.part(&some(&data.values, MOST)),
+                data.part(&representative(&data.values, MOST)),
                 &self.data[index],
             ) {
                 let now = &mut self.data[index];

@@ -152,10 +152,10 @@ impl Search<'_> {
             let candidate = match &self.landscape.trainings {
                 Some(trainings) => {
                     let candidate = match self.landscape.aim.is_loss() {
-                        true => trainings.quickest(candidate, self.only.map(|(index, _)| index)),
+                        true => trainings.fastest_alike(candidate, self.only.map(|(index, _)| index)),
                         false => candidate,
                     };
-                    trainings.fastest(self.landscape, candidate)
+                    trainings.fastest_variant(self.landscape, candidate)
                 }
                 None => candidate,
             };

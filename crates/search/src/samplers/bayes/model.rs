@@ -7,7 +7,7 @@ use super::candidates::Candidates;
 use super::ehvi::Ehvi;
 use super::landscape::{Landscape, Limit};
 use super::observations::{MetricData, Observations, Seen};
-use super::output::{Output, some};
+use super::output::{Output, representative};
 use crate::encode::{Encoding, Point};
 use crate::gp;
 use crate::gp::{Effort, FitInput, Gp};
@@ -143,7 +143,7 @@ impl Model<'_> {
         let all: Vec<(Point, bool)> = self.observations.outcomes.iter().cloned().chain(ran_out).collect();
         // Failures count as the best: they are the rare ones.
         let order: Vec<f64> = all.iter().map(|(_, failed)| f64::from(u8::from(!failed))).collect();
-        let chosen = some(&order, MOST_OUTCOMES).into_iter();
+        let chosen = representative(&order, MOST_OUTCOMES).into_iter();
         let outcomes: Vec<(Point, bool)> = chosen.map(|index| all[index].clone()).collect();
         if !outcomes.iter().any(|(_, failed)| *failed) {
             return None;

@@ -33,7 +33,7 @@ impl Neighbourhood {
         let feasible = observations.seen.iter().filter(|seen| seen.feasible);
         let best: &Seen = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))?;
         Some(Self {
-            centre: trainings.quickest(best.point.clone(), None),
+            centre: trainings.fastest_alike(best.point.clone(), None),
             used: observations.modelled[loss].used.clone(),
         })
     }

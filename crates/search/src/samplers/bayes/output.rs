@@ -44,7 +44,8 @@ impl Output {
         data: &MetricData<'_>,
         prior: Option<&dyn Prior>,
     ) -> Option<Self> {
-        let part = (data.values.len() > CONDITIONED_POINTS).then(|| data.part(&some(&data.values, CONDITIONED_POINTS)));
+        let part = (data.values.len() > CONDITIONED_POINTS)
+            .then(|| data.part(&representative(&data.values, CONDITIONED_POINTS)));
         let data = part.as_ref().unwrap_or(data);
         let shifts: Option<Vec<f64>> = prior.and_then(|prior| {
             let shift = |params: &&Params| modelled.prior_shift(prior, params);
@@ -217,7 +218,7 @@ fn spans_too_much(values: &[f64]) -> bool {
 }
 
 /// Indices of at most `most` values, ascending: the best third, and an even share of the rest.
-pub(super) fn some(values: &[f64], most: usize) -> Vec<usize> {
+pub(super) fn representative(values: &[f64], most: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     if order.len() <= most {
         return order;
@@ -237,7 +238,7 @@ fn fit_some(whole: &FitInput<'_>, values: &[f64], effort: Effort) -> Option<gp::
     if count <= FITTED_POINTS {
         return gp::fit(whole, effort);
     }
-    let chosen = some(values, FITTED_POINTS);
+    let chosen = representative(values, FITTED_POINTS);
     let points: Vec<Point> = chosen.iter().map(|index| whole.points[*index].clone()).collect();
     let targets: Vec<f64> = chosen.iter().map(|index| whole.targets[*index]).collect();
     let noises: Vec<f64> = chosen.iter().map(|index| whole.noises[*index]).collect();

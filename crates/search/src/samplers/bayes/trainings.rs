@@ -161,7 +161,7 @@ impl<'a> Trainings<'a> {
     }
 
     /// A candidate with the fastest of the values that learn as its own do, those of the parameter `except` left as they are.
-    pub(super) fn quickest(&self, mut candidate: Point, except: Option<usize>) -> Point {
+    pub(super) fn fastest_alike(&self, mut candidate: Point, except: Option<usize>) -> Point {
         for (index, faster) in self.alike.iter().filter(|(index, _)| Some(*index) != except) {
             let own = faster.iter().find(|(slower, _)| *slower == candidate[*index]);
             if let Some((_, fastest)) = own {
@@ -179,7 +179,7 @@ impl<'a> Trainings<'a> {
     }
 
     /// The fastest variant of a candidate that fits; the candidate itself where none does.
-    pub(super) fn fastest(&self, landscape: &Landscape<'_>, mut candidate: Point) -> Point {
+    pub(super) fn fastest_variant(&self, landscape: &Landscape<'_>, mut candidate: Point) -> Point {
         if let Some(variants) = self.variants(landscape, &candidate) {
             for (index, coordinate) in self.free.iter().zip(&variants.fastest) {
                 candidate[*index] = *coordinate;
@@ -225,14 +225,14 @@ impl<'a> Trainings<'a> {
         if let Some(known) = self.known.lock().ok().and_then(|known| known.get(&key).cloned()) {
             return known;
         }
-        let found = self.looked_at(landscape, candidate).map(Arc::new);
+        let found = self.variants_that_fit(landscape, candidate).map(Arc::new);
         if let Ok(mut known) = self.known.lock() {
             known.insert(key, found.clone());
         }
         found
     }
 
-    fn looked_at(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Variants> {
+    fn variants_that_fit(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Variants> {
         let mut variants = vec![candidate.to_vec()];
         for index in &self.free {
             let levels = self.candidates.levels(*index);
