@@ -30,7 +30,7 @@ pub(super) struct Grounds<'a> {
     base: &'a Recipe,
     files: ModelFiles,
     architecture: Architecture,
-    here: Here,
+    here: TrialDevice,
 }
 
 impl<'a> Grounds<'a> {
@@ -48,7 +48,7 @@ impl<'a> Grounds<'a> {
         let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
         let how = Measuring::on(slot.threads).within(study.budget.time_s);
         let device = slot.device.as_deref();
-        let here = Here::find(device, Some(store), how, &study.precisions(base)).await?;
+        let here = TrialDevice::find(device, Some(store), how, &study.precisions(base)).await?;
         Ok(Some(Self {
             study,
             base,
@@ -95,8 +95,8 @@ pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Ar
     let architecture = Architecture::from_config(&files.config).ok()?;
     let rows = rows_of(&file, base, &files).ok()?;
     let here = match device::first_gpu() {
-        Some(gpu) => Here::gpu(&gpu),
-        None => Here {
+        Some(gpu) => TrialDevice::gpu(&gpu),
+        None => TrialDevice {
             name: String::new(),
             machine: Machine::Measured(Box::new(
                 stored(store, rayon::current_num_threads()).await.ok()??.ceilings,
@@ -116,8 +116,8 @@ fn of_target(study: &Study, config: &Path) -> Option<Arc<TargetForecast>> {
 
 /// What is known of the device that trials of this machine run on.
 #[derive(Clone)]
-pub(super) struct Here {
-    /// For people.
+pub(super) struct TrialDevice {
+    /// Name of the device, for people.
     pub name: String,
     machine: Machine,
     /// Memory that trials may take: a GPU's, or this machine's.
@@ -126,7 +126,7 @@ pub(super) struct Here {
     pub disturbed: f64,
 }
 
-impl Here {
+impl TrialDevice {
     /// The first GPU, or where there is none, or `device` says so, the CPU with its ceilings.
     pub(super) async fn find(
         device: Option<&str>,
@@ -164,7 +164,7 @@ impl Here {
         }
     }
 
-    /// The same device, of whose speed nothing is taken for known.
+    /// Copies this device as one of whose speed nothing is known.
     pub(super) fn without_speed(&self) -> Self {
         Self {
             name: self.name.clone(),
@@ -191,7 +191,7 @@ impl Here {
     }
 }
 
-/// This machine's processor as a device of other stacks: its ceilings in place of a data sheet's peaks.
+/// Data sheet of this machine's processor as a device of other stacks: its ceilings in place of a maker's peaks.
 ///
 /// # Errors
 /// Ceilings that could not be measured.
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_gpu_is_known_by_its_data_sheet_or_by_its_memory_alone() {
         let gpu = |name: &str| {
-            Here::gpu(&DeviceFacts {
+            TrialDevice::gpu(&DeviceFacts {
                 name: name.to_owned(),
                 memory_bytes: 80 << 30,
             })

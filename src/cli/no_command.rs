@@ -14,14 +14,14 @@ use crate::store::StudyOverview;
 /// Largest file that may be a study file, in bytes.
 const STUDY_FILE_BYTES: u64 = 1 << 20;
 
-/// What is here, and the commands that go on from it with what each does.
-struct Here {
+/// The state of this folder in words, and the commands that go on from it with what each does.
+struct NextSteps {
     what: String,
     next: Vec<(String, &'static str)>,
 }
 
 pub(super) fn run() -> Result<(), CliError> {
-    let here = Here::look(&DatabaseArgs::default());
+    let here = NextSteps::look(&DatabaseArgs::default());
     let width = here.next.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
     let next: Vec<String> = here
         .next
@@ -36,7 +36,7 @@ pub(super) fn run() -> Result<(), CliError> {
     ))
 }
 
-impl Here {
+impl NextSteps {
     fn look(database: &DatabaseArgs) -> Self {
         let path = database.path();
         let file = study_file(Path::new("."));

@@ -17,11 +17,11 @@ use tokio::time::{Instant, Sleep, sleep};
 /// How long a connection may take.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// From the first byte of a request to that of its answer. A large study on a busy machine takes seconds.
+    /// Time from the first byte of a request to that of its answer. A large study on a busy machine takes seconds.
     pub answered_within: Duration,
-    /// Without a byte in either direction. A page that listens is told the moment each second.
+    /// Time without a byte in either direction. A page that listens is told the moment each second.
     pub idle: Duration,
-    /// With bytes to send and none taken.
+    /// Time with bytes to send and none taken.
     pub taken_within: Duration,
 }
 

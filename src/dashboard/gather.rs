@@ -1,4 +1,4 @@
-//! From the database to what a page is made from.
+//! Gathering what a page is made from in the database.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ use peft_tune_search::{Importance, Insight, Preference, Share, recommend};
 pub struct Gatherer {
     /// Name and beginning of each study: the number of one that was deleted may be given to another.
     studies: HashMap<StudyId, (String, String)>,
-    /// By study, trial and attempt.
+    /// Curves of finished trials, by study, trial and attempt.
     finished: HashMap<(StudyId, u64, u64), TrialCurves>,
     /// What decides in each study, and from how many measured trials that is known.
     importance: HashMap<StudyId, (usize, Vec<ImportanceView>)>,

@@ -30,7 +30,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Where a request comes from, and what for, as browsers say it.
+/// Header in which browsers say where a request comes from.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
@@ -39,7 +39,7 @@ const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 pub(super) struct Hosts(Arc<[String]>);
 
 impl Hosts {
-    /// This machine's names for itself, with the port.
+    /// Names that this machine has for itself, with the port.
     pub(super) fn of(port: u16) -> Self {
         let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("{host}:{port}"));
         Self(hosts.into())

@@ -19,9 +19,9 @@ pub(super) struct Now {
     /// Whether a process runs the study.
     pub running: bool,
     pub paused: bool,
-    /// What of the budget is spent and how long the rest takes; null for studies whose last search told no budget.
+    /// Spending of the budget, and how long the rest takes; null for studies whose last search told no budget.
     pub outlook: Option<Outlook>,
-    /// What of the budget is spent, for people.
+    /// Spending of the budget, for people.
     pub spent: Option<String>,
     pub trials: Vec<RunningTrial>,
     pub queue: Vec<Waiting>,

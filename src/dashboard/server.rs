@@ -112,12 +112,12 @@ impl Dashboard {
         })
     }
 
-    /// Where the page is, for looking only.
+    /// Address of the page, for looking only.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// Where the page is, with the token that lets its reader ask things of the study. The token stands behind a `#`,
+    /// Address of the page, with the token that lets its reader ask things of the study. The token stands behind a `#`,
     /// which a browser keeps to itself.
     pub fn control_url(&self) -> Option<String> {
         let token = self.shared.token.as_ref()?;

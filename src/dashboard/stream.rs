@@ -32,7 +32,7 @@ struct Listener {
     /// What the page has.
     sent: Option<Arc<StudyView>>,
     mark: Option<i64>,
-    /// When the moment was told, and how long reading it took.
+    /// Time at which the moment was told, and how long reading it took.
     told: Option<(Instant, Duration)>,
     waiting: VecDeque<Event>,
     /// Pages that may listen at once are counted.

@@ -16,7 +16,7 @@ pub(crate) struct LongerRows {
 }
 
 impl LongerRows {
-    /// Counts them. `None` where none is longer.
+    /// Counts the rows that are longer. `None` where none is.
     pub(super) fn of(lengths: &TokenLengths, sequence_length: usize) -> Option<Self> {
         let found = Self {
             longer: lengths.longer_than(sequence_length),
@@ -27,8 +27,8 @@ impl LongerRows {
         (found.longer > 0).then_some(found)
     }
 
-    /// Whether they are best left out: at most a tenth of the rows. An answer whose end is cut away teaches no place to
-    /// stop, but where many rows are longer, more is lost without them.
+    /// Whether the longer rows are best left out: at most a tenth of the rows. An answer whose end is cut away teaches
+    /// no place to stop, but where many rows are longer, more is lost without them.
     pub(super) fn are_few(&self) -> bool {
         self.longer * 10 <= self.rows
     }

@@ -7,7 +7,7 @@ pub(crate) struct Machine {
     pub is_gpu: bool,
     /// Memory that trials may use: what the device has, without a part for everything else.
     pub usable_bytes: u64,
-    /// All that a GPU has; 0 of the processor.
+    /// Memory of a GPU, all of it; 0 of the processor.
     pub device_bytes: u64,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Values {
 #[derive(Debug)]
 pub(crate) struct Needs {
     predictor: Predictor,
-    /// Of a GPU that is known.
+    /// Data sheet of the GPU, where it is known.
     sheet: Option<&'static DataSheet>,
     sequence_length: usize,
 }
@@ -43,7 +43,7 @@ fn flops_per_s_of_thread(vectors: Vectors) -> f64 {
 }
 
 impl Needs {
-    /// For rows of up to `sequence_length` tokens.
+    /// Needs of rows of up to `sequence_length` tokens.
     pub(crate) fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
         let host = match machine.is_gpu {
             true => Host::gpu(machine.device_bytes),

@@ -20,7 +20,7 @@ const BYTES: usize = 4;
 pub(crate) enum RowTokens {
     /// Tokenised.
     Counted(TokenLengths),
-    /// By the bytes of their lines.
+    /// Guessed from the bytes of the rows' lines.
     Guessed(RowLengths),
     Unknown,
 }

@@ -183,7 +183,7 @@ fn space(plan: &Plan) -> String {
     )
 }
 
-/// That a larger global batch is usual, where it takes too long here.
+/// Words that a larger global batch is usual, where it takes too long here.
 fn smaller_batch(size: &TrialSize) -> &'static str {
     match size.usual_seconds() {
         Some(_) => " (16 where time allows)",

@@ -1,18 +1,18 @@
 //! The rows of the data counted in tokens, with the model's own tokenizer.
 
-/// Of so many rows at most one may be longer than the sequence length.
+/// Rows of which at most one may be longer than the sequence length.
 const ONE_LONGER_OF: usize = 100;
 
 /// Tokens of the rows that were looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenLengths {
-    /// Of each row with something to learn, the shortest first.
+    /// Tokens of each row with something to learn, the shortest first.
     pub tokens: Vec<usize>,
     /// All rows that were read.
     pub rows: u64,
     /// Whether there are more rows, which were not looked at.
     pub is_sample: bool,
-    /// Whether they are running text, which is split rather than cut.
+    /// Whether the rows are running text, which is split rather than cut.
     pub is_running: bool,
 }
 

@@ -35,7 +35,7 @@ const SLOW_S: f64 = 600.0;
 /// How fast a machine trains a model, and what a trial may take there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
-    /// By a rough estimate.
+    /// Tokens per second by a rough estimate.
     pub tokens_per_s: f64,
     /// Seconds that a trial should take at most.
     pub most_s: f64,
@@ -119,7 +119,7 @@ impl TrialSize {
         ((3.0 * expected / 10.0).ceil() as u64 * 10).max(30)
     }
 
-    /// That the machine is too slow for the model, and what would do; `None` where it is not.
+    /// Says that the machine is too slow for the model, and what would do; `None` where it is not.
     pub(crate) fn slow_note(&self, is_gpu: bool) -> Option<String> {
         let least_s = f64::from(LEAST_STEPS) * self.global_batch as f64 * self.row_tokens / self.pace?.tokens_per_s;
         let faster = if is_gpu { "a faster GPU" } else { "a GPU" };

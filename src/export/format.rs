@@ -14,7 +14,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// All of them.
+    /// All formats.
     pub fn all() -> impl Iterator<Item = Self> {
         std::iter::once(Self::Recipe).chain(Tool::ALL.iter().copied().map(Self::Tool))
     }
@@ -32,7 +32,7 @@ impl ExportFormat {
         self.tool().map_or(recipe::NAME, Tool::name)
     }
 
-    /// What it is, in one line.
+    /// Description of the format, in one line.
     pub fn about(self) -> &'static str {
         self.tool().map_or(recipe::ABOUT, Tool::about_file)
     }

@@ -21,7 +21,7 @@ use peft_tune_core::study::TrialNumber;
 #[derive(Clone, Copy, Debug)]
 pub struct MlflowExperiment<'a> {
     pub name: &'a str,
-    /// With the name it tells two studies apart; UTC, ISO 8601.
+    /// Time of creation, which with the name tells two studies apart; UTC, ISO 8601.
     pub created_at: &'a str,
     pub runs: &'a [MlflowRun],
 }
@@ -65,7 +65,7 @@ pub enum MlflowStatus {
 }
 
 impl MlflowStatus {
-    /// Its name in the interface of a server.
+    /// Name of the status in the interface of a server.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "RUNNING",
@@ -109,8 +109,8 @@ impl MlflowExperiment<'_> {
         Ok(experiment)
     }
 
-    /// Brings its runs up to date in the store at `folder`, which is made where it is missing. What is there and the same is left
-    /// as it is, and files that grow are written on.
+    /// Brings the experiment's runs up to date in the store at `folder`, which is made where it is missing. What is
+    /// there and the same is left as it is, and files that grow are written on.
     ///
     /// # Errors
     /// Where writing fails.

@@ -20,7 +20,7 @@ pub struct Gain {
     pub metric: String,
     /// The change in words: `1.80 times as fast ±3.0%`.
     pub text: String,
-    /// Whether it is better; `None` where the change lies within what repeats leave open.
+    /// Whether the recommended trial is better; `None` where the change lies within what repeats leave open.
     pub better: Option<bool>,
     pub recommended: f64,
     pub baseline: f64,

@@ -73,7 +73,7 @@ pub(super) fn front_table(
 struct FrontColumns<'a> {
     notes: FrontNotes<'a>,
     objectives: &'a [Objective],
-    /// For each of them whether predictions stand beside it.
+    /// Whether predictions stand beside an objective, for each of them.
     is_predicted: Vec<bool>,
     says_basis: bool,
     /// Params that differ from row to row.

@@ -19,13 +19,13 @@ pub struct Lengths {
     /// Length that nineteen of twenty rows keep to.
     pub most_rows: usize,
     pub longest: usize,
-    /// Where not all rows were looked at.
+    /// Rows that were looked at, where not all were.
     pub sample: Option<SampleOf>,
     pub histogram: Vec<LengthBin>,
-    /// Where sets are mixed.
+    /// Sets of a mixture, where sets are mixed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<SetShare>,
-    /// At each sequence length of the study.
+    /// Rows at each sequence length of the study.
     pub at: Vec<AtLength>,
 }
 
@@ -33,7 +33,7 @@ pub struct Lengths {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SetShare {
     pub files: Vec<PathBuf>,
-    /// Of the rows of an epoch.
+    /// Share of the rows of an epoch.
     pub share: f64,
     /// How often an epoch goes through its rows; `None` where not all rows were looked at.
     pub passes: Option<f64>,
@@ -90,7 +90,7 @@ pub struct MicroBatchPadding {
 /// Whether rows of a micro-batch are padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padder {
-    /// This engine lays rows end to end.
+    /// Rows are laid end to end, as this engine does.
     Nobody,
     /// Other stacks make them as long as the longest.
     Stack,
@@ -155,17 +155,17 @@ impl Lengths {
         }
     }
 
-    /// With the sets that the rows are a mixture of.
+    /// Adds the sets that the rows are a mixture of.
     pub fn with_sets(self, sets: Vec<SetShare>) -> Self {
         Self { sets, ..self }
     }
 
-    /// For people, with a chart, of this engine.
+    /// Text for people, with a chart, of this engine.
     pub fn to_text(&self, width: Option<usize>) -> String {
         self.to_text_of(Padder::Nobody, width)
     }
 
-    /// For people, with a chart.
+    /// Text for people, with a chart, of what `padder` does.
     pub fn to_text_of(&self, padder: Padder, width: Option<usize>) -> String {
         let mut text = "\ndata\n".to_owned();
         let mut line = |name: &str, value: &str| {

@@ -22,9 +22,9 @@ const NEAR: f64 = 1.1;
 /// How far a search is.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Outlook {
-    /// What it does now; `ended` where no process runs it.
+    /// State of the study now; `ended` where no process runs it.
     pub stage: SearchStage,
-    /// Whether it was asked to start no further trial.
+    /// Whether the study was asked to start no further trial.
     pub paused: bool,
     /// Finished trials that the budget counts: all but variants.
     pub trials: u64,
@@ -36,7 +36,7 @@ pub struct Outlook {
     pub share: Option<f64>,
     /// Seconds until the budget is spent; absent where too little is known, and behind the budget.
     pub left_s: Option<TimeLeft>,
-    /// The same for people, such as `3m 10s to 5m 40s left for trials`.
+    /// Time that is left, for people, such as `3m 10s to 5m 40s left for trials`.
     pub left: String,
 }
 
@@ -76,7 +76,7 @@ impl Outlook {
         outlook
     }
 
-    /// What of the budget is spent, such as `7 of 40 trials, 3m 10s of 30m 00s`.
+    /// Spending of the budget in words, such as `7 of 40 trials, 3m 10s of 30m 00s`.
     pub fn spent_text(&self) -> String {
         let of = |budget: Option<String>| budget.map(|budget| format!(" of {budget}")).unwrap_or_default();
         format!(
@@ -109,7 +109,7 @@ impl Outlook {
 }
 
 impl TimeLeft {
-    /// For people: `about 5m 00s`, `3m 10s to 5m 40s`, `at most 8m 00s`.
+    /// Text for people: `about 5m 00s`, `3m 10s to 5m 40s`, `at most 8m 00s`.
     pub fn text(self) -> String {
         if self.high_s < 1.0 {
             "less than a second".to_owned()

@@ -58,7 +58,7 @@ pub struct Summary {
     pub against_baseline: Option<String>,
     /// What was predicted before a trial ran, by trial and metric.
     pub predicted: BTreeMap<TrialNumber, BTreeMap<String, f64>>,
-    /// In which kernels the trials of the front ran, where that is known.
+    /// Kernels that the trials of the front ran in, where they are known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kernels: KernelsOfTrials,
     /// Seconds by what they went to, where a search tells them.

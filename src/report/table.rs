@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     Left,
-    /// For numbers. Such a column is never cut.
+    /// Right-hand side, for numbers. Such a column is never cut.
     Right,
 }
 

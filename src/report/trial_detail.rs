@@ -265,7 +265,7 @@ pub fn trial_detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_j
     })
 }
 
-/// In which kernels a trial was computed, where there is something to say of it.
+/// Kernels that a trial was computed in, where there is something to say of them.
 fn kernels_text(kernels: &TrialKernels) -> Option<String> {
     let form = match kernels.kernels.as_str() {
         "reference" => {

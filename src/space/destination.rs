@@ -1,4 +1,4 @@
-//! Where a study is tracked: `tensorboard=runs`.
+//! Destinations of a study's results: a tracker and a place, `tensorboard=runs`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ impl TrackerKind {
         Self::Wandb,
     ];
 
-    /// Its name on the command line.
+    /// Name of the tracker on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mlflow => "mlflow",
@@ -108,12 +108,12 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// Whether it is a server, and no folder or file.
+    /// Whether the destination is a server, and no folder or file.
     pub fn is_address(&self) -> bool {
         self.place.starts_with("http://") || self.place.starts_with("https://")
     }
 
-    /// The same with a folder or file as an absolute path.
+    /// Copies the destination, with a folder or file as an absolute path.
     #[must_use]
     pub fn map_path(&self, absolute: impl FnOnce(&Path) -> PathBuf) -> Self {
         let place = match self.is_address() {

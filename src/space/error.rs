@@ -161,7 +161,7 @@ impl SpaceError {
         Self::UnknownKey { at, nearest, known }
     }
 
-    /// Where the mistake is; `None` for a file that could not be read at all.
+    /// Place of the mistake; `None` for a file that could not be read at all.
     pub fn place(&self) -> Option<&Span> {
         match self {
             Self::Unreadable { .. } | Self::TooLarge { .. } => None,

@@ -28,7 +28,7 @@ pub fn problem_of(
 }
 
 impl Study {
-    /// What it searches.
+    /// The problem that the study searches.
     pub fn problem(&self) -> Problem {
         let is_native = self.backend == Backend::Native;
         problem_of(self.space.clone(), &self.objectives, &self.constraints, is_native)

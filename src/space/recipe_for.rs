@@ -1,4 +1,4 @@
-//! From sampled values to a recipe.
+//! Making a recipe from sampled values.
 
 use super::Study;
 use peft_tune_core::recipe::settings::{SetError, SettingRow, setting, settings};

@@ -50,12 +50,12 @@ pub struct Study {
     pub launcher: LauncherSettings,
     /// The stack that the settings are for, where it is another.
     pub target: Option<Target>,
-    /// Where the study is tracked, paths absolute. It decides nothing of a trial.
+    /// Destinations that the study is tracked in, paths absolute. They decide nothing of a trial.
     pub track: Vec<Destination>,
     pub source: Source,
 }
 
-/// When a study ends: at whichever comes first. At least one is given.
+/// Budget of a study: it ends at whichever comes first. At least one is given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
     pub trials: Option<u64>,
@@ -65,12 +65,12 @@ pub struct Budget {
 /// Earlier studies of the database that a study may start from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum WarmStart {
-    /// None.
+    /// No earlier study.
     #[default]
     Off,
-    /// Those on the same model, data and machine (with the same command, where one runs the trials).
+    /// Studies on the same model, data and machine (with the same command, where one runs the trials).
     Alike,
-    /// Those of these names.
+    /// Studies of these names.
     Named(Vec<String>),
 }
 
@@ -88,7 +88,7 @@ pub enum Backend {
 pub struct CommandBackend {
     /// Program and arguments; never empty.
     pub command: Vec<String>,
-    /// Folder it runs in, absolute.
+    /// Folder that the command runs in, absolute.
     pub folder: PathBuf,
     /// Environment variables that are set for it.
     pub env: BTreeMap<String, String>,

@@ -15,7 +15,7 @@ use peft_tune_core::space::SearchSpace;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     pub stack: Tool,
-    /// Without one only memory is predicted: the throughput stays the measured one.
+    /// Device of the stack. Without one only memory is predicted: the throughput stays the measured one.
     pub device: Option<StackDevice>,
 }
 

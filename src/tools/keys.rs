@@ -27,7 +27,7 @@ pub(crate) struct ToolKeys {
 }
 
 impl ToolKeys {
-    /// For what a tool's file says nothing of.
+    /// Keys of a tool whose file says nothing.
     pub(crate) const NONE: Self = Self {
         settings: &[],
         optimizer: |_| None,

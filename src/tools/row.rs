@@ -16,14 +16,15 @@ pub(super) struct ToolRow {
     pub title: &'static str,
     /// Other names for it in study files.
     pub aliases: &'static [&'static str],
-    /// What its file calls what recipes have.
+    /// Keys by which the tool's file says what recipes have.
     pub keys: ToolKeys,
-    /// What it calls the parts of a family, where it builds models by functions of its own; `null` for one that it has none of.
+    /// Names that the tool has for the parts of a family, where it builds models by functions of its own; `null` for
+    /// one that it has none of.
     pub family: Option<fn(Family) -> Value>,
-    /// How its file is written.
+    /// Writer of the tool's file.
     pub export: ExportRow,
-    /// How its file is told and read.
+    /// Reader of the tool's file.
     pub import: ImportRow,
-    /// How it trains, for what a setting needs there.
+    /// Behaviour of the tool in training, for what a setting needs there.
     pub memory: StackBehaviour,
 }

@@ -10,7 +10,7 @@ use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::{StackBehaviour, StackSetting};
 use peft_tune_core::recipe::Recipe;
 
-/// Of each row: its kind, and the folder that says all else.
+/// Tools by rows: the kind of each, and the folder that says all else.
 macro_rules! tools {
     ($($(#[$attribute:meta])* $kind:ident => $folder:ident;)*) => {
         /// A program that trains from a settings file.
@@ -23,7 +23,7 @@ macro_rules! tools {
             /// All tools in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
 
-            /// All that is known of it.
+            /// Row of the tool's folder, with all that is known of it.
             pub(super) fn row(self) -> &'static ToolRow {
                 match self {
                     $(Self::$kind => &super::$folder::ROW,)*
@@ -90,7 +90,7 @@ impl Tool {
             })
     }
 
-    /// What its file calls what recipes have.
+    /// Keys by which the tool's file says what recipes have.
     pub(crate) fn keys(self) -> &'static ToolKeys {
         &self.row().keys
     }

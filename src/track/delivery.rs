@@ -16,9 +16,9 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 /// What people are told of a tracker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// It failed for the first time since it last worked.
+    /// Tracker that failed for the first time since it last worked.
     Failing { destination: Destination, reason: String },
-    /// It works again.
+    /// Tracker that works again.
     Recovered { destination: Destination },
 }
 
@@ -98,19 +98,19 @@ impl Delivery {
         is_running || self.has_otherwise(study, run)
     }
 
-    /// Whether it has a trial not at all or otherwise, but for steps.
+    /// Whether the tracker has a trial not at all or otherwise, but for steps.
     fn has_otherwise(&self, study: &TrackedStudy, run: &TrialRun) -> bool {
         self.has.get(&run.trial.number).is_none_or(|has| !has.is(study, run))
     }
 
-    /// Whether it is left alone after a failure.
+    /// Whether the tracker is left alone after a failure.
     pub(super) fn pauses(&self) -> bool {
         self.failing
             .as_ref()
             .is_some_and(|failing| Instant::now() < failing.until)
     }
 
-    /// Whether it has failed and not worked since.
+    /// Whether the tracker has failed and not worked since.
     pub(super) fn fails(&self) -> bool {
         self.failing.is_some()
     }
@@ -122,7 +122,7 @@ impl Delivery {
         }
     }
 
-    /// Gives it those of some trials that it lacks; what there is to tell of that.
+    /// Gives the tracker those of some trials that it lacks, and returns what there is to tell of that.
     pub(super) fn give(&mut self, study: &TrackedStudy, trials: &[TrackedTrial]) -> Option<Told> {
         let lacking: Vec<&TrackedTrial> = trials.iter().filter(|trial| self.lacks(study, &trial.run)).collect();
         if lacking.is_empty() {
@@ -138,13 +138,13 @@ impl Delivery {
         self.note(taken)
     }
 
-    /// Gives it what is told of the study as a whole.
+    /// Gives the tracker what is told of the study as a whole.
     pub(super) fn finish(&mut self, study: &TrackedStudy) -> Option<Told> {
         let taken = self.tracker.finish(study);
         self.note(taken)
     }
 
-    /// What it lacks of a study, at the end of all tries.
+    /// Trials that the tracker lacks of a study, at the end of all tries.
     pub(super) fn missing(&self, study: &TrackedStudy) -> Option<Missing> {
         let trials = study.runs.iter().filter(|run| self.has_otherwise(study, run)).count();
         let reason = match &self.failing {
@@ -159,7 +159,7 @@ impl Delivery {
         })
     }
 
-    /// What it may lack where that is not known.
+    /// Trials that the tracker may lack where that is not known.
     pub(super) fn unknown(&self, reason: String) -> Missing {
         Missing {
             destination: self.destination.clone(),

@@ -27,7 +27,7 @@ pub enum TrackError {
 }
 
 impl TrackError {
-    /// For `map_err` of what writes at `path`.
+    /// Makes an error for `map_err` of what writes at `path`.
     pub(super) fn writing(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Write { path, source }

@@ -71,13 +71,13 @@ struct Following {
     study: String,
     deliveries: Vec<Delivery>,
     tell: Box<dyn Fn(Told) + Send>,
-    /// For the database. No tracker is called inside of it: some have one of their own.
+    /// Runtime for the database. No tracker is called inside of it: some have one of their own.
     runtime: Runtime,
     /// The study as it was last seen, and the database's mark then.
     seen: Option<(i64, TrackedStudy)>,
     /// How long it took to read.
     read_took: Duration,
-    /// When to give up.
+    /// Time at which to give up.
     deadline: Option<Instant>,
 }
 
@@ -196,7 +196,7 @@ impl Following {
         self.deliveries.iter().filter_map(|one| one.missing(study)).collect()
     }
 
-    /// What they may lack where the database could not be read at the end.
+    /// Trials that the trackers may lack where the database could not be read at the end.
     fn all_missing(&self, error: &StoreError) -> Vec<Missing> {
         self.deliveries
             .iter()

@@ -1,4 +1,4 @@
-//! From where a study is tracked to what keeps it there.
+//! Opening what keeps a study up to date in a tracker.
 
 use std::path::PathBuf;
 

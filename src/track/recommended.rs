@@ -11,7 +11,7 @@ pub struct Recommended {
     pub trial: TrialNumber,
     /// Why, with the numbers that decided.
     pub reason: String,
-    /// What it wins against the baseline, where the study has one.
+    /// Gains of the trial against the baseline, where the study has one.
     pub against_baseline: Option<String>,
 }
 
@@ -25,7 +25,7 @@ impl Recommended {
             .collect()
     }
 
-    /// Of a study as it stands; `None` where nothing can be recommended.
+    /// Reads the recommendation of a study as it stands; `None` where nothing can be recommended.
     pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {

@@ -69,7 +69,7 @@ impl TrackedTrial {
         })
     }
 
-    /// Whether it waits for its first attempt, or for another one: there is nothing to tell yet.
+    /// Whether the trial waits for its first attempt, or for another one: there is nothing to tell yet.
     pub fn is_waiting(&self) -> bool {
         matches!(self.run.trial.state, TrialState::Waiting)
     }

@@ -1,4 +1,4 @@
-//! What people would have used without a search: the setting that a recommendation is measured against.
+//! The setting that people would have used without a search, which a recommendation is measured against.
 
 use crate::space::{Study, recipe_for};
 use peft_tune_core::architecture::{Architecture, Family};
@@ -42,7 +42,7 @@ pub fn usual_learning_rate(architecture: &Architecture) -> f64 {
 }
 
 /// The baseline of a study: what the file says of it, and the usual values elsewhere, as near as the space has them.
-/// `None` for a command whose file says nothing, or where no recipe can be made of it.
+/// `None` for a command whose file says nothing, or where no recipe can be made of the values.
 pub fn baseline(study: &Study, architecture: Option<&Architecture>) -> Option<Params> {
     if study.base.is_none() {
         return (!study.baseline.is_empty()).then(|| whole(study, &|_| None));
@@ -79,7 +79,7 @@ pub fn baseline(study: &Study, architecture: Option<&Architecture>) -> Option<Pa
     others.find(|params| recipe_for(study, params).is_ok())
 }
 
-/// Every active parameter of the space, and what else the file says.
+/// Values of every active parameter of the space, and what else the file says.
 fn whole(study: &Study, usual: &dyn Fn(&Parameter) -> Option<ParamValue>) -> Params {
     let mut params = Params::new();
     for parameter in &study.space.parameters {

@@ -1,16 +1,16 @@
-//! What the runs of a study took so far, and what that lets expect of others.
+//! Time that the runs of a study took so far, and what is expected of others by that.
 
 use super::Repeat;
 use crate::store::SpentTime;
 
-/// How many took time, and how much together.
+/// Runs that took time: their number, and their seconds together.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
+struct MeanSeconds {
     count: u64,
     sum_s: f64,
 }
 
-impl Mean {
+impl MeanSeconds {
     fn add(&mut self, seconds: f64) {
         if seconds > 0.0 {
             self.count += 1;
@@ -23,16 +23,16 @@ impl Mean {
     }
 }
 
-/// What the runs of a study took so far, and what that lets expect of others.
+/// Time that the runs of a study took so far, and what is expected of others by that.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clock {
-    /// By what it went to, earlier searches included.
+    /// Seconds by what they went to, earlier searches included.
     spent: SpentTime,
-    trainings: Mean,
+    trainings: MeanSeconds,
     /// Repeats of a cost that confirm it.
-    costs: Mean,
-    /// Repeats of what was disturbed.
-    repeats: Mean,
+    costs: MeanSeconds,
+    /// Repeats of disturbed trials.
+    repeats: MeanSeconds,
     /// Seconds that whole trials were predicted to take, and that they took.
     predicted_s: f64,
     measured_s: f64,
@@ -51,7 +51,7 @@ impl Clock {
         clock
     }
 
-    /// A trial, or an attempt at one, is over.
+    /// Counts a trial, or an attempt at one, that is over.
     pub(super) fn trial_ended(&mut self, wall_s: f64, is_variant: bool) {
         self.spent.trials_s += wall_s;
         self.is_out = false;
@@ -60,23 +60,23 @@ impl Clock {
         }
     }
 
-    /// An attempt at a trial was lost.
+    /// Counts an attempt at a trial that was lost.
     pub(super) fn attempt_lost(&mut self, wall_s: f64) {
         self.spent.trials_s += wall_s;
     }
 
-    /// A whole trial took so long, and was predicted to.
+    /// Compares what a whole trial took with what was predicted of it.
     pub(super) fn compare(&mut self, predicted_s: f64, measured_s: f64) {
         self.predicted_s += predicted_s;
         self.measured_s += measured_s;
     }
 
-    /// The next setting takes too long.
+    /// Notes that the next setting takes too long.
     pub(super) fn run_out(&mut self) {
         self.is_out = true;
     }
 
-    /// Trials may go on.
+    /// Notes that trials may go on.
     pub(super) fn go_on(&mut self) {
         self.is_out = false;
     }
@@ -86,23 +86,23 @@ impl Clock {
         self.is_out
     }
 
-    /// What the runs took, by what it went to, earlier searches included.
+    /// Seconds that the runs took by what they went to, earlier searches included.
     pub(super) fn spent(&self) -> SpentTime {
         self.spent
     }
 
-    /// Nothing ran, so that what is measured again meets a quiet machine.
+    /// Counts seconds in which nothing ran, so that repeats of disturbed trials meet a quiet machine.
     pub(super) fn waited(&mut self, seconds: f64) {
         self.spent.measuring_again_s += seconds;
     }
 
-    /// A disturbed trial was measured again.
+    /// Counts a repeat of a disturbed trial.
     pub(super) fn measured_again(&mut self, wall_s: f64) {
         self.spent.measuring_again_s += wall_s;
         self.repeats.add(wall_s);
     }
 
-    /// A run confirmed a trial, or failed to.
+    /// Counts a run that confirmed a trial, or failed to.
     pub(super) fn confirmed(&mut self, repeat: Repeat, wall_s: f64, has_succeeded: bool) {
         self.spent.confirming_s += wall_s;
         let is_one = u64::from(has_succeeded);
@@ -126,13 +126,13 @@ impl Clock {
         self.costs.seconds()
     }
 
-    /// Seconds of a repeat of what was disturbed in the mean; `None` before the first.
+    /// Seconds of a repeat of a disturbed trial in the mean; `None` before the first.
     pub(super) fn repeat_s(&self) -> Option<f64> {
         self.repeats.seconds()
     }
 
-    /// Seconds that are expected of a trial, given those that are predicted of it: as many times these as earlier trials took, and
-    /// the mean where nothing can be compared.
+    /// Seconds that are expected of a trial, given those that are predicted of it: as many times the predicted ones as
+    /// earlier trials took, and the mean where nothing can be compared.
     pub(super) fn expected_s(&self, predicted_s: Option<f64>) -> f64 {
         match (predicted_s, self.trial_s()) {
             (Some(predicted), _) if self.predicted_s > 0.0 => predicted * self.measured_s / self.predicted_s,

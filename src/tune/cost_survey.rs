@@ -17,7 +17,7 @@ use peft_tune_search::{Settings, pareto};
 const MOST_SETTINGS: u64 = 1 << 20;
 /// Settings that are drawn from a space that is continuous or larger.
 const DRAWN: u64 = 1 << 14;
-/// The same of a quick look, and settings that are drawn for one.
+/// Largest space that a quick look takes whole, and settings that it draws from a larger one.
 const QUICK: u64 = 1 << 11;
 /// Settings of a parallel task.
 const BLOCK: u64 = 512;
@@ -34,20 +34,20 @@ pub struct Expected {
     pub fits: bool,
 }
 
-/// What a study's settings are expected to cost.
+/// Costs that are expected of a study's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostSurvey {
     /// Settings of the space; `None` where it is continuous.
     pub size: Option<u64>,
     /// Settings that were looked at.
     pub looked_at: u64,
-    /// Of these, how many make a recipe that fits the model.
+    /// Settings looked at that make a recipe which fits the model.
     pub predicted: u64,
-    /// Of these, how many keep the memory limit as predicted.
+    /// Settings looked at that keep the memory limit as predicted.
     pub fitting: u64,
-    /// How many more are above the limit by no more than the prediction's error: a search tries them too.
+    /// Settings above the limit by no more than the prediction's error: a search tries them too.
     pub perhaps_fitting: u64,
-    /// What a trial's memory must keep.
+    /// Memory limit that a trial must keep.
     pub limit: Option<MemoryLimit>,
     /// Settings that differ in cost, highest throughput first.
     pub settings: Vec<Expected>,
@@ -57,13 +57,13 @@ pub struct CostSurvey {
     pub trial_s: Option<f64>,
     /// Seconds of the whole search, within its budget of time.
     pub search_s: Option<f64>,
-    /// What crowding at a mixture's experts costs the fastest setting that fits.
+    /// Cost of crowding at a mixture's experts, for the fastest setting that fits.
     pub imbalance: Option<Imbalance>,
-    /// Why the first setting that cannot be predicted cannot.
+    /// Reason of the first setting that cannot be predicted.
     pub first_reason: Option<String>,
 }
 
-/// What one part of the space holds.
+/// The settings of one part of the space.
 #[derive(Default)]
 struct SurveyedRange {
     looked_at: u64,

@@ -1,4 +1,5 @@
-//! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
+//! Phases that a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or
+//! not at all.
 
 use super::in_progress::Claim;
 use super::reported::{Reported, key, known_after, needed};
@@ -13,17 +14,18 @@ use peft_tune_search::Problem;
 
 /// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
 const PROFILE_SHARE: f64 = 0.2;
-/// Share of a whole trial that one costs which need not run: it still takes a place in the budget, and the sampler's time.
+/// Share of a whole trial that a setting costs which need not run: it still takes a place in the budget, and the
+/// sampler's time.
 const NOTHING_SHARE: f64 = 0.1;
 
-/// What finished trials taught about what others need not measure.
+/// Measurements of finished trials that others need not make again.
 #[derive(Debug)]
-pub(super) enum Memory {
+pub(super) enum KnownMeasurements {
     Recipes(Box<MeasuredRecipes>),
     Command(Reported),
 }
 
-impl Memory {
+impl KnownMeasurements {
     pub(super) fn new(study: &Study) -> Self {
         match study.backend {
             Backend::Native => Self::Recipes(Box::default()),
@@ -57,8 +59,8 @@ impl Memory {
         }
     }
 
-    /// What a trial of `params` would measure, as far as it is worth waiting for where another is measuring it. What a command
-    /// reports on its way costs nothing beside what it has to run for anyway.
+    /// Parts that a trial of `params` would measure, as far as they are worth waiting for where another trial measures
+    /// them. What a command reports on its way costs nothing beside what it has to run for anyway.
     pub(super) fn claims(&self, study: &Study, problem: &Problem, params: &Params) -> Vec<Claim> {
         let Self::Recipes(_) = self else {
             let late = needed(problem)
@@ -76,7 +78,7 @@ impl Memory {
         cost.into_iter().chain(loss).collect()
     }
 
-    /// What a trial of `params` has to run in a form of the ops. A command computes as it likes.
+    /// The decision on what a trial of `params` has to run in a form of the ops. A command computes as it likes.
     ///
     /// # Errors
     /// Where the params make no recipe.
@@ -93,7 +95,8 @@ impl Memory {
         })
     }
 
-    /// What unknown objectives of `params` cannot well end below (minimised), from stopped trials that share them.
+    /// Values that unknown objectives of `params` cannot well end below (minimised), from stopped trials that share
+    /// them.
     pub(super) fn bounds(&self, study: &Study, problem: &Problem, params: &Params) -> Vec<Option<f64>> {
         let bound = match self {
             Self::Command(_) => None,
@@ -107,8 +110,8 @@ impl Memory {
             .collect()
     }
 
-    /// The share of a whole trial's cost that a trial of `params` would take in a form of the ops; infinite where it is known to
-    /// fail.
+    /// The share of a whole trial's cost that a trial of `params` would take in a form of the ops; infinite where it is
+    /// known to fail.
     pub(super) fn share(
         &self,
         study: &Study,
@@ -163,7 +166,7 @@ fn command_task(study: &Study, params: &Params) -> Task {
     }
 }
 
-/// The share of its steps that a command has to run for what is not inherited.
+/// The share of its steps that a command has to run for metrics that it does not inherit.
 fn command_share(problem: &Problem, taken: &[Taken], whole_steps: Option<u64>) -> f64 {
     let unknown = needed(problem).into_iter().filter(|metric| {
         !taken

@@ -1,4 +1,4 @@
-//! Trials whose measurement something else disturbed, and what was done about it.
+//! Trials whose measurement something else disturbed, and their repeats.
 //!
 //! A measurement is disturbed where the machine says so (`profile::disturbance` of the engine), or where its throughput is
 //! far below what the other trials let expect (`outlier`). A disturbance only takes time away, so of all measurements those
@@ -18,8 +18,8 @@ use peft_tune_search::{Problem, pareto_front};
 
 /// Repeats of one trial in one search.
 const MOST_REPEATS: usize = 3;
-/// Repeats of all trials, for each that measured its own cost, and however few these are; of the front, more, see
-/// [`DisturbedTrials::next`].
+/// Repeats of all trials: their share of the trials that measured their own cost, and how many there may be however few
+/// these are. The front gets more, see [`DisturbedTrials::next`].
 const SHARE_OF_TRIALS: f64 = 0.25;
 const FEWEST_REPEATS: usize = 4;
 /// Share of a budget of time that repeats may take, and the waits before them.
@@ -42,7 +42,7 @@ impl Measured<'_> {
     }
 }
 
-/// What is disturbed, and what was done about it.
+/// Disturbed trials, and the repeats of them.
 #[derive(Debug, Default)]
 pub(super) struct DisturbedTrials {
     /// Trials to measure again.
@@ -54,16 +54,17 @@ pub(super) struct DisturbedTrials {
     spent_s: f64,
     /// Seconds spent waiting for a quiet moment.
     waited_s: f64,
-    /// Seconds of these and of pauses that are stored with the next repeat.
+    /// Seconds of waits and pauses that are stored with the next repeat.
     untold_s: f64,
-    /// Most of these; [`LONGEST_WAIT_S`] where nothing is said.
+    /// Most seconds to wait for quiet moments; [`LONGEST_WAIT_S`] where nothing is said.
     most_waited_s: Option<f64>,
     /// Whether the last measurement was quiet.
     is_calm: bool,
 }
 
 impl DisturbedTrials {
-    /// What earlier searches left disturbed; `known` are all measurements of trials that were measured again.
+    /// The trials that earlier searches left disturbed; `known` are all measurements of trials that were measured
+    /// again.
     pub(super) fn of(trials: &Trials, known: &Measurements) -> Self {
         let finished = trials.all().iter().filter(|trial| trial.state.is_finished());
         let own = finished.filter(|trial| trials.has_own_cost(trial.number));
@@ -79,7 +80,7 @@ impl DisturbedTrials {
         }
     }
 
-    /// Waits for quiet moments at the end for so many seconds at most.
+    /// Sets the seconds for which quiet moments at the search's end are waited for at most.
     pub(super) fn wait_at_most(&mut self, seconds: Option<f64>) {
         self.most_waited_s = seconds;
     }
@@ -89,8 +90,8 @@ impl DisturbedTrials {
         self.is_calm
     }
 
-    /// Marks what a trial measured where it is disturbed, or does not trust the mark of one that shared its hardware on purpose:
-    /// what that takes is said with the number of neighbours.
+    /// Marks a trial's metrics where its measurement is disturbed, or removes the mark from a trial that shared its
+    /// hardware on purpose: what that takes is said with the number of neighbours.
     pub(super) fn judge(&self, number: TrialNumber, metrics: &mut Metrics, measured: &Measured<'_>) {
         if neighbours(metrics).is_some() {
             metrics.retain(|name| name != DISTURBED);
@@ -99,7 +100,7 @@ impl DisturbedTrials {
         }
     }
 
-    /// Keeps in mind what a trial that ended has measured itself.
+    /// Takes in what a trial that ended has measured itself.
     pub(super) fn note(&mut self, number: TrialNumber, metrics: &Metrics) {
         if metrics.value(THROUGHPUT).is_none() {
             return;
@@ -125,18 +126,18 @@ impl DisturbedTrials {
         suspect.collect()
     }
 
-    /// A trial is to be measured again.
+    /// Lets a trial be measured again.
     pub(super) fn open(&mut self, number: TrialNumber) {
         self.open.insert(number);
     }
 
-    /// A trial keeps what was measured.
+    /// Lets a trial keep what was measured.
     pub(super) fn close(&mut self, number: TrialNumber) {
         self.open.remove(&number);
     }
 
-    /// The disturbed trial to measure next: one that could be on the front first. `None` where none is left, or no repeat. The front
-    /// is measured to its last trial as long as quiet moments are waited for.
+    /// The disturbed trial to measure next: one that could be on the front first. `None` where none is left, or no
+    /// repeat. The front is measured to its last trial as long as quiet moments are waited for.
     pub(super) fn next(&self, measured: &Measured<'_>, problem: &Problem, waits: bool) -> Option<TrialNumber> {
         let own = measured.trials.all().iter().filter(|trial| {
             let found = trial.state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
@@ -153,19 +154,20 @@ impl DisturbedTrials {
         best.or_else(|| open.first().copied().filter(|_| !is_spent))
     }
 
-    /// A trial is measured again; returns which repeat in this search that is, from 1.
+    /// Counts a repeat that begins; returns which one of the trial's in this search it is, from 1.
     pub(super) fn begin_repeat(&mut self, number: TrialNumber) -> u64 {
         let done = self.done.entry(number).or_default();
         *done += 1;
         *done as u64
     }
 
-    /// A repeat took so long.
+    /// Adds the seconds of a repeat.
     pub(super) fn repeated(&mut self, wall_s: f64) {
         self.spent_s += wall_s;
     }
 
-    /// What counts of a trial's measurements. A suspect one counts only where another reproduces it.
+    /// The metrics that count of a trial's measurements. A suspect throughput counts only where another measurement
+    /// reproduces it.
     pub(super) fn counting(&self, number: TrialNumber, all: &[Metrics], measured: &Measured<'_>) -> Metrics {
         let mut counting = chosen(all);
         if disturbed(&counting).is_none() && !is_reproduced(all) {
@@ -174,7 +176,7 @@ impl DisturbedTrials {
         counting
     }
 
-    /// A repeat measured `last`, so that of `all` measurements this one counts.
+    /// Takes in a repeat that measured `last`, after which `counting` counts of `all` measurements.
     pub(super) fn settle(&mut self, number: TrialNumber, last: &Metrics, counting: &Metrics, all: &[Metrics]) {
         self.is_calm = disturbed(last).is_none();
         if disturbed(counting).is_none() {
@@ -185,12 +187,12 @@ impl DisturbedTrials {
         }
     }
 
-    /// Nothing ran for so many seconds, which the next repeat tells.
+    /// Adds seconds in which nothing ran, to be stored with the next repeat.
     pub(super) fn paused(&mut self, seconds: f64) {
         self.untold_s += seconds;
     }
 
-    /// A quiet moment was waited for, for so many seconds.
+    /// Adds seconds for which a quiet moment was waited for.
     pub(super) fn waited(&mut self, seconds: f64) {
         self.waited_s += seconds;
         self.paused(seconds);

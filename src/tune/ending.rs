@@ -1,8 +1,8 @@
-//! Why a study's run ended.
+//! The end of a study's run.
 
 use crate::store::EndingRecord;
 
-/// Why a study's run ended.
+/// The reason why a study's run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The budget's trials are done.

@@ -1,4 +1,4 @@
-//! Why a study cannot continue.
+//! Reasons why a study cannot continue.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use crate::store::StoreError;
 use crate::worker::EvaluatorError;
 use peft_tune_core::study::FailReason;
 
-/// The study loop cannot continue. A trial that fails is a result, not an error.
+/// An error after which the study loop cannot continue. A trial that fails is a result, not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     #[error(transparent)]

@@ -1,7 +1,7 @@
-//! What trials under way tell, and how they end.
+//! Events of trials under way, and their ends.
 
 use super::judge::{Judge, Order};
-use super::kernel_fault::{KernelFault, Ran};
+use super::kernel_fault::{KernelFault, KernelsUsed};
 use super::record::{evaluation_record, precision_record, step_record};
 use super::reuse::{Inherited, Measurement};
 use super::rivals::NewBest;
@@ -46,7 +46,7 @@ impl Tuner<'_> {
                 attention, longer_sums, ..
             } => {
                 running.meet(fault);
-                let ran = Ran { attention, longer_sums };
+                let ran = KernelsUsed { attention, longer_sums };
                 return self.note_ran(number, ran).await;
             }
             TrialEvent::Training { steps, .. } => {
@@ -84,19 +84,19 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// The profile phase of a trial under way is over: others may take over what it measured.
+    /// Lets others take over the cost of a trial under way whose profile phase is over.
     fn note_measured(&mut self, number: TrialNumber) {
         let (Some(trial), Some(running)) = (self.trials.get(number), self.running.get_mut(number)) else {
             return;
         };
         if running.has_measured() {
             running.release(&Measurement::Cost);
-            self.memory
+            self.known
                 .learn_cost(self.parts.study, number, running.kernels(), &trial.params);
         }
     }
 
-    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures again
+    /// Whether a trial took its cost over from one that has not finished. If that one is repeated, it measures again
     /// rather than take over what was taken from it.
     fn took_from_open(&self, inherited: &[Inherited]) -> bool {
         let mut costs = inherited.iter().filter(|one| one.part == Measurement::Cost);
@@ -192,7 +192,7 @@ impl Tuner<'_> {
         let is_complete = matches!(state, TrialState::Complete { .. });
         self.trials.end_curve(number, running.take_curve(), is_complete);
         if let Some(trial) = self.trials.end(number, state, &self.problem) {
-            self.memory
+            self.known
                 .learn(self.parts.study, &self.problem, &trial, running.kernels());
             if let Some(predictions) = self.predictions.as_mut().filter(|_| !inherits_cost) {
                 predictions.learn(&trial);
@@ -205,7 +205,7 @@ impl Tuner<'_> {
             self.note_rows(&trial, running.take_rows()).await?;
             self.trials.keep(trial);
             if lost_cost || self.took_from_open(running.inherited()) {
-                self.memory.forget(number);
+                self.known.forget(number);
             }
         }
         Ok(())

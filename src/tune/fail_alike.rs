@@ -1,5 +1,5 @@
-//! Trials that fail alike, one after the other: then the study is at fault and not their settings. The search stops before its
-//! budget is spent on it, and the trials wait to be run again.
+//! Trials that fail alike, one after the other: then the study is at fault and not their settings. The search stops
+//! before its budget is spent on it, and the trials wait to be run again.
 
 use crate::store::{Store, StudyId};
 use peft_tune_core::study::{FailReason, Trial, TrialNumber, TrialState};
@@ -10,7 +10,7 @@ const IN_A_ROW: usize = 3;
 /// The last trials that ended, as far as they failed alike.
 #[derive(Debug, Default)]
 pub(super) struct FailAlike {
-    /// Takes every failure as its setting's.
+    /// Whether every failure counts as its setting's.
     keep_going: bool,
     trials: Vec<TrialNumber>,
     reason: Option<FailReason>,
@@ -19,7 +19,7 @@ pub(super) struct FailAlike {
 }
 
 impl FailAlike {
-    /// Takes in how a trial ended.
+    /// Takes in the end of a trial.
     pub(super) fn ended(&mut self, trial: &Trial) {
         let TrialState::Failed { reason, .. } = &trial.state else {
             if !matches!(trial.state, TrialState::Skipped { .. }) {
@@ -43,7 +43,7 @@ impl FailAlike {
         !self.keep_going && self.trials.len() >= IN_A_ROW && cause != self.acquitted
     }
 
-    /// Takes every failure as its setting's, however many fail alike.
+    /// Sets whether every failure counts as its setting's, however many fail alike.
     pub(super) fn keep_going(&mut self, keep_going: bool) {
         self.keep_going = keep_going;
     }
@@ -53,7 +53,7 @@ impl FailAlike {
         (std::mem::take(&mut self.trials), self.reason.take())
     }
 
-    /// The settings are at fault after all.
+    /// Notes that the settings are at fault after all.
     pub(super) fn acquit(&mut self) {
         self.acquitted = self.reason.as_ref().and_then(cause_of);
     }
@@ -85,8 +85,8 @@ pub async fn reopen_failed_study(
     Ok(Some((alike.trials.len(), reason.message().to_owned())))
 }
 
-/// What failures have in common that are alike: what was said, but for numbers. `None` where a setting decides: too little memory or
-/// time, a loss that explodes.
+/// The text that failures have in common that are alike: their message but for numbers. `None` where a setting decides:
+/// too little memory or time, a loss that explodes.
 pub(super) fn cause_of(reason: &FailReason) -> Option<String> {
     let (FailReason::Crashed { message, .. } | FailReason::Invalid { message }) = reason else {
         return None;

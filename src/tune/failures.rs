@@ -1,5 +1,5 @@
-//! What is made of trials that fail: those whose process was lost are repeated, or set aside when that happens too often; and
-//! where trials fail alike, the study is to blame rather than their settings.
+//! Trials that fail: those whose process was lost are repeated, or set aside when that happens too often; and where
+//! trials fail alike, the study is to blame rather than their settings.
 
 use super::fail_alike::FailAlike;
 use super::retry_policy::RetryPolicy;
@@ -7,7 +7,7 @@ use super::running::Running;
 use super::{TuneError, Tuner};
 use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
 
-/// What trials that failed or were lost say so far.
+/// Trials that failed or were lost so far.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     retries: RetryPolicy,
@@ -23,7 +23,7 @@ impl Failures {
         self.retries.allow(attempts);
     }
 
-    /// Takes every failure as its setting's, however many fail alike.
+    /// Sets whether every failure counts as its setting's, however many fail alike.
     pub(super) fn keep_going(&mut self, keep_going: bool) {
         self.alike.keep_going(keep_going);
     }
@@ -43,19 +43,19 @@ impl Failures {
         self.alike.is_suspicious()
     }
 
-    /// A trial's process ended it by itself.
+    /// Notes that a trial's process ended it by itself.
     pub(super) fn ended_by_itself(&mut self) {
         self.retries.renew();
     }
 
-    /// Takes in how a trial ended that measured all of it itself.
+    /// Takes in the end of a trial that measured all of it itself.
     pub(super) fn ended(&mut self, trial: &Trial) {
         self.alike.ended(trial);
     }
 }
 
 impl Tuner<'_> {
-    /// A trial's process is gone: the trial is handed back, or set aside.
+    /// Hands a trial back whose process is gone, or sets it aside.
     pub(super) async fn lost(&mut self, number: TrialNumber, reason: FailReason, wall_s: f64) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         let lost = store.record_loss(id, number, &reason, wall_s).await?;
@@ -89,7 +89,7 @@ impl Tuner<'_> {
     pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let running = self.running.remove(number);
         if running.is_some_and(|running| running.has_measured()) {
-            self.memory.forget(number);
+            self.known.forget(number);
         }
         self.parts.store.release_trial(self.parts.id, number).await?;
         self.trials.hand_back(number);
@@ -111,7 +111,8 @@ impl Tuner<'_> {
         fault.is_some_and(|fault| self.forms.fall_back(number, fault))
     }
 
-    /// Nothing runs, and the last trials failed alike: the study's fault, unless it can be shown that a trial still runs.
+    /// Looks for the cause once nothing runs and the last trials failed alike: the study's fault, unless it can be
+    /// shown that a trial still runs.
     ///
     /// # Errors
     /// [`TuneError::FailAlike`]; the trials then wait to be run again.

@@ -1,4 +1,4 @@
-//! What trials of a study are expected to cost: the knowledge of the machine that samplers start from, and what each
+//! Costs that are expected of a study's trials: the knowledge of the machine that samplers start from, and what each
 //! trial's prediction says about the next.
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,12 +25,12 @@ pub struct Forecast {
     rows: Arc<BTreeMap<(usize, bool), RowLengths>>,
     /// Parameters that can change throughput or memory.
     counted: Vec<String>,
-    /// What a trial's memory must keep.
+    /// Memory limit that a trial must keep.
     limit: Option<MemoryLimit>,
     /// Bytes that the device has for trials, one or several.
     device_bytes: Option<f64>,
     known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
-    /// The same settings in the stack that the study is for.
+    /// Forecast of the same settings in the stack that the study is for.
     target: Option<Arc<TargetForecast>>,
 }
 
@@ -41,7 +41,7 @@ pub struct MemoryLimit {
     pub from: LimitSource,
 }
 
-/// Who says how much memory a trial may take.
+/// Source of the limit on a trial's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitSource {
@@ -54,7 +54,7 @@ pub enum LimitSource {
 }
 
 impl LimitSource {
-    /// For people.
+    /// The source in words for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Constraint => "the study's constraint",
@@ -64,7 +64,7 @@ impl LimitSource {
     }
 }
 
-/// Why there is no prediction for a setting.
+/// The reason why there is no prediction for a setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unpredictable(Arc<str>);
@@ -107,7 +107,8 @@ impl Forecast {
         }
     }
 
-    /// What a trial's memory must keep: the study's limit, its constraint or the device's memory, whichever is lowest.
+    /// The memory limit that a trial must keep: the study's limit, its constraint or the device's memory, whichever is
+    /// lowest.
     pub fn limit(&self) -> Option<MemoryLimit> {
         self.limit
     }
@@ -125,7 +126,7 @@ impl Forecast {
         self
     }
 
-    /// Knows also what settings cost in the stack that the study is for.
+    /// Predicts also what settings cost in the stack that the study is for.
     #[must_use]
     pub fn with_target(mut self, target: Option<Arc<TargetForecast>>) -> Self {
         if let Some(target) = &target {
@@ -140,12 +141,12 @@ impl Forecast {
         self.predictor.machine().host().memory() == Memory::Host
     }
 
-    /// What is believed of predictions before any trial.
+    /// The correction of predictions that is believed before any trial.
     pub fn correction(&self) -> Correction {
         self.predictor.machine().correction()
     }
 
-    /// What a setting costs.
+    /// The predicted cost of a setting.
     ///
     /// # Errors
     /// Params that make no recipe, or a recipe that does not fit the model.
@@ -173,8 +174,8 @@ impl Forecast {
         Ok(self.predictor.predict(&setting).map_err(|error| error.to_string())?)
     }
 
-    /// What crowding at experts costs a setting; `None` for a model without experts, a machine whose speed is not known, and a
-    /// setting that cannot be predicted.
+    /// The cost of crowding at experts for a setting; `None` for a model without experts, a machine whose speed is not
+    /// known, and a setting that cannot be predicted.
     pub fn imbalance(&self, params: &Params) -> Option<Imbalance> {
         let recipe = recipe_for(&self.study, params).ok()?;
         let workload = self.workload(&recipe);
@@ -231,7 +232,8 @@ impl Forecast {
         self.limit.is_none_or(|limit| bytes <= limit.bytes)
     }
 
-    /// Why a predicted setting cannot fit, where that is certain: it is above the limit by more than the prediction's error.
+    /// The reason why a predicted setting cannot fit, where that is certain: it is above the limit by more than the
+    /// prediction's error.
     pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
         let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit?.bytes);
         (bytes > limit * (1.0 + self.predictor.machine().memory_margin())).then(|| {

@@ -1,20 +1,20 @@
-//! Tasks of finished trials that run while nothing else does: repeats, and what is trained longer.
+//! Tasks of finished trials that run while nothing else does: repeats, and longer trainings.
 
-use super::kernel_fault::{KernelFault, Ran};
+use super::kernel_fault::{KernelFault, KernelsUsed};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::worker::{Task, TrialEvent};
 use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Default)]
 pub(super) struct IdleRun {
-    /// What it measured, where it completed.
+    /// Metrics that the task measured, where it completed.
     pub(super) metrics: Option<Metrics>,
-    /// Of all its attempts.
+    /// Seconds of all attempts at the task.
     pub(super) wall_s: f64,
-    /// In which kernels attention ran, and whether weights' products took those of adapters along.
-    pub(super) ran: Ran,
+    /// Kernels of attention that ran, and whether weights' products took those of adapters along.
+    pub(super) ran: KernelsUsed,
     /// Step, tokens and loss of each evaluation of its training, in their order.
     pub(super) evaluations: Vec<(u64, u64, f64)>,
 }
@@ -23,7 +23,7 @@ pub(super) struct IdleRun {
 struct Attempt {
     state: Result<TrialState, FailReason>,
     wall_s: f64,
-    ran: Ran,
+    ran: KernelsUsed,
     evaluations: Vec<(u64, u64, f64)>,
     fault: Option<KernelFault>,
 }
@@ -80,7 +80,7 @@ impl Tuner<'_> {
     fn attempt_idle(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
         // What confirms a trial is evaluated on all rows.
         self.hand_out(number, attempt, task, None)?;
-        let (mut last, mut fault) = (Ran::default(), None);
+        let (mut last, mut fault) = (KernelsUsed::default(), None);
         let mut evaluations = Vec::new();
         loop {
             let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
@@ -91,7 +91,7 @@ impl Tuner<'_> {
                     if let TrialEvent::Evaluation { evaluation, .. } = &event {
                         evaluations.push((evaluation.step, evaluation.tokens, evaluation.loss));
                     }
-                    last = Ran::of(&event).unwrap_or(last);
+                    last = KernelsUsed::of(&event).unwrap_or(last);
                     fault = fault.or_else(|| KernelFault::of(&event));
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! What trials under way are measuring, so that no other begins to measure the same beside them.
+//! Measurements that trials under way make, so that no other trial begins to make the same beside them.
 //!
 //! A trial that needs what another is about to know is deferred, and ones that do not are handed out meanwhile. It starts
 //! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are

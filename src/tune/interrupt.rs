@@ -1,4 +1,4 @@
-//! How a person stops a study: the trials under way are finished and no further one starts, or everything stops at once.
+//! Requests to stop a study: the trials under way are finished and no further one starts, or everything stops at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 const ASKED: u8 = 1;
 const NOW: u8 = 2;
 
-/// A request to stop; clones are one.
+/// A request to stop; all clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicU8>);
 

@@ -1,4 +1,4 @@
-//! Whether a trial under way continues: what is known of it by now, and the rules that may stop it.
+//! Judgement of a trial under way, whether it continues: what is known of it by now, and the rules that may stop it.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
 use peft_tune_search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
 
-/// While nothing is expected of settings, a step elsewhere is taken to be worth this share of what steps were on average: the
-/// first trials add most.
+/// Share of what steps were worth on average that a step elsewhere is taken to be worth while nothing is expected of
+/// settings: the first trials add most.
 const SHARE_OF_MEAN: f64 = 0.25;
 
 /// Metric of a stopped trial: the steps of training that it would have had.
@@ -19,9 +19,9 @@ pub(super) const PLANNED_STEPS: &str = "planned_steps";
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay<'a> {
     pub(super) number: TrialNumber,
-    /// What is final of its metrics, inherited ones included.
+    /// Metrics of the trial that are final, inherited ones included.
     pub(super) known: &'a Metrics,
-    /// What unknown objectives cannot well end below (minimised), in the problem's order.
+    /// Values that unknown objectives cannot well end below (minimised), in the problem's order.
     pub(super) expected_low: Vec<Option<f64>>,
     /// Hypervolume that it was expected to add when it was proposed.
     pub(super) expected_gain: Option<f64>,
@@ -29,11 +29,11 @@ pub(super) struct UnderWay<'a> {
     pub(super) total_steps: Option<u64>,
     /// Steps it has done.
     pub(super) step: u64,
-    /// What it told on its way.
+    /// Reports and evaluations on the way.
     pub(super) curve: &'a Curve,
 }
 
-/// That a trial is stopped, and what it leaves.
+/// The order that a trial is stopped, and the metrics that it leaves.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Order {
     pub(super) stop: Stop,
@@ -43,7 +43,7 @@ pub(super) struct Order {
     pub(super) leaves: Metrics,
 }
 
-/// What the rules judge by.
+/// The history, the problem and the pruner that trials are judged by.
 #[derive(Clone, Copy)]
 pub(super) struct Judge<'a> {
     pub(super) problem: &'a Problem,
@@ -123,7 +123,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What a step of the next trial is expected to add: what this one was expected to when it was the best there was.
+    /// Hypervolume that a step of the next trial is expected to add: what this one was expected to when it was the best
+    /// there was.
     fn rate(&self, trial: &UnderWay<'_>, others: &[Progress], volume: f64) -> Option<f64> {
         if let Some(gain) = trial.expected_gain {
             return Some(gain / trial.total_steps?.max(1) as f64);
@@ -191,7 +192,7 @@ impl Judge<'_> {
             .collect()
     }
 
-    /// The course of every objective that is not known early.
+    /// Curves of all objectives that are not known early.
     fn curves_of(&self, curve: Option<&Curve>, known: &Metrics) -> Vec<Vec<(u64, f64)>> {
         let objectives = self.problem.objectives.iter();
         objectives

@@ -1,5 +1,5 @@
-//! What a search keeps in memory of trials that ended: what samplers, rules and the front look at. The database has all of
-//! it; a study of ten thousand trials would otherwise be held twice.
+//! Metrics that a search keeps in memory of trials that ended: what samplers, rules and the front look at. The database
+//! has all of them; a study of ten thousand trials would otherwise be held twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use peft_tune_core::objective::{LOSS_BEFORE, MEASURED_STEPS, TRAIN_TOKENS};
 use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState, interval_of};
 use peft_tune_search::{Problem, Sampler};
 
-/// Which metrics are kept.
+/// Names of the metrics that are kept.
 #[derive(Clone, Debug)]
 pub(super) struct KeptMetrics {
-    /// Of trials.
+    /// Metrics of trials.
     metrics: BTreeSet<String>,
-    /// Of their curves.
+    /// Metrics of trials' curves.
     courses: BTreeSet<Arc<str>>,
     /// Whether anything looks at curves.
     prunes: bool,
@@ -25,7 +25,7 @@ pub(super) struct KeptMetrics {
 }
 
 impl KeptMetrics {
-    /// What a study needs whose trials are pruned or not.
+    /// The metrics that a study needs; `prunes` says whether its trials may be stopped.
     pub(super) fn new(problem: &Problem, sampler: &dyn Sampler, prunes: bool) -> Self {
         let mut metrics: BTreeSet<String> = sampler.reads().into_iter().map(str::to_owned).collect();
         metrics.extend([PLANNED_STEPS, LOSS_BEFORE, TRAIN_TOKENS, MEASURED_STEPS, DISTURBED].map(str::to_owned));

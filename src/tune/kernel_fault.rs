@@ -7,17 +7,17 @@ use crate::worker::TrialEvent;
 use peft_tune_core::study::{TrialNumber, TrialState};
 use peft_tune_kernels::{AttentionKernels, Kernels};
 
-/// In what a trial was computed, beside the form of its ops.
+/// Kernels that computed a trial, beside the form of its ops.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ran {
+pub(super) struct KernelsUsed {
     /// The fastest kernels of attention on a GPU.
     pub(super) attention: Option<AttentionKernels>,
     /// Whether products of quantized weights took those of adapters along.
     pub(super) longer_sums: bool,
 }
 
-impl Ran {
-    /// What an event tells of it.
+impl KernelsUsed {
+    /// The kernels that an event tells of.
     pub(super) fn of(event: &TrialEvent) -> Option<Self> {
         match event {
             TrialEvent::Kernels {
@@ -31,7 +31,7 @@ impl Ran {
     }
 }
 
-/// What is known of a kernel's fault.
+/// Knowledge of a kernel's fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFault {
     /// The form of the ops that met it.
@@ -68,7 +68,7 @@ impl KernelFault {
 
 /// A trial that is repeated in a safer form.
 #[derive(Clone, Debug)]
-pub(super) struct Safer {
+pub(super) struct SaferForm {
     pub(super) kernels: Kernels,
     /// The form that it was to compute in.
     pub(super) instead_of: Kernels,
@@ -82,15 +82,15 @@ impl Tuner<'_> {
         running.unwrap_or_else(|| self.forms.of_next_attempt(number))
     }
 
-    /// A trial ended. Where it worked in a safer form, all further ones compute in that.
+    /// Takes in the end of a trial. Where it worked in a safer form, all further ones compute in that.
     pub(super) fn note_safer_kernels(&mut self, number: TrialNumber, state: &TrialState) {
         if let Some(safer) = self.forms.ended(number, state) {
             self.stay_with(&safer);
         }
     }
 
-    /// All further trials compute in this form.
-    pub(super) fn stay_with(&mut self, safer: &Safer) {
+    /// Lets all further trials compute in this form.
+    pub(super) fn stay_with(&mut self, safer: &SaferForm) {
         self.forms.stay_with(safer);
         if let Some(predictions) = &mut self.predictions {
             predictions.forget();
@@ -102,8 +102,8 @@ impl Tuner<'_> {
         self.parts.observer.kernels_changed(&safer.fault, safer.kernels);
     }
 
-    /// Stores in which kernels a trial's attention ran, and how sums with adapters were made.
-    pub(super) async fn note_ran(&self, number: TrialNumber, ran: Ran) -> Result<(), TuneError> {
+    /// Stores which kernels computed a trial's attention, and how sums with adapters were made.
+    pub(super) async fn note_ran(&self, number: TrialNumber, ran: KernelsUsed) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         let attention = ran.attention.map(AttentionKernels::name);
         Ok(store.record_ran(id, number, attention, ran.longer_sums).await?)

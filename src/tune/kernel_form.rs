@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kernel_fault::{KernelFault, Safer};
+use super::kernel_fault::{KernelFault, SaferForm};
 use crate::space::{Backend, Study};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::study::{TrialNumber, TrialState};
@@ -13,20 +13,20 @@ use peft_tune_kernels::Kernels;
 /// Forms of the ops that trials compute in, and that finished ones were measured in.
 #[derive(Debug)]
 pub(super) struct KernelForms {
-    /// Whether trials have one: a command computes as it likes.
+    /// Whether trials have a form: a command computes as it likes.
     are_known: bool,
-    /// That of trials to come.
+    /// Form of trials to come.
     current: Kernels,
-    /// The form that these would run in, had it not failed.
+    /// Form that trials to come would run in, had it not failed.
     instead_of: Option<Kernels>,
     /// Trials whose kernels failed and that are repeated in a safer form.
-    safer: BTreeMap<TrialNumber, Safer>,
+    safer: BTreeMap<TrialNumber, SaferForm>,
     /// The form that each trial was measured in.
     measured: BTreeMap<TrialNumber, Kernels>,
 }
 
 impl KernelForms {
-    /// Forms of the stored trials of which it is known.
+    /// Forms of the stored trials, as far as they are known.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -42,12 +42,12 @@ impl KernelForms {
         })
     }
 
-    /// Trials to come run in this form.
+    /// Lets trials to come run in this form.
     pub(super) fn choose(&mut self, kernels: Kernels) {
         self.current = kernels;
     }
 
-    /// The form of trials to come takes the place of this one, in which a kernel failed earlier.
+    /// Notes that the form of trials to come takes the place of this one, in which a kernel failed earlier.
     pub(super) fn choose_instead_of(&mut self, failed: Option<Kernels>) {
         self.instead_of = failed;
     }
@@ -111,7 +111,7 @@ impl KernelForms {
         );
         let earlier = self.safer.get(&number).map(|safer| safer.instead_of);
         let instead_of = earlier.unwrap_or(fault.kernels);
-        let safer = Safer {
+        let safer = SaferForm {
             kernels,
             instead_of,
             fault,
@@ -120,20 +120,21 @@ impl KernelForms {
         true
     }
 
-    /// A trial is repeated no more.
+    /// Notes that a trial is repeated no more.
     pub(super) fn give_up(&mut self, number: TrialNumber) {
         self.safer.remove(&number);
     }
 
-    /// A trial ended: the safer form in which it worked, where further ones do not compute in that yet.
-    pub(super) fn ended(&mut self, number: TrialNumber, state: &TrialState) -> Option<Safer> {
+    /// Takes in the end of a trial: returns the safer form in which it worked, where further ones do not compute in
+    /// that yet.
+    pub(super) fn ended(&mut self, number: TrialNumber, state: &TrialState) -> Option<SaferForm> {
         let safer = self.safer.remove(&number)?;
         let worked = matches!(state, TrialState::Complete { .. } | TrialState::Pruned { .. });
         (worked && self.current != safer.kernels).then_some(safer)
     }
 
-    /// Further trials compute in this form.
-    pub(super) fn stay_with(&mut self, safer: &Safer) {
+    /// Lets further trials compute in this form.
+    pub(super) fn stay_with(&mut self, safer: &SaferForm) {
         self.current = safer.kernels;
         self.instead_of.get_or_insert(safer.instead_of);
     }

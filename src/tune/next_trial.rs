@@ -1,5 +1,5 @@
-//! Which trial begins next: one to be repeated, a proposal that was deferred, a setting that people asked for, what the sampler
-//! proposes, or, once nothing is left to train, what costs little to know.
+//! Choice of the trial that begins next: one to be repeated, a proposal that was deferred, a setting that people asked
+//! for, what the sampler proposes, or, once nothing is left to train, what costs little to know.
 //!
 //! A trial that needs what another is about to know is deferred, and ones that do not are handed out meanwhile.
 
@@ -48,8 +48,8 @@ impl Tuner<'_> {
         (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
     }
 
-    /// The setting that a finalist has in a faster precision or at half its learning rate, once nothing else is left to do; a few at
-    /// most, and as far as there is time for them and for the longer trainings that they are for.
+    /// The setting that a finalist has in a faster precision or at half its learning rate, once nothing else is left to
+    /// do; a few at most, and as far as there is time for them and for the longer trainings that they are for.
     fn next_for_longer(&mut self) -> Option<Proposed> {
         if !self.confirmation.may_try_another() {
             return None;
@@ -106,12 +106,13 @@ impl Tuner<'_> {
         None
     }
 
-    /// What the sampler proposes, which sees deferred proposals as trials, so that it does not propose them again.
+    /// The setting that the sampler proposes. It sees deferred proposals as trials, so that it does not propose them
+    /// again.
     fn ask(&mut self) -> Option<Proposed> {
-        let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
+        let (study, known, problem) = (self.parts.study, &self.known, &self.problem);
         let whole_steps = self.whole_steps();
         let kernels = self.forms.current();
-        let share = |params: &_| memory.share(study, problem, params, kernels, whole_steps);
+        let share = |params: &_| known.share(study, problem, params, kernels, whole_steps);
         let is_predicted = self.predictions.is_some();
         let sampler = self.parts.sampler.as_mut();
         let deferred = self.queue.deferred();
@@ -157,7 +158,7 @@ impl Tuner<'_> {
     fn claims_of(&self, params: &Params) -> Vec<Claim> {
         match self.running.is_empty() {
             true => Vec::new(),
-            false => self.memory.claims(self.parts.study, &self.problem, params),
+            false => self.known.claims(self.parts.study, &self.problem, params),
         }
     }
 }

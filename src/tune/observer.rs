@@ -1,4 +1,4 @@
-//! Who watches a study run: the seam to the progress bar, and later to live pages.
+//! Observers of a running study: the seam to the progress bar, and later to live pages.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
 
-/// Where a study stands.
+/// Progress of a study.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Finished trials of the study, earlier runs included.
     pub finished: u64,
-    /// Of these, the ones that took their loss over from another: variants, which measured a cost at most.
+    /// Finished trials that took their loss over from another: variants, which measured a cost at most.
     pub variants: u64,
     /// Trials the budget allows, where it limits them.
     pub budget_trials: Option<u64>,
@@ -33,7 +33,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What the study may spend.
+    /// The budget that the study may spend.
     pub fn budget(&self) -> SearchBudget {
         SearchBudget {
             trials: self.budget_trials,
@@ -85,7 +85,8 @@ impl Progress {
 pub struct Confirming {
     pub number: TrialNumber,
     pub repeat: Repeat,
-    /// Which run of the confirmation it is, from 1, and how many are expected by now: they end early where values are known well.
+    /// Number of the run within the confirmation, from 1, and how many are expected by now: runs end early where values
+    /// are known well.
     pub run: u64,
     pub of: u64,
 }

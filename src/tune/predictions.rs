@@ -1,4 +1,5 @@
-//! What each trial is expected to measure: predicted before it runs, stored, and corrected by what trials measure.
+//! Measurements that are expected of each trial: predicted before it runs, stored, and corrected by what trials
+//! measure.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use peft_tune_core::predict::Correction;
 use peft_tune_core::study::{Metrics, Params, Trial, disturbed};
 use peft_tune_search::{Problem, next_variant};
 
-/// Trainings for one variant that may be measured.
+/// Trainings for each variant that may be measured.
 const VARIANTS: u64 = 2;
 /// Variants that may be measured however few trainings there are.
 const FEWEST_VARIANTS: u64 = 8;
@@ -30,7 +31,8 @@ impl Predictions {
         Self { forecast, correction }
     }
 
-    /// Takes what a trial measured itself into the predictions of the next; not a throughput that something else disturbed.
+    /// Corrects the predictions of the next trials by what a trial measured itself; not by a throughput that something
+    /// else disturbed.
     pub(super) fn learn(&mut self, trial: &Trial) {
         let Some(metrics) = trial.state.metrics() else { return };
         let throughput = metrics.value(THROUGHPUT).filter(|_| disturbed(metrics).is_none());
@@ -56,8 +58,8 @@ impl Predictions {
         Some((measured / self.throughput(params)?).ln()).filter(|ratio| ratio.is_finite())
     }
 
-    /// Seconds that a trial of a setting is predicted to take with all of its phases, loading not counted; `None` where nothing
-    /// is.
+    /// Seconds that a trial of a setting is predicted to take with all of its phases, loading not counted; `None`
+    /// without a prediction.
     pub(super) fn trial_s(&self, study: &Study, params: &Params) -> Option<f64> {
         let prediction = self.forecast.predict(params).ok()?;
         let tokens_per_s = self.correction.tokens_per_s(&prediction).value;
@@ -76,7 +78,7 @@ impl Predictions {
         next_variant(problem, trials.all(), self.forecast.as_ref())
     }
 
-    /// Stores what is expected of a trial; returns why it is not worth a try, where it is not.
+    /// Stores the predictions of a trial; returns why it is not worth a try, where it is not.
     ///
     /// # Errors
     /// The database cannot be written.

@@ -16,7 +16,8 @@ pub(super) struct Proposed {
 }
 
 impl Proposed {
-    /// What each objective (minimised) ends below with a probability of 0.05 only; `None` where nothing is expected.
+    /// Values that each objective (minimised) ends below with a probability of 0.05 only; `None` where nothing is
+    /// expected.
     pub(super) fn expected_low(&self, problem: &Problem) -> Vec<Option<f64>> {
         let low = |metric: &str| {
             let predicted = &self.score.as_ref()?.predicted;
@@ -32,8 +33,8 @@ impl Proposed {
     }
 }
 
-/// The next setting, of the sampler's own or of `relatives`; `None` where everything is tried. `share` is the share of a
-/// whole trial that a setting costs.
+/// The next setting, of the sampler's own or of `relatives`; `None` where everything is tried. `share` is the share of
+/// a whole trial that a setting costs.
 pub(super) fn propose(
     sampler: &mut dyn Sampler,
     problem: &Problem,

@@ -1,5 +1,5 @@
-//! What waits to run: trials that were begun and not finished, proposals that were deferred, and the setting that a study
-//! begins with.
+//! Trials and settings that wait to run: trials that were begun and not finished, proposals that were deferred, and the
+//! setting that a study begins with.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ struct Deferred {
 pub(super) struct Queue {
     /// Trials that were started and not finished, by an earlier process or one that was lost.
     unfinished: VecDeque<TrialNumber>,
-    /// Proposals that wait for what a trial under way measures.
+    /// Proposals that wait for a measurement of a trial under way.
     deferred: VecDeque<Deferred>,
     /// The setting of the first trial, which the recommended one is compared with.
     baseline: Option<Params>,
@@ -37,7 +37,7 @@ impl Queue {
         }
     }
 
-    /// A study without trials begins with this setting.
+    /// Sets the setting that a study without trials begins with.
     pub(super) fn begin_with(&mut self, baseline: Option<Params>) {
         self.baseline = baseline;
     }
@@ -47,12 +47,12 @@ impl Queue {
         self.baseline.as_ref()
     }
 
-    /// All that waits and is counted as begun.
+    /// Number of trials that wait and are counted as begun: unfinished ones and deferred proposals.
     pub(super) fn len(&self) -> usize {
         self.unfinished.len() + self.deferred.len()
     }
 
-    /// A trial is to be repeated, behind all others that are.
+    /// Lets a trial be repeated, behind all others that are.
     pub(super) fn repeat(&mut self, number: TrialNumber) {
         self.unfinished.push_back(number);
     }
@@ -62,7 +62,7 @@ impl Queue {
         self.unfinished.iter().copied()
     }
 
-    /// A trial that was to be repeated begins.
+    /// Takes a trial out that was to be repeated and begins.
     pub(super) fn take_unfinished(&mut self, number: TrialNumber) {
         self.unfinished.retain(|other| *other != number);
     }
@@ -87,7 +87,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::running::{Outlook, Running};
+    use crate::tune::running::{Running, TrialOutlook};
     use peft_tune_core::study::ParamValue;
     use peft_tune_kernels::Kernels;
 
@@ -108,7 +108,7 @@ mod tests {
         queue.defer(proposed(4), vec![claim("loss")]);
         queue.defer(proposed(8), vec![claim("speed")]);
         let mut running = RunningTrials::default();
-        let mut other = Running::new(1, Kernels::default(), Outlook::default(), None);
+        let mut other = Running::new(1, Kernels::default(), TrialOutlook::default(), None);
         other.claim(vec![claim("loss")]);
         running.insert(TrialNumber(0), other);
         assert_eq!(queue.next_deferred(&running), Some(proposed(8)));

@@ -1,4 +1,4 @@
-//! From a trial's events to the rows of the database.
+//! Rows of the database for a trial's events.
 
 use crate::store::{EvaluationRecord, PrecisionRecord, StepRecord};
 use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
@@ -22,7 +22,7 @@ pub(super) fn step_record(phase: Phase, event: &StepEvent) -> StepRecord {
     }
 }
 
-/// What was decided at the end of a step, if anything.
+/// The decision on the precision at the end of a step, if there was one.
 pub(super) fn precision_record(event: &StepEvent) -> Option<PrecisionRecord> {
     event.precision_decision.map(|decision| PrecisionRecord {
         step: event.step,
@@ -45,7 +45,7 @@ pub(super) fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {
     }
 }
 
-/// What an evaluation adds to a trial's curve.
+/// Metrics that an evaluation adds to a trial's curve.
 pub(super) fn evaluation_metrics(evaluation: &Evaluation) -> Metrics {
     let mut metrics = Metrics::default();
     metrics.insert(LOSS, evaluation.loss);

@@ -1,10 +1,10 @@
-//! Before the first trial, one small step of a setting on every worker: what no setting decides (weights, tokenizer, data,
-//! devices, what another machine sees) is found out before it fails every trial.
+//! Rehearsal of a study: before the first trial, one small step of a setting on every worker. What no setting decides
+//! (weights, tokenizer, data, devices, what another machine sees) is found out before it fails every trial.
 
 use std::collections::BTreeSet;
 
 use super::fail_alike::cause_of;
-use super::kernel_fault::{KernelFault, Safer};
+use super::kernel_fault::{KernelFault, SaferForm};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::space::{Study, recipe_for};
@@ -60,17 +60,18 @@ impl Tuner<'_> {
         settings
     }
 
-    /// Runs one small step of a setting on every worker: how it failed on one of them, if that is not the setting's memory
-    /// or time. Where a kernel failed, the same in a safer form of the ops, with which the search stays if it works.
+    /// Runs one small step of a setting on every worker; returns how it failed on one of them, if that is not the
+    /// setting's memory or time. Where a kernel failed, the step runs in a safer form of the ops, with which the search
+    /// stays if it works.
     fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
-        let mut safer: Option<Safer> = None;
+        let mut safer: Option<SaferForm> = None;
         loop {
             let kernels = safer.as_ref().map_or(self.forms.current(), |safer| safer.kernels);
             let (failed, fault) = self.rehearse_in(kernels, params)?;
             match fault.and_then(|fault| Some((fault.safer()?, fault))) {
                 Some((kernels, fault)) if failed.is_some() => {
                     let instead_of = self.forms.current();
-                    safer = Some(Safer {
+                    safer = Some(SaferForm {
                         kernels,
                         instead_of,
                         fault,
@@ -86,7 +87,8 @@ impl Tuner<'_> {
         }
     }
 
-    /// As `rehearse_setting`, in one form; with the kernel's fault, if one failed.
+    /// Runs one small step of a setting on every worker in one form of the ops; returns how it failed as
+    /// `rehearse_setting` does, with the kernel's fault, if one failed.
     fn rehearse_in(
         &mut self,
         kernels: Kernels,
@@ -118,7 +120,7 @@ impl Tuner<'_> {
                     .try_for_each(|number| self.parts.evaluator.cancel(*number))?;
             }
             let (number, reason) = match self.parts.evaluator.next_event(POLL)? {
-                Some(TrialEvent::Ended { number, state, .. }) => (number, fault(state)),
+                Some(TrialEvent::Ended { number, state, .. }) => (number, failure_of(state)),
                 Some(TrialEvent::Lost { number, reason, .. }) => (number, Some(reason)),
                 Some(event) => {
                     met = met.or_else(|| KernelFault::of(&event));
@@ -134,8 +136,9 @@ impl Tuner<'_> {
     }
 }
 
-/// How a rehearsal failed. Nothing has been learned after one step, so that a loss that is no number is not the setting's.
-fn fault(state: TrialState) -> Option<FailReason> {
+/// The failure of a rehearsal. Nothing has been learned after one step, so that a loss that is no number is not the
+/// setting's.
+fn failure_of(state: TrialState) -> Option<FailReason> {
     match state {
         TrialState::Failed {
             reason: FailReason::Diverged { .. },
@@ -151,7 +154,7 @@ fn fault(state: TrialState) -> Option<FailReason> {
     }
 }
 
-/// One step of a single row a device, and a single held-out row.
+/// The task of a rehearsal: one step of a single row a device, and a single held-out row.
 fn small_task(study: &Study, params: &Params) -> Result<Task, String> {
     let mut recipe = recipe_for(study, params).map_err(|error| error.to_string())?;
     recipe.batch.micro_batch = 1;

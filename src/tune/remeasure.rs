@@ -1,5 +1,5 @@
-//! Measuring again what was disturbed: soon after, once another measurement was quiet, and else at the search's end, when other
-//! programs leave the processors alone for a moment. The profile phase is repeated; the loss is kept.
+//! Repeats of disturbed trials: soon after, once another measurement was quiet, and else at the search's end, when
+//! other programs leave the processors alone for a moment. The profile phase is repeated; the loss is kept.
 
 use std::time::{Duration, Instant};
 
@@ -42,8 +42,8 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// Measures what is still disturbed, as long as repeats are left. Trials of the first hours are looked at once more: by now
-    /// there are others to compare them with.
+    /// Measures again what is still disturbed, as long as repeats are left. Trials of the first hours are looked at
+    /// once more: by now there are others to compare them with.
     pub(super) async fn measure_again_at_end(&mut self) -> Result<(), TuneError> {
         self.look_back().await?;
         while let Some(number) = self.next_disturbed(self.wait_left_s() > 0.0) {
@@ -112,7 +112,7 @@ impl Tuner<'_> {
         self.clock.waited(waited_s);
     }
 
-    /// Repeats the profile phase of a trial, and lets count what counts by then.
+    /// Repeats the profile phase of a trial, and lets the measurement count that counts by then.
     async fn measure_again(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let repeat = self.disturbed.begin_repeat(number);
         let ran = self.profile_again(number, repeat).await?;
@@ -165,7 +165,7 @@ impl Tuner<'_> {
         Ok(Measurement::Cost.of(&self.parts.store.metrics(self.parts.id, number).await?))
     }
 
-    /// Lets other values of the profile phase count, for the trial and for those that took them over.
+    /// Replaces the values of the profile phase that count, for the trial and for those that took them over.
     pub(super) async fn put_cost(
         &mut self,
         number: TrialNumber,

@@ -1,4 +1,5 @@
-//! What earlier trials of a command measured, metric by metric: the next trial runs only as far as something is unknown.
+//! Measurements of a command's earlier trials, metric by metric: the next trial runs only as far as something is
+//! unknown.
 //!
 //! A parameter of the study file may say which metrics it can change (`affects`). Two trials whose params agree in
 //! everything that can change a metric have the same value of it. An objective may say after how many steps it is known
@@ -13,7 +14,7 @@ use crate::worker::Task;
 use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use peft_tune_search::Problem;
 
-/// Params that share a metric have the same key of it: half of a SHA-256.
+/// Digest of a metric and the params that can change it, half of a SHA-256: params with the same one share the metric.
 pub(super) type Key = [u8; 16];
 
 /// Measurements of a command's metrics by the params that can change them.
@@ -48,7 +49,7 @@ impl Reported {
         }
     }
 
-    /// What a trial of `params` has to run.
+    /// The decision on what a trial of `params` has to run.
     pub(super) fn decide(&self, problem: &Problem, params: &Params, task: Task) -> Decision {
         if let Some((source, reason)) = memory_key(problem, params).and_then(|key| self.out_of_memory.get(&key)) {
             return Decision::Fails {
@@ -94,7 +95,7 @@ pub(super) fn known_after(problem: &Problem, metric: &str) -> Option<u64> {
     objectives.find(|objective| objective.metric == metric)?.known_after
 }
 
-/// Those of `metrics` that are final after `step` steps.
+/// The `metrics` that are final after `step` steps.
 pub(super) fn final_after(problem: &Problem, metrics: &Metrics, step: u64) -> Metrics {
     let mut known = Metrics::default();
     for (name, value) in metrics.iter() {

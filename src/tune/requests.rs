@@ -1,4 +1,4 @@
-//! What people ask of a study while it runs: pause, continue, stop, or try a setting next.
+//! Requests to a study while it runs: pause, continue, stop, or try a setting next.
 //!
 //! Requests wait in the database, where a dashboard or a script puts them. The study loop looks there a few times a second,
 //! so they are taken between trials and while a trial runs, and noted as done as soon as they are.
@@ -11,14 +11,14 @@ use crate::store::{RequestId, RequestOutcome, Store, StoreError, StudyId};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, StudyRequest, TrialNumber};
 
-/// How often the database is looked at.
+/// Time from one look at the database to the next.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// The requests to one study.
 #[derive(Debug)]
 pub(super) struct Requests {
     paused: bool,
-    /// What of that was told.
+    /// Whether observers were last told of a pause.
     told_paused: bool,
     /// Settings that are to run before the sampler is asked.
     settings: VecDeque<(RequestId, Params)>,
@@ -28,7 +28,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Begins with the settings that wait; what an earlier search was asked otherwise is let go.
+    /// Begins with the settings that wait, and drops all else that an earlier search was asked for.
     pub(super) async fn begin(store: &Store, study: StudyId) -> Result<Self, StoreError> {
         store.expire_requests(study).await?;
         Ok(Self {
@@ -40,7 +40,7 @@ impl Requests {
         })
     }
 
-    /// Takes what was asked since the last look.
+    /// Takes the requests that came since the last look.
     pub(super) async fn look(
         &mut self,
         store: &Store,
@@ -111,7 +111,7 @@ impl Requests {
             .await
     }
 
-    /// Lines a setting up, unless it is there already; or says why it cannot be run.
+    /// Lines a setting up, unless it waits already; or says why it cannot be run.
     fn enqueue(&mut self, id: RequestId, params: &Params, space: &SearchSpace) -> Option<String> {
         let known = self.handed_out == Some(id) || self.settings.iter().any(|(other, _)| *other == id);
         if known {

@@ -1,11 +1,11 @@
-//! How often a trial is repeated whose process was lost, and when it is set aside.
+//! Repeats of a trial whose process was lost, and when it is set aside.
 
 /// Attempts that a trial may lose, by default.
 const ATTEMPTS: u64 = 3;
 /// Trials set aside in a row after which it cannot be the settings' fault.
 const SET_ASIDE_IN_A_ROW: u64 = 4;
 
-/// How often trials may be lost.
+/// Number of attempts that trials may lose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryPolicy {
     attempts: u64,
@@ -33,12 +33,12 @@ impl RetryPolicy {
         lost < self.attempts
     }
 
-    /// A trial ended by itself.
+    /// Notes that a trial ended by itself.
     pub(super) fn renew(&mut self) {
         self.set_aside = 0;
     }
 
-    /// A trial is set aside; returns how many were in a row, where that cannot be the settings' fault.
+    /// Counts a trial that is set aside; returns how many were in a row, where that cannot be the settings' fault.
     pub(super) fn set_aside(&mut self) -> Option<u64> {
         self.set_aside += 1;
         (self.set_aside >= SET_ASIDE_IN_A_ROW).then_some(self.set_aside)

@@ -1,4 +1,4 @@
-//! What earlier trials measured, by the settings that decide it: the next trial measures only what is not known.
+//! Measurements of earlier trials, by the settings that decide them: the next trial measures only what is not known.
 //!
 //! Throughput and memory follow from a recipe's cost key, the loss from its loss key ([`Recipe::cost_key`],
 //! [`Recipe::loss_key`]). A trial whose cost key has been measured skips the profile phase, one whose loss key has been
@@ -22,7 +22,7 @@ pub(super) struct Taken {
     pub(super) source: TrialNumber,
 }
 
-/// The same with what was measured.
+/// A part of a trial that another trial measured, with its metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Inherited {
     pub(super) part: Measurement,
@@ -30,19 +30,19 @@ pub(super) struct Inherited {
     pub(super) metrics: Metrics,
 }
 
-/// What a trial can take over.
+/// A part of a trial that can be taken over from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Measurement {
-    /// What the profile phase measures.
+    /// The metrics of the profile phase.
     Cost,
-    /// What the training phase measures.
+    /// The metrics of the training phase.
     Loss,
     /// One metric of a command.
     Metric(String),
 }
 
 impl Measurement {
-    /// Of all that a trial measured, the metrics of this part.
+    /// The metrics of this part, of all that a trial measured.
     pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
         let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
         let is_of_it = |name: &str| match self {
@@ -58,14 +58,14 @@ impl Measurement {
     }
 }
 
-/// What to do with a trial.
+/// A decision on what is done with a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Run this; the rest is inherited.
+    /// A task is run; the rest is inherited.
     Run { task: Task, taken: Vec<Taken> },
-    /// Everything is known.
+    /// Every metric is known.
     Known { taken: Vec<Taken> },
-    /// The settings that decide this failed in another trial, and would again.
+    /// The settings that decide this part failed in another trial, and would again.
     Fails {
         part: Measurement,
         source: TrialNumber,
@@ -73,7 +73,7 @@ pub(super) enum Decision {
     },
 }
 
-/// What decides a cost.
+/// Key of what decides a cost.
 type CostKey = (RecipeKey, Kernels);
 
 /// Measurements of recipes by key.
@@ -81,7 +81,7 @@ type CostKey = (RecipeKey, Kernels);
 pub(super) struct MeasuredRecipes {
     costs: BTreeMap<CostKey, TrialNumber>,
     losses: BTreeMap<RecipeKey, TrialNumber>,
-    /// What the loss cannot have fallen below, where its training was stopped.
+    /// Losses that a training which was stopped cannot have fallen below.
     loss_bounds: BTreeMap<RecipeKey, f64>,
     out_of_memory: BTreeMap<CostKey, (TrialNumber, FailReason)>,
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
@@ -127,17 +127,17 @@ impl MeasuredRecipes {
         self.costs.entry((recipe.cost_key(), kernels)).or_insert(number);
     }
 
-    /// Forgets what a trial under way has measured: nothing of that was kept.
+    /// Forgets the cost that a trial under way has measured, of which nothing was kept.
     pub(super) fn forget(&mut self, number: TrialNumber) {
         self.costs.retain(|_, source| *source != number);
     }
 
-    /// What the loss of `recipe` cannot fall below, from a training of the same loss key that was stopped.
+    /// The loss that `recipe` cannot fall below, from a training of the same loss key that was stopped.
     pub(super) fn loss_bound(&self, recipe: &Recipe) -> Option<f64> {
         self.loss_bounds.get(&recipe.loss_key()).copied()
     }
 
-    /// What a trial of `recipe` has to run of `plan` in a form of the ops.
+    /// The decision on what a trial of `recipe` has to run of `plan` in a form of the ops.
     pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan, kernels: Kernels) -> Decision {
         let cost_key = (recipe.cost_key(), kernels);
         let failures = [
@@ -183,12 +183,12 @@ pub(super) fn expected(metric: &str) -> String {
     format!("{metric}_expected")
 }
 
-/// Name of the metric that says how uncertain that is: its standard deviation.
+/// Name of the metric that says how uncertain the end of a pruned trial's `metric` is: its standard deviation.
 pub(super) fn expected_deviation(metric: &str) -> String {
     format!("{metric}_expected_deviation")
 }
 
-/// The metrics of a trial with what it inherited; what it measured itself goes before.
+/// The metrics of a trial with what it inherited; its own measurements go before.
 pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Metrics {
     let mut metrics = Metrics::default();
     let parts = inherited.iter().map(|part| &part.metrics).chain([measured]);

@@ -20,11 +20,11 @@ use peft_tune_search::{Evaluated, Problem, evaluated};
 pub(super) struct Rivals {
     /// Whether the study's trials are compared at all.
     is_on: bool,
-    best: Vec<Best>,
+    best: Vec<BestTraining>,
 }
 
 #[derive(Debug)]
-struct Best {
+struct BestTraining {
     key: RivalKey,
     number: TrialNumber,
     rival: Rival,
@@ -36,13 +36,13 @@ struct RivalKey {
     model: String,
     data: DataSettings,
     sequence_length: usize,
-    /// Decides which rows are held out.
+    /// Seed, which decides which rows are held out.
     seed: u64,
     train: TrainPlan,
 }
 
 impl RivalKey {
-    /// That of a task; `None` where it trains nothing, or measures more of its model than the loss.
+    /// The key of a task; `None` where it trains nothing, or measures more of its model than the loss.
     fn of(task: &Task) -> Option<Self> {
         let Task::Recipe { recipe, plan } = task else {
             return None;
@@ -87,7 +87,7 @@ impl Rivals {
         Ok(rivals)
     }
 
-    /// What a task's last evaluation is compared with; `None` where it is not.
+    /// The comparison of a task's last evaluation with its rival; `None` where trials are not compared.
     pub(super) fn pairing(&self, task: &Task) -> Option<Pairing> {
         let key = RivalKey::of(task).filter(|_| self.is_on)?;
         let rival = self.best.iter().find(|best| best.key == key);
@@ -117,7 +117,7 @@ impl Rivals {
         }
         let HeldOutLosses { target_tokens, losses } = rows.clone();
         let instead_of = place.map(|at| self.best.remove(at).number);
-        self.best.push(Best {
+        self.best.push(BestTraining {
             key,
             number: trial.number,
             rival: Rival { loss, rows },
@@ -129,17 +129,17 @@ impl Rivals {
     }
 }
 
-/// What is stored of a trial that is the best of its kind.
+/// A trial that is the best of its kind, as it is stored.
 #[derive(Debug)]
 pub(super) struct NewBest {
-    /// The one that was, whose rows are asked for no more.
+    /// The trial that was the best before, whose rows are asked for no more.
     pub(super) instead_of: Option<TrialNumber>,
     pub(super) rows: HeldOutRecord,
 }
 
-/// Whether a setting whose loss is more than 1% above another's is never what the study recommends, so that how far above does not
-/// matter: the loss decides alone or with the throughput before all else, and no limit and no other objective asks what a training
-/// measures.
+/// Whether a setting whose loss is more than 1% above another's is never what the study recommends, so that how far
+/// above does not matter: the loss decides alone or with the throughput before all else, and no limit and no other
+/// objective asks for what a training measures.
 fn decides_by_the_least_loss(problem: &Problem) -> bool {
     let objectives = &problem.objectives;
     let speed = counted_as(THROUGHPUT, objectives);

@@ -23,55 +23,56 @@ const REPORTS_A_WRITE: usize = 32;
 /// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 
-/// What is expected of a trial before it measures anything.
+/// Expectations of a trial before it measures anything.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outlook {
-    /// Hypervolume that it was expected to add when it was proposed.
+pub(super) struct TrialOutlook {
+    /// Hypervolume that the trial was expected to add when it was proposed.
     pub(super) gain: Option<f64>,
-    /// What unknown objectives cannot well end below (minimised), in the problem's order.
+    /// Values that unknown objectives cannot well end below (minimised), in the problem's order.
     pub(super) low: Vec<Option<f64>>,
-    /// What they cannot end below for certain, by stopped trials that share what decides the objective.
+    /// Values that unknown objectives cannot end below for certain, by stopped trials that share what decides the
+    /// objective.
     pub(super) bounds: Vec<Option<f64>>,
 }
 
 /// A trial under way, with what it told so far.
 pub(super) struct Running {
-    /// Which attempt at the trial it is, from 1.
+    /// Number of the attempt at the trial, from 1.
     attempt: u64,
-    /// The form of the ops that it computes in.
+    /// Form of the ops that the trial computes in.
     kernels: Kernels,
-    /// The kernel's fault that its process ends with.
+    /// Kernel's fault that the trial's process ends with.
     fault: Option<KernelFault>,
     started: Instant,
     /// Steps and reports that wait to be written.
     steps: Vec<StepRecord>,
     reports: Vec<(u64, Metrics)>,
-    /// When steps were last recorded.
+    /// Time at which steps were last recorded.
     recorded: Instant,
     inherited: Vec<Inherited>,
-    /// What is predicted of it in the stack that the study is for.
+    /// Predictions for the stack that the study is for.
     predicted: Metrics,
-    /// What it measures that others could take over.
+    /// Measurements that others could take over.
     claims: Vec<Claim>,
-    /// What the profile phase measured or a command reported last.
+    /// Metrics that the profile phase measured or a command reported last.
     metrics: Metrics,
-    /// What was reported and evaluated on the way.
+    /// Reports and evaluations on the way.
     curve: Curve,
-    /// Losses of all held-out rows, once its last evaluation has told them.
+    /// Losses of all held-out rows, once the trial's last evaluation has told them.
     rows: Option<HeldOutLosses>,
-    /// Steps of its training, where they are known.
+    /// Steps of the training, where they are known.
     total_steps: Option<u64>,
-    outlook: Outlook,
-    /// Whether it ends by itself after what it is doing: a profile phase with no training behind it.
+    outlook: TrialOutlook,
+    /// Whether the trial ends by itself after what it is doing: a profile phase with no training behind it.
     ends_itself: bool,
-    /// That it was told to stop. What comes after that is not looked at, so that a trial's outcome does not depend on how
-    /// quickly it stops.
+    /// Order to stop, once given. What comes after it is not looked at, so that a trial's outcome does not depend on
+    /// how quickly it stops.
     order: Option<Order>,
 }
 
 impl Running {
     /// An attempt at a trial that begins; `total_steps` are those of its training, where they are known.
-    pub(super) fn new(attempt: u64, kernels: Kernels, outlook: Outlook, total_steps: Option<u64>) -> Self {
+    pub(super) fn new(attempt: u64, kernels: Kernels, outlook: TrialOutlook, total_steps: Option<u64>) -> Self {
         Self {
             attempt,
             kernels,
@@ -93,12 +94,12 @@ impl Running {
         }
     }
 
-    /// The form of the ops that it computes in.
+    /// The form of the ops that the trial computes in.
     pub(super) fn kernels(&self) -> Kernels {
         self.kernels
     }
 
-    /// Seconds that it has taken so far.
+    /// Seconds that the trial has taken so far.
     pub(super) fn elapsed_s(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
@@ -116,74 +117,74 @@ impl Running {
         self.inherited = inherited;
     }
 
-    /// What it took over.
+    /// The parts that the trial took over.
     pub(super) fn inherited(&self) -> &[Inherited] {
         &self.inherited
     }
 
-    /// Whether it took this part over.
+    /// Whether the trial took this part over.
     pub(super) fn inherits(&self, part: &Measurement) -> bool {
         self.inherited.iter().any(|one| one.part == *part)
     }
 
-    /// What it has measured of a part.
+    /// The metrics that the trial has measured of a part.
     pub(super) fn measured(&self, part: &Measurement) -> Metrics {
         part.of(&self.metrics)
     }
 
-    /// Measures this for others too, as far as it did not take it over.
+    /// Claims to measure these parts for others too, as far as the trial did not take them over.
     pub(super) fn claim(&mut self, mut claims: Vec<Claim>) {
         claims.retain(|claim| !self.inherited.iter().any(|one| claim.is_on(&one.part)));
         self.claims = claims;
     }
 
-    /// Whether it measures something of this.
+    /// Whether the trial measures one of these parts.
     pub(super) fn measures_any(&self, claims: &[Claim]) -> bool {
         self.claims.iter().any(|claim| claims.contains(claim))
     }
 
-    /// Has measured a part: others may take it over.
+    /// Gives up the claim on a part that is measured: others may take it over.
     pub(super) fn release(&mut self, part: &Measurement) {
         self.claims.retain(|claim| !claim.is_on(part));
     }
 
-    /// Has this predicted in the stack that the study is for.
+    /// Keeps the predictions for the stack that the study is for.
     pub(super) fn predict(&mut self, predicted: Metrics) {
         self.predicted = predicted;
     }
 
-    /// Trains so many steps.
+    /// Sets the steps of the training.
     pub(super) fn plan_steps(&mut self, steps: u64) {
         self.total_steps = Some(steps);
     }
 
-    /// Met a kernel's fault, if any.
+    /// Notes a kernel's fault, if any.
     pub(super) fn meet(&mut self, fault: Option<KernelFault>) {
         self.fault = fault;
     }
 
-    /// The kernel's fault that its process ended with.
+    /// The kernel's fault that the trial's process ended with.
     pub(super) fn take_fault(&mut self) -> Option<KernelFault> {
         self.fault.take()
     }
 
-    /// Stops by an order.
+    /// Stops the trial by an order.
     pub(super) fn stop(&mut self, order: Order) {
         self.order = Some(order);
     }
 
-    /// Whether it was told to stop.
+    /// Whether the trial was told to stop.
     pub(super) fn is_stopped(&self) -> bool {
         self.order.is_some()
     }
 
-    /// Keeps a step; whether it is time to write those that wait.
+    /// Keeps a step; returns whether it is time to write those that wait.
     pub(super) fn keep_step(&mut self, step: StepRecord) -> bool {
         self.steps.push(step);
         self.steps.len() >= STEPS_A_WRITE || self.recorded.elapsed() >= WRITE_AFTER
     }
 
-    /// Keeps a report; whether it is time to write those that wait.
+    /// Keeps a report; returns whether it is time to write those that wait.
     pub(super) fn keep_report(&mut self, step: u64, metrics: Metrics) -> bool {
         self.take(step, &metrics);
         self.reports.push((step, metrics));
@@ -196,18 +197,18 @@ impl Running {
         self.take(evaluation.step, &evaluation_metrics(evaluation));
     }
 
-    /// Steps and reports to write.
+    /// The steps and reports to write.
     pub(super) fn take_waiting(&mut self) -> (Vec<StepRecord>, Vec<(u64, Metrics)>) {
         self.recorded = Instant::now();
         (std::mem::take(&mut self.steps), std::mem::take(&mut self.reports))
     }
 
-    /// What was reported and evaluated on the way.
+    /// The curve of reports and evaluations.
     pub(super) fn take_curve(&mut self) -> Curve {
         std::mem::take(&mut self.curve)
     }
 
-    /// Losses of all held-out rows, where its last evaluation has told them.
+    /// The losses of all held-out rows, where the last evaluation has told them.
     pub(super) fn take_rows(&mut self) -> Option<HeldOutLosses> {
         self.rows.take()
     }
@@ -225,18 +226,18 @@ impl Running {
         }
     }
 
-    /// Whether its profile phase is over, with what others may take over.
+    /// Whether the trial's profile phase is over, with what others may take over.
     pub(super) fn has_measured(&self) -> bool {
         self.metrics.value(THROUGHPUT).is_some()
     }
 
-    /// What is final by now, inherited values included.
+    /// Metrics that are final by now, inherited values included.
     fn known(&self, problem: &Problem) -> Metrics {
         let own = final_after(problem, &self.metrics, self.curve.last_step());
         with_predicted(with_inherited(&own, &self.inherited), &self.predicted)
     }
 
-    /// What is final by now, with the throughput that a disturbed measurement may reach in peace.
+    /// Metrics that are final by now, with the throughput that a disturbed measurement may reach in peace.
     pub(super) fn known_at_best(&self, problem: &Problem) -> Metrics {
         let (mut known, all) = (self.known(problem), with_inherited(&self.metrics, &self.inherited));
         if let (Some(_), Some(best)) = (known.value(THROUGHPUT), in_peace(all).value(THROUGHPUT)) {
@@ -262,8 +263,9 @@ impl Running {
         })
     }
 
-    /// What unknown objectives cannot well end below. The surrogate's expectation counts once something new was measured:
-    /// before that it knows no more than when the sampler proposed the trial, and a study would propose and drop for ever.
+    /// Values that unknown objectives cannot well end below. The surrogate's expectation counts once something new was
+    /// measured: before that it knows no more than when the sampler proposed the trial, and a study would propose and
+    /// drop for ever.
     fn low(&self) -> Vec<Option<f64>> {
         if self.metrics.is_empty() {
             return self.outlook.bounds.clone();
@@ -276,8 +278,8 @@ impl Running {
         .collect()
     }
 
-    /// How the trial ended, given what the evaluator says: what it inherited, what was predicted of it and why it was stopped
-    /// are added.
+    /// The outcome of the trial, given what the evaluator says: what it inherited, what was predicted of it and why it
+    /// was stopped are added.
     pub(super) fn outcome(&self, state: TrialState) -> TrialState {
         let mut state = self.outcome_here(state);
         if let Some(metrics) = state.metrics_mut() {
@@ -326,7 +328,7 @@ mod tests {
     use super::*;
 
     fn running() -> Running {
-        Running::new(1, Kernels::default(), Outlook::default(), None)
+        Running::new(1, Kernels::default(), TrialOutlook::default(), None)
     }
 
     fn claim(metric: &str) -> Claim {

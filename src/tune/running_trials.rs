@@ -39,12 +39,12 @@ impl RunningTrials {
         self.0.remove(&number)
     }
 
-    /// Whether one of them measures something of this.
+    /// Whether a trial under way measures one of these parts.
     pub(super) fn measure_any(&self, claims: &[Claim]) -> bool {
         self.0.values().any(|running| running.measures_any(claims))
     }
 
-    /// Seconds that each has taken so far.
+    /// Seconds that each trial has taken so far.
     pub(super) fn elapsed_s(&self) -> impl Iterator<Item = f64> {
         self.0.values().map(Running::elapsed_s)
     }

@@ -1,4 +1,4 @@
-//! What a study may still spend, and how its time is shared out.
+//! Budget that a study may still spend, and how its time is shared out.
 //!
 //! `budget.time` is the seconds of all that a study runs, whichever worker runs it: trials, what is measured again with the
 //! waits before, and the runs that confirm the recommendation. With B of them, S spent, U that trials under way are expected
@@ -10,7 +10,7 @@
 
 use super::clock::Clock;
 use super::confirm::Confirmation;
-use super::decide::Memory;
+use super::decide::KnownMeasurements;
 use super::disturbed::{DisturbedTrials, SHARE_FOR_REPEATS};
 use super::predictions::Predictions;
 use super::queue::Queue;
@@ -27,22 +27,22 @@ use peft_tune_search::Problem;
 const SHARE_FOR_CONFIRMATION: f64 = 1.0 / 3.0;
 /// Share of the time of trials that is left to trainings, where variants are measured behind them.
 const SHARE_FOR_TRAININGS: f64 = 0.92;
-/// How far a run that confirms may be expected to go beyond the budget, as a share of it.
+/// Share of the budget by which a run that confirms may be expected to go beyond it.
 const SLACK: f64 = 0.05;
 
-/// A search as far as it decides what there is time for.
+/// The parts of a search that decide what there is time for.
 #[derive(Clone, Copy)]
 pub(super) struct Schedule<'a> {
     pub(super) study: &'a Study,
-    /// With the ranges as wide as they are by now.
+    /// Problem with the ranges as wide as they are by now.
     pub(super) problem: &'a Problem,
     pub(super) trials: &'a Trials,
     pub(super) running: &'a RunningTrials,
     pub(super) queue: &'a Queue,
-    pub(super) memory: &'a Memory,
+    pub(super) known: &'a KnownMeasurements,
     /// The form of the ops that trials to come run in.
     pub(super) kernels: Kernels,
-    /// What trials are predicted to cost, where that is known.
+    /// Predictions of what trials cost, where that is known.
     pub(super) predictions: Option<&'a Predictions>,
     pub(super) clock: &'a Clock,
     pub(super) disturbed: &'a DisturbedTrials,
@@ -51,7 +51,7 @@ pub(super) struct Schedule<'a> {
 }
 
 impl Schedule<'_> {
-    /// Where the study stands.
+    /// The progress of the study.
     pub(super) fn progress(&self) -> Progress {
         let (budget, standing) = (&self.study.budget, self.trials.standing());
         let under_way_s: f64 = self.running.elapsed_s().sum();
@@ -71,7 +71,7 @@ impl Schedule<'_> {
         }
     }
 
-    /// Why no further trial begins, where the budget does not allow one.
+    /// The reason why no further trial begins, where the budget does not allow one.
     pub(super) fn budget_ending(&self) -> Option<Ending> {
         let trained = self.running.numbers().filter(|number| !self.trials.is_variant(*number));
         let begun = trained.count() + self.queue.len();
@@ -129,7 +129,7 @@ impl Schedule<'_> {
         all.map(|elapsed_s| (elapsed_s / sharing).max(expected_s)).sum()
     }
 
-    /// How many trials share a worker's time.
+    /// Number of trials that share a worker's time.
     fn sharing(&self) -> usize {
         let workers = self.workers.max(1);
         self.running.len().div_ceil(workers).max(1)
@@ -187,13 +187,13 @@ impl Schedule<'_> {
             return self.clock.expected_s(None);
         };
         // A part that another trial has measured is not run.
-        let share = self.memory.share(self.study, self.problem, params, self.kernels, None);
+        let share = self.known.share(self.study, self.problem, params, self.kernels, None);
         let share = if share.is_finite() { share } else { 0.0 };
         self.clock.expected_s(Some(share * predicted_s))
     }
 }
 
-/// Whether what is expected to take so long may begin where so much is left.
+/// Whether a run that is expected to take `expected_s` may begin where `left_s` are left.
 fn fits(expected_s: f64, left_s: f64) -> bool {
     left_s > 0.0 && expected_s <= left_s
 }

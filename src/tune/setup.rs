@@ -1,4 +1,4 @@
-//! What a search is told before it begins.
+//! Settings of a search before it begins.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl Tuner<'_> {
         self
     }
 
-    /// The form that trials run in takes the place of this one, in which a kernel failed earlier.
+    /// Notes that the form that trials run in takes the place of this one, in which a kernel failed earlier.
     #[must_use]
     pub fn instead_of(mut self, failed: Option<Kernels>) -> Self {
         self.forms.choose_instead_of(failed);
@@ -57,7 +57,7 @@ impl Tuner<'_> {
         self
     }
 
-    /// Takes every failure as its setting's, however many fail alike.
+    /// Sets whether every failure counts as its setting's, however many fail alike.
     #[must_use]
     pub fn keeping_going(mut self, keep_going: bool) -> Self {
         self.failures.keep_going(keep_going);
@@ -71,8 +71,8 @@ impl Tuner<'_> {
         self
     }
 
-    /// Waits at the end for so many seconds at most for moments in which other programs leave the processors alone; some, where
-    /// nothing is said.
+    /// Waits at the end for so many seconds at most for moments in which other programs leave the processors alone;
+    /// some seconds, where nothing is said.
     #[must_use]
     pub fn waiting_for_quiet(mut self, seconds: Option<f64>) -> Self {
         self.disturbed.wait_at_most(seconds);

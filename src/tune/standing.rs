@@ -1,15 +1,15 @@
-//! What the finished trials of a study add up to, so that thousands of them need not be looked at for each.
+//! Sums over the finished trials of a study, so that thousands of them need not be looked at for each.
 
 use std::collections::BTreeMap;
 
 use peft_tune_core::study::Trial;
 use peft_tune_search::{Problem, evaluated};
 
-/// How many trials are finished, and the best that they reached.
+/// Number of finished trials, and the best values that they reached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Standing {
     finished: u64,
-    /// Of these, the ones that took their loss over from another.
+    /// Finished trials that took their loss over from another.
     variants: u64,
     /// Best value of each objective among complete trials that keep the constraints.
     best: BTreeMap<String, f64>,

@@ -1,9 +1,9 @@
-//! How a trial begins: what is known of it is taken over, and the rest is handed to the evaluator.
+//! Begin of a trial: what is known of it is taken over, and the rest is handed to the evaluator.
 
 use super::decide::{recipe_of, whole_task};
 use super::propose::Proposed;
 use super::reuse::{Decision, Inherited, Measurement, Taken};
-use super::running::{Outlook, Running};
+use super::running::{Running, TrialOutlook};
 use super::{TuneError, Tuner};
 use crate::worker::{Pairing, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
@@ -27,8 +27,8 @@ impl Tuner<'_> {
             store.record_expectation(id, number, gain).await?;
             self.trials.expect_gain(number, gain);
         }
-        let bounds = self.memory.bounds(study, &self.problem, &trial.params);
-        let outlook = Outlook {
+        let bounds = self.known.bounds(study, &self.problem, &trial.params);
+        let outlook = TrialOutlook {
             gain: self.trials.expected_gain(number),
             low: match proposed {
                 Some(proposed) => proposed.expected_low(&self.problem),
@@ -46,7 +46,7 @@ impl Tuner<'_> {
         if let Some(reason) = there.or(here) {
             return self.end(number, TrialState::Skipped { reason }, 0.0).await;
         }
-        match self.memory.decide(study, &self.problem, &trial.params, kernels) {
+        match self.known.decide(study, &self.problem, &trial.params, kernels) {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
                 let message = error.to_string();
@@ -55,8 +55,8 @@ impl Tuner<'_> {
         }
     }
 
-    /// Keeps what is predicted of a trial in the stack that the study is for; returns why it is not worth a training, where it is
-    /// not.
+    /// Keeps what is predicted of a trial in the stack that the study is for; returns why it is not worth a training,
+    /// where it is not.
     fn predict_for_target(&mut self, trial: &Trial) -> Option<String> {
         match self.target.as_ref()?.metrics(&trial.params) {
             Ok(metrics) => {
@@ -113,7 +113,7 @@ impl Tuner<'_> {
         self.end(number, TrialState::Failed { reason, metrics }, 0.0).await
     }
 
-    /// Hands out what a trial has to run.
+    /// Hands out a task that a trial has to run.
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
         let running = self.running.get_mut(number);
         let attempt = running.map_or(1, |running| running.begin(&task));
@@ -123,10 +123,10 @@ impl Tuner<'_> {
         self.hand_out(number, attempt, task, pairing)
     }
 
-    /// A trial under way measures what it did not take over.
+    /// Claims for a trial under way what it did not take over.
     fn claim(&mut self, number: TrialNumber) {
         let Some(trial) = self.trials.get(number) else { return };
-        let claims = self.memory.claims(self.parts.study, &self.problem, &trial.params);
+        let claims = self.known.claims(self.parts.study, &self.problem, &trial.params);
         if let Some(running) = self.running.get_mut(number) {
             running.claim(claims);
         }

@@ -1,4 +1,4 @@
-//! What a study's settings need in the stack that they are for: predicted as a trial begins, and stored with it.
+//! Needs of a study's settings in the stack that they are for: predicted as a trial begins, and stored with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -47,7 +47,7 @@ impl TargetForecast {
         Ok(Some(forecast))
     }
 
-    /// Refuses what the stack cannot run, alone and beside what the file fixes.
+    /// Refuses values that the stack cannot run, alone and beside what the file fixes.
     fn check_values(&self) -> Result<(), SpaceError> {
         let study = &self.study;
         let cannot = |params: &Params| {
@@ -82,7 +82,8 @@ impl TargetForecast {
         self.target.stack.setting_of(recipe)
     }
 
-    /// What is predicted of a setting, as metrics of its trial; none of params that make no recipe, as a trial says itself.
+    /// The predictions for a setting as metrics of its trial; none for params that make no recipe, as a trial says
+    /// itself.
     ///
     /// # Errors
     /// Why it is not worth a training: it does not fit there, or the stack cannot run it.

@@ -14,10 +14,10 @@ use peft_tune_search::{Problem, hypervolume_history, stop_reason};
 /// All trials of a study.
 #[derive(Debug)]
 pub(super) struct Trials {
-    /// By number, running ones included; of finished ones what is [`KeptMetrics`].
+    /// Trials by number, running ones included; of finished ones what [`KeptMetrics`] names.
     history: Vec<Trial>,
     kept: KeptMetrics,
-    /// What finished trials told on their way, for a pruner.
+    /// Curves that finished trials told on their way, for a pruner.
     curves: BTreeMap<TrialNumber, Curve>,
     /// The last step of the longest trial that was not stopped.
     longest: Option<u64>,
@@ -28,7 +28,8 @@ pub(super) struct Trials {
     /// Trials that took their cost over from another.
     inherits_cost: BTreeSet<TrialNumber>,
     standing: Standing,
-    /// What repeats in earlier runs of the study said: it counts where people are told how far the study is.
+    /// Values that repeats confirmed in earlier runs of the study: they count where people are told how far the study
+    /// is.
     confirmed: Confirmations,
 }
 
@@ -91,18 +92,18 @@ impl Trials {
         self.history.iter().any(|trial| trial.params == *params)
     }
 
-    /// How many trials ran to their end.
+    /// Number of trials that ran to their end.
     pub(super) fn complete(&self) -> u64 {
         let complete = self.history.iter().filter(|trial| trial.state.name() == "complete");
         complete.count() as u64
     }
 
-    /// What the finished ones add up to.
+    /// The sums over the finished trials.
     pub(super) fn standing(&self) -> &Standing {
         &self.standing
     }
 
-    /// What finished trials told on their way, where a pruner asks for it.
+    /// Curves that finished trials told on their way, where a pruner asks for them.
     pub(super) fn curves(&self) -> &BTreeMap<TrialNumber, Curve> {
         &self.curves
     }
@@ -121,7 +122,7 @@ impl Trials {
         }
     }
 
-    /// What `ask` says of the trials where these settings count as trials too.
+    /// The answer of `ask` where these settings count as trials too.
     pub(super) fn with_waiting<'a, R>(
         &mut self,
         waiting: impl Iterator<Item = &'a Proposed>,
@@ -137,7 +138,7 @@ impl Trials {
         answer
     }
 
-    /// A trial begins, for the first time or once more.
+    /// Puts a trial that begins among the others, for the first time or once more.
     pub(super) fn begin(&mut self, trial: Trial) {
         match self.position(trial.number) {
             Some(at) => self.history[at] = trial,
@@ -145,7 +146,7 @@ impl Trials {
         }
     }
 
-    /// A trial waits to be run again.
+    /// Lets a trial wait to be run again.
     pub(super) fn hand_back(&mut self, number: TrialNumber) {
         if let Some(at) = self.position(number) {
             self.history[at].state = TrialState::Waiting;
@@ -161,7 +162,7 @@ impl Trials {
         Some(trial)
     }
 
-    /// Keeps of a finished trial what samplers, rules and the front look at.
+    /// Keeps the part of a finished trial that samplers, rules and the front look at.
     pub(super) fn keep(&mut self, mut trial: Trial) {
         self.kept.reduce(&mut trial);
         if let Some(at) = self.position(trial.number) {
@@ -169,7 +170,7 @@ impl Trials {
         }
     }
 
-    /// Keeps what a trial told on its way to its end.
+    /// Keeps the curve that a trial told on its way to its end.
     pub(super) fn end_curve(&mut self, number: TrialNumber, mut curve: Curve, is_complete: bool) {
         if curve.is_empty() {
             return;
@@ -183,7 +184,7 @@ impl Trials {
         }
     }
 
-    /// Other values of the profile phase count for a trial.
+    /// Replaces the values of the profile phase that count for a trial.
     pub(super) fn replace_cost(&mut self, number: TrialNumber, old: &Metrics, new: &Metrics, problem: &Problem) {
         let Some(mut trial) = self.get(number).cloned() else {
             return;
@@ -198,7 +199,7 @@ impl Trials {
         self.keep(trial);
     }
 
-    /// A trial is expected to add so much hypervolume.
+    /// Notes how much hypervolume a trial is expected to add.
     pub(super) fn expect_gain(&mut self, number: TrialNumber, gain: f64) {
         self.expected_gains.insert(number, gain);
     }
@@ -207,12 +208,12 @@ impl Trials {
         self.expected_gains.get(&number).copied()
     }
 
-    /// A trial takes its cost over from another.
+    /// Notes that a trial takes its cost over from another.
     pub(super) fn take_cost_over(&mut self, number: TrialNumber) {
         self.inherits_cost.insert(number);
     }
 
-    /// A trial takes its loss over from another.
+    /// Notes that a trial takes its loss over from another.
     pub(super) fn take_loss_over(&mut self, number: TrialNumber) {
         self.variants.insert(number);
     }
@@ -232,7 +233,7 @@ impl Trials {
         !self.inherits_cost.contains(&number)
     }
 
-    /// Why further trials would bring next to nothing, where the rule finds that they would.
+    /// The reason why further trials would bring next to nothing, where the rule finds that they would.
     pub(super) fn stop_reason(&self, rule: &StopRule, problem: &Problem) -> Option<String> {
         let finished = self.history.iter().filter(|one| one.state.is_finished());
         let finished: Vec<Trial> = finished.cloned().collect();

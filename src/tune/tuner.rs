@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::confirm::{Confirmation, RunsMade};
-use super::decide::Memory;
+use super::decide::KnownMeasurements;
 use super::disturbed::DisturbedTrials;
 use super::failures::Failures;
 use super::kept_metrics::KeptMetrics;
@@ -28,12 +28,12 @@ use crate::worker::Evaluator;
 use peft_tune_core::study::Trial;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner};
 
-/// How long to wait for an event before looking at the clock and the keyboard again.
+/// Time to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
-/// How often trials may begin in one search: behind a confirmation that left them time they go on.
+/// Rounds of trials in one search: behind a confirmation that left them time they go on.
 const MOST_ROUNDS: usize = 3;
 
-/// What a [`Tuner`] works with.
+/// Parts that a [`Tuner`] works with.
 pub struct TunerParts<'a> {
     pub study: &'a Study,
     pub store: &'a Store,
@@ -51,19 +51,19 @@ pub struct Tuner<'a> {
     pub(super) trials: Trials,
     pub(super) queue: Queue,
     pub(super) running: RunningTrials,
-    pub(super) memory: Memory,
+    pub(super) known: KnownMeasurements,
     pub(super) pruner: Option<Box<dyn Pruner>>,
-    /// What the evaluations of trials are compared with.
+    /// Best trainings that the evaluations of trials are compared with.
     pub(super) rivals: Rivals,
-    /// What people ask of the study meanwhile.
+    /// Requests of people to the study meanwhile.
     pub(super) requests: Requests,
-    /// What trials are predicted to cost, where that is known.
+    /// Predictions of what trials cost, where that is known.
     pub(super) predictions: Option<Predictions>,
-    /// What they are predicted to cost in the stack that the study is for.
+    /// Predictions of what trials cost in the stack that the study is for.
     pub(super) target: Option<Arc<TargetForecast>>,
-    /// What something else disturbed.
+    /// Trials that something else disturbed.
     pub(super) disturbed: DisturbedTrials,
-    /// What its runs took.
+    /// Time that the study's runs took.
     pub(super) clock: Clock,
     pub(super) confirmation: Confirmation,
     pub(super) failures: Failures,
@@ -78,13 +78,13 @@ impl<'a> Tuner<'a> {
         let history = parts.store.trials(parts.id).await?;
         let problem = WideningProblem::stored(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.study(Some(&parts.study.name)).await?;
-        let mut memory = Memory::new(parts.study);
+        let mut known = KnownMeasurements::new(parts.study);
         let forms = KernelForms::stored(parts.study, parts.store, parts.id).await?;
         for trial in &history {
-            memory.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
+            known.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
         }
         for number in parts.store.costs_from_unfinished(parts.id).await? {
-            memory.forget(number);
+            known.forget(number);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let queue = Queue::new(waiting.map(|trial| trial.number).collect());
@@ -115,7 +115,7 @@ impl<'a> Tuner<'a> {
             failures: Failures::default(),
             inputs: Inputs::default(),
             forms,
-            memory,
+            known,
             problem,
             parts,
         })
@@ -255,17 +255,17 @@ impl<'a> Tuner<'a> {
         self.trials.all()
     }
 
-    /// What is searched, with the ranges as wide as they are by now.
+    /// The problem that is searched, with the ranges as wide as they are by now.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// Where the study stands.
+    /// The progress of the study.
     pub fn progress(&self) -> Progress {
         self.schedule().progress()
     }
 
-    /// What the runs of the study took so far, earlier searches included.
+    /// Seconds that the runs of the study took so far, earlier searches included.
     pub fn spent(&self) -> SpentTime {
         self.clock.spent()
     }
@@ -275,7 +275,7 @@ impl<'a> Tuner<'a> {
         self.confirmation.lack_of_time()
     }
 
-    /// What there is time for, as things stand.
+    /// The schedule that says what there is time for, as things stand.
     pub(super) fn schedule(&self) -> Schedule<'_> {
         Schedule {
             study: self.parts.study,
@@ -283,7 +283,7 @@ impl<'a> Tuner<'a> {
             trials: &self.trials,
             running: &self.running,
             queue: &self.queue,
-            memory: &self.memory,
+            known: &self.known,
             kernels: self.forms.current(),
             predictions: self.predictions.as_ref(),
             clock: &self.clock,

@@ -11,11 +11,11 @@ use peft_tune_core::space::Widening;
 use peft_tune_core::study::Trial;
 use peft_tune_search::{Problem, next_widening};
 
-/// What is searched, with the ranges as wide as they are by now; it reads as the problem.
+/// The problem that is searched, with the ranges as wide as they are by now; it reads as the problem.
 #[derive(Debug)]
 pub(super) struct WideningProblem {
     problem: Problem,
-    /// Finished trials when it was asked last whether a range is to be widened.
+    /// Number of finished trials when it was last asked whether a range is to be widened.
     looked_at: Option<u64>,
 }
 

@@ -24,28 +24,28 @@ const LINE_BYTES: u64 = 16 << 20;
 /// Bytes of a line that is no message that are kept, to be shown.
 const SHOWN_BYTES: usize = 2000;
 
-/// How often a child is looked at that was asked to end.
+/// Time from one look at a child that was asked to end to the next.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a child says.
+/// A line that a child prints, or the end of its output.
 pub(super) enum Line<M> {
     Message(M),
-    /// A line that is not a message; its beginning.
+    /// Line that is not a message; its beginning.
     Garbled(String),
-    /// A line that is longer than any message.
+    /// Line that is longer than any message.
     TooLong,
-    /// Standard output is closed; the tail of standard error.
+    /// End of standard output; the tail of standard error.
     Closed(String),
 }
 
-/// Where a child runs: by default as its parent does.
+/// Surroundings of a child: by default those of its parent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     pub(super) folder: Option<PathBuf>,
-    /// Set beside the inherited variables.
+    /// Variables that are set beside the inherited ones.
     pub(super) env: BTreeMap<String, String>,
-    /// How long the program may take to end once it was asked to (SIGTERM); where absent it is ended at once. A launcher has
-    /// something to give back: `srun` its place on a node, `kubectl` a pod.
+    /// Time that the program may take to end once it was asked to (SIGTERM); where absent it is ended at once. A
+    /// launcher has something to give back: `srun` its place on a node, `kubectl` a pod.
     pub(super) farewell: Option<Duration>,
     /// Shared memory that stays open in the child. Such a child stays in its parent's process group, with which it is ended.
     pub(super) shared: Option<RawFd>,
@@ -54,14 +54,14 @@ pub(super) struct Surroundings {
     pub(super) ignores_signals: bool,
 }
 
-/// What children say, with the number that each was started under: one channel for all of them.
+/// Lines that children print, with the number that each was started under: one channel for all of them.
 pub(super) type Lines<M> = Sender<(u64, Line<M>)>;
 
 /// A running child. It is killed when dropped, and on Linux when the thread that started it ends.
 pub(super) struct ChildProcess {
     child: Child,
     input: Option<ChildStdin>,
-    /// Whether its end was waited for after its output was closed.
+    /// Whether the child's end was waited for after its output was closed.
     waited: bool,
     farewell: Option<Duration>,
     tail: Tail,
@@ -71,8 +71,8 @@ pub(super) struct ChildProcess {
 type Tail = Arc<Mutex<Vec<u8>>>;
 
 impl ChildProcess {
-    /// Starts `program`, as a rule in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
-    /// coordinator decides what that means for a trial. What it says goes to `lines` under `number`.
+    /// Starts `program`, as a rule in a process group of its own, so that a Ctrl-C in the terminal does not reach it:
+    /// the coordinator decides what that means for a trial. The lines that it prints go to `lines` under `number`.
     pub(super) fn start<M: DeserializeOwned + Send + 'static>(
         program: &Path,
         arguments: &[String],
@@ -122,7 +122,7 @@ impl ChildProcess {
         })
     }
 
-    /// What it wrote to standard error last, so far.
+    /// The end of what the child wrote to standard error so far.
     pub(super) fn tail(&self) -> String {
         text_of(&self.tail)
     }
@@ -177,7 +177,7 @@ impl ChildProcess {
         self.signal(libc::SIGKILL);
     }
 
-    /// Waits for the end.
+    /// Waits for the child's end.
     pub(super) fn wait(&mut self) -> Option<ExitStatus> {
         let status = self.child.wait().ok();
         self.waited = true;
@@ -269,12 +269,12 @@ pub(super) fn write_line(output: &mut impl Write, message: &impl Serialize) -> s
     output.flush()
 }
 
-/// What a trial process's end looks like to a person.
+/// The end of a trial process in words for people.
 pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
     describe_end_of("the trial process", status, tail)
 }
 
-/// What a process's end looks like to a person.
+/// The end of a process in words for people.
 pub(super) fn describe_end_of(process: &str, status: Option<ExitStatus>, tail: &str) -> String {
     let signal = status.and_then(|status| status.signal());
     let how = match (signal, status.and_then(|status| status.code())) {

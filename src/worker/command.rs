@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::child::{ChildProcess, Line, Lines, Surroundings};
-use super::program::{Current, Output};
+use super::program::{Output, RunningProgram};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
 use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 
-/// How often the clock is looked at while the program is silent.
+/// Time from one look at the clock to the next while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a stopped program may take to end by itself.
+/// Time that a stopped program may take to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// An evaluator that runs one program a trial, and as many side by side as it has slots.
@@ -33,7 +33,7 @@ pub struct CommandEvaluator {
     prefix: Vec<String>,
     command: Vec<String>,
     surroundings: Surroundings,
-    /// How long a stopped program may take to end by itself.
+    /// Time that a stopped program may take to end by itself.
     grace: Duration,
     slots: Vec<Program>,
     lines: Receiver<(u64, Line<Output>)>,
@@ -45,10 +45,10 @@ pub struct CommandEvaluator {
 /// A slot, and the program under way there.
 struct Program {
     placement: Placement,
-    current: Option<Current>,
+    current: Option<RunningProgram>,
 }
 
-/// What the program gets.
+/// The object that the program gets on its standard input.
 #[derive(Serialize)]
 struct Input<'a> {
     params: &'a Params,
@@ -95,7 +95,7 @@ impl CommandEvaluator {
 
     /// The end of a program whose output stays open behind it.
     fn take_ended(&mut self) -> Option<TrialEvent> {
-        let is_over = |slot: &mut Program| slot.current.as_mut().is_some_and(Current::is_over);
+        let is_over = |slot: &mut Program| slot.current.as_mut().is_some_and(RunningProgram::is_over);
         let slot = self.slots.iter_mut().find_map(|slot| is_over(slot).then_some(slot))?;
         let current = slot.current.take()?;
         let tail = current.child.tail();
@@ -157,7 +157,7 @@ impl Program {
         Self { placement, current }
     }
 
-    /// What the program finds in its environment about its slot.
+    /// Variables that tell the program about its slot.
     fn env(&self) -> [Option<(String, String)>; 2] {
         let gpu = self
             .placement
@@ -208,7 +208,7 @@ impl Evaluator for CommandEvaluator {
             tracing::debug!(%error, "the trial's program does not read its input");
         }
         child.close_input();
-        slot.current = Some(Current {
+        slot.current = Some(RunningProgram {
             number: request.number,
             serial: self.serial,
             child,

@@ -1,4 +1,4 @@
-//! What the worker's threads tell each other: the one that reads requests, the one that runs trials, the heartbeat.
+//! State that the worker's threads share: the one that reads requests, the one that runs trials, the heartbeat.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::protocol::{ControlMessage, Message};
 use peft_tune_core::study::TrialNumber;
 
-/// Where messages to the coordinator go, whole lines at a time.
+/// Output for messages to the coordinator, whole lines at a time.
 #[derive(Clone)]
 pub(super) struct Outbox(Arc<Mutex<Box<dyn Write + Send>>>);
 
@@ -31,7 +31,7 @@ impl Outbox {
     }
 }
 
-/// What the coordinator asked for, as the thread that runs trials sees it. Clones are one.
+/// Requests of the coordinator, as the thread that runs trials sees them. All clones share one state.
 #[derive(Clone)]
 pub(super) struct Control {
     shared: Arc<Shared>,
@@ -44,17 +44,17 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What was asked for so far.
+/// Requests so far.
 #[derive(Default)]
 struct State {
     cancelled: BTreeSet<TrialNumber>,
-    /// Nothing is left to report to.
+    /// Whether nothing is left to report to.
     coordinator_gone: bool,
-    /// The turn of a hold that was not taken back.
+    /// Turn of a hold that was not taken back.
     held: Option<u64>,
     take_turns: bool,
     train_together: bool,
-    /// The trial whose profile phase may begin.
+    /// Trial whose profile phase may begin.
     granted: Option<TrialNumber>,
     under_way: Option<TrialNumber>,
 }
@@ -87,7 +87,7 @@ impl Control {
         self.state().train_together
     }
 
-    /// A trial was asked for: what was asked before is not meant for it. One that was cancelled may be run again under its
+    /// Forgets requests that were not meant for this trial. A trial that was cancelled may be run again under its
     /// number.
     pub(super) fn begin(&self, number: TrialNumber) {
         self.change(|state| {
@@ -111,7 +111,7 @@ impl Control {
         self.change(|state| state.held = None);
     }
 
-    /// The profile phase of `number` may begin. It is no time to be held.
+    /// Lets the profile phase of `number` begin. It is no time to be held.
     pub(super) fn grant(&self, number: TrialNumber) {
         self.change(|state| {
             state.granted = Some(number);

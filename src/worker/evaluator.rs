@@ -15,7 +15,7 @@ use peft_tune_kernels::{AttentionKernels, Kernels};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrialRequest {
     pub number: TrialNumber,
-    /// Which attempt at the trial it is, from 1.
+    /// Number of the attempt at the trial, from 1.
     #[serde(default = "first")]
     pub attempt: u64,
     pub task: Task,
@@ -23,30 +23,31 @@ pub struct TrialRequest {
     pub memory_limit_bytes: Option<u64>,
     /// Wall time after which the trial is stopped, in seconds.
     pub time_limit_s: Option<f64>,
-    /// The form of the ops to compute in; the process's own where absent.
+    /// Form of the ops to compute in; the process's own where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<Kernels>,
-    /// Where the trial's devices are, one each, where it has several and they are not its worker's own to choose.
+    /// Places of the trial's devices, one each, where it has several and they are not its worker's own to choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assignments: Vec<DeviceAssignment>,
-    /// What the last evaluation is compared with; where absent, it is over all rows and tells only their mean.
+    /// Comparison of the last evaluation with a rival; where absent, the evaluation is over all rows and tells only
+    /// their mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairing: Option<Pairing>,
 }
 
-/// Where one of a trial's devices is.
+/// Place of one of a trial's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceAssignment {
-    /// What it computes on.
+    /// Device to compute on.
     pub device: Option<String>,
-    /// Threads it computes with.
+    /// Threads to compute with.
     pub threads: Option<usize>,
-    /// Processors that it is pinned to; empty for none.
+    /// Processors that the process is pinned to; empty for none.
     #[serde(default)]
     pub cpus: Vec<usize>,
 }
 
-/// What a trial runs.
+/// Work of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
@@ -62,7 +63,7 @@ pub enum Task {
     },
 }
 
-/// What an evaluator tells about its trials.
+/// Event that an evaluator tells of its trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum TrialEvent {
@@ -76,7 +77,7 @@ pub enum TrialEvent {
     Evaluation {
         number: TrialNumber,
         evaluation: Evaluation,
-        /// Losses of all its rows, where the trial's [`TrialRequest::pairing`] asks for them.
+        /// Losses of all rows of the evaluation, where the trial's [`TrialRequest::pairing`] asks for them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rows: Option<HeldOutLosses>,
     },
@@ -90,7 +91,7 @@ pub enum TrialEvent {
         step: u64,
         metrics: Metrics,
     },
-    /// In which form the ops ran, told before the trial's end.
+    /// The form in which the ops ran, told before the trial's end.
     Kernels {
         number: TrialNumber,
         kernels: Kernels,
@@ -122,7 +123,7 @@ fn first() -> u64 {
 }
 
 impl TrialEvent {
-    /// Whether its numbers of steps and tokens are such as a database can count to.
+    /// Whether the event's numbers of steps and tokens are such as a database can count to.
     pub fn is_countable(&self) -> bool {
         let counts = match self {
             Self::Step { step, .. } => [step.step, step.tokens, step.target_tokens],
@@ -158,7 +159,7 @@ pub trait Evaluator {
     /// Trials that may run side by side.
     fn capacity(&self) -> usize;
 
-    /// Processes that they run in: the time of each is that of all its trials.
+    /// Processes that the trials run in: the time of each is that of all its trials.
     fn workers(&self) -> usize {
         self.capacity()
     }

@@ -1,4 +1,4 @@
-//! Why a worker's process ended, and what that says about its trial.
+//! Reasons for the end of a worker's process, and what they say about its trial.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -7,13 +7,13 @@ use super::child::describe_end;
 use peft_tune_core::study::{FailReason, Phase};
 use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
 
-/// What is known of a worker that is gone.
+/// Knowledge of a worker that is gone.
 pub(super) struct WorkerExit<'a> {
     pub(super) status: Option<ExitStatus>,
-    /// The end of its standard error.
+    /// End of the worker's standard error.
     pub(super) tail: &'a str,
     pub(super) phase: Phase,
-    /// What it said from inside the allocator.
+    /// Failure that the worker told from inside the allocator.
     pub(super) out_of_memory: Option<FailReason>,
     /// Whether the kernel ended a process for lack of memory meanwhile.
     pub(super) kernel_killed: bool,
@@ -27,8 +27,8 @@ pub(super) fn is_out_of_memory(status: Option<ExitStatus>, tail: &str) -> bool {
 }
 
 impl WorkerExit<'_> {
-    /// Why the trial failed, and whether another attempt may fare better. Running out of memory is a result of the setting;
-    /// anything else may have come from outside.
+    /// The reason why the trial failed, and whether another attempt may fare better. Running out of memory is a result
+    /// of the setting; anything else may have come from outside.
     pub(super) fn reason(self) -> (FailReason, bool) {
         let phase = self.phase;
         if let Some(reason) = self.out_of_memory {

@@ -10,14 +10,14 @@ use peft_tune_core::study::Phase;
 use peft_tune_engine::profile::HostMemory;
 use peft_tune_kernels::Kernels;
 
-/// What to cause, if anything.
+/// The fault to cause, if any.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fault(Option<Plan>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Plan {
     kind: Kind,
-    /// `None` is the start of the process.
+    /// Phase in which the fault is caused; `None` is the start of the process.
     phase: Option<Phase>,
     trial: Option<u64>,
     attempts: Option<u64>,

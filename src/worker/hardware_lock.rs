@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What to tell a worker about the lock.
+/// Order to a worker about the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockOrder {
     Hold { slot: usize, turn: u64 },
@@ -18,28 +18,28 @@ pub(super) enum LockOrder {
 #[derive(Debug, Default)]
 pub(super) struct HardwareLock {
     turn: u64,
-    /// With a trial.
+    /// Slots with a trial.
     busy: BTreeSet<usize>,
-    /// Asked to hold, in which turn.
+    /// Slots that were asked to hold, each with its turn.
     asked: BTreeMap<usize, u64>,
     held: BTreeSet<usize>,
-    /// Waiting for their turn to measure.
+    /// Slots that wait for their turn to measure.
     line: VecDeque<usize>,
     measuring: Option<usize>,
 }
 
 impl HardwareLock {
-    /// Whether somebody measures or waits to, so that no other trial may begin.
+    /// Whether a worker measures or waits to, so that no other trial may begin.
     pub(super) fn is_closed(&self) -> bool {
         self.measuring.is_some() || !self.line.is_empty()
     }
 
-    /// A trial began.
+    /// Notes that a trial began.
     pub(super) fn began(&mut self, slot: usize) {
         self.busy.insert(slot);
     }
 
-    /// A trial is before its profile phase.
+    /// Notes that a trial is before its profile phase; returns what the workers are told.
     pub(super) fn is_ready(&mut self, slot: usize) -> Vec<LockOrder> {
         if self.busy.contains(&slot) && !self.line.contains(&slot) {
             self.line.push_back(slot);
@@ -47,7 +47,7 @@ impl HardwareLock {
         self.advance()
     }
 
-    /// A worker stands still, as it was asked to in this turn.
+    /// Notes that a worker stands still, as it was asked to in this turn; returns what the workers are told.
     pub(super) fn is_held(&mut self, slot: usize, turn: u64) -> Vec<LockOrder> {
         if self.asked.get(&slot) == Some(&turn) {
             self.held.insert(slot);
@@ -55,7 +55,7 @@ impl HardwareLock {
         self.advance()
     }
 
-    /// A profile phase is over.
+    /// Notes that a profile phase is over; returns what the workers are told.
     pub(super) fn has_measured(&mut self, slot: usize) -> Vec<LockOrder> {
         if self.measuring == Some(slot) {
             self.measuring = None;
@@ -63,7 +63,7 @@ impl HardwareLock {
         self.advance()
     }
 
-    /// A trial ended, or its worker did.
+    /// Notes that a trial ended, or its worker did; returns what the workers are told.
     pub(super) fn ended(&mut self, slot: usize) -> Vec<LockOrder> {
         self.busy.remove(&slot);
         self.asked.remove(&slot);

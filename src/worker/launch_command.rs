@@ -1,6 +1,6 @@
-//! The words that start a program through a launcher: `srun --gres=gpu:1 peft-tune worker`.
+//! Words that start a program through a launcher: `srun --gres=gpu:1 peft-tune worker`.
 //!
-//! In them `{worker}` and `{host}` stand for what the worker's slot has.
+//! The words `{worker}` and `{host}` stand for what the worker's slot has.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use peft_tune_core::study::{KubernetesLauncher, LauncherSettings, SlurmLauncher,
 /// A launcher's words, and the program behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchCommand {
-    /// Before the program; none to start it directly.
+    /// Words before the program; none to start it directly.
     pub prefix: Vec<String>,
-    /// This program as the machine that runs it knows it.
+    /// Name of this program on the machine that runs it.
     pub program: String,
-    /// One worker runs on each of these; empty where the launcher finds a place for any number.
+    /// Hosts, each for one worker; empty where the launcher finds a place for any number.
     pub hosts: Vec<String>,
 }
 
@@ -49,8 +49,8 @@ impl LaunchCommand {
     }
 }
 
-/// One task for each worker. Slurm buffers a task's output by lines unless it is told not to, ends the task with `srun`, and
-/// closes the task's input with `srun`'s own, at which a worker ends by itself.
+/// The words for Slurm, one task for each worker. Slurm buffers a task's output by lines unless it is told not to, ends
+/// the task with `srun`, and closes the task's input with `srun`'s own, at which a worker ends by itself.
 fn slurm_words(slurm: &SlurmLauncher) -> Vec<String> {
     let mut words = [
         "srun",
@@ -79,7 +79,7 @@ fn slurm_words(slurm: &SlurmLauncher) -> Vec<String> {
     words
 }
 
-/// Never asks for a password, and notices within a minute that the other machine is gone.
+/// The words for ssh, which never asks for a password, and notices within a minute that the other machine is gone.
 fn ssh_words(ssh: &SshLauncher) -> Vec<String> {
     let mut words = [
         "ssh",
@@ -102,7 +102,8 @@ fn ssh_words(ssh: &SshLauncher) -> Vec<String> {
     words
 }
 
-/// A pod that goes when its program ends. What `kubectl run` has no flag for is merged into it, by the container's name.
+/// The words for Kubernetes: a pod that goes when its program ends. What `kubectl run` has no flag for is merged into
+/// it, by the container's name.
 fn kubernetes_words(kubernetes: &KubernetesLauncher, process: u32) -> Vec<String> {
     let name = format!("peft-tune-{process}-{{worker}}");
     let mut words = [

@@ -1,4 +1,4 @@
-//! How a worker process is started: on this machine, or through any program that runs another one.
+//! Launchers of worker processes: on this machine, or through any program that runs another one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::placement::Placement;
 
-/// How long a launcher may take to give back what it took.
+/// Time that a launcher may take to give back what it took.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// What starts worker processes: a prefix of words before the program, such as `srun --gres=gpu:1` or `ssh host`.
+/// A launcher of worker processes: a prefix of words before the program, such as `srun --gres=gpu:1` or `ssh host`.
 ///
 /// In the prefix `{worker}`, `{host}`, `{device}`, `{threads}` and `{cpus}` stand for what the worker's slot has. The rest of the
 /// conversation is on the standard streams of what is started, so the prefix must pass them through.
@@ -43,7 +43,7 @@ impl Launcher {
         }
     }
 
-    /// The same with arguments that every worker gets.
+    /// Gives arguments to every worker.
     pub fn with_arguments(mut self, arguments: Vec<String>) -> Self {
         self.arguments = arguments;
         self
@@ -54,7 +54,7 @@ impl Launcher {
         self.prefix.is_empty()
     }
 
-    /// How long a worker may take to end: a launcher gives back what it took for it.
+    /// Time that a worker may take to end: a launcher gives back what it took for it.
     pub(super) fn farewell(&self) -> Option<Duration> {
         (!self.is_local()).then_some(FAREWELL)
     }

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use peft_tune_engine::profile::resident_bytes;
 
-/// What a process may take beside a trial's memory under a control group: code, tokenised data, thread stacks.
+/// Bytes that a process may take beside a trial's memory under a control group: code, tokenised data, thread stacks.
 const MARGIN_BYTES: u64 = 512 << 20;
-/// The same under `RLIMIT_AS`, where memory counts that was only reserved: 64 MiB or more a thread.
+/// Bytes that a process may take beside a trial's memory under `RLIMIT_AS`, where memory counts that was only reserved:
+/// 64 MiB or more a thread.
 const ADDRESS_MARGIN_BYTES: u64 = 2 << 30;
 
-/// What limits a process's memory beside the allocator's count.
+/// Limiter of a process's memory beside the allocator's count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLimiter {
@@ -25,7 +26,7 @@ pub enum MemoryLimiter {
     Cgroup,
     /// `RLIMIT_AS`.
     AddressSpace,
-    /// Nothing.
+    /// No limiter.
     #[default]
     None,
 }
@@ -43,14 +44,14 @@ struct Cgroup {
     version: &'static Version,
 }
 
-/// How a version of control groups calls what is needed here.
+/// Names that a version of control groups has for what is needed here.
 #[derive(Debug)]
 struct Version {
-    /// Where the tree is mounted that has the memory controller.
+    /// Folder at which the tree with the memory controller is mounted.
     root: &'static str,
     limit: &'static str,
     no_limit: &'static str,
-    /// The file with a line `oom_kill N`.
+    /// File with a line `oom_kill N`.
     events: &'static str,
     /// Whether a group can limit memory only where the one above passes the controller on, which one with processes of its own
     /// cannot.
@@ -95,7 +96,7 @@ impl MemoryLimit {
     }
 }
 
-/// What `MemoryLimit` would use in this process.
+/// The limiter that `MemoryLimit` would use in this process.
 pub fn memory_limiter() -> MemoryLimiter {
     match (cgroup_parent(), cfg!(target_os = "linux")) {
         (Some(_), _) => MemoryLimiter::Cgroup,
@@ -104,7 +105,7 @@ pub fn memory_limiter() -> MemoryLimiter {
     }
 }
 
-/// What the names of workers' control groups begin with; their process id follows.
+/// Beginning of the names of workers' control groups; their process id follows.
 const PREFIX: &str = "peft-tune-worker-";
 
 impl Cgroup {
@@ -134,17 +135,17 @@ impl Cgroup {
     }
 }
 
-/// Removes the control group of a worker that is gone, and says whether the kernel ended it for lack of memory; `None` where it
-/// had no group of its own.
-pub(super) fn bury(process: u32) -> Option<bool> {
+/// Removes the control group of a worker that is gone, and tells whether the kernel ended it for lack of memory; `None`
+/// where it had no group of its own.
+pub(super) fn remove_group_of(process: u32) -> Option<bool> {
     let group = cgroup_parent()?.of_worker(process);
     let killed = group.oom_kills().map(|kills| kills > 0);
     let _ = std::fs::remove_dir(group.folder);
     killed
 }
 
-/// Processes that the kernel has ended for lack of memory: in this process's control group, else on the whole machine. `None` where
-/// neither is said.
+/// Processes that the kernel has ended for lack of memory: in this process's control group, else on the whole machine.
+/// `None` where neither is told.
 pub(super) fn oom_kills() -> Option<u64> {
     let in_group = || {
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;

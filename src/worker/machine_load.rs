@@ -1,4 +1,4 @@
-//! What else the machine does while a trial's steps are measured.
+//! Load of the machine by others while a trial's steps are measured.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use peft_tune_engine::profile::disturbance::{
 use peft_tune_engine::profile::sample::{DeviceUse, EnergyMeter, Sampling, sampler_of};
 use peft_tune_kernels::device::Device;
 
-/// From one look at a GPU to the next.
+/// Time from one look at a GPU to the next.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// What a machine does beside a trial, while it is watched.
+/// Load of a machine by others than the trial, while it is watched.
 pub(super) enum MachineLoad {
     Host(Box<DisturbanceWatch>),
     /// A GPU, as far as its driver tells of it: what takes the host's processors hardly slows it down.
@@ -27,8 +27,8 @@ pub(super) struct GpuWatch {
     started: Instant,
 }
 
-/// What the machine did beside a measurement.
-pub(super) struct Seen {
+/// Readings of the machine beside a measurement.
+pub(super) struct MachineReadings {
     /// Share of the throughput that may have been lost.
     pub(super) lost: f64,
     /// Energy that this process's GPU took, and the processor where that may be read.
@@ -62,14 +62,14 @@ impl MachineLoad {
         }
     }
 
-    /// Writes the readings down.
-    pub(super) fn finish(self, metrics: &mut Metrics) -> Seen {
+    /// Ends the watch, and writes its readings into the metrics.
+    pub(super) fn finish(self, metrics: &mut Metrics) -> MachineReadings {
         let (disturbance, joules) = match self {
             Self::Host(watch) => (watch.finish(), None),
             Self::Gpu(watch) => watch.finish(metrics),
         };
         disturbance.keep(metrics);
-        Seen {
+        MachineReadings {
             lost: disturbance.share(),
             joules,
         }

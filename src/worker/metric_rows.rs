@@ -1,4 +1,4 @@
-//! What a trial of the native engine measures: one row for each metric, from which the documentation has its table.
+//! Metrics of a trial of the native engine: one row for each, from which the documentation has its table.
 
 use peft_tune_core::objective::{
     DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
@@ -13,19 +13,19 @@ use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 #[derive(Clone, Copy, Debug)]
 pub struct MetricRow {
     pub name: &'static str,
-    /// Its unit; empty for counts and shares.
+    /// Unit of the metric; empty for counts and shares.
     pub unit: &'static str,
     pub part: MetricPart,
-    /// What it means, as Markdown of one line.
+    /// Meaning of the metric, as Markdown of one line.
     pub about: &'static str,
 }
 
-/// What of a trial a metric belongs to.
+/// Part of a trial that a metric belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricPart {
     /// The profile phase: what a setting costs.
     Cost,
-    /// The training phase: what it teaches.
+    /// The training phase: what a setting teaches.
     Training,
     /// A trial that was stopped on its way: where its loss was going.
     Stop,
@@ -36,7 +36,7 @@ pub enum MetricPart {
 }
 
 impl MetricPart {
-    /// All of them, in the order of the documentation.
+    /// Every part, in the order of the documentation.
     pub const ALL: [Self; 5] = [Self::Cost, Self::Training, Self::Stop, Self::Repeat, Self::Target];
 }
 
@@ -371,7 +371,7 @@ const ROWS: [MetricRow; 76] = [
     ),
 ];
 
-/// Every metric that trials of the native engine have. A command may report any others.
+/// Metrics that trials of the native engine have. A command may report any others.
 pub fn metric_rows() -> &'static [MetricRow] {
     &ROWS
 }

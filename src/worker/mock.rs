@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Evaluator, EvaluatorError, TrialEvent, TrialRequest};
 use peft_tune_core::study::{Phase, TrialNumber, TrialState};
 
-/// Answers each trial with what a function says of its request.
+/// An evaluator that answers each trial with what a function says of its request.
 pub struct MockEvaluator<F> {
     capacity: usize,
     outcome: F,

@@ -1,5 +1,5 @@
-//! Trials that are only made up: the whole protocol and every phase, with sleep in the place of work. For tests of what
-//! is around a trial, and to see what that costs.
+//! Made-up trials: the whole protocol and every phase, with sleep in the place of work. They test what is around a
+//! trial, and show what that costs.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use peft_tune_engine::{Evaluation, StepEvent, StepSeconds};
 /// Steps of a made-up training.
 const STEPS: u64 = 4;
 
-/// What is left of the throughput beside another program.
+/// Share of the throughput that is left beside another program.
 const SLOWED: f64 = 0.4;
 
-/// Makes up trials.
+/// A runner that makes trials up.
 pub(super) struct MockSession {
     seconds: f64,
     fault: Fault,
@@ -166,7 +166,7 @@ impl MockTrial<'_> {
     }
 }
 
-/// Falls with the rank and the steps, with a best learning rate between.
+/// A loss that falls with the rank and the steps, with a best learning rate between.
 fn made_up_loss(recipe: &Recipe, step: u64) -> f64 {
     let rank = recipe.adapter.as_ref().map_or(64, |adapter| adapter.rank) as f64;
     let off = (recipe.optimizer.learning_rate / 3e-3).ln();

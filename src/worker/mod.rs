@@ -1,4 +1,4 @@
-//! Trial processes: who runs a trial, and how the coordinator talks to it.
+//! Trial processes: what runs a trial, and how the coordinator talks to it.
 
 mod child;
 mod command;

@@ -1,21 +1,22 @@
-//! Where workers run: one slot each, with its device, threads and processors.
+//! Places that workers run at: one slot each, with its device, threads and processors.
 
 use super::DeviceAssignment;
 
-/// Where one worker runs.
+/// The place that one worker runs at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// Number of the worker, from 0.
     pub number: usize,
-    /// Device it computes on; the first GPU, or the CPU, where none is named.
+    /// Device that the worker computes on; the first GPU, or the CPU, where none is named.
     pub device: Option<String>,
-    /// Threads it computes with; all where absent.
+    /// Threads that the worker computes with; all where absent.
     pub threads: Option<usize>,
-    /// Processors that it is pinned to; empty for none.
+    /// Processors that the worker is pinned to; empty for none.
     pub cpus: Vec<usize>,
-    /// Machine that it runs on, where a launcher has to be told.
+    /// Machine that the worker runs on, where a launcher has to be told.
     pub host: Option<String>,
-    /// What it shares with others of the same name: measurements beside each other disturb one another.
+    /// Hardware that the worker shares with others of the same name: measurements beside each other disturb one
+    /// another.
     pub hardware: String,
 }
 
@@ -73,8 +74,8 @@ impl Placement {
         (0..count).map(slot).collect()
     }
 
-    /// Where each of `devices` processes is that share one trial, in these slots. Where there are more than slots, those of
-    /// one slot share its threads.
+    /// Places of the `devices` processes that share one trial, in these slots. Where there are more than slots, those
+    /// of one slot share its threads.
     pub(super) fn assignments(slots: &[&Self], devices: usize) -> Vec<DeviceAssignment> {
         let in_one = devices.div_ceil(slots.len().max(1)).max(1);
         let assignments = slots.iter().cycle().take(devices);
@@ -110,7 +111,7 @@ impl Placement {
     }
 }
 
-/// What tells a process its processors and its device, where they are given.
+/// Arguments that tell a process its processors and its device, where they are given.
 pub(super) fn place_arguments(device: Option<&str>, cpus: &[usize]) -> Vec<String> {
     let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
     let values = [

@@ -16,32 +16,32 @@ use self::seating::Waiting;
 use super::child::{Line, Lines};
 use super::hardware_lock::{HardwareLock, LockOrder};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
-use super::worker_slot::{Loss, WorkerSlot};
+use super::worker_slot::{WorkerDeath, WorkerSlot};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, NEIGHBOURS, Phase, TrialNumber, TrialState};
 
-/// How often the clock is looked at while the workers are silent.
+/// Time from one look at the clock to the next while the workers are silent.
 const TICK: Duration = Duration::from_millis(50);
 /// Processes that may end in a row before they greet.
 const MOST_FAILED_STARTS: u32 = 3;
-/// How long workers may take to end when they are asked to.
+/// Time that workers may take to end when they are asked to.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// How profile phases of workers on the same hardware go together.
+/// Ways in which profile phases of workers on the same hardware go together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measuring {
     /// A profile phase has its hardware to itself: the other workers on it wait.
     #[default]
     Alone,
-    /// Side by side. What was measured so is marked by the metric `neighbours`.
+    /// Profile phases run side by side. What was measured so is marked by the metric `neighbours`.
     Shared,
 }
 
-/// Which trials a worker may have at once.
+/// Limit on the trials that a worker may have at once.
 #[derive(Clone)]
 pub struct TrainTogether {
-    /// The most.
+    /// Most trials at once.
     pub most: usize,
     fits: Arc<FitsTogether>,
 }
@@ -50,7 +50,7 @@ pub struct TrainTogether {
 type FitsTogether = dyn Fn(&[&Recipe]) -> bool + Send + Sync;
 
 impl TrainTogether {
-    /// At most so many, where `fits` says that the memory holds them.
+    /// A limit of so many trials, where `fits` says that the memory holds them.
     pub fn new(most: usize, fits: impl Fn(&[&Recipe]) -> bool + Send + Sync + 'static) -> Self {
         Self {
             most: most.max(1),
@@ -64,7 +64,7 @@ impl TrainTogether {
 }
 
 impl Default for TrainTogether {
-    /// One at a time.
+    /// One trial at a time.
     fn default() -> Self {
         Self::new(1, |_| false)
     }
@@ -78,11 +78,11 @@ impl std::fmt::Debug for TrainTogether {
     }
 }
 
-/// How a pool is made and watched.
+/// Settings by which a pool is made and watched.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
     pub launcher: Launcher,
-    /// One worker each.
+    /// Places of the workers, one each.
     pub slots: Vec<Placement>,
     pub measuring: Measuring,
     pub together: TrainTogether,
@@ -97,7 +97,7 @@ pub struct PoolSettings {
 }
 
 impl PoolSettings {
-    /// The usual settings.
+    /// The usual settings of a pool.
     pub fn new(launcher: Launcher, slots: Vec<Placement>) -> Self {
         Self {
             launcher,
@@ -122,7 +122,7 @@ impl PoolSettings {
 pub struct WorkerPool {
     settings: PoolSettings,
     slots: Vec<WorkerSlot>,
-    /// Who may measure when, by hardware.
+    /// Turns to measure, by hardware.
     locks: BTreeMap<String, HardwareLock>,
     lines: Receiver<(u64, Line<Message>)>,
     sender: Lines<Message>,
@@ -198,7 +198,7 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// Takes in one line; what it says of trials is put in line.
+    /// Takes in one line; the events of trials that it tells are put in line.
     fn take_line(&mut self, slot: usize, line: Line<Message>) -> Result<(), EvaluatorError> {
         self.slots[slot].hear();
         match line {
@@ -303,7 +303,7 @@ impl WorkerPool {
         self.events.push_back(event);
     }
 
-    /// A trial of a slot is over.
+    /// Frees a slot whose trial is over.
     fn free(&mut self, slot: usize) {
         if self.slots[slot].trials.is_empty() {
             self.slots.iter_mut().for_each(|other| other.take_back_from(slot));
@@ -315,16 +315,16 @@ impl WorkerPool {
 
     fn worker_died(&mut self, slot: usize, tail: &str) -> Result<(), EvaluatorError> {
         match self.slots[slot].died(tail) {
-            Some(Loss::Trials(events)) => {
+            Some(WorkerDeath::Trials(events)) => {
                 self.free(slot);
                 self.events.extend(events);
                 Ok(())
             }
-            Some(Loss::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
+            Some(WorkerDeath::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
                 let worker = self.slots[slot].placement.number;
                 Err(EvaluatorError::DiesAtStart { worker, times, message })
             }
-            Some(Loss::BeforeStart { times, message }) => {
+            Some(WorkerDeath::BeforeStart { times, message }) => {
                 tracing::warn!(worker = slot, times, message, "a worker ended before it was ready");
                 self.begin(slot)
             }
@@ -352,7 +352,7 @@ impl WorkerPool {
             .count()
     }
 
-    /// Marks what was measured with its neighbours, where it could have had any.
+    /// Marks metrics of a profile phase with its neighbours, where it could have had any.
     fn mark(&self, slot: usize, number: TrialNumber, metrics: &mut Metrics) {
         let hardware = &self.slots[slot].placement.hardware;
         let sharing = self.slots.iter().filter(|other| other.placement.hardware == *hardware);

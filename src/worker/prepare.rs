@@ -26,12 +26,12 @@ use peft_tune_engine::profile::HostMemory;
 use peft_tune_engine::profile::disturbance::processor_s;
 use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
 
-/// Times longer that it may wait for a turn of the processor.
+/// Times longer than the limit that the process may wait for a turn of the processor.
 const WAITS: u32 = 10;
-/// How often the process tells how far it is.
+/// Time from one word of the process on its progress to the next.
 const TELL: Duration = Duration::from_millis(250);
 
-/// What a process is to make ready.
+/// Request to a process that makes data ready.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PrepareRequest {
     pub work: Preparation,
@@ -40,7 +40,7 @@ pub struct PrepareRequest {
     pub memory_limit_bytes: u64,
 }
 
-/// What is to be made ready.
+/// Work of a process that makes data ready.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preparation {
@@ -54,23 +54,23 @@ pub enum Preparation {
     Rows(Box<Recipe>, LookAt),
 }
 
-/// What was made ready.
+/// Results of a process that made data ready.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// Of a text; data lie in the cache.
+    /// Tokens of a text; those of data lie in the cache.
     pub tokens: Vec<u32>,
     /// Rows that were asked for.
     pub rows: Option<RowsSeen>,
-    /// What tokenising data took; `None` where their tokens were in the cache.
+    /// Rows, bytes and time of tokenising data; `None` where their tokens were in the cache.
     pub tokenized: Option<Tokenized>,
-    /// What the process logged.
+    /// Log of the process.
     pub logged: String,
 }
 
-/// What the process tells.
+/// Message of the process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-enum News {
+enum PrepareEvent {
     Progress(Progress),
     Ready {
         made: Box<Made>,
@@ -82,24 +82,24 @@ enum News {
     },
 }
 
-/// What is not left in the cache.
+/// Results that are not left in the cache.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Made {
     tokens: Vec<u32>,
     rows: Option<RowsSeen>,
 }
 
-/// How far the process is.
+/// Progress of the process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Progress {
-    /// See [`done_so_far`].
+    /// Count of what is done: see [`done_so_far`].
     done: u64,
-    /// Processor time that it took so far; `None` where the system does not say.
+    /// Processor time that the process took so far; `None` where the system does not tell.
     processor_s: Option<f64>,
     data: DataProgress,
 }
 
-/// How long the process may stay where it is.
+/// Watch on how long the process stays where it is.
 #[derive(Debug)]
 struct StuckWatch {
     stuck_after: Duration,
@@ -123,8 +123,8 @@ impl StuckWatch {
         }
     }
 
-    /// Whether the process worked for so long and did nothing. On a busy machine it may have waited for its turn instead, so that
-    /// its processor time counts; but nobody waits for ever.
+    /// Whether the process worked for so long and did nothing. On a busy machine it may have waited for its turn
+    /// instead, so that its processor time counts; but the wait has an end.
     fn is_over(&self, now: Progress) -> bool {
         let waited = self.since.elapsed();
         let worked = now
@@ -157,8 +157,8 @@ pub enum PrepareError {
     Start(#[from] EvaluatorError),
 }
 
-/// Makes data or a text ready in a process of this program; [`PreparedData::of_recipe`] then finds data in the cache. `stuck_after` is
-/// the longest time without a row. `watch` is told how far it is, some times a second.
+/// Makes data or a text ready in a process of this program; [`PreparedData::of_recipe`] then finds data in the cache.
+/// `stuck_after` is the longest time without a row. `watch` is told the progress, some times a second.
 ///
 /// # Errors
 /// See [`PrepareError`].
@@ -170,7 +170,7 @@ pub fn prepare_apart(
 ) -> Result<Prepared, PrepareError> {
     let (sender, lines) = channel();
     let arguments = ["prepare".to_owned()];
-    let mut child = ChildProcess::start::<News>(program, &arguments, &Surroundings::default(), 0, sender)?;
+    let mut child = ChildProcess::start::<PrepareEvent>(program, &arguments, &Surroundings::default(), 0, sender)?;
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();
@@ -192,12 +192,12 @@ pub fn prepare_apart(
                 };
             }
             Err(RecvTimeoutError::Disconnected) => return Err(ended(child, "", request)),
-            Err(RecvTimeoutError::Timeout) => News::Progress(latest),
+            Err(RecvTimeoutError::Timeout) => PrepareEvent::Progress(latest),
         };
         match message {
-            News::Ready { made, tokenized } => ready = Some((*made, tokenized)),
-            News::Refused { message } => return Err(PrepareError::Refused { message }),
-            News::Progress(progress) => {
+            PrepareEvent::Ready { made, tokenized } => ready = Some((*made, tokenized)),
+            PrepareEvent::Refused { message } => return Err(PrepareError::Refused { message }),
+            PrepareEvent::Progress(progress) => {
                 latest = progress;
                 stuck.take(progress);
                 watch(&progress.data);
@@ -225,7 +225,7 @@ fn ended(mut child: ChildProcess, tail: &str, request: &PrepareRequest) -> Prepa
     PrepareError::Ended { model, message }
 }
 
-/// Makes the data ready that one line of `input` asks for, and tells of it on `output`.
+/// Makes the data ready that one line of `input` asks for, and tells of its progress on `output`.
 ///
 /// # Errors
 /// The request cannot be read, or nobody reads the answer.
@@ -239,7 +239,7 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
     let pool = pool.map_err(std::io::Error::other)?;
     HostMemory::set_limit(Some(request.memory_limit_bytes));
     let output = Mutex::new(output);
-    let tell = |news: &News| match output.lock() {
+    let tell = |news: &PrepareEvent| match output.lock() {
         Ok(mut output) => write_line(&mut *output, news),
         Err(_) => Ok(()),
     };
@@ -248,7 +248,7 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
         std::thread::Builder::new().spawn_scoped(scope, || {
             let wait = wait;
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(TELL) {
-                let _ = tell(&News::Progress(Progress {
+                let _ = tell(&PrepareEvent::Progress(Progress {
                     done: done_so_far(),
                     processor_s: processor_s(),
                     data: reading_now(),
@@ -258,21 +258,21 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
         let outcome = catch_unwind(AssertUnwindSafe(|| pool.install(|| prepare(&request))));
         drop(finished);
         tell(&match outcome {
-            Ok(Ok(made)) => News::Ready {
+            Ok(Ok(made)) => PrepareEvent::Ready {
                 made: Box::new(made),
                 tokenized: tokenized_so_far(),
             },
-            Ok(Err(error)) => News::Refused {
+            Ok(Err(error)) => PrepareEvent::Refused {
                 message: with_causes(&*error),
             },
-            Err(_) => News::Refused {
+            Err(_) => PrepareEvent::Refused {
                 message: "the data cannot be read: a library that reads them panicked".to_owned(),
             },
         })
     })
 }
 
-/// Makes ready what is asked for.
+/// Makes data ready as the request asks.
 fn prepare(request: &PrepareRequest) -> Result<Made, Box<dyn Error + Send + Sync>> {
     let open = || Tokenizer::open(&request.files.tokenizer);
     let of_tokens = |tokens| Made { tokens, rows: None };

@@ -10,33 +10,34 @@ use super::child::{ChildProcess, describe_end};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// The program under way.
-pub(super) struct Current {
+pub(super) struct RunningProgram {
     pub(super) number: TrialNumber,
-    /// Number under which its lines come.
+    /// Number under which the program's lines come.
     pub(super) serial: u64,
     pub(super) child: ChildProcess,
     pub(super) started: Instant,
     pub(super) time_limit_s: Option<f64>,
     pub(super) last_step: u64,
-    /// Everything reported so far; later values replace earlier ones.
+    /// Metrics that were reported so far; later values replace earlier ones.
     pub(super) metrics: Metrics,
-    /// How the program said that it ended.
+    /// End that the program told of itself.
     pub(super) ending: Option<TrialState>,
     pub(super) stop: Option<Stop>,
-    /// When the program was found to have ended.
+    /// Time at which the program was found to have ended.
     pub(super) ended: Option<Instant>,
 }
 
-/// Why and when the program was asked to stop.
+/// Request to the program to stop: when it was made, and why.
 pub(super) struct Stop {
     pub(super) at: Instant,
     pub(super) timed_out: bool,
 }
 
-/// How long what a program printed may take to be read once it has ended: another that it left behind may hold its output.
+/// Time within which the output of a program has to be read once it has ended: another that it left behind may hold its
+/// output.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the program prints.
+/// A line that the program prints.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Output {
@@ -58,7 +59,7 @@ pub(super) enum Outcome {
     Crashed,
 }
 
-impl Current {
+impl RunningProgram {
     /// Adds reported values and returns those that are numbers.
     pub(super) fn keep(&mut self, values: Values) -> Metrics {
         let mut reported = Metrics::default();
@@ -117,8 +118,8 @@ impl Current {
         }
     }
 
-    /// Ends what the program left behind once it has ended. Whether nothing more is to be waited for: something that left its process
-    /// group may hold its output for ever.
+    /// Ends what the program left behind once it has ended. Returns whether nothing more is to be waited for: something
+    /// that left its process group may hold its output for ever.
     pub(super) fn is_over(&mut self) -> bool {
         match self.ended {
             None if self.child.has_ended() => {

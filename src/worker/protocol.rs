@@ -1,4 +1,4 @@
-//! What coordinator and trial process say to each other: one JSON object a line, on the process's standard streams.
+//! Messages between coordinator and trial process: one JSON object a line, on the process's standard streams.
 //!
 //! Both greet: the worker with [`ControlMessage::Hello`] as its first line, the coordinator with [`Request::Hello`] as
 //! its own. Whoever finds that the other speaks another version ends the conversation and says so. From then on the worker
@@ -15,10 +15,10 @@ use peft_tune_kernels::Kernels;
 /// Version of the protocol; both sides must agree.
 pub const PROTOCOL_VERSION: u32 = 4;
 
-/// What this program's worker can do beside running trials of recipes.
+/// Capabilities of this program's worker beside running trials of recipes.
 pub const CAPABILITIES: [&str; 5] = ["cancel", "hold", "turns", "stop", "together"];
 
-/// From coordinator to worker.
+/// Message from coordinator to worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "request")]
 pub enum Request {
@@ -49,7 +49,7 @@ pub enum Request {
     Stop,
 }
 
-/// From worker to coordinator.
+/// Message from worker to coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Message {
@@ -90,24 +90,24 @@ pub enum ControlMessage {
     Bye,
 }
 
-/// What a worker tells of itself.
+/// Facts that a worker tells of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct About {
     /// Process id on its own machine.
     pub process: u32,
     pub host: String,
-    /// The device that it was given, or what it would take.
+    /// Device that the worker was given, or would take.
     pub device: String,
-    /// Threads it computes with.
+    /// Threads that the worker computes with.
     pub threads: usize,
-    /// Processors that it is pinned to; empty where it is not.
+    /// Processors that the worker is pinned to; empty where it is not.
     pub cpus: Vec<usize>,
-    /// Form of the ops it computes with.
+    /// Form of the ops that the worker computes with.
     pub kernels: Kernels,
-    /// What ends the process where a trial takes more memory than it may, beside the allocator's own count.
+    /// Limiter that ends the process where a trial takes more memory than it may, beside the allocator's own count.
     pub memory_limiter: super::MemoryLimiter,
-    /// What it understands: see [`CAPABILITIES`].
+    /// Capabilities of the worker: see [`CAPABILITIES`].
     pub capabilities: Vec<String>,
 }
 
@@ -120,9 +120,9 @@ pub fn protocol_schema() -> Schema {
     )]
     #[expect(dead_code, reason = "only its schema is used")]
     struct Protocol {
-        /// What the coordinator writes to the worker's standard input.
+        /// Line that the coordinator writes to the worker's standard input.
         request: Request,
-        /// What the worker writes to its standard output.
+        /// Line that the worker writes to its standard output.
         message: Message,
     }
     let mut schema = schema_for!(Protocol);

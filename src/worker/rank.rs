@@ -31,21 +31,21 @@ use peft_tune_engine::{RankShare, load_base};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceError;
 
-/// Which rank a process is.
+/// Identity and device of a rank's process.
 #[derive(Clone, Debug)]
 pub struct RankSettings {
-    /// From 0.
+    /// Number of the rank, from 0.
     pub rank: usize,
     pub ranks: usize,
     /// Descriptor of the memory that the ranks share.
     pub segment: RawFd,
-    /// How long the others may take to arrive at a meeting.
+    /// Time that the other ranks may take to arrive at a meeting.
     pub patience: Duration,
-    /// What it computes on; where it is not told, the GPU of its number, if there are any.
+    /// Device to compute on; where it is not told, the GPU of the rank's number, if there are any.
     pub device: Option<String>,
 }
 
-/// What a rank is told.
+/// Order to a rank.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
@@ -60,17 +60,17 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct TrainingOrder {
     pub(super) recipe: Recipe,
-    /// Where its checkpoints are.
+    /// Folder of the training's checkpoints.
     pub(super) output: PathBuf,
 }
 
-/// What a rank computes next.
+/// Work that a rank computes next.
 enum Task {
     Trial(Box<TrialRequest>),
     Training(Box<TrainingOrder>),
 }
 
-/// Why a process cannot be a rank.
+/// Reason why a process cannot be a rank.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
     #[error(transparent)]

@@ -19,19 +19,19 @@ use peft_tune_engine::parallel::{CollectiveError, Segment};
 use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
 use peft_tune_kernels::kernels;
 
-/// How often a request to stop is looked for while the ranks are silent.
+/// Time from one look for a request to stop to the next while the ranks are silent.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Ranks that wait for a trial.
 pub(super) struct RankGroup {
     ranks: Vec<ChildProcess>,
-    /// Where they are, if that was told.
+    /// Places of the ranks, if they were told.
     assignments: Vec<DeviceAssignment>,
     segment: Segment,
     news: Receiver<(u64, Line<Message>)>,
 }
 
-/// Why the ranks of a trial or a training cannot be started.
+/// Reason why the ranks of a trial or a training cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
     #[error(transparent)]
@@ -47,8 +47,8 @@ pub enum GroupError {
 }
 
 impl RankGroup {
-    /// Starts as many processes, each in its assignment. Without assignments they share this process's threads out among them on the CPU, and
-    /// have the first GPUs where there are any.
+    /// Starts `ranks` processes, each in its assignment. Without assignments they share this process's threads out
+    /// among them on the CPU, and have the first GPUs where there are any.
     pub(super) fn start(ranks: usize, assignments: &[DeviceAssignment]) -> Result<Self, GroupError> {
         let segment = Segment::create(ranks)?;
         let (sender, news) = channel();
@@ -72,17 +72,17 @@ impl RankGroup {
         })
     }
 
-    /// How many there are.
+    /// Number of the ranks.
     pub(super) fn ranks(&self) -> usize {
         self.ranks.len()
     }
 
-    /// Where they are, if that was told.
+    /// Places of the ranks, if they were told.
     pub(super) fn assignments(&self) -> &[DeviceAssignment] {
         &self.assignments
     }
 
-    /// Whether all of them live.
+    /// Whether all ranks live.
     pub(super) fn is_whole(&mut self) -> bool {
         self.ranks.iter_mut().all(ChildProcess::is_alive)
     }
@@ -145,7 +145,7 @@ impl RankGroup {
         }
     }
 
-    /// What it means that a rank's output has ended.
+    /// The interruption that the end of a rank's output means.
     fn ended(&mut self, rank: usize, progress: &TrialProgress, tail: &str) -> Interruption {
         let status = self.ranks[rank].wait();
         if let Some(fault) = &progress.fault {
@@ -166,7 +166,7 @@ impl RankGroup {
         Interruption::Failed(reason)
     }
 
-    /// A write that fails means that the rank is dying; its output tells of its end.
+    /// Sends an order to all ranks. A write that fails means that the rank is dying; its output tells of its end.
     fn tell(&mut self, order: &Order) {
         for rank in &mut self.ranks {
             if let Err(error) = rank.send(order) {
@@ -176,15 +176,15 @@ impl RankGroup {
     }
 }
 
-/// How far a trial is.
+/// Progress of a trial on its ranks.
 struct TrialProgress {
     ranks: usize,
-    /// Ranks that have not ended it.
+    /// Ranks that have not ended the trial.
     left: usize,
     phase: Phase,
     stopped_at: Option<u64>,
     out_of_memory: Option<FailReason>,
-    /// The driver's error that a kernel of a rank ended with.
+    /// Driver's error that a kernel of a rank ended with.
     fault: Option<String>,
 }
 
@@ -200,7 +200,7 @@ impl TrialProgress {
         }
     }
 
-    /// Takes what a rank says; an error is the trial's end.
+    /// Takes a message of a rank; an error is the trial's end.
     fn take(
         &mut self,
         rank: usize,
@@ -272,7 +272,7 @@ fn out_of_memory_in(phase: Phase, [in_use_bytes, requested_bytes, limit_bytes]: 
     }
 }
 
-/// A crash says where it was; the other reasons are the trial's.
+/// The reason of a rank as the trial's: a crash tells where it was.
 fn of_rank(reason: FailReason, rank: usize, ranks: usize) -> FailReason {
     match reason {
         FailReason::Crashed { phase, message } => FailReason::Crashed {
@@ -296,7 +296,7 @@ pub(super) struct RankStart<'a> {
     pub(super) leader: Leader,
 }
 
-/// Who starts a rank.
+/// Process that starts a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leader {
     /// A trial process, which computes nothing itself.
@@ -305,8 +305,8 @@ pub(super) enum Leader {
     Training,
 }
 
-/// How long ranks wait for rank 0 of a training, with which they end, in seconds: it may be writing a checkpoint. It is rank 0
-/// that finds out who hangs.
+/// Time that ranks wait for rank 0 of a training, with which they end, in seconds: it may be writing a checkpoint. It
+/// is rank 0 that finds out which one hangs.
 const FOR_RANK_0_S: f64 = 1e9;
 
 impl RankStart<'_> {

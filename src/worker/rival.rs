@@ -16,10 +16,11 @@ use peft_tune_search::{NEAR_BEST_LOSS, PairedDifference, PairedRow, looks};
 /// Rows whose losses are told at the most: a line of a megabyte.
 const MOST_ROWS: usize = 1 << 16;
 
-/// Has a trial's last evaluation tell the losses of its rows, and end early where it is surely not near the best.
+/// Comparison of a trial's last evaluation with a rival: it tells the losses of its rows, and ends early where the
+/// trial is surely not near the best.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pairing {
-    /// The training that it is compared with; all rows are evaluated where there is none.
+    /// The training that the trial is compared with; all rows are evaluated where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rival: Option<Rival>,
 }
@@ -60,7 +61,7 @@ impl HeldOutLosses {
 /// An evaluation as a trial tells it.
 pub(super) struct ToldEvaluation {
     pub(super) evaluation: Evaluation,
-    /// Of all rows, where they are asked for and were evaluated.
+    /// Losses of all rows, where they are asked for and were evaluated.
     pub(super) rows: Option<HeldOutLosses>,
     /// Rows that the loss rests on, where those are a part.
     part: Option<RowsOfAll>,
@@ -73,7 +74,7 @@ struct RowsOfAll {
 }
 
 impl ToldEvaluation {
-    /// Over all rows, without their own losses.
+    /// An evaluation over all rows, without their own losses.
     pub(super) fn whole(evaluation: Evaluation) -> Self {
         Self {
             evaluation,
@@ -82,7 +83,7 @@ impl ToldEvaluation {
         }
     }
 
-    /// Notes what the loss rests on.
+    /// Notes the rows that the loss rests on, where those are a part.
     pub(super) fn note_rows(&self, metrics: &mut Metrics) {
         if let Some(RowsOfAll { rows, all }) = self.part {
             metrics.insert(LOSS_ROWS, rows as f64);
@@ -91,16 +92,16 @@ impl ToldEvaluation {
     }
 }
 
-/// Looks at an evaluation beside its rival.
+/// A watch on an evaluation beside its rival.
 pub(super) struct BesideRival {
     rival: Option<Rival>,
     /// Rows of the evaluation.
     all: usize,
-    /// After how many rows it looks, all in all.
+    /// Numbers of rows after which it looks, all in all.
     looks: Vec<usize>,
-    /// Looks so far.
+    /// Number of looks so far.
     looked: usize,
-    /// By how much the setting is worse, once that is sure.
+    /// Difference by which the setting is worse, once that is sure.
     worse_by: Option<PairedDifference>,
 }
 
@@ -123,7 +124,7 @@ impl BesideRival {
         }
     }
 
-    /// What the trial tells of the evaluation that this looked at.
+    /// The evaluation as the trial tells it, with what this watch found.
     pub(super) fn told(self, found: EvaluatedRows) -> ToldEvaluation {
         let EvaluatedRows { mut evaluation, rows } = found;
         let Some((rival, difference)) = self.rival.zip(self.worse_by) else {

@@ -18,12 +18,13 @@ use super::child::{ChildProcess, Line, Surroundings, describe_end_of, write_line
 use super::scoring::AnsweredRow;
 use peft_tune_core::score::ScoreCommand;
 
-/// How often the clock is looked at while the program is silent.
+/// Time from one look at the clock to the next while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
-/// How long what it printed may take to be read once it has ended: something that it left behind may hold its output.
+/// Time within which the output of a program has to be read once it has ended: something that it left behind may hold
+/// its output.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a program gave no scores.
+/// Reason why a program gave no scores.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScorerError {
     #[error("`score.command`: {0}")]
@@ -45,7 +46,7 @@ pub(super) enum ScorerError {
     Stopped,
 }
 
-/// What it printed last, where that was no object.
+/// The last line of the program, where that was no object, in words.
 fn shown(last: &Option<String>) -> String {
     match last {
         Some(line) => format!(" (its last other line: {})", line.trim()),
@@ -53,7 +54,7 @@ fn shown(last: &Option<String>) -> String {
     }
 }
 
-/// What it prints in a line.
+/// The object that the program prints in a line.
 type Printed = serde_json::Map<String, Value>;
 
 /// The program under way.
@@ -68,7 +69,7 @@ pub(super) struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    /// Starts it and hands it the rows, as fast as it reads them.
+    /// Starts the program and hands it the rows, as fast as it reads them.
     ///
     /// # Errors
     /// A program that cannot be started.
@@ -100,7 +101,7 @@ impl<'a> Scorer<'a> {
         })
     }
 
-    /// Waits for its end and returns its numbers, one for each metric that it was to print.
+    /// Waits for the program's end and returns its numbers, one for each metric that it was to print.
     ///
     /// # Errors
     /// See [`ScorerError`]. However this ends, so have the program and its process group.

@@ -1,4 +1,4 @@
-//! Answers of a trained model to held-out prompts, and what they are worth.
+//! Answers of a trained model to held-out prompts, and their scores.
 
 use std::time::Instant;
 
@@ -18,15 +18,15 @@ use peft_tune_engine::{AnswerSettings, Control, Prompt, TextEnd, TrainError, Tra
 pub(super) struct AnsweredRow {
     /// Place among the rows that are answered, from 0.
     pub(super) index: usize,
-    /// What the model read.
+    /// Prompt that the model read.
     pub(super) prompt: String,
-    /// What the row answers.
+    /// Answer of the row.
     pub(super) reference: String,
-    /// What the model answered.
+    /// Answer of the model.
     pub(super) generation: String,
 }
 
-/// Why answers could not be scored.
+/// Reason why answers could not be scored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScoringError {
     #[error(
@@ -49,8 +49,8 @@ pub(super) enum ScoringError {
     Stopped,
 }
 
-/// Generates answers with a trained model and scores them; what is known is in `metrics` however it ends. `is_stopped` is asked again
-/// and again.
+/// Generates answers with a trained model and scores them; the metrics that are known are in `metrics` however it ends.
+/// `is_stopped` is asked again and again.
 ///
 /// # Errors
 /// See [`ScoringError`].
@@ -143,7 +143,8 @@ fn answered(
     Ok(rows)
 }
 
-/// What ends an answer: what the tokenizer says, and the special token that ends the row's own, as a chat template may have one.
+/// Tokens that end an answer: those that the tokenizer names, and the special token that ends the row's own, as a chat
+/// template may have one.
 fn stops(tokenizer: &Tokenizer, question: &Question) -> Result<Vec<u32>, Box<TokenizerError>> {
     let mut stops = tokenizer.stop_ids();
     for id in question.answer.iter().rev() {

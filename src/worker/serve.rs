@@ -11,22 +11,22 @@ use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_engine::profile::resident_bytes;
 
-/// What a worker was started with.
+/// Settings that a worker was started with.
 #[derive(Debug, Default)]
 pub struct ServeSettings {
-    /// What it tells of itself.
+    /// Facts that the worker tells of itself.
     pub about: About,
     /// The device to compute on; the first GPU, or the CPU, where none is named.
     pub device: Option<String>,
-    /// Seconds that a trial takes which is only made up; real trials where it is absent. For tests of what is around them.
+    /// Seconds that a made-up trial takes; trials are real where it is absent. For tests of what is around them.
     pub mock_s: Option<f64>,
     /// Faults to cause, as `Fault` reads them. For tests.
     pub fault: Option<String>,
 }
 
-/// Runs trials on something.
+/// A runner of trials.
 pub(super) trait Runner {
-    /// Runs one trial, and of those that have come by then the ones that run beside it, and says how each ended.
+    /// Runs one trial, and of those that have come by then the ones that run beside it, and tells how each ended.
     ///
     /// # Errors
     /// This process can run no further trial.

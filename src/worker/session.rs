@@ -13,7 +13,7 @@ use super::limits::MemoryLimit;
 use super::rank_group::RankGroup;
 use super::serve::Runner;
 use super::trial::{Interruption, Training, TrialRun, failure};
-use super::trial_group::{Around, Broken, Joined, Member, TrialGroup, may_share, parts, with_faults};
+use super::trial_group::{BrokenStep, Joined, Member, TrialGroup, WorkerContext, may_share, parts, with_faults};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
@@ -25,11 +25,11 @@ use peft_tune_engine::profile::{DeviceMemory, HostMemory};
 use peft_tune_engine::{BaseModel, BaseSource, RankShare, Together, load_base};
 use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums, set_kernels};
 
-/// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
-/// count in its memory.
+/// Base model and data that stay loaded between trials, one of each at a time: what a trial does not use must not count
+/// in its memory.
 pub(super) struct Session {
     kept: LoadedInputs,
-    /// What of this process is among those that share its trials.
+    /// Device of this process, linked with the others that share its trials.
     rank: RankDevice,
     /// The processes that run trials on several devices.
     group: Option<RankGroup>,
@@ -40,7 +40,7 @@ pub(super) struct Session {
 #[derive(Default)]
 struct LoadedInputs {
     base: Option<(BaseKey, Arc<BaseModel>)>,
-    /// What a GPU's pool holds for that base model beside its bytes: it rounds each allocation up.
+    /// Bytes that a GPU's pool holds for that base model beside its own: it rounds each allocation up.
     base_rounding: u64,
     data: Option<(DataKey, Arc<PreparedData>)>,
     /// Losses of models that were not trained yet: a few numbers, so all of them.
@@ -49,7 +49,7 @@ struct LoadedInputs {
     fp32_accuracies: Vec<(Fp32Key, f64)>,
 }
 
-/// What decides the token accuracy of a training in F32.
+/// Key of what decides the token accuracy of a training in F32.
 #[derive(Clone, PartialEq)]
 pub(super) struct Fp32Key {
     pub(super) training: RecipeKey,
@@ -58,7 +58,7 @@ pub(super) struct Fp32Key {
 }
 
 impl LoadedInputs {
-    /// Where the loss of that start is, or will be.
+    /// The cell of the loss before a training that starts so; empty until it was measured.
     fn loss_before(&mut self, key: StartKey) -> Arc<OnceLock<f64>> {
         if let Some((_, loss)) = self.loss_before.iter().find(|(known, _)| *known == key) {
             return loss.clone();
@@ -105,7 +105,8 @@ struct DataKey {
     seed: u64,
 }
 
-/// What decides a model's loss before its training: base weights, the adapter that it continues from, held-out rows.
+/// Key of what decides a model's loss before its training: base weights, the adapter that it continues from, held-out
+/// rows.
 #[derive(PartialEq)]
 struct StartKey {
     base: BaseKey,
@@ -114,15 +115,16 @@ struct StartKey {
     evaluation_rows: Option<usize>,
 }
 
-/// What a trial needs before its first step.
+/// Inputs that a trial needs before its first step.
 pub(super) struct Loaded {
     pub(super) base: BaseSource,
-    /// Where the model lies.
+    /// Folder of the model.
     pub(super) folder: PathBuf,
     pub(super) data: Arc<PreparedData>,
     /// The held-out loss before the training, once a trial that starts as this one does has measured it.
     pub(super) loss_before: Arc<OnceLock<f64>>,
-    /// The same of the dense base model, where this one's is sparse.
+    /// The held-out loss of the dense base model before the training, where this trial's is sparse, once it was
+    /// measured.
     pub(super) dense_loss_before: Arc<OnceLock<f64>>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
@@ -144,7 +146,8 @@ impl Session {
 }
 
 impl Runner for Session {
-    /// Runs a trial, and those that train beside it, and says how each ended. Never panics: a panic inside is the trial's crash.
+    /// Runs a trial, and those that train beside it, and tells how each ended. Never panics: a panic inside is the
+    /// trial's crash.
     ///
     /// # Errors
     /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
@@ -247,7 +250,7 @@ impl Session {
     ) -> std::io::Result<()> {
         group.set_limit();
         let fp32_accuracies = RefCell::default();
-        let around = Around {
+        let around = WorkerContext {
             control,
             collective: &self.rank.collective,
             fault: &self.fault,
@@ -256,14 +259,14 @@ impl Session {
         let stepped = catch_unwind(AssertUnwindSafe(|| group.step(&around, emit)));
         match stepped {
             Ok(Ok(())) => {}
-            Ok(Err(Broken::DeviceLost { message, is_kernels })) => {
+            Ok(Err(BrokenStep::DeviceLost { message, is_kernels })) => {
                 let fault = is_kernels.then(|| message.clone());
                 group
                     .numbers()
                     .for_each(|number| emit(kernels_of(number, fault.clone())));
                 return Err(std::io::Error::other(message));
             }
-            Ok(Err(Broken::All(reason))) => group.give_back(&reason, emit),
+            Ok(Err(BrokenStep::All(reason))) => group.give_back(&reason, emit),
             Err(panic) => {
                 (self.kept, self.group) = (LoadedInputs::default(), None);
                 group.give_back(&panicked(panic.as_ref(), Phase::Train), emit);
@@ -439,7 +442,7 @@ impl Session {
         })
     }
 
-    /// What the process holds beside the engine, which is no part of a trial's memory.
+    /// Bytes that the process holds beside the engine, which are no part of a trial's memory.
     fn bytes_beside(&self, memory: &DeviceMemory) -> u64 {
         // Behind the warming op: what that left in the engine's own buffers would be missing in the trial's count.
         device::forget_scratch();
@@ -448,7 +451,7 @@ impl Session {
         memory.in_use_bytes().saturating_sub(held)
     }
 
-    /// Keeps a base model that was just loaded; `memory` with what was in use beside it.
+    /// Keeps a base model that was just loaded; `memory` with the bytes that were in use beside it.
     fn keep_base(&mut self, key: BaseKey, base: Arc<BaseModel>, memory: (&DeviceMemory, u64)) -> BaseSource {
         let (memory, beside_bytes) = memory;
         let bytes = beside_bytes + base.bytes() as u64;
@@ -481,7 +484,7 @@ fn fault_of<T>(ended: &Result<T, Interruption>) -> Option<String> {
     }
 }
 
-/// In which form a trial computed.
+/// The event that tells in which form of the ops a trial computed.
 pub(super) fn kernels_of(number: TrialNumber, fault: Option<String>) -> TrialEvent {
     TrialEvent::Kernels {
         number,
@@ -492,7 +495,7 @@ pub(super) fn kernels_of(number: TrialNumber, fault: Option<String>) -> TrialEve
     }
 }
 
-/// How a trial ended, by what came of its phases.
+/// The state that a trial ended in, by what came of its phases.
 pub(super) fn state_of(outcome: Result<(), Interruption>, metrics: Metrics) -> TrialState {
     match outcome {
         Ok(()) => TrialState::Complete { metrics },
@@ -528,7 +531,8 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
     Ok(prepared)
 }
 
-/// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.
+/// The interruption by input that no setting can mend: the trial is invalid, with the whole chain of causes as its
+/// reason.
 pub(super) fn invalid(error: impl std::error::Error + 'static) -> Interruption {
     Interruption::Failed(FailReason::Invalid {
         message: with_causes(&error),

@@ -20,7 +20,7 @@ use peft_tune_engine::parallel::{Collective, Segment, SharedMemory};
 pub struct TrainingRanks {
     segment: Arc<Segment>,
     ranks: Arc<Mutex<Vec<ChildProcess>>>,
-    /// Why the first of them ended that did so before its time.
+    /// End of the first rank that ended before its time, in words.
     end: Arc<OnceLock<String>>,
 }
 
@@ -69,7 +69,7 @@ impl TrainingRanks {
         Ok(all)
     }
 
-    /// What links this process's device `device` with those of the others.
+    /// The link of this process's device `device` with those of the others.
     ///
     /// # Errors
     /// A device that cannot be opened or linked; a rank that has ended.
@@ -78,7 +78,7 @@ impl TrainingRanks {
         linked(shared, device)
     }
 
-    /// Which rank ended before its time, and how.
+    /// The rank that ended before its time, and how, in words.
     pub fn end(&self) -> Option<&str> {
         self.end.get().map(String::as_str)
     }

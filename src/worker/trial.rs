@@ -23,7 +23,7 @@ use peft_tune_kernels::device;
 /// at 14 nats, so a healthy training never climbs this far.
 const DIVERGED_NATS: f64 = 10.0;
 
-/// Why a trial did not complete.
+/// Reason why a trial did not complete.
 pub(super) enum Interruption {
     Failed(FailReason),
     /// The device answers nothing more to this process.
@@ -32,7 +32,7 @@ pub(super) enum Interruption {
         /// Whether a kernel failed, and not the device; told already where ranks compute.
         is_kernels: bool,
     },
-    /// It was asked to stop.
+    /// The trial was asked to stop.
     Stopped {
         at_step: u64,
     },
@@ -52,12 +52,13 @@ pub(super) struct TrialRun<'a> {
     pub(super) collective: &'a Arc<dyn Collective>,
     pub(super) fault: &'a Fault,
     pub(super) started: Instant,
-    /// Whether its training is left to [`super::trial_group::TrialGroup`].
+    /// Whether the trial's training is left to [`super::trial_group::TrialGroup`].
     pub(super) joins: bool,
 }
 
 impl TrialRun<'_> {
-    /// Runs the phases of `plan`; what was measured is in `metrics` however the trial ends. The training where it is still to be made.
+    /// Runs the phases of `plan`; what was measured is in `metrics` however the trial ends. Returns the training where
+    /// it is still to be made.
     pub(super) fn run(
         &self,
         plan: &TrialPlan,
@@ -121,7 +122,7 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// Says how much was in use where a device only said that it has no more.
+    /// Adds how much was in use where a device only said that it has no more.
     pub(super) fn with_memory(&self, mut interruption: Interruption) -> Interruption {
         if let Interruption::Failed(FailReason::OutOfMemory {
             in_use_bytes: in_use @ None,
@@ -189,7 +190,7 @@ impl TrialRun<'_> {
         self.end_training(training, plan, emit, metrics)
     }
 
-    /// What a training took, and what it taught beside the loss.
+    /// Keeps what a training took, and what it taught beside the loss.
     pub(super) fn end_training(
         &self,
         training: Training,
@@ -247,13 +248,13 @@ impl TrialRun<'_> {
         self.evaluated(told, training, emit, metrics)
     }
 
-    /// What looks at an evaluation: at the last one of a trial whose request compares it.
+    /// The watch on an evaluation: at the last one of a trial whose request compares it.
     pub(super) fn beside_rival(&self, is_last: bool, held_out: &[MicroBatch]) -> Option<BesideRival> {
         let pairing = self.request.pairing.as_ref().filter(|_| is_last)?;
         Some(BesideRival::new(pairing.clone(), held_out))
     }
 
-    /// Says that the loss over the held-out rows comes next.
+    /// Tells that the loss over the held-out rows comes next.
     pub(super) fn evaluates(&self, emit: &mut dyn FnMut(TrialEvent)) {
         emit(TrialEvent::Phase {
             number: self.request.number,
@@ -261,7 +262,7 @@ impl TrialRun<'_> {
         });
     }
 
-    /// Keeps and tells what the held-out rows said.
+    /// Keeps and tells an evaluation of the held-out rows.
     pub(super) fn evaluated(
         &self,
         told: ToldEvaluation,
@@ -294,7 +295,7 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// One step, told to the coordinator; fails where the loss explodes or the time is up.
+    /// Takes one step and tells it to the coordinator; fails where the loss explodes or the time is up.
     pub(super) fn step(
         &self,
         run: &mut Run,
@@ -309,7 +310,7 @@ impl TrialRun<'_> {
         self.took_step(event, run, phase, emit)
     }
 
-    /// What follows on a step.
+    /// Takes in a step: checks it, tells it, and ends the trial where it is to end.
     pub(super) fn took_step(
         &self,
         mut event: StepEvent,
@@ -346,8 +347,8 @@ impl TrialRun<'_> {
         self.waited.set(self.waited.get() + waited);
     }
 
-    /// What decides how the trial continues, and the time of the step: the same on all devices, each of which sees
-    /// another clock, another memory and other requests.
+    /// Readings that decide how the trial continues, and the time of the step: the same on all devices, each of which
+    /// sees another clock, another memory and other requests.
     fn seen_by_all(&self, event: &mut StepEvent, phase: Phase) -> Result<Seen, Interruption> {
         let peak_bytes = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
         let after_s = self.started.elapsed().saturating_sub(self.waited.get()).as_secs_f64();
@@ -362,7 +363,7 @@ impl TrialRun<'_> {
         })
     }
 
-    /// The highest of each number on any device.
+    /// Replaces each number by the highest one on any device.
     pub(super) fn highest(&self, numbers: &mut [f64], phase: Phase) -> Result<(), Interruption> {
         let shared = self.collective.highest(numbers);
         shared.map_err(|error| failure(error.into(), phase))
@@ -403,7 +404,7 @@ impl TrialRun<'_> {
     }
 }
 
-/// What all devices of a trial know after a step.
+/// Readings that all devices of a trial share after a step.
 struct Seen {
     peak_bytes: u64,
     after_s: f64,
@@ -416,15 +417,15 @@ pub(super) struct Training {
     pub(super) source: Arc<BatchSource>,
     pub(super) held_out: Vec<MicroBatch>,
     steps: u64,
-    /// Of how many evaluations it has.
+    /// Number of evaluations that the training has.
     evaluations: u64,
-    /// How often it goes over its rows.
+    /// Number of times that the training goes over its rows.
     epochs: f64,
     taken: u64,
     tokens: u64,
     fp32_steps: u64,
     started: Instant,
-    /// How long the trial had waited by then.
+    /// Time that the trial had waited when the training began.
     waited: Duration,
 }
 
@@ -451,7 +452,7 @@ impl Training {
 pub(super) struct Run {
     pub(super) trainer: Trainer,
     batches: Prefetch,
-    /// So many micro-batches of each step alone are trained on.
+    /// Most micro-batches of each step that are trained on.
     pub(super) most_micro_batches: usize,
     overflows: OverflowWatch,
     first_loss: Option<f64>,
@@ -484,7 +485,7 @@ impl Run {
     }
 }
 
-/// What an engine error means for the trial.
+/// The interruption that an engine error means for the trial.
 pub(super) fn failure(error: TrainError, phase: Phase) -> Interruption {
     if error.lost_device() {
         return Interruption::DeviceLost {

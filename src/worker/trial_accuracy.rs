@@ -1,6 +1,8 @@
-//! What a trial measures of its trained model beside the loss: what the precision keeps, what a training in F32 reaches, and answers.
+//! Measurements of a trial's trained model beside the loss: what the precision keeps, what a training in F32 reaches,
+//! and answers.
 //!
-//! All of it happens behind the training and takes none of the setting's memory or throughput; its seconds are the trial's.
+//! The measurements happen behind the training and take none of the setting's memory or throughput; their
+//! seconds are the trial's.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,27 +22,27 @@ use peft_tune_engine::data::{MicroBatch, Prefetch};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, LossKept, TrainError, Trainer};
 
-/// Why something could not be measured.
+/// Reason why something could not be measured.
 enum Unmeasured {
     /// The trial ends, whether or not somebody asks for the metric.
     Ends(Interruption),
     /// The trial goes without, unless somebody asks for the metric.
-    Goes(String),
+    Missing(String),
 }
 
 impl Unmeasured {
-    /// What an error of the engine means to a measurement of this name.
+    /// The reason that an error of the engine gives for a missing measurement of this name.
     fn of(what: &str, error: TrainError) -> Self {
         match error.lost_device() {
             true => Self::Ends(failure(error, Phase::Evaluate)),
-            false => Self::Goes(format!("{what}: {}", with_causes(&error))),
+            false => Self::Missing(format!("{what}: {}", with_causes(&error))),
         }
     }
 }
 
 impl TrialRun<'_> {
-    /// What `plan` asks for beside the loss. What keeps that from being measured costs the trial these metrics and nothing else,
-    /// where no objective or constraint is among them.
+    /// Measures what `plan` asks for beside the loss. A failure costs the trial these metrics and nothing else, where
+    /// no objective or constraint is among them.
     pub(super) fn measure_accuracy(
         &self,
         plan: &TrainPlan,
@@ -63,11 +65,13 @@ impl TrialRun<'_> {
         let settle = |done: Result<(), Unmeasured>| match done {
             Ok(()) => Ok(()),
             Err(Unmeasured::Ends(interruption)) => Err(interruption),
-            Err(Unmeasured::Goes(message)) if accuracy.is_required => Err(Interruption::Failed(FailReason::Crashed {
-                phase: Phase::Evaluate,
-                message,
-            })),
-            Err(Unmeasured::Goes(message)) => {
+            Err(Unmeasured::Missing(message)) if accuracy.is_required => {
+                Err(Interruption::Failed(FailReason::Crashed {
+                    phase: Phase::Evaluate,
+                    message,
+                }))
+            }
+            Err(Unmeasured::Missing(message)) => {
                 tracing::warn!("{message}");
                 Ok(())
             }
@@ -155,7 +159,7 @@ impl TrialRun<'_> {
         metrics.insert("token_accuracy_fp32", reference);
         metrics.insert("fp32_training_s", seconds);
         if reference <= 0.0 {
-            return Err(Unmeasured::Goes(
+            return Err(Unmeasured::Missing(
                 "the training in fp32 finds none of the held-out tokens: nothing can be lost of that; train longer, or \
                  evaluate on more rows"
                     .to_owned(),
@@ -193,7 +197,7 @@ impl TrialRun<'_> {
         let trainer = trainer.and_then(|trainer| trainer.with_collective(self.collective.clone()));
         let mut trainer = trainer.map_err(failed)?;
         let batches = Prefetch::start(source, 0..steps);
-        for batch in batches.map_err(|error| Unmeasured::Goes(format!("the training in fp32: {error}")))? {
+        for batch in batches.map_err(|error| Unmeasured::Missing(format!("the training in fp32: {error}")))? {
             self.wait(self.control.wait_while_held(self.request.number));
             trainer.step(&batch).map_err(failed)?;
             self.ends_now(trainer.steps())?;
@@ -221,7 +225,7 @@ impl TrialRun<'_> {
     /// Has the model answer held-out prompts, and scores the answers. Devices share the prompts out, and the first one has them scored.
     fn score(&self, plan: &ScorePlan, trainer: &mut Trainer, metrics: &mut Metrics) -> Result<(), Unmeasured> {
         let files = ModelFiles::resolve_weights(&self.recipe.model, &mut ());
-        let files = files.map_err(|error| Unmeasured::Goes(format!("`score`: {}", with_causes(&error))))?;
+        let files = files.map_err(|error| Unmeasured::Missing(format!("`score`: {}", with_causes(&error))))?;
         let at_step = trainer.steps();
         let inputs = (trainer, self.loaded.data.held_out(), &files);
         let is_first = self.collective.rank() == 0;
@@ -236,7 +240,7 @@ impl TrialRun<'_> {
                 }))
             }
             Err(ScoringError::Generation(error)) => Err(Unmeasured::of("answering held-out prompts", error)),
-            Err(error) => Err(Unmeasured::Goes(with_causes(&error))),
+            Err(error) => Err(Unmeasured::Missing(with_causes(&error))),
         }
     }
 

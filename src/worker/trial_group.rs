@@ -4,7 +4,7 @@
 //! setting's own. Then its training joins them. Each has the losses that it has alone; what takes their time together is counted to
 //! each in equal parts.
 //!
-//! What breaks a step of all says nothing about any of them: all are given back, to be run alone.
+//! Errors of a step of all say nothing about any of them: all trials are given back, to be run alone.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use peft_tune_engine::data::MicroBatch;
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::{RowWatch, StepEvent, Together, TrainError, Trainer};
 
-/// The most trainings that a training shared its passes with.
+/// Metric: the most trainings that a training shared its passes with.
 const BESIDE: &str = "trainings_beside";
 
-/// Whether a trial may train beside others. One that was lost runs alone: it may be what took them all.
+/// Whether a trial may train beside others. A trial that was lost runs alone: it may be what took them all.
 pub(super) fn may_share(request: &TrialRequest) -> bool {
     let (Some((recipe, plan)), 1) = (parts(request), request.attempt) else {
         return false;
@@ -46,8 +46,8 @@ pub(super) fn parts(request: &TrialRequest) -> Option<(&Recipe, &TrialPlan)> {
     }
 }
 
-/// What all trials of a worker have in common.
-pub(super) struct Around<'a> {
+/// Parts of a worker that all of its trials share.
+pub(super) struct WorkerContext<'a> {
     pub(super) control: &'a Control,
     pub(super) collective: &'a Arc<dyn Collective>,
     pub(super) fault: &'a Fault,
@@ -69,7 +69,7 @@ impl Joined {
     }
 
     /// The trial as one that runs alone is seen.
-    fn run<'a>(&'a self, around: &Around<'a>) -> TrialRun<'a> {
+    fn run<'a>(&'a self, around: &WorkerContext<'a>) -> TrialRun<'a> {
         TrialRun {
             request: &self.request,
             recipe: self.parts().0,
@@ -88,12 +88,12 @@ impl Joined {
         self.waited.set(self.waited.get() + time);
     }
 
-    /// Tells how the trial ended.
+    /// Ends the trial and tells how it ended.
     fn end(
         &self,
         (training, end): (Training, Option<Interruption>),
         (mut metrics, beside): (Metrics, usize),
-        around: &Around<'_>,
+        around: &WorkerContext<'_>,
         emit: &mut dyn FnMut(TrialEvent),
     ) {
         let number = self.request.number;
@@ -119,7 +119,7 @@ pub(super) struct Member {
     pub(super) joined: Joined,
     pub(super) training: Training,
     pub(super) metrics: Metrics,
-    /// The most others so far.
+    /// Most trainings beside this one so far.
     pub(super) beside: usize,
 }
 
@@ -127,14 +127,14 @@ pub(super) struct Member {
 #[derive(Default)]
 pub(super) struct TrialGroup {
     members: Vec<Member>,
-    /// The one whose end is not told yet: its training is gone already.
+    /// Trial whose end is not told yet: its training is gone already.
     ending: Option<Joined>,
-    /// Made again behind whoever joins or leaves.
+    /// Passes of the members; made again after a member joins or leaves.
     passes: Option<Together>,
 }
 
-/// A step of all failed.
-pub(super) enum Broken {
+/// Failure of a step of all members.
+pub(super) enum BrokenStep {
     /// The device answers nothing more to this process.
     DeviceLost { message: String, is_kernels: bool },
     /// All trials are given back for this.
@@ -146,7 +146,7 @@ impl TrialGroup {
         self.members.is_empty()
     }
 
-    /// Whether `recipe` may train beside those that are here.
+    /// Whether `recipe` may train beside the members.
     pub(super) fn takes(&self, recipe: &Recipe) -> bool {
         let mut others = self.members.iter();
         others.all(|other| recipe.check_shares_base(other.joined.parts().0).is_ok())
@@ -157,12 +157,12 @@ impl TrialGroup {
         self.passes = None;
     }
 
-    /// All stood still for so long.
+    /// Counts time for which all members stood still.
     pub(super) fn wait(&self, time: Duration) {
         self.members.iter().for_each(|member| member.joined.wait(time));
     }
 
-    /// Bytes up to which the process may allocate: what a trial may, beside what was there before the first.
+    /// Sets the bytes up to which the process may allocate: what a trial may, beside what was there before the first.
     pub(super) fn set_limit(&self) {
         if let Some(Member { joined, .. }) = self.members.first() {
             let beside = joined.loaded.beside_bytes;
@@ -174,7 +174,7 @@ impl TrialGroup {
         }
     }
 
-    /// Gives all trials back: they are to be run alone.
+    /// Gives all trials back, to be run alone.
     pub(super) fn give_back(&mut self, reason: &FailReason, emit: &mut dyn FnMut(TrialEvent)) {
         self.passes = None;
         let members = self.members.drain(..).map(|member| member.joined);
@@ -191,8 +191,12 @@ impl TrialGroup {
         self.members.iter().map(|member| member.joined.request.number)
     }
 
-    /// One step of all, with the evaluations behind it; trials that end are told and leave.
-    pub(super) fn step(&mut self, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) -> Result<(), Broken> {
+    /// Takes one step of all members, with the evaluations behind it; trials that end are told and leave.
+    pub(super) fn step(
+        &mut self,
+        around: &WorkerContext<'_>,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Result<(), BrokenStep> {
         let mut ends: Vec<Option<Interruption>> = Vec::with_capacity(self.members.len());
         let mut batches: Vec<(Vec<MicroBatch>, f64)> = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
@@ -227,7 +231,7 @@ impl TrialGroup {
         self.evaluate(&mut ends, around, emit)?;
         for end in &ends {
             if let Some(Interruption::DeviceLost { message, is_kernels }) = end {
-                return Err(Broken::DeviceLost {
+                return Err(BrokenStep::DeviceLost {
                     message: message.clone(),
                     is_kernels: *is_kernels,
                 });
@@ -237,8 +241,8 @@ impl TrialGroup {
         Ok(())
     }
 
-    /// The step itself, whose time all share.
-    fn train(&mut self, batches: &[(Vec<MicroBatch>, f64)]) -> Result<Vec<Result<StepEvent, TrainError>>, Broken> {
+    /// Takes the step itself, whose time all members share.
+    fn train(&mut self, batches: &[(Vec<MicroBatch>, f64)]) -> Result<Vec<Result<StepEvent, TrainError>>, BrokenStep> {
         let (began, count) = (Instant::now(), self.members.len());
         let trainers = self.members.iter().map(|member| &member.training.run.trainer);
         let passes = Together::kept(&mut self.passes, trainers).map_err(broken)?;
@@ -260,13 +264,13 @@ impl TrialGroup {
         Ok(events)
     }
 
-    /// The evaluations that are due, all in the same passes.
+    /// Makes the evaluations that are due, all in the same passes.
     fn evaluate(
         &mut self,
         ends: &mut [Option<Interruption>],
-        around: &Around<'_>,
+        around: &WorkerContext<'_>,
         emit: &mut dyn FnMut(TrialEvent),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenStep> {
         let due: Vec<bool> = self
             .members
             .iter()
@@ -335,8 +339,8 @@ impl TrialGroup {
         Ok(())
     }
 
-    /// Tells of those that have ended, and lets them go.
-    fn leave(&mut self, ends: Vec<Option<Interruption>>, around: &Around<'_>, emit: &mut dyn FnMut(TrialEvent)) {
+    /// Tells the ends of members that have ended, and lets them go.
+    fn leave(&mut self, ends: Vec<Option<Interruption>>, around: &WorkerContext<'_>, emit: &mut dyn FnMut(TrialEvent)) {
         let mut index = 0;
         for end in ends {
             if end.is_none() && !self.members[index].training.is_over() {
@@ -357,12 +361,12 @@ impl TrialGroup {
     }
 }
 
-/// What an error of all of them means.
-fn broken(error: TrainError) -> Broken {
+/// The failure that an error of all members means.
+fn broken(error: TrainError) -> BrokenStep {
     match failure(error, Phase::Train) {
-        Interruption::DeviceLost { message, is_kernels } => Broken::DeviceLost { message, is_kernels },
-        Interruption::Failed(reason) => Broken::All(reason),
-        Interruption::Stopped { .. } => Broken::All(FailReason::Crashed {
+        Interruption::DeviceLost { message, is_kernels } => BrokenStep::DeviceLost { message, is_kernels },
+        Interruption::Failed(reason) => BrokenStep::All(reason),
+        Interruption::Stopped { .. } => BrokenStep::All(FailReason::Crashed {
             phase: Phase::Train,
             message: "the step of all trainings was stopped".to_owned(),
         }),
@@ -375,7 +379,7 @@ fn own_seconds(joined: &Joined) -> f64 {
     own.as_secs_f64()
 }
 
-/// Causes the faults of a phase behind the word of it.
+/// Wraps `emit` so that the faults of a phase are caused once the phase is told.
 pub(super) fn with_faults<'e>(
     request: &'e TrialRequest,
     fault: &'e Fault,

@@ -15,18 +15,18 @@ use peft_tune_engine::data::BatchSource;
 use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
 use peft_tune_kernels::device;
 
-/// Throughput of the steps that a schedule of the precision has in F32, and of all others.
+/// Metrics: throughput of the steps that a schedule of the precision has in F32, and of all others.
 const FP32_THROUGHPUT: &str = "throughput_fp32_steps";
 const OWN_THROUGHPUT: &str = "throughput_own_steps";
 
-/// A step that takes over so many times the median's time for a token is slow.
+/// Multiple of the median's time for a token above which a step is slow.
 const SLOW: f64 = 1.5;
 
 /// Bytes at the peak, and those that the device's allocator kept for it.
 type Peak = [f64; 2];
 
 impl TrialRun<'_> {
-    /// Measures what a setting costs. The training whose first steps that took, where they did.
+    /// Measures what a setting costs. Returns the training whose first steps that took, where they did.
     pub(super) fn profile(
         &self,
         plan: &MeasurePlan,
@@ -137,7 +137,7 @@ impl TrialRun<'_> {
         self.keep_measured((&events, times), load, self.peak(), &source, metrics)
     }
 
-    /// Keeps what measured steps say, where a whole step has so many times their micro-batches.
+    /// Keeps the metrics of measured steps, where a whole step has `times` as many micro-batches.
     fn keep_measured(
         &self,
         (events, times): (&[StepEvent], f64),
@@ -226,7 +226,7 @@ impl TrialRun<'_> {
         Ok((events, load))
     }
 
-    /// The energy of a token, of all devices together, where each of them tells it.
+    /// Keeps the energy of a token, of all devices together, where each of them tells it.
     fn keep_energy(
         &self,
         joules: Option<f64>,
@@ -245,7 +245,7 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// Model FLOPs a second over the peak that the GPU's maker publishes; `None` of other devices.
+    /// Model FLOPs a second over the peak that the GPU's maker publishes; `None` for other devices.
     fn mfu(&self, source: &BatchSource, throughput: Option<f64>) -> Option<f64> {
         let base = &self.loaded.base;
         let sheet = predict::device_of_driver(&device::facts(base.device())?.name)?;
@@ -311,7 +311,7 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
     }
 }
 
-/// The throughput of a training that spends `share` of its steps in F32.
+/// Mixes the throughput of a training that spends `share` of its steps in F32.
 pub(super) fn mix_throughput(share: f64, metrics: &mut Metrics) {
     if let (Some(fp32), Some(own)) = (metrics.value(FP32_THROUGHPUT), metrics.value(OWN_THROUGHPUT))
         && fp32 > 0.0

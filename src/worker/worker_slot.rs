@@ -12,60 +12,60 @@ use super::{EvaluatorError, PoolSettings, Task, TrainTogether, TrialEvent, Trial
 use peft_tune_core::recipe::Precision;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
-/// How long past its time limit a trial may take to stop by itself before its process is killed.
+/// Time past its limit that a trial may take to stop by itself before its process is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Where one worker runs.
+/// A slot that one worker runs in.
 pub(super) struct WorkerSlot {
     pub(super) placement: Placement,
     worker: Option<Worker>,
-    /// In the order in which they came.
-    pub(super) trials: Vec<Current>,
+    /// Trials in the order in which they came.
+    pub(super) trials: Vec<SlotTrial>,
     /// The slot whose trial takes this one's device too.
     lent_to: Option<usize>,
     /// Base model of the last trial, which its process may still hold.
     warm: Option<(String, Precision)>,
     /// Processes in a row that ended before they greeted.
     failed_starts: u32,
-    /// What its first worker computed on, where its next one is to stay.
+    /// Device that the slot's first worker computed on, which its next one is to use too.
     device: Option<String>,
 }
 
 /// A worker process.
 struct Worker {
     child: ChildProcess,
-    /// Number under which its lines come.
+    /// Number under which the worker's lines come.
     serial: u64,
     about: Option<About>,
     started: Instant,
-    /// When it last said something.
+    /// Time at which the worker last said something.
     heard: Instant,
     /// The kernel's count of killed processes when it started, and when its last trial began.
     oom_kills: Option<u64>,
 }
 
 /// A trial under way.
-pub(super) struct Current {
+pub(super) struct SlotTrial {
     pub(super) request: TrialRequest,
     pub(super) phase: Phase,
-    /// Whether the worker has it. It may have to wait until a neighbour has measured.
+    /// Whether the worker has the trial. It may have to wait until a neighbour has measured.
     pub(super) sent: bool,
     pub(super) started: Instant,
-    /// When it last told something of itself.
+    /// Time at which the trial last told something of itself.
     pub(super) progressed: Instant,
-    /// Since when it stands still because a neighbour measures.
+    /// Time since which the trial stands still because a neighbour measures.
     waits: Option<Instant>,
     waited: Duration,
     pub(super) out_of_memory: Option<FailReason>,
-    /// The most that computed beside its profile phase on the same hardware.
+    /// Most trials that computed beside the profile phase on the same hardware.
     pub(super) neighbours: usize,
-    /// Whether the profile phase is over: who computes from then on is nobody's neighbour.
+    /// Whether the profile phase is over: what computes from then on is no neighbour.
     pub(super) measured: bool,
-    /// The most trials that had the process with it, itself included.
+    /// Most trials that had the process at once, this one included.
     sharing: u32,
 }
 
-impl Current {
+impl SlotTrial {
     fn new(request: TrialRequest) -> Self {
         Self {
             request,
@@ -88,7 +88,7 @@ impl Current {
         self.started.elapsed().saturating_sub(self.waited + waiting)
     }
 
-    /// Notes whether it stands still because a neighbour measures.
+    /// Notes whether the trial stands still because a neighbour measures.
     pub(super) fn note_waiting(&mut self, waits: bool) {
         if waits && self.waits.is_none() {
             self.waits = Some(Instant::now());
@@ -99,7 +99,7 @@ impl Current {
         }
     }
 
-    /// That the trial failed.
+    /// The event that the trial failed.
     fn ended(&self, reason: FailReason) -> TrialEvent {
         let state = TrialState::Failed {
             reason,
@@ -112,7 +112,7 @@ impl Current {
         }
     }
 
-    /// That the trial's process is gone.
+    /// The event that the trial's process is gone.
     fn lost(&self, reason: FailReason) -> TrialEvent {
         TrialEvent::Lost {
             number: self.request.number,
@@ -135,12 +135,12 @@ impl WorkerSlot {
         }
     }
 
-    /// Whether it can take a trial.
+    /// Whether the slot can take a trial.
     pub(super) fn is_free(&self) -> bool {
         self.trials.is_empty() && self.lent_to.is_none()
     }
 
-    /// Whether a trial can train beside those that are here, as `together` allows.
+    /// Whether a trial can train beside those of the slot, as `together` allows.
     pub(super) fn takes_beside(&self, request: &TrialRequest, together: &TrainTogether) -> bool {
         if self.trials.is_empty() || self.trials.len() >= together.most {
             return false;
@@ -158,18 +158,19 @@ impl WorkerSlot {
         together.fits(&recipes)
     }
 
-    /// Leaves its device to the trial of another slot. Its own process ends, since what that holds would be missing there.
+    /// Leaves the slot's device to the trial of another slot. Its own process ends, since what that holds would be
+    /// missing there.
     pub(super) fn lend_to(&mut self, slot: usize) {
         self.close();
         (self.warm, self.lent_to) = (None, Some(slot));
     }
 
-    /// Takes its device back, if that slot has it.
+    /// Takes the slot's device back, if that other slot has it.
     pub(super) fn take_back_from(&mut self, slot: usize) {
         self.lent_to.take_if(|other| *other == slot);
     }
 
-    /// Whether lines under this number are its worker's.
+    /// Whether lines under this number are the worker's.
     pub(super) fn is(&self, serial: u64) -> bool {
         self.worker.as_ref().is_some_and(|worker| worker.serial == serial)
     }
@@ -179,7 +180,7 @@ impl WorkerSlot {
     }
 
     /// The trial of this number.
-    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Current> {
+    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut SlotTrial> {
         self.trials.iter_mut().find(|trial| trial.request.number == number)
     }
 
@@ -188,7 +189,8 @@ impl WorkerSlot {
         self.trials.retain(|trial| trial.request.number != number);
     }
 
-    /// How well it suits a trial: a process that holds the trial's base model, any process, none.
+    /// Rank of the slot for a trial: 2 with a process that holds the trial's base model, 1 with any process, 0 with
+    /// none.
     pub(super) fn suits(&self, request: &TrialRequest) -> u8 {
         match (&self.worker, &self.warm) {
             (Some(_), Some(warm)) if Some(warm) == base_of(request).as_ref() => 2,
@@ -200,14 +202,14 @@ impl WorkerSlot {
     /// Takes a trial, without giving it to the worker yet.
     pub(super) fn take(&mut self, request: TrialRequest) {
         self.warm = base_of(&request);
-        self.trials.push(Current::new(request));
+        self.trials.push(SlotTrial::new(request));
         let count = self.trials.len() as u32;
         for trial in &mut self.trials {
             trial.sharing = trial.sharing.max(count);
         }
     }
 
-    /// Gives its trials to the worker, which is started where there is none.
+    /// Gives the slot's trials to the worker, which is started where there is none.
     pub(super) fn begin(
         &mut self,
         settings: &PoolSettings,
@@ -269,7 +271,7 @@ impl WorkerSlot {
         Ok(())
     }
 
-    /// A write that fails means that the worker is dying; its reader tells of its end.
+    /// Writes a request to the worker. A write that fails means that the worker is dying; its reader tells of its end.
     pub(super) fn say(&mut self, request: &Request) {
         let Some(worker) = &mut self.worker else { return };
         if let Err(error) = worker.child.send(request) {
@@ -277,15 +279,15 @@ impl WorkerSlot {
         }
     }
 
-    /// The worker said something.
+    /// Notes that the worker said something.
     pub(super) fn hear(&mut self) {
         if let Some(worker) = &mut self.worker {
             worker.heard = Instant::now();
         }
     }
 
-    /// The worker greeted: it is there. One that takes its place later `stays` on its device, where it is on the same machine: a search
-    /// whose GPU is gone shall not go on with the processor.
+    /// Takes in the worker's greeting. A worker that takes its place later `stays` on its device, where it is on the
+    /// same machine: a search whose GPU is gone shall not go on with the processor.
     pub(super) fn greet(&mut self, about: About, stays: bool) {
         tracing::info!(
             worker = self.placement.number,
@@ -310,11 +312,12 @@ impl WorkerSlot {
         }
     }
 
-    /// The worker's output ended. What that means for its trials; `None` where it had none.
-    pub(super) fn died(&mut self, tail: &str) -> Option<Loss> {
+    /// Takes in that the worker's output ended; returns what that means for its trials, `None` where it had none.
+    pub(super) fn died(&mut self, tail: &str) -> Option<WorkerDeath> {
         let mut worker = self.worker.take()?;
         let status = worker.child.wait();
-        let in_own_group = limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+        let in_own_group =
+            limits::remove_group_of(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
         // A group of its own counts its kills alone; a larger one's may be another's, of which only those of this trial's time matter.
         let kernel_killed = in_own_group.unwrap_or_else(|| limits::oom_kills() > worker.oom_kills);
         let phase = self.trials.iter().find(|trial| trial.sent)?.phase;
@@ -329,7 +332,7 @@ impl WorkerSlot {
         if worker.about.is_none() && may_be_repeated {
             self.failed_starts += 1;
             self.trials.iter_mut().for_each(|trial| trial.sent = false);
-            return Some(Loss::BeforeStart {
+            return Some(WorkerDeath::BeforeStart {
                 times: self.failed_starts,
                 message: reason_text(&reason),
             });
@@ -341,11 +344,11 @@ impl WorkerSlot {
             true => trial.lost(reason.clone()),
             false => trial.ended(reason.clone()),
         });
-        Some(Loss::Trials(events.collect()))
+        Some(WorkerDeath::Trials(events.collect()))
     }
 
-    /// Ends the worker where a trial is past its time or makes no progress, or where nothing was heard for too long. What becomes of its
-    /// trials.
+    /// Ends the worker where a trial is past its time or makes no progress, or where nothing was heard for too long;
+    /// returns what becomes of its trials.
     pub(super) fn end_overdue(&mut self, settings: &PoolSettings) -> Vec<TrialEvent> {
         let Some(overdue) = self.overdue(settings) else {
             return Vec::new();
@@ -353,7 +356,7 @@ impl WorkerSlot {
         tracing::warn!(worker = self.placement.number, ?overdue, "ended a worker");
         self.close();
         let sent = self.take_sent();
-        let beside = |trial: &Current| {
+        let beside = |trial: &SlotTrial| {
             trial.lost(FailReason::Crashed {
                 phase: trial.phase,
                 message: "its process was ended for a trial that trained beside it".to_owned(),
@@ -365,11 +368,11 @@ impl WorkerSlot {
     }
 
     /// Takes out the trials that the worker had.
-    fn take_sent(&mut self) -> Vec<Current> {
+    fn take_sent(&mut self) -> Vec<SlotTrial> {
         self.trials.extract_if(.., |trial| trial.sent).collect()
     }
 
-    /// What becomes of the first trial for which the worker has to end.
+    /// The end of the first trial for which the worker has to end.
     fn overdue(&self, settings: &PoolSettings) -> Option<TrialEvent> {
         let worker = self.worker.as_ref()?;
         let mut sent = self.trials.iter().filter(|trial| trial.sent);
@@ -407,13 +410,13 @@ impl WorkerSlot {
         })
     }
 
-    /// Time since any of its trials went on: they wait for one another.
+    /// Time since any of the slot's trials went on: they wait for one another.
     fn progressed(&self) -> Duration {
         let since = self.trials.iter().map(|trial| trial.progressed.elapsed());
         since.min().unwrap_or_default()
     }
 
-    /// Nothing could be heard while this process itself stood still.
+    /// Forgives a silence in which nothing could be heard, as this process itself stood still.
     pub(super) fn forgive_silence(&mut self) {
         if let Some(worker) = &mut self.worker {
             worker.heard = Instant::now();
@@ -427,7 +430,7 @@ impl WorkerSlot {
     fn close(&mut self) {
         if let Some(mut worker) = self.worker.take() {
             worker.child.kill();
-            limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+            limits::remove_group_of(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
         }
     }
 
@@ -451,11 +454,11 @@ impl Drop for WorkerSlot {
     }
 }
 
-/// What a worker's death took.
-pub(super) enum Loss {
-    /// Its trials.
+/// Loss by a worker's death.
+pub(super) enum WorkerDeath {
+    /// The worker's trials.
     Trials(Vec<TrialEvent>),
-    /// Nothing: it ended before it was ready, so many times in a row by now.
+    /// No trial: the worker ended before it was ready, so many times in a row by now.
     BeforeStart { times: u32, message: String },
 }
 
@@ -466,7 +469,7 @@ fn reason_text(reason: &FailReason) -> String {
     }
 }
 
-/// What a trial loads first.
+/// The base model that a trial loads first.
 fn base_of(request: &TrialRequest) -> Option<(String, Precision)> {
     match &request.task {
         Task::Recipe { recipe, .. } => Some((recipe.model.clone(), recipe.precision)),

@@ -193,10 +193,10 @@ fn heavy_dependencies_enter_through_one_door() {
 }
 
 /// A source file with the names of the modules that lead to it.
-struct SourceFile {
-    path: PathBuf,
+pub(crate) struct SourceFile {
+    pub path: PathBuf,
     modules: Vec<String>,
-    text: String,
+    pub text: String,
 }
 
 impl SourceFile {
@@ -288,7 +288,7 @@ fn paths(text: &str) -> Vec<Vec<String>> {
 }
 
 /// Every source file below `root`.
-fn source_files(root: &str) -> Vec<SourceFile> {
+pub(crate) fn source_files(root: &str) -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(root);
     let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
     while let Some(folder) = folders.pop() {

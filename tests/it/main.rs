@@ -154,6 +154,8 @@ mod tutorial;
 mod variants;
 /// Ranges that widen by themselves.
 mod widen;
+/// The words with which doc comments begin.
+mod words;
 
 /// Cost and loss keys of single settings, on the real engine through a worker.
 mod keys;

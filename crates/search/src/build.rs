@@ -1,4 +1,4 @@
-//! From a sampler's name to the sampler.
+//! Samplers by their names.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn 
     build_with(&SamplerChoice { kind, options }, problem, seed, Knowledge::default())
 }
 
-/// What is known before a study begins; a sampler that can make use of it does.
+/// Knowledge from before a study begins, for samplers that can make use of it.
 #[derive(Clone, Default)]
 pub struct Knowledge {
     /// Predictions of metrics.
@@ -78,7 +78,7 @@ pub enum SamplerError {
     UnknownOption {
         sampler: &'static str,
         option: String,
-        /// Its options, separated by commas; empty where it has none.
+        /// Options that the sampler has, separated by commas; empty where it has none.
         known: String,
     },
     #[error("option `{option}` is `{value}`: give it {wanted}")]

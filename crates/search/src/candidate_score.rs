@@ -2,7 +2,7 @@
 
 use super::Predicted;
 
-/// What is expected of one setting.
+/// Expectations of one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CandidateScore {
     /// Expected hypervolume improvement, in the product of the objectives' units.

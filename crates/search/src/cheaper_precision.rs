@@ -13,10 +13,10 @@ use peft_tune_core::study::{Params, Trial, interval_of};
 
 /// The parameter that only rounds.
 pub(super) const ROUNDS: &str = "precision";
-/// How far apart losses are that differ by chance alone, as a share: 99.5% of differences of two seeds whose losses have a
+/// Difference of losses that chance alone explains, as a share: 99.5% of differences of two seeds whose losses have a
 /// standard deviation of 0.5%.
 pub const LOSS_BY_CHANCE: f64 = 0.02;
-/// By how much a value has to be better to count, as a share.
+/// Share by which a value has to be better to count.
 const CLEARLY: f64 = 0.05;
 
 /// The trial of `front` that is the same as the chosen one in a cheaper precision, at its learning rate or another, if there is any: its loss is no more above than
@@ -79,7 +79,7 @@ pub(super) fn instead_of(chosen: &Evaluated<'_>, taken: &Evaluated<'_>) -> Strin
     )
 }
 
-/// By how much a trial's value may be better than it was measured, as a share of itself.
+/// Share of itself by which a trial's value may be better than it was measured.
 fn unsure(objective: &Objective, trial: &Trial) -> f64 {
     let metrics = trial.state.metrics();
     metrics

@@ -22,7 +22,7 @@ impl<'a> Settings<'a> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the space has no setting.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -58,7 +58,7 @@ impl<'a> Settings<'a> {
         Some(params)
     }
 
-    /// All settings in the order of their numbers.
+    /// Settings of the space in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = Params> + use<'a> {
         let space = self.space;
         let mut levels = (self.len > 0).then(|| first_levels(space, Vec::new()));

@@ -11,7 +11,7 @@ use peft_tune_core::study::{Metrics, Trial};
 /// A loss that was least before the end of its training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossRise {
-    /// After which step and how many tokens it was least.
+    /// Step after which the loss was least, and tokens until then.
     pub step: f64,
     pub tokens: f64,
     /// Share by which the loss at the end was above it.
@@ -35,7 +35,7 @@ impl LossRise {
         })
     }
 
-    /// What metrics say of it; a rise of 0 is none.
+    /// The rise that a trial's metrics tell; a rise of 0 is none.
     pub fn in_metrics(metrics: &Metrics) -> Option<Self> {
         Some(Self {
             step: metrics.value(LEAST_LOSS_STEP)?,
@@ -56,7 +56,7 @@ impl LossRise {
 pub struct FoundLength {
     pub length: PayingLength,
     pub epoch_tokens: f64,
-    /// Of the longest training of the setting that it was found for.
+    /// Rise of the longest training of the setting that the length was found for.
     pub rise: Option<LossRise>,
 }
 
@@ -109,7 +109,7 @@ impl FoundLength {
         own.into_iter().chain(LossRise::metrics(*rise)).collect()
     }
 
-    /// What people read of it, in words.
+    /// The length in words, as people read it.
     pub fn said(&self) -> String {
         let PayingLength { tokens, gain, interval } = self.length;
         let text = self.tokens_text(tokens);
@@ -148,7 +148,7 @@ fn percent_text(share: f64) -> String {
     format!("{}%", digits_text(100.0 * share))
 }
 
-/// With a digit behind the point where the whole ones are few, and none that says nothing.
+/// A number with a digit behind the point where its whole digits are few, and without a last zero.
 fn digits_text(number: f64) -> String {
     let text = match number.abs() {
         none if none < 0.005 => "0".to_owned(),

@@ -57,7 +57,8 @@ pub fn pareto_front<'a>(problem: &Problem, history: &'a [Trial]) -> Vec<Evaluate
     kept.map(|(one, _)| one).collect()
 }
 
-/// At most `count` trials of the Pareto front that together say most about it: each adds most hypervolume to those before.
+/// Trials of the Pareto front that together say most about it, at most `count`: each adds most hypervolume to those
+/// before.
 pub fn most_telling<'a>(problem: &Problem, history: &'a [Trial], count: usize) -> Vec<&'a Trial> {
     let front = pareto_front(problem, history);
     let values: Vec<&[f64]> = front.iter().map(|one| one.values.as_slice()).collect();

@@ -67,7 +67,7 @@ pub fn beyond_knee(problem: &Problem, history: &[Trial], trial: &Trial) -> Optio
 pub(super) enum Scale {
     /// 0 at the first, 1 at the second.
     Range(f64, f64),
-    /// How often it is twice the best, or half of it where it is maximised and so negative.
+    /// Number of times that a value is twice the best, or half of it where it is maximised and so negative.
     Doublings(f64),
 }
 
@@ -112,7 +112,7 @@ fn of_values(scales: &[Scale], values: &[f64]) -> Vec<f64> {
 enum Measure {
     /// The sum: along the normal of the plane through the corners.
     Plane,
-    /// From the corner where all are best.
+    /// The distance from the corner where all objectives are best.
     Corner,
 }
 

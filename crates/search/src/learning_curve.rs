@@ -1,4 +1,4 @@
-//! Where a learning curve will end, with uncertainty.
+//! The end of a learning curve that is still under way, with uncertainty.
 //!
 //! Losses fall like power laws: value(t) = a + b (1 + t / c)^-p with b >= 0 (Domhan et al. 2015; Kadra et al. 2023). For
 //! each (c, p) of a grid, a and b have a conjugate posterior (normal with an inverse-gamma noise variance); the grid is
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The same model in numpy, with scipy's normal distribution.
+    /// Expected ends are those of the model in numpy, with scipy's normal distribution.
     #[test]
     fn the_ends_are_those_of_an_independent_implementation() {
         let reports: Vec<Report> = (1..=10)

@@ -17,12 +17,12 @@ const MOST_TRAININGS: usize = 60;
 /// A learning rate is said to be another than the best where it is that many times as high, or as low.
 const ANOTHER_RATE: f64 = 1.25;
 
-/// What the trainings of a study say of the full length.
+/// The evidence of a study's trainings on the loss at the full length.
 pub(crate) struct Longer {
     /// The complete trials, with the loss that is expected of them.
     pub(crate) trials: Vec<Trial>,
     model: FullLength,
-    /// What each trial trains: the setting of the first that trains the same, without what changes no loss.
+    /// Setting that each trial trains: the setting of the first that trains the same, without what changes no loss.
     settings: BTreeMap<TrialNumber, Params>,
     /// The full length.
     tokens: f64,
@@ -41,7 +41,8 @@ struct Training<'a> {
 }
 
 impl Longer {
-    /// `None` where fewer than two longer trainings can be compared, or the tokens of the short ones are not known.
+    /// The evidence in a history; `None` where fewer than two longer trainings can be compared, or the tokens of the
+    /// short ones are not known.
     pub(crate) fn of(history: &[Trial]) -> Option<Self> {
         let mut trainings = trainings(history);
         trainings.sort_by(|a, b| {
@@ -117,7 +118,7 @@ impl Longer {
         })
     }
 
-    /// What is to be said of a choice: `at 240,000 tokens, by 2 trainings made longer`.
+    /// The evidence behind a choice in words: `at 240,000 tokens, by 2 trainings made longer`.
     pub(crate) fn said(&self) -> String {
         format!(
             "at {} tokens, by {} trainings made longer",
@@ -126,8 +127,9 @@ impl Longer {
         )
     }
 
-    /// How sure it is that a trial has nearly the best loss at the full length, which rate is best there, where that is another, and
-    /// what was found of the length; begins with a semicolon, and is empty where none of it is known.
+    /// Words on how sure it is that a trial has nearly the best loss at the full length, which rate is best there,
+    /// where that is another, and what was found of the length. They begin with a semicolon, and are empty where
+    /// nothing of it is known.
     pub(crate) fn outlook(&self, trial: &Trial) -> String {
         let Some(params) = self.settings.get(&trial.number) else {
             return String::new();

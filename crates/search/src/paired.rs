@@ -25,10 +25,10 @@ const FIRST_LOOK: usize = 16;
 /// Rows of one length that a difference is worth at the least where it decides.
 const LEAST_WORTH: f64 = 6.0;
 
-/// How much more one setting loses than another, per target token, on the rows that both were evaluated on.
+/// Difference of two settings' losses per target token, on the rows that both were evaluated on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairedDifference {
-    /// In nats; below zero where it loses less.
+    /// Loss of the one setting less that of the other, in nats: below zero where it loses less.
     pub value: f64,
     /// Standard error over the choice of rows, in nats.
     pub standard_error: f64,
@@ -69,7 +69,8 @@ impl PairedDifference {
         })
     }
 
-    /// Whether it is above `limit` at one of so many looks, but for a chance of [`WRONG_STOP`] in all of them together.
+    /// Whether the difference is above `limit` at one of so many looks, but for a chance of [`WRONG_STOP`] in all of
+    /// them together.
     pub fn is_surely_above(&self, limit: f64, looks: usize) -> bool {
         let chance = WRONG_STOP / looks.max(1) as f64;
         self.value - student(chance, self.worth - 1.0) * self.standard_error > limit

@@ -31,14 +31,15 @@ use crate::{Knowledge, Problem, Sampler, SamplerError};
 pub(crate) struct Request<'a> {
     pub problem: &'a Problem,
     pub seed: u64,
-    /// Its options by name; all of them known.
+    /// Options of the sampler by name; all of them known.
     pub options: &'a BTreeMap<String, ParamValue>,
     pub knowledge: Knowledge,
 }
 
 type Made = Result<Box<dyn Sampler>, SamplerError>;
 
-/// Of each row: its doc, its kind, its name in files and the database, the options it takes, and how it is made.
+/// Rows of samplers, each with its doc, its kind, its name in files and the database, the options it takes, and how it
+/// is made.
 macro_rules! samplers {
     ($($(#[$attribute:meta])* $kind:ident $name:literal $options:expr => $make:expr;)*) => {
         /// A sampler's name.
@@ -65,7 +66,7 @@ macro_rules! samplers {
                 }
             }
 
-            /// Makes it; see [`crate::build_with`].
+            /// Makes the sampler; see [`crate::build_with`].
             pub(crate) fn make(self, request: Request<'_>) -> Made {
                 let make: fn(Request<'_>) -> Made = match self {
                     $(Self::$kind => $make,)*

@@ -1,4 +1,4 @@
-//! When a study has found what it will find.
+//! Hypervolume over the trials of a study, and the rule that ends a study which has found what it will find.
 
 use super::history::{evaluated, reference_point};
 use super::{Problem, hypervolume};

@@ -75,7 +75,7 @@ pub fn next_variant(problem: &Problem, history: &[Trial], prior: &dyn Prior) -> 
         .map(|(_, params)| params)
 }
 
-/// What people may ask a study for.
+/// Preferences that people may ask a study for.
 fn wishes(problem: &Problem) -> Vec<Preference> {
     let others = problem.objectives.iter().filter(|objective| objective.metric != LOSS);
     let near = others.map(|objective| Preference {

@@ -21,7 +21,7 @@ pub(in crate::cli) fn stand_in_of_study(study: &Study) -> Option<&'static str> {
     )
 }
 
-/// Says it of a training, where its length does not say it already and is more than the rows hold.
+/// Warns that a training goes through its rows more than once, where its length does not say so itself.
 ///
 /// # Errors
 /// As for the data.
@@ -34,7 +34,8 @@ pub(in crate::cli) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) ->
     Ok(text((epochs, epochs), "the training", "lower `training.length`"))
 }
 
-/// Says it of a study's trials, where their length is given in tokens: its shortest sequences hold the least of them.
+/// Warns that a study's trials go through their rows more than once, where their length is given in tokens: the
+/// shortest sequences hold the least of them.
 ///
 /// # Errors
 /// As for the data.

@@ -62,7 +62,7 @@ impl KnownFacts {
     }
 }
 
-/// What all files are recognised as; `None` where they are not all the same.
+/// Format that all files are recognised as; `None` where they differ.
 fn format_of(data: &DataSettings) -> Option<DataFormat> {
     let mut formats = data
         .train

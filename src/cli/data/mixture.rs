@@ -5,9 +5,9 @@ use crate::report::percent;
 use peft_tune_core::recipe::{BatchSettings, TrainingData, TrainingLength, TrainingSet};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 
-/// Passes of an epoch over a set from which on its repetition is told ...
+/// Passes of an epoch over a set from which on the repetition of the set is told.
 const OFTEN: f64 = 2.0;
-/// ... and up to which it is told that much of a set is left out.
+/// Passes of an epoch over a set up to which is told that much of the set is left out.
 const SELDOM: f64 = 0.5;
 
 /// `a.jsonl (70%), b.jsonl (30%)`; files alone where nothing is mixed.

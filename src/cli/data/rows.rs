@@ -87,7 +87,7 @@ impl Args {
     }
 }
 
-/// Shows them.
+/// Shows the rows that were asked for.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let mut recipe = recipe_of(&args.file)?;
     if let Some(length) = args.sequence_length {
@@ -136,9 +136,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
 
 /// The first row of a study as it is trained.
 pub(in crate::cli) struct FirstRow {
-    /// In lines, for people.
+    /// Text of the row, in lines for people.
     pub text: String,
-    /// Whether it goes through the chat template.
+    /// Whether the row goes through the chat template.
     pub is_chat: bool,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Chosen {
 /// What the database has for the arguments.
 struct Stored {
     study: StudyOverview,
-    /// With what repeats say in the place of what was measured once.
+    /// Trials of the study, with what repeats say in the place of what was measured once.
     trials: Vec<Trial>,
     confirmed: Confirmations,
     /// The trial that others are compared with.

@@ -15,7 +15,7 @@ use crate::space::Seconds;
 
 /// Reads the files with the tool, and prints a line of JSON for each folder.
 const READER: &str = include_str!("installed.py");
-/// Where no Python is named.
+/// Python that is run where none is named.
 const PYTHON: &str = "python3";
 /// Time that reading takes at most: PyTorch alone can take a minute to import from a cold disk.
 const WITHIN: Seconds = Seconds(180.0);
@@ -55,6 +55,8 @@ enum Outcome {
 }
 
 impl CheckArgs {
+    /// Refuses options of the check that do not go with `format`.
+    ///
     /// # Errors
     /// Bad input: `--check` of what no other tool reads.
     pub(super) fn is_for(&self, format: Option<ExportFormat>) -> Result<(), CliError> {

@@ -36,15 +36,15 @@ pub(super) struct WrittenRows {
     /// The folder that the `datasets` library loads.
     pub saved: Option<PathBuf>,
     pub files: Vec<PathBuf>,
-    /// What was written.
+    /// Line that says what was written.
     line: String,
 }
 
-/// What a tool is given of the rows that were trained on, beside its file.
+/// Rows that a tool is given beside its file, in the place of those that were trained on.
 #[derive(Default)]
 pub(super) struct RowsForTool {
     pub written: Option<WrittenRows>,
-    /// What is told of them.
+    /// Lines that tell people of these rows.
     pub lines: Vec<String>,
 }
 

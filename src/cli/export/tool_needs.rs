@@ -18,8 +18,8 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// `None` where the format is no other stack's, or where the model's dimensions are not known here and no device was
-    /// asked about.
+    /// Finds what the setting of `chosen` needs in the tool of `format`. `None` where the format is no other stack's,
+    /// or where the model's dimensions are not known here and no device was asked about.
     ///
     /// # Errors
     /// An unknown device; a setting that the stack cannot run or that cannot be made to fit; with `--strict`, one that does

@@ -224,7 +224,7 @@ fn template(command: &Command, width: usize) -> String {
 /// Columns of characters of the longest name of a command.
 const NAME: usize = 11;
 
-/// Where what a command does begins.
+/// Column at which the description of a command begins.
 const INDENT: usize = NAME + 4;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ impl Asker {
         Self { asks }
     }
 
-    /// One of `choices`, or what the user writes instead, if `check` takes it; asked again where it does not.
+    /// Asks for one of `choices`, or for what the user writes instead, and asks again where `check` refuses it.
     pub(super) fn choose(
         &mut self,
         question: &str,

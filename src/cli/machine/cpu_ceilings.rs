@@ -1,5 +1,5 @@
-//! This machine's ceilings: measured once, kept in the results database, and measured again where something else slowed the
-//! measurement down.
+//! Ceilings of this machine: measured once, kept in the results database, and measured again where something else
+//! slowed the measurement down.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use peft_tune_engine::profile::disturbance::{DisturbanceWatch, HostCounters, Loa
 
 /// Measurements in a row until one is quiet.
 const ATTEMPTS: usize = 3;
-/// Wait between two of them.
+/// Wait between two measurements.
 const PAUSE: Duration = Duration::from_secs(2);
-/// After so long no other one begins: a slow machine takes minutes for each.
+/// Time after which no further measurement begins: a slow machine takes minutes for each.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Share of a budget of time after which no other one begins.
+/// Share of a budget of time after which no further measurement begins.
 const SHARE_OF_BUDGET: f64 = 0.05;
 
 /// How this machine is measured.
@@ -31,7 +31,7 @@ pub(in crate::cli) struct Measuring {
 }
 
 impl Measuring {
-    /// On so many threads, or as many as there are.
+    /// Measures on so many threads, or on as many as there are.
     pub(in crate::cli) fn on(threads: Option<usize>) -> Self {
         Self {
             threads: threads.unwrap_or_else(rayon::current_num_threads),
@@ -60,7 +60,7 @@ pub(in crate::cli) struct MeasuredCeilings {
 }
 
 impl MeasuredCeilings {
-    /// Whether settings of these precisions may be predicted from them.
+    /// Whether settings of these precisions may be predicted from these ceilings.
     pub(super) fn serves(&self, precisions: &[Precision]) -> bool {
         self.disturbed == 0.0 && self.covers(precisions)
     }
@@ -70,8 +70,8 @@ impl MeasuredCeilings {
     }
 }
 
-/// This machine's ceilings from the database where they cover `precisions` and were measured in peace, else measured now and,
-/// with a database, kept.
+/// Reads this machine's ceilings from the database where they cover `precisions` and were measured in peace, else
+/// measures them now and, with a database, keeps them.
 pub(in crate::cli) async fn stored_or_measured(
     store: Option<&Store>,
     how: Measuring,

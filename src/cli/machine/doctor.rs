@@ -55,31 +55,31 @@ struct Diagnosis {
     ceilings: Vec<Headline>,
     /// Share of the ceilings' speed that may have been lost to other programs while they were measured; 0 where it was quiet.
     disturbed: f64,
-    /// Those of the GPU that would train; absent where there is none.
+    /// The GPU that would train; absent where there is none.
     gpu: Option<Gpu>,
 }
 
-/// What a GPU reaches.
+/// A GPU with the ceilings that it reaches.
 #[derive(Debug, Serialize)]
 struct Gpu {
     name: String,
-    /// Whether they were measured, or are its maker's.
+    /// Whether the ceilings were measured, or are those that the maker publishes.
     from: CeilingSource,
     ceilings: Vec<Headline>,
-    /// As that of the processor.
+    /// Share of the speed that may have been lost to other programs during the measurement; 0 where it was quiet.
     disturbed: f64,
 }
 
 /// Whether an NVIDIA GPU can be used, and why not.
 #[derive(Debug, Serialize)]
 struct Cuda {
-    /// Whether this program was built for it.
+    /// Whether this program was built for CUDA.
     built: bool,
     /// Version of the kernel's driver, where there is one.
     driver: Option<String>,
     /// Libraries that training on a GPU needs.
     libraries: Vec<Library>,
-    /// Folders in which they were looked for.
+    /// Folders in which the libraries were looked for.
     looked_in: Vec<PathBuf>,
     /// What to do to use a GPU; `None` where one is used.
     missing: Option<String>,

@@ -17,9 +17,9 @@ use peft_tune_engine::profile::sample::{Sampling, sampler_of};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::Device;
 
-/// From one look at the GPU to the next while it is measured.
+/// Time from one look at the GPU to the next while it is measured.
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
-/// Of a row that a GPU's ceilings stand in: the processor's threads had no part in them.
+/// Threads in the row of a GPU's ceilings: the processor's had no part in them.
 const NO_THREADS: u64 = 0;
 
 /// A GPU's ceilings, and what the moment of their measurement took from them.
@@ -52,7 +52,7 @@ pub(in crate::cli) async fn stored_or_measured(
     measured_and_kept(store, quiet.map(|known| known.ceilings), gpu, precisions).await
 }
 
-/// As [`stored_or_measured`], whatever the database has.
+/// Measures a GPU's ceilings like [`stored_or_measured`], whatever the database has.
 pub(super) async fn measured_again(
     store: Option<&Store>,
     gpu: &Device,
@@ -126,7 +126,7 @@ fn measured(
     })
 }
 
-/// What the GPU's maker publishes.
+/// Ceilings that the GPU's maker publishes.
 fn of_sheet(gpu: &Device) -> Option<KnownCeilings> {
     let sheet = device_of_driver(&device::facts(gpu)?.name)?;
     Some(KnownCeilings {
@@ -148,7 +148,7 @@ async fn keep(store: &Store, gpu: &Device, found: &KnownCeilings) -> Result<(), 
     Ok(store.record_ceilings(&machine_of(gpu), &record).await?)
 }
 
-/// This machine with this GPU, which need not be its first one.
+/// Record of this machine with `gpu`, which need not be its first one.
 fn machine_of(gpu: &Device) -> MachineRecord {
     let facts = device::facts(gpu);
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();

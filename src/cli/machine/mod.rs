@@ -1,4 +1,4 @@
-//! This machine: what it has, how fast it is, its threads, and the commands that look at it.
+//! The machine that the program runs on: what it has, how fast it is, its threads, and the commands that look at it.
 
 pub(super) mod cpu_ceilings;
 pub(super) mod doctor;

@@ -39,7 +39,7 @@ pub(in crate::cli) struct Args {
     /// Directory outside of it with models or data that study files may name; can be given again
     #[arg(long, value_name = "DIR")]
     also_read: Vec<PathBuf>,
-    /// Also run studies whose trials are programs of their own, or that a launcher starts
+    /// Run studies, too, whose trials are programs of their own, or that a launcher starts
     #[arg(long)]
     allow_commands: bool,
     #[command(flatten)]

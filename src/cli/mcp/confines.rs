@@ -7,7 +7,7 @@ use crate::cli::CliError;
 use crate::space::{Backend, Destination, Study};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
 
-/// Paths in it are absolute, with symbolic links followed.
+/// What an agent may reach. The paths are absolute, with symbolic links followed.
 #[derive(Debug)]
 pub(super) struct Confines {
     pub root: PathBuf,
@@ -18,7 +18,7 @@ pub(super) struct Confines {
 }
 
 impl Confines {
-    /// A relative `database` lies below `root`.
+    /// Makes the confines of a server. A relative `database` lies below `root`.
     ///
     /// # Errors
     /// Bad input: a directory that is not there, a database outside of the root.
@@ -43,7 +43,7 @@ impl Confines {
         Ok(confines)
     }
 
-    /// A path that an agent gave, of something that is there or could be.
+    /// Resolves a path that an agent gave, of something that is there or could be.
     ///
     /// # Errors
     /// Bad input: it leads out of the root.
@@ -59,6 +59,8 @@ impl Confines {
         }
     }
 
+    /// Refuses a study that reaches further than these confines.
+    ///
     /// # Errors
     /// Bad input: the study runs programs that it names, or reads files from elsewhere.
     pub(super) fn check_study(&self, study: &Study) -> Result<(), CliError> {
@@ -99,6 +101,8 @@ impl Confines {
         base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
     }
 
+    /// Refuses a tracker's destination outside of these confines.
+    ///
     /// # Errors
     /// Bad input: it sends the study to a server, or writes outside of the root.
     fn check_tracker(&self, to: &Destination) -> Result<(), CliError> {
@@ -111,6 +115,8 @@ impl Confines {
         self.path(Path::new(&to.place)).map(drop)
     }
 
+    /// Refuses a recipe that reads files outside of these confines.
+    ///
     /// # Errors
     /// Bad input: its model or data lie elsewhere. Models and data sets of the hub lie nowhere.
     pub(super) fn check_recipe(&self, recipe: &Recipe) -> Result<(), CliError> {

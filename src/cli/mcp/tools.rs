@@ -104,6 +104,8 @@ trait ToolCall: DeserializeOwned + JsonSchema + Any {
     /// The object that it answers with.
     type Answer: JsonSchema + Any;
 
+    /// Makes the command that the call stands for.
+    ///
     /// # Errors
     /// Bad input: what leads out of the confines.
     fn work(self, confines: &Confines) -> Result<Work, CliError>;

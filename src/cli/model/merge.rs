@@ -116,7 +116,7 @@ impl OutType {
         }
     }
 
-    /// That of a model which is stored in this precision.
+    /// The type of a model that is stored in this precision.
     fn of(precision: Precision) -> Self {
         match precision {
             Precision::Fp32 => Self::F32,

@@ -10,7 +10,7 @@ use peft_tune_engine::{BaseModel, Sparsity, TrainError};
 use peft_tune_kernels::device;
 use peft_tune_kernels::{Kernels, set_kernels};
 
-/// Where and with how many threads to compute.
+/// Device, threads and kernels to compute with.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(in crate::cli) struct ComputeArgs {
     /// Threads to compute with [default: all cores].

@@ -1,4 +1,4 @@
-//! Where the results database is, and how commands open it.
+//! The results database: the option that says where it is, and how commands open it.
 
 use std::path::PathBuf;
 
@@ -104,7 +104,7 @@ impl DatabaseArgs {
         self.create_or_write(work)
     }
 
-    /// As [`DatabaseArgs::write`], with a new database where there is none.
+    /// Opens the database like [`DatabaseArgs::write`], or makes a new one where there is none.
     pub(in crate::cli) fn create_or_write<T>(
         &self,
         work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,

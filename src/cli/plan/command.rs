@@ -118,7 +118,7 @@ fn forecast_of(
     let precisions = study.precisions(base);
     let here = block_on(async {
         let store = args.database.open_for_ceilings().await?;
-        let here = forecast::Here::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
+        let here = forecast::TrialDevice::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
         if let Some(store) = store {
             store.close().await?;
         }

@@ -3,13 +3,13 @@
 use crate::report::Lengths;
 use peft_tune_core::predict::stack::{Lever, Limits, StackDevice, StackPrediction};
 
-/// All that a plan for a stack says.
+/// Plan for a stack, with all that it says.
 #[derive(Debug)]
 pub(super) struct StackPlan {
     pub stack: &'static str,
     pub model: String,
     pub parameters: u64,
-    /// For people, and for scripts.
+    /// The setting in words, for people; scripts read `setting`.
     pub setting_text: String,
     pub setting: serde_json::Value,
     pub device: Option<StackDevice>,
@@ -17,7 +17,7 @@ pub(super) struct StackPlan {
     pub limits: Option<Limits>,
     pub frontier: Vec<FrontierPoint>,
     pub levers: Vec<Lever>,
-    /// Of the study's rows, where they could be looked at.
+    /// Lengths of the study's rows, where they could be looked at.
     pub lengths: Option<Lengths>,
     pub notes: Vec<String>,
 }

@@ -14,21 +14,21 @@ use peft_tune_core::predict::{DataSheet, Imbalance};
 /// A speed that was measured beside other programs: nothing is put in order by it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct About {
-    /// Of the fastest setting that fits.
+    /// Tokens per second of the fastest setting that fits.
     pub tokens_per_s: Option<f64>,
     /// Share that other programs may have taken.
     pub disturbed: f64,
 }
 
-/// All that a plan says.
+/// Plan of a study, with all that it says.
 pub(super) struct StudyPlan<'a> {
     pub study: &'a Study,
     pub survey: &'a CostSurvey,
     pub machine: &'a str,
-    /// Where the machine's speed is not known for that reason.
+    /// Speed that was measured beside other programs, where the machine's own is not known for that reason.
     pub about: Option<&'a About>,
     pub sheet: Option<&'a DataSheet>,
-    /// Of the rows to train on, where they could be looked at.
+    /// Lengths of the rows to train on, where they could be looked at.
     pub lengths: Option<&'a Lengths>,
     /// Whether the device's memory is the host's.
     pub is_host: bool,

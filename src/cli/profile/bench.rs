@@ -32,12 +32,12 @@ use peft_tune_kernels::device::Device;
 pub(super) struct BenchSettings<'a> {
     /// Seconds that measuring one recipe may take.
     pub budget_s: f64,
-    /// Ends earlier, once the throughput is known to this part of it.
+    /// Part of the throughput to which it has to be known: measuring ends earlier then.
     pub interval: f64,
-    /// All of the device's memory where absent.
+    /// Memory that trainings may take; all of the device's where absent.
     pub memory_limit: Option<Bytes>,
     pub compute: &'a ComputeArgs,
-    /// Where measured ceilings are kept; absent: nowhere.
+    /// Database that keeps measured ceilings; absent: nothing is kept.
     pub database: Option<&'a DatabaseArgs>,
 }
 
@@ -48,7 +48,8 @@ pub(super) struct Bench<'a> {
     data: PreparedData,
     /// The base model that was used last, where it stays frozen.
     base: Option<Arc<BaseModel>>,
-    /// Absent where they are not known: of a GPU that cannot be measured and has no data sheet.
+    /// Ceilings of the machine. Absent where they are not known: of a GPU that cannot be measured and has no data
+    /// sheet.
     ceilings: Option<MachineCeilings>,
     memory_limit_bytes: Option<u64>,
 }

@@ -29,8 +29,8 @@ pub(super) enum MachineCeilings {
 }
 
 impl MachineCeilings {
-    /// Those of the database where it has them; measured now, and kept unless nothing is to be stored, where not. `None` for a GPU
-    /// that cannot be measured and has no data sheet.
+    /// Reads the ceilings from the database where it has them; else measures them now, and keeps them unless nothing is
+    /// to be stored. `None` for a GPU that cannot be measured and has no data sheet.
     pub(super) fn of(
         device: &Device,
         recipe: &Recipe,

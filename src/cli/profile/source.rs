@@ -10,7 +10,7 @@ use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Trial, TrialNumber};
 
-/// Where the recipe comes from.
+/// Options that say which recipe is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct SourceArgs {
     /// Recipe file (YAML).

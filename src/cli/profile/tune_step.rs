@@ -113,7 +113,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Where the recipe goes: beside its file, or here, under the trial's name.
+/// File that the tuned recipe goes to: beside the recipe's own, or in this folder, under the trial's name.
 fn output_of(args: &Args, source: &ProfileSource) -> PathBuf {
     if let Some(path) = &args.output {
         return path.clone();

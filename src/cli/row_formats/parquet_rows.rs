@@ -30,7 +30,7 @@ pub(super) struct ParquetRows {
 /// The values of a column, in the narrowest type that holds them all.
 #[derive(Debug, PartialEq)]
 enum Column {
-    /// So many nulls.
+    /// Nulls alone, so many of them.
     Nulls(usize),
     Integers(Vec<Option<i64>>),
     Reals(Vec<Option<f64>>),

@@ -17,7 +17,7 @@ pub(super) struct TableRows {
 
 struct Column {
     name: String,
-    /// Whether it has held nothing but numbers and nulls.
+    /// Whether the column has held nothing but numbers and nulls.
     numbers: bool,
 }
 

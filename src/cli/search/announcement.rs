@@ -78,8 +78,8 @@ fn budget_text(study: &Study) -> String {
     }
 }
 
-/// Where a study that began earlier stands: `it goes on: 10 of 40 trials are done, and 2 variants, which the budget does not count`;
-/// `None` of a new one.
+/// Says how far a study is that began earlier: `it goes on: 10 of 40 trials are done, and 2 variants, which the budget
+/// does not count`; `None` of a new one.
 pub(super) fn progress_text(progress: &Progress) -> Option<String> {
     if progress.finished == 0 {
         return None;

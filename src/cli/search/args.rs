@@ -33,8 +33,8 @@ pub(in crate::cli) struct Args {
     /// Run the file as a study of this name.
     #[arg(long = "as", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(in crate::cli) name: Option<String>,
-    /// Where model or data hold something else than when the study began: measure its settings again, and keep what was
-    /// measured under another name.
+    /// Measure the settings of a study again whose model or data hold something else than when it began, and keep what
+    /// was measured under another name.
     #[arg(long)]
     pub(super) accept_changed_inputs: bool,
     /// Go on where trial after trial fails alike, and take that as their settings' fault.

@@ -11,7 +11,7 @@ use crate::cli::terminal::output::{tell_part, write_result};
 use crate::report::{duration, metric_value, metric_words};
 use peft_tune_core::study::{Trial, TrialState};
 
-/// How often the database is looked at.
+/// Time between two looks at the database.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Looks in a row that may fail.

@@ -132,18 +132,18 @@ fn fingerprint(path: &Path, sampled: bool) -> io::Result<String> {
     Ok(hexadecimal(&hash.finalize()))
 }
 
-/// How a study of the database stands to what its files hold now.
+/// Relation of a study of the database to what its files hold now.
 #[derive(Debug, PartialEq)]
 pub(super) enum Content {
-    /// There is none of this name, or none that says what its files held.
+    /// The database has no study of this name, or none that says what its files held.
     Unknown,
-    /// It was made on the same, wherever that lies.
+    /// The study was made on the same content, wherever that lies now.
     Same,
-    /// It was made on other content and has another name now.
+    /// The study was made on other content and has another name now.
     Changed {
-        /// Settings of its trials, to be measured anew.
+        /// Settings of the study's trials, to be measured anew.
         settings: Vec<StudyRequest>,
-        /// The ranges that it widened, in which they lie.
+        /// The ranges that the study widened, in which the settings lie.
         widened: Vec<Widening>,
     },
 }

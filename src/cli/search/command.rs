@@ -11,7 +11,7 @@ use super::progress::SearchProgress;
 use super::resume_command::resume_command;
 use super::search_result::SearchResult;
 use super::spent_text::{lack_text, spent_text};
-use super::trials::{Ran, run_trials};
+use super::trials::{TrialsOutcome, run_trials};
 use super::{baseline_file, detach, dry_run, target_stack, warm_start};
 use crate::cli::CliError;
 use crate::cli::plan::learning_rate;
@@ -116,7 +116,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
 struct Searched {
     ending: Ending,
     found: SearchResult,
-    /// What there was no time for.
+    /// Longer trainings that there was no time for.
     lack: Option<LackOfTime>,
 }
 
@@ -164,7 +164,7 @@ async fn run_study(
         let _ = store.flush_steps().await;
         tokio::task::block_in_place(|| tracking.finish());
     }
-    let Ran {
+    let TrialsOutcome {
         ending,
         spent,
         lack,

@@ -17,10 +17,10 @@ use crate::store::Store;
 
 /// How long a search may take until it runs its study: it may have to download a model.
 const BEGIN_WITHIN: Duration = Duration::from_secs(600);
-/// How often it is looked at until then.
+/// Time between two looks at a search that has not begun.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where a search in the background writes, unless it was told: beside the database, under the study's name.
+/// File that a search in the background writes, unless another was named: beside the database, under the study's name.
 pub(super) fn log_path(database: &DatabaseArgs, study: &Study) -> PathBuf {
     let name = plain_name(&study.name);
     let mut path = database.path().into_os_string();

@@ -25,11 +25,11 @@ use peft_tune_search::Sampler;
 /// Settings that are shown.
 const SHOWN: u64 = 10;
 
-/// What is there already.
+/// What the database has of the study already.
 #[derive(Default)]
 struct Found {
     trials: Vec<Trial>,
-    /// Of these, the ones that the budget does not count.
+    /// Number of the trials that the budget does not count.
     variants: u64,
     spent_s: f64,
     process: Option<u32>,

@@ -1,4 +1,4 @@
-//! In which form of the ops a search runs its trials, and how that differs from what ran before.
+//! The form of the ops that a search runs its trials in, and how it differs from what ran before.
 
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;

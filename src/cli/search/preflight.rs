@@ -17,7 +17,7 @@ use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
-/// What was found.
+/// Model and data of a study, as they were found.
 pub(super) struct Preflight {
     pub architecture: Architecture,
     pub model: ModelRecord,

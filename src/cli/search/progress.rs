@@ -1,4 +1,4 @@
-//! Where a search stands, on standard error: a line that changes where that is a terminal, else a line for each trial.
+//! Progress of a search on standard error: a line that changes where that is a terminal, else a line for each trial.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 
-/// How often a terminal's line is drawn.
+/// Time between two drawings of a terminal's line.
 const DRAW: Duration = Duration::from_millis(200);
-/// How often a line says where a long trial stands, where there is no terminal.
+/// Time between two lines about a long trial, where there is no terminal.
 const LINE: Duration = Duration::from_secs(60);
 /// Columns that the spinner takes.
 const SPINNER: usize = 2;
@@ -41,7 +41,7 @@ pub(super) struct SearchProgress {
     study: (String, DatabaseArgs),
 }
 
-/// How it is shown.
+/// Form in which the progress is shown.
 enum Display {
     Nothing,
     /// A line for each trial, and now and then one of a long trial.
@@ -51,7 +51,7 @@ enum Display {
     Bar,
 }
 
-/// What a search is doing, for all who say it.
+/// Status of a search, shared by all who show it.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<SearchStatus>>);
 
@@ -88,7 +88,7 @@ impl SearchProgress {
         }
     }
 
-    /// What it says when it is interrupted.
+    /// Makes what signals say when they interrupt this search.
     pub(super) fn reaction(&self) -> Interrupted {
         Interrupted {
             status: self.status.clone(),
@@ -96,12 +96,12 @@ impl SearchProgress {
         }
     }
 
-    /// Something before the first trial begins; `None` when the trials do.
+    /// Shows what is prepared before the first trial; `None` when the trials begin.
     pub(super) fn prepares(&self, what: Option<&str>) {
         self.status.lock().prepares(what.map(str::to_owned));
     }
 
-    /// Shows how far the reading of its data is, of which it was said how many they are.
+    /// Shows how far the reading of the search's data is; how many bytes they are was said before.
     pub(super) fn reading(&self) -> Reading<'_> {
         match &self.display {
             Display::Nothing => Reading::unseen(),
@@ -116,7 +116,7 @@ impl SearchProgress {
         take_bar_away();
     }
 
-    /// Where there is no terminal: where the search stands, if that was not said for a while or `is_due`.
+    /// Prints a line about the search where there is no terminal, if none was printed for a while or `is_due`.
     fn say(&mut self, is_due: bool) {
         let Display::Lines { last } = &mut self.display else {
             return;

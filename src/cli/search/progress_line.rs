@@ -1,4 +1,4 @@
-//! Where a search stands, in words that fit a terminal of any width: `trial 7 (8 of 40) · train 48/148 · loss 2.64`.
+//! Progress of a search in words that fit a terminal of any width: `trial 7 (8 of 40) · train 48/148 · loss 2.64`.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,13 +17,13 @@ const ROOMY: usize = 60;
 /// Seconds left below which none are named: they may be up before they are read.
 const SOON_S: f64 = 1.0;
 
-/// What a search is doing.
+/// Status of a search: its trials under way, and how far it is.
 #[derive(Debug, Default)]
 pub(super) struct SearchStatus {
-    /// What comes before the first trial.
+    /// Preparation before the first trial that is under way.
     preparing: Option<String>,
     progress: Progress,
-    /// When `progress` was told.
+    /// Time at which `progress` was told.
     told: Option<Instant>,
     under_way: BTreeMap<TrialNumber, UnderWay>,
     confirming: Option<Confirming>,
@@ -42,7 +42,7 @@ struct UnderWay {
     steps: Option<u64>,
     loss: Option<f64>,
     note: Option<String>,
-    /// When the first step of this phase was told, and its number.
+    /// Time at which the first step of this phase was told, and the number of that step.
     paced: Option<(Instant, u64)>,
     params: String,
 }
@@ -88,7 +88,7 @@ impl UnderWay {
         self.paced.get_or_insert_with(|| (Instant::now(), step));
     }
 
-    /// `train 48/148`.
+    /// Phase and step in words: `train 48/148`.
     fn doing(&self) -> String {
         let name = match self.phase {
             Phase::Load => "loading",
@@ -103,7 +103,7 @@ impl UnderWay {
         }
     }
 
-    /// Seconds that the rest of its training takes, where its steps tell.
+    /// Seconds that the rest of the training takes, where its steps tell.
     fn left_s(&self, now: Instant) -> Option<f64> {
         let ((since, first), steps) = (self.paced?, self.steps?);
         let done = self.step.checked_sub(first).filter(|done| *done > 0)?;
@@ -120,7 +120,7 @@ impl SearchStatus {
         }
     }
 
-    /// Something before the first trial begins, or with `None` the trials do.
+    /// Shows what is prepared before the first trial; `None` when the trials begin.
     pub(super) fn prepares(&mut self, what: Option<String>) {
         self.preparing = what;
     }
@@ -149,14 +149,14 @@ impl SearchStatus {
         self.again(one.number, repeat_text(one.number, one.repeat));
     }
 
-    /// A finished trial is run again.
+    /// Shows that a finished trial is run again.
     pub(super) fn again(&mut self, number: TrialNumber, what: String) {
         self.under_way.clear();
         self.under_way
             .insert(number, UnderWay::new(format!("trial {number} again"), what));
     }
 
-    /// A trial ended; what it was called.
+    /// Takes a trial that ended off the line, and returns the name that it had there.
     pub(super) fn ends(&mut self, number: TrialNumber, progress: &Progress) -> String {
         self.knows(progress);
         let ended = self.under_way.remove(&number);
@@ -173,7 +173,8 @@ impl SearchStatus {
         self.told = Some(Instant::now());
     }
 
-    /// `trial 7 (8 of 40)`: a trial's number, which counts from 0, and the how many-th it is of how many there will be.
+    /// Name of a trial: `trial 7 (8 of 40)`, its number, which counts from 0, and its place among the trials that there
+    /// will be.
     fn named(&self, number: TrialNumber) -> String {
         match self.progress.budget_trials {
             Some(budget) => {
@@ -280,7 +281,7 @@ impl SearchStatus {
     }
 }
 
-/// What a run of a finished trial is for.
+/// Says what a run of a finished trial is for.
 fn repeat_text(number: TrialNumber, repeat: Repeat) -> String {
     match repeat {
         Repeat::Cost => format!("speed and memory of trial {number} once more"),
@@ -317,7 +318,7 @@ pub(super) fn named_value(metric: &str, value: f64) -> String {
     }
 }
 
-/// `rank 16, learning_rate 3e-4, ...`.
+/// Params of a trial in words: `rank 16, learning_rate 3e-4, ...`.
 fn describe(params: &Params) -> String {
     let parts: Vec<_> = params
         .iter()

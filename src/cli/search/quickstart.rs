@@ -14,7 +14,7 @@ macro_rules! shipped {
     };
 }
 
-/// The space, its model and its data.
+/// Files of the quickstart: the space, its model and its data.
 const FILES: [(&str, &[u8]); 7] = shipped![
     "quickstart.yaml",
     "quickstart/base/config.json",

@@ -26,14 +26,14 @@ pub(super) struct SearchResult {
     pub predicted: Vec<(TrialNumber, String, f64)>,
     pub baseline: Option<TrialNumber>,
     pub kernels: KernelsOfTrials,
-    /// What its runs took.
+    /// Time that the search's runs took.
     pub spent: SpentTime,
     /// Rows of the held-out set.
     pub held_out_rows: Option<u64>,
 }
 
 impl SearchResult {
-    /// A search that brought nothing is none that succeeded.
+    /// Refuses a search in which no trial succeeded.
     ///
     /// # Errors
     /// No trial is complete.
@@ -69,7 +69,7 @@ impl SearchResult {
         }
     }
 
-    /// Prints it all.
+    /// Prints the summary of the search.
     ///
     /// # Errors
     /// It cannot be written.

@@ -1,4 +1,4 @@
-//! What a search says at its end of its time: what it went to, and what there was none for.
+//! Words at the end of a search about its time: what it went to, and what there was none for.
 
 use crate::report::about_duration;
 use crate::store::SpentTime;
@@ -49,7 +49,7 @@ fn runs_text(spent: &SpentTime) -> String {
     }
 }
 
-/// What of longer trainings is missing for lack of time.
+/// Says which longer trainings are missing for lack of time.
 pub(super) fn lack_text(lack: &LackOfTime) -> String {
     let planned = lack.planned;
     let what = match lack.longest {

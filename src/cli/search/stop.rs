@@ -8,7 +8,7 @@ use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::write_result;
 use peft_tune_core::study::StudyRequest;
 
-/// How often the search is looked at.
+/// Time between two looks at the search.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between the two signals of `--now`.
 const APART: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! Where a study stands, as `status` and `attach` tell it.
+//! Status of a study, as `status` and `attach` tell it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,15 +9,15 @@ use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 /// Kind of the ending of a search that somebody ended.
 const INTERRUPTED: &str = "interrupted";
 
-/// Where a study stands.
+/// Status of a study.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(in crate::cli) struct StudyStatus {
     pub study: String,
-    /// Whether a process runs it.
+    /// Whether a process runs the study.
     pub running: bool,
-    /// The number of that process.
+    /// Number of the process that runs the study.
     pub process: Option<u32>,
-    /// Whether its search was asked to start no further trial.
+    /// Whether the study's search was asked to start no further trial.
     pub paused: bool,
     /// Trials that ended, however they did.
     pub finished: u64,
@@ -27,14 +27,14 @@ pub(in crate::cli) struct StudyStatus {
     pub states: std::collections::BTreeMap<String, u64>,
     /// Seconds of finished trials.
     pub trial_s: f64,
-    /// What of the budget is spent and how long the rest takes; null for studies whose last search told no budget.
+    /// Spending of the budget, and how long the rest takes; null for studies whose last search told no budget.
     pub outlook: Option<Outlook>,
     pub under_way: Vec<UnderWay>,
-    /// How its last search ended; `None` while it runs, and where its process was lost.
+    /// Ending of the study's last search; `None` while it runs, and where its process was lost.
     pub ending: Option<EndingRecord>,
     /// Attempts that were lost with their process.
     pub lost_attempts: u64,
-    /// Ranges that its searches widened by themselves, each with the reason.
+    /// Ranges that the study's searches widened by themselves, each with the reason.
     pub widened: Vec<String>,
 }
 
@@ -42,16 +42,16 @@ pub(in crate::cli) struct StudyStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(in crate::cli) struct UnderWay {
     pub trial: u64,
-    /// 1 for the first time that it is run.
+    /// Number of this attempt at the trial; 1 for the first.
     pub attempt: u64,
-    /// What it does; none until it says so.
+    /// Phase that the trial is in; none until it says so.
     pub phase: Option<String>,
-    /// Seconds since it began, by this machine's clock.
+    /// Seconds since the attempt began, by this machine's clock.
     pub since_s: f64,
 }
 
 impl StudyStatus {
-    /// Reads where a study stands.
+    /// Reads the status of a study.
     pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let runner = store.live_runner(study.id);
         let times = store.trial_times(study.id).await?;

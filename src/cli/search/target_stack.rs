@@ -32,7 +32,7 @@ pub(super) fn of_study(study: &Study) -> Result<Option<Arc<TargetForecast>>, Cli
     Ok(TargetForecast::new(study, shape)?.map(Arc::new))
 }
 
-/// What a study is for, among its inputs: predictions of different stacks and devices do not compare.
+/// Stack and device that a study is for, among its inputs: predictions of different ones do not compare.
 pub(super) fn inputs(target: Target) -> impl Iterator<Item = InputRecord> {
     let device = target.device.map(|device| device.sheet.name);
     let named = [(TARGET_STACK, Some(target.stack.name())), (TARGET_DEVICE, device)];

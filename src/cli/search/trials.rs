@@ -17,12 +17,12 @@ use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::device;
 use peft_tune_search::Problem;
 
-/// What the trials of a search came to.
-pub(super) struct Ran {
+/// Outcome of the trials of a search.
+pub(super) struct TrialsOutcome {
     pub(super) ending: Ending,
     pub(super) spent: SpentTime,
     pub(super) lack: Option<LackOfTime>,
-    /// What was searched, with the ranges that were widened.
+    /// The problem that was searched, with the ranges that were widened.
     pub(super) problem: Problem,
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn run_trials(
     parts: TunerParts<'_>,
     forecast: Option<Arc<Forecast>>,
     target: Option<Arc<TargetForecast>>,
-) -> Result<Ran, CliError> {
+) -> Result<TrialsOutcome, CliError> {
     let (study, store, id) = (parts.study, parts.store, parts.id);
     tracing::info!(
         study = study.name,
@@ -82,7 +82,7 @@ pub(super) async fn run_trials(
         tuner = tuner.with_target(target);
     }
     let ending = tuner.run().await?;
-    Ok(Ran {
+    Ok(TrialsOutcome {
         ending,
         spent: tuner.spent(),
         lack: tuner.lack_of_time(),

@@ -1,4 +1,4 @@
-//! Where a search's trials run: how many side by side, on which devices, and how they are watched.
+//! Placement of a search's trials: how many side by side, on which devices, and how they are watched.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use peft_tune_core::recipe::Recipe;
 use peft_tune_kernels::device::DeviceError;
 use peft_tune_kernels::{Kernels, device};
 
-/// Where trials run.
+/// Options that say where trials run.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WorkerArgs {
     /// Trials to run side by side, each in a process of its own: on a GPU each, or with its share of the cores.
@@ -133,7 +133,7 @@ impl WorkerArgs {
         Ok(())
     }
 
-    /// Where the first worker runs, whose device and threads stand for all.
+    /// Slot of the first worker, whose device and threads stand for all.
     ///
     /// # Errors
     /// As [`WorkerArgs::slots`].
@@ -142,7 +142,7 @@ impl WorkerArgs {
         Ok(slots.swap_remove(0))
     }
 
-    /// For people: how many trials a worker trains at the same time, where it is more than one.
+    /// Says how many trials a worker trains at the same time, where it is more than one.
     pub(super) fn together_text(&self) -> Option<String> {
         (self.together > 1).then(|| {
             format!(

@@ -17,7 +17,7 @@ pub(super) const PROPOSALS: usize = 3;
 /// A study as it is asked about.
 pub(super) struct Asked {
     pub problem: Problem,
-    /// As they count.
+    /// Trials of the study, as they count.
     pub trials: Vec<Trial>,
     pub confirmed: Confirmations,
     pub variants: Variants,
@@ -27,10 +27,10 @@ pub(super) struct Asked {
     widened: Vec<Widening>,
 }
 
-/// What is said of it.
+/// Answers about a study.
 pub(super) struct Answered {
     pub insight: Insight,
-    /// What the model would try next, the best first.
+    /// Proposals that the model would try next, the best first.
     pub next: Vec<Proposal>,
     pub answers: Answers,
 }

@@ -23,7 +23,7 @@ const LEAST_SHARE: f64 = 0.03;
 pub(in crate::cli) struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
-    /// The same
+    /// Name of the study, as an option
     #[arg(long = "study", value_name = "NAME", conflicts_with = "study")]
     named: Option<String>,
     /// Trials to propose
@@ -43,7 +43,7 @@ struct Stored {
     /// Hypervolume that each trial was expected to add.
     expected: Vec<Option<f64>>,
     ending: Option<EndingRecord>,
-    /// Of the recommended trial.
+    /// Predictions of the recommended trial.
     predictions: Vec<PredictionRecord>,
     baseline: Option<TrialNumber>,
 }

@@ -10,10 +10,10 @@ use crate::shell::command_line;
 use crate::space::{Destination, Study};
 use crate::track::{Follower, Missing, Told};
 
-/// How often a running search is looked for.
+/// Time between two looks for a running search.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a search that has ended waits for its trackers.
+/// Time that a search which has ended waits for its trackers.
 const AT_THE_END: Duration = Duration::from_secs(60);
 
 /// Keep a study up to date in MLflow, TensorBoard, Optuna, W&B or trackio, until its search ends
@@ -97,7 +97,7 @@ impl TrackArgs {
     }
 }
 
-/// Where a study is tracked, for people; `None` where it is not.
+/// Places that a study is tracked in, for people; `None` where it is not tracked.
 pub(in crate::cli) fn places(study: &Study) -> Option<String> {
     let places: Vec<String> = study.track.iter().map(ToString::to_string).collect();
     (!places.is_empty()).then(|| places.join(", "))
@@ -151,7 +151,7 @@ fn say(told: Told) {
     }
 }
 
-/// `tensorboard=runs lacks 3 trials: why`.
+/// Says what a tracker lacks: `tensorboard=runs lacks 3 trials: why`.
 fn lacking(missing: &Missing) -> String {
     let what = match missing.trials {
         0 => "may lack something".to_owned(),

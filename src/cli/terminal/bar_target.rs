@@ -12,14 +12,14 @@ use indicatif::{ProgressDrawTarget, TermLike};
 
 /// Columns of a terminal that does not say how many it has.
 const USUAL_WIDTH: u16 = 80;
-/// Rows of one that does not say that.
+/// Rows of a terminal that does not say how many it has.
 const USUAL_HEIGHT: u16 = 24;
 /// Columns that stay free: those of `^C`, and the last one, as some terminals go on below when it is filled.
 const FREE: usize = 3;
-/// How often a second a bar is drawn at most.
+/// Most drawings of a bar in a second.
 const DRAWN_PER_S: u8 = 20;
 
-/// Where bars are drawn: on standard error where that is a terminal, else nowhere.
+/// Target that bars are drawn on: standard error where that is a terminal, else none.
 pub(in crate::cli) fn target() -> ProgressDrawTarget {
     let usual = ProgressDrawTarget::stderr();
     match usual.is_hidden() {

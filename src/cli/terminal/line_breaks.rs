@@ -126,7 +126,7 @@ fn atoms(line: &str) -> Vec<(usize, &str)> {
     atoms
 }
 
-/// Where the atom ends with which the text begins, in bytes. A command stands alone on an indented line, or in backticks.
+/// Byte at which the atom ends with which the text begins. A command stands alone on an indented line, or in backticks.
 fn atom_end(text: &str, may_be_command: bool) -> usize {
     let word_from = |start: usize| text[start..].find(' ').map_or(text.len(), |end| start + end);
     if may_be_command && text.starts_with(COMMAND) {

@@ -81,7 +81,7 @@ pub(in crate::cli) fn show(line: impl fmt::Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// A part of such a line.
+/// A part of a line on standard output, written at once.
 pub(in crate::cli) fn show_part(part: impl fmt::Display) {
     let mut stdout = io::stdout();
     let _ = write!(stdout, "{part}").and_then(|()| stdout.flush());

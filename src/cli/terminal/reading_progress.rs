@@ -1,5 +1,5 @@
-//! How far the reading of data is, on standard error: a line that changes where that is a terminal, else a line now and then. Data that
-//! are read within seconds get none.
+//! Progress of the reading of data, on standard error: a line that changes where that is a terminal, else a line now
+//! and then. Data that are read within seconds get none.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use peft_tune_engine::data::{DataProgress, ReadingStage, cache_folder};
 pub(in crate::cli) const QUICK_BYTES: u64 = 4 << 20;
 /// Seconds between two lines where there is no terminal; `PEFT_TUNE_READING_LINE_S` says otherwise.
 const LINE_S: f64 = 30.0;
-/// How often a terminal's line is drawn.
+/// Time between two drawings of a terminal's line.
 const DRAW: Duration = Duration::from_millis(200);
 /// Seconds of a stage before its rate is told.
 const SETTLED_S: f64 = 1.0;
@@ -28,7 +28,7 @@ pub(in crate::cli) struct Reading<'a> {
     is_space_told: bool,
 }
 
-/// Where it is shown.
+/// Place that the progress of the reading is shown in.
 enum Line<'a> {
     Nowhere,
     /// A line now and then.
@@ -54,7 +54,7 @@ struct Stage {
 }
 
 impl<'a> Reading<'a> {
-    /// Shows it on standard error.
+    /// Shows the progress on standard error.
     pub(in crate::cli) fn shown() -> Self {
         let target = ProgressDrawTarget::stderr();
         if target.is_hidden() {
@@ -72,7 +72,7 @@ impl<'a> Reading<'a> {
         Self::new(Line::Nowhere)
     }
 
-    /// Shows it as lines of standard error, now and then.
+    /// Shows the progress as lines of standard error, now and then.
     pub(in crate::cli) fn lines() -> Self {
         let given = std::env::var("PEFT_TUNE_READING_LINE_S").ok();
         let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(LINE_S);
@@ -82,12 +82,12 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Hands it to somebody who has a line on a terminal already, and says there how many bytes there are.
+    /// Hands the progress to `listener`, who has a line on a terminal already, and says there how many bytes there are.
     pub(in crate::cli) fn told_to(listener: impl Fn(&str) + 'a) -> Self {
         Self::new(Line::Told(Box::new(listener)))
     }
 
-    /// The same where somebody said already how many bytes there are.
+    /// Leaves out how many bytes there are, as somebody has said it already.
     pub(in crate::cli) fn told(mut self) -> Self {
         self.is_told = true;
         self
@@ -102,7 +102,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Takes how far it is.
+    /// Takes in how far the reading is.
     pub(in crate::cli) fn takes(&mut self, now: &DataProgress) {
         let Some(stage) = now.stage else { return };
         if matches!(self.line, Line::Nowhere) || now.of_bytes <= QUICK_BYTES {

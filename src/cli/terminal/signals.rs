@@ -89,13 +89,13 @@ pub(in crate::cli) enum First {
 pub(in crate::cli) trait Reaction: Send + 'static {
     fn first(&self) -> First;
 
-    /// What the second one does.
+    /// Message of the second signal, which says what it ends.
     fn second(&self) -> String {
         "stopping now".to_owned()
     }
 }
 
-/// One answer, whatever is under way: the words are said and the work goes on.
+/// One answer, whatever is under way: these words are said and the work goes on.
 impl Reaction for &'static str {
     fn first(&self) -> First {
         First::GoesOn((*self).to_owned())

@@ -96,7 +96,7 @@ impl Args {
         self.log_every
     }
 
-    /// Where the recipe's shares are computed.
+    /// Devices that compute the recipe's shares.
     pub(super) fn places(&self, recipe: &Recipe) -> Result<TrainDevices, CliError> {
         let asked = AskedDevices {
             one: self.compute.device.as_deref(),

@@ -1,15 +1,15 @@
-//! Which devices a training runs on: a process on each of the recipe's `devices`, or one for all of them.
+//! Devices that a training runs on: a process on each of the recipe's `devices`, or one for all of them.
 
 use crate::cli::CliError;
 use crate::cli::options::device_names::device_names;
 
-/// Where the shares of a recipe's `devices` are computed.
+/// Devices that compute the shares of a recipe's `devices`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TrainDevices {
-    /// All in this process, on the device of this name; on the default one where none is named.
+    /// All shares in this process, on the device of this name; on the default one where none is named.
     One {
         device: Option<String>,
-        /// Why, where it is not what the recipe asks for.
+        /// Reason for one device, where the recipe asks for another number.
         why: Option<String>,
     },
     /// A process on each, of which the first is this one.
@@ -26,7 +26,7 @@ pub(super) struct AskedDevices<'a> {
 }
 
 impl TrainDevices {
-    /// Where the shares of `devices` devices are computed, on a machine with so many GPUs.
+    /// Chooses the devices that compute the shares of `devices` devices, on a machine with so many GPUs.
     ///
     /// # Errors
     /// Bad input: a name that is none, one that is named twice, more or fewer than the recipe's.

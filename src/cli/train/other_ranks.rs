@@ -21,7 +21,7 @@ pub(super) struct OtherRanks {
 }
 
 impl OtherRanks {
-    /// Starts them where there are any; without an answer for `patience_s` seconds one counts as hanging.
+    /// Starts the other ranks where there are any; without an answer for `patience_s` seconds one counts as hanging.
     ///
     /// # Errors
     /// Processes that cannot be started, or end at once; devices that cannot be linked.

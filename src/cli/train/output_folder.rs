@@ -9,7 +9,7 @@ use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
 use peft_tune_engine::run::{RunSettings, TrainingRun};
 
-/// Where a training goes if nobody says where.
+/// Folder that a training writes to if nobody names one.
 pub(super) fn usual_output(recipe: &Path) -> PathBuf {
     let stem = recipe.file_stem().unwrap_or_default().to_string_lossy();
     PathBuf::from(format!("{stem}-trained"))

@@ -29,16 +29,16 @@ use peft_tune_engine::run::{Ended, Ending, Opened, Outcome, RunGroup, RunInputs,
 use peft_tune_engine::{BaseModel, Together, load_base};
 use peft_tune_kernels::device;
 
-/// One of the trainings.
+/// A training that was asked for.
 struct Asked {
     file: PathBuf,
-    /// Its file's name without the ending, which lines and the folder have.
+    /// Name of the file without the ending, which lines and the folder have.
     name: String,
     recipe: Recipe,
     settings: RunSettings,
 }
 
-/// What all of them share.
+/// Base model and data that all trainings share.
 struct Shared {
     base: Arc<BaseModel>,
     model_folder: PathBuf,
@@ -46,15 +46,15 @@ struct Shared {
     room: Room,
 }
 
-/// How many trainings the memory holds.
+/// Room in the memory, for so many trainings.
 struct Room {
     predictor: Predictor,
     workload: Workload,
-    /// Absent where the system does not say.
+    /// Bytes of memory that trainings may take; absent where the system does not say.
     memory_bytes: Option<u64>,
 }
 
-/// Trains all of them, as many at a time as the memory holds, and prints how it went.
+/// Trains all recipes, as many at a time as the memory holds, and prints how it went.
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let asked = asked(args)?;
     let has_begun = Arc::new(AtomicBool::new(false));
@@ -196,7 +196,7 @@ impl Room {
     }
 }
 
-/// Whether another one may begin beside those under way. One alone always may: its own limits are not judged here.
+/// Whether another training may begin beside those under way. One alone always may: its own limits are not judged here.
 fn takes(args: &Args, shared: &Shared, asked: &[Asked], under_way: &[usize], next: usize) -> Result<bool, CliError> {
     if under_way.is_empty() {
         return Ok(true);

@@ -26,16 +26,16 @@ pub(in crate::cli) struct TrainWatch {
     tensorboard: Option<TensorBoard>,
     interrupt: Interrupt,
     due: LogEvery,
-    /// Which training it is, where several run.
+    /// Name of the training, where several run.
     name: Option<String>,
 }
 
 /// Which steps of a training are written down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogEvery {
-    /// One in N, beside the first and the last.
+    /// Steps from one that is written down to the next, beside the first and the last.
     pub every: u64,
-    /// Steps taken before.
+    /// Steps taken before this run.
     pub first: u64,
     pub total: u64,
 }
@@ -61,7 +61,7 @@ pub(super) enum Display {
 /// How fast the steps come.
 pub(super) struct Pace {
     started: Instant,
-    /// Steps taken before that.
+    /// Steps taken before `started`.
     first: u64,
     total: u64,
 }
@@ -77,7 +77,7 @@ impl TrainWatch {
         }
     }
 
-    /// The same of one of several trainings.
+    /// Names the training, as one of several.
     pub(super) fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
@@ -101,7 +101,7 @@ impl TrainWatch {
 
     /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
     pub(in crate::cli) fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
-        /// Only a number in a text that nobody reads.
+        /// Steps of a training that nobody reads of: only a number in its text.
         const TOTAL: u64 = 1000;
         let tensorboard = TensorBoard::nameless(folder, memory)?;
         let due = LogEvery {

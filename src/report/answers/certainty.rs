@@ -14,7 +14,7 @@ const MOST_RIVALS: usize = 12;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LossCertainty {
     pub trial: TrialNumber,
-    /// In nats per target token.
+    /// Loss in nats per target token.
     pub loss: f64,
     /// Half of its 95% interval, in nats.
     pub half_interval: f64,
@@ -24,7 +24,7 @@ pub struct LossCertainty {
     pub rivals: Vec<Rival>,
 }
 
-/// Where the interval comes from.
+/// Source of the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum NoiseSource {
@@ -32,7 +32,7 @@ pub enum NoiseSource {
     Repeats { repeats: u64 },
     /// The trial's own evaluation says how exact it is.
     Evaluation,
-    /// It was trained once: an assumption.
+    /// An assumption, as the trial was trained once.
     Assumed,
 }
 
@@ -41,7 +41,7 @@ pub enum NoiseSource {
 pub struct Rival {
     pub trial: TrialNumber,
     pub loss: f64,
-    /// Whether its loss differs from the recommended trial's by no more than both stray.
+    /// Whether the training's loss differs from the recommended trial's by no more than both stray.
     pub within_noise: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where the search did not look: trainings by value, and whether the best lies at the edge of what was searched.
+//! Coverage of the search: trainings by value, and whether the best lies at the edge of what was searched.
 
 use serde::Serialize;
 
@@ -22,9 +22,9 @@ pub(super) const FEW: usize = 2;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Coverage {
     pub parameter: String,
-    /// In the order of the values.
+    /// Cells in the order of the values.
     pub cells: Vec<CoverageCell>,
-    /// Where the best was found at an end of the range.
+    /// End of the range at which the best was found, where it was.
     pub edge: Option<Edge>,
     /// How a search widened the range by itself, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,7 +46,7 @@ pub struct CoverageCell {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Edge {
     pub value: ParamValue,
-    /// Whether it is the highest value, rather than the lowest.
+    /// Whether the end is that of the highest value, rather than of the lowest.
     pub highest: bool,
     /// The trial: with the least loss, or the recommended one where the loss is no objective.
     pub trial: TrialNumber,

@@ -21,9 +21,9 @@ pub(super) const ASSUMED_LOSS_NOISE: f64 = NEAR_BEST_LOSS;
 /// A study as the answers need it.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswersInput<'a> {
-    /// With its search space.
+    /// The problem, with its search space.
     pub problem: &'a Problem,
-    /// As they count, in order of number.
+    /// Trials as they count, in order of number.
     pub trials: &'a [Trial],
     /// Trials that took their loss over, each with the training that measured it.
     pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
@@ -49,7 +49,7 @@ pub struct Answers {
     pub worth: Vec<Effect>,
     /// How many trainings each value or part of a range got.
     pub coverage: Vec<Coverage>,
-    /// Of the recommended trial; `None` where the loss is no objective.
+    /// Certainty of the recommended trial's loss; `None` where the loss is no objective.
     pub loss: Option<LossCertainty>,
     /// Ten more minutes.
     pub more_time: Option<MoreTime>,

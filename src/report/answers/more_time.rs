@@ -35,18 +35,18 @@ pub struct RecentGain {
     pub trials: usize,
     /// Wall-clock seconds that they took.
     pub seconds: f64,
-    /// What they added to the hypervolume, as a share of it now.
+    /// Gain that the latest trials brought to the hypervolume, as a share of it now.
     pub hypervolume: f64,
-    /// What they took off the best loss, in nats.
+    /// Nats that the latest trials took off the best loss.
     pub loss: Option<f64>,
 }
 
 /// What further trials are expected to add to the hypervolume, as shares of it now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpectedGain {
-    /// Of each proposal, the first one first.
+    /// Gains of each proposal, the first one first.
     pub proposals: Vec<f64>,
-    /// Of all trials that fit, taken to fall as the proposals do: a guess.
+    /// Gain of all trials that fit, taken to fall as the proposals do: a guess.
     pub all: f64,
 }
 

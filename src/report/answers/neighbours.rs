@@ -29,13 +29,13 @@ pub struct Neighbour {
     pub metrics: Vec<NeighbourMetric>,
 }
 
-/// Where a neighbour's values come from.
+/// Source of a neighbour's values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum NeighbourBasis {
     /// A trial that differs in this parameter alone.
     Measured { trial: TrialNumber },
-    /// Such a trial ended without a result.
+    /// A trial that differs in this parameter alone, and ended without a result.
     Ended { trial: TrialNumber, outcome: String },
     /// No such trial: the surrogates and, where there is one, the prediction of costs.
     Predicted,
@@ -270,7 +270,7 @@ fn same_value(a: &ParamValue, b: &ParamValue) -> bool {
     a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
 
-/// Where a value stands among others; those without order keep theirs.
+/// Place of a value among others; those without order keep theirs.
 fn order(value: &ParamValue) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }

@@ -15,7 +15,7 @@ use peft_tune_search::Effect;
 
 const WIDTH: f64 = 640.0;
 const LINE_HEIGHT: f64 = 22.0;
-/// Where the rows' names end.
+/// Place at which the rows' names end.
 const LEFT: f64 = 186.0;
 /// Characters of a name that fit there.
 const NAME: usize = 25;

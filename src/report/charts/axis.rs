@@ -3,7 +3,7 @@
 use super::svg::{Anchor, GRID, LINE, Svg, Weight};
 use peft_tune_core::objective::{PEAK_MEMORY, TARGET_PEAK_MEMORY};
 
-/// From values to places. Empty and constant values get some room around them.
+/// Scale from values to places. Empty and constant values get some room around them.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     low: f64,

@@ -9,7 +9,7 @@ use crate::report::profile::time;
 /// Points of one form of the model, in the order of their batch sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CurveLine {
-    /// Such as `base` or `adapter r16`.
+    /// Name of the form, such as `base` or `adapter r16`.
     pub name: String,
     pub points: Vec<CurvePoint>,
 }

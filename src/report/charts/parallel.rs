@@ -13,7 +13,7 @@ const TOP: f64 = 62.0;
 const BOTTOM: f64 = 380.0;
 const HEIGHT: f64 = 420.0;
 
-/// Where trials pass an axis.
+/// Places at which trials pass an axis.
 enum Places {
     Number(Scale),
     /// Texts from the top down.

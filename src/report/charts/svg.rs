@@ -174,7 +174,7 @@ fn escaped(text: &str) -> String {
     safe
 }
 
-/// At most `most` characters of a name.
+/// Shortens a name to `most` characters.
 pub(super) fn short(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();

@@ -12,7 +12,7 @@ pub struct Explanation {
     pub confirmed: Confirmations,
     pub variants: Variants,
     pub recommendation: Result<(TrialNumber, String), String>,
-    /// What it wins against the baseline, in words.
+    /// Gains of the recommended trial against the baseline, in words.
     pub against_baseline: Option<String>,
     pub predictions: Vec<PredictionRecord>,
     pub importance: Vec<Importance>,

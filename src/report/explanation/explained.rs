@@ -46,9 +46,9 @@ pub struct Explained<'a> {
     /// Trials that failed, were stopped or skipped, by reason.
     #[schemars(with = "Vec<Object>")]
     failures: Vec<Failures>,
-    /// Of the front after each finished trial.
+    /// Hypervolume of the front after each finished trial.
     hypervolume: &'a [f64],
-    /// How its last search ended.
+    /// Ending of the study's last search.
     ending: Option<&'a EndingRecord>,
     /// Why the study may end by the usual rule, where it may.
     done: Option<&'a str>,
@@ -60,19 +60,19 @@ pub struct Explained<'a> {
 /// The trial to take.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Recommendation<'a> {
-    /// None where no trial can be recommended.
+    /// Number of the trial; none where no trial can be recommended.
     trial: Option<TrialNumber>,
-    /// Why it is this one, or why it is none.
+    /// Reason for this trial, or why there is none.
     reason: &'a str,
     params: Option<&'a Params>,
     metrics: Option<&'a Metrics>,
-    /// What it was expected to measure.
+    /// Metrics that the trial was expected to have.
     #[schemars(with = "Vec<Object>")]
     predicted: &'a [PredictionRecord],
     /// What repeats of it say, by metric.
     #[schemars(with = "Option<Object>")]
     confirmed: Option<&'a BTreeMap<String, Confirmed>>,
-    /// What it wins against the baseline, in words.
+    /// Gains of the trial against the baseline, in words.
     against_baseline: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! From what the database has to what a page shows.
+//! Building a page's content from what the database has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -31,7 +31,7 @@ pub struct PageInput {
     pub wall_s: f64,
     pub objectives: Vec<Objective>,
     pub constraints: Vec<Constraint>,
-    /// In order of number.
+    /// Trials in order of number.
     pub trials: Vec<Trial>,
     pub timings: Vec<Timing>,
     /// Numbers of the trials on the Pareto front.
@@ -44,7 +44,7 @@ pub struct PageInput {
     pub recommendation: Option<Recommendation>,
     /// What the recommended trial wins against the baseline, in words.
     pub against_baseline: Option<String>,
-    /// The same by objective.
+    /// Gains against the baseline, by objective.
     pub gains: Vec<Gain>,
     /// The trial that others are compared with.
     pub baseline: Option<TrialNumber>,
@@ -81,7 +81,7 @@ pub struct Finding {
     pub measured_gain: Option<f64>,
 }
 
-/// When a trial ran.
+/// Times of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timing {
     pub number: u64,

@@ -1,7 +1,7 @@
 //! Fewer points of a curve, so that a thousand curves fit into a page.
 
-/// At most `most` points of a curve that look like all of them (largest triangle three buckets, Steinarsson 2013): the
-/// ends, and of each stretch between them the point that bends the curve most.
+/// Thins a curve to at most `most` points that look like all of them (largest triangle three buckets, Steinarsson
+/// 2013): the ends, and of each stretch between them the point that bends the curve most.
 pub(super) fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if points.len() <= most.max(3) {
         return points.to_vec();

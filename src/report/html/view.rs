@@ -42,7 +42,7 @@ pub struct AnswerView {
     pub name: &'static str,
     pub question: &'static str,
     pub lines: Vec<String>,
-    /// As SVG, made by this program: names in it are text.
+    /// Picture as SVG, made by this program: names in it are text.
     pub picture: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub struct TrialView {
     pub number: u64,
     /// Name of its state.
     pub state: &'static str,
-    /// How it ended, in a few words: `complete`, `out_of_memory`, `pruned at step 12 (median)`.
+    /// Ending of the trial, in a few words: `complete`, `out_of_memory`, `pruned at step 12 (median)`.
     pub outcome: String,
     /// The whole reason, where there is more to say.
     pub detail: Option<String>,
@@ -107,10 +107,10 @@ pub struct TrialView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<(usize, f64, f64)>,
     pub front: bool,
-    /// Whether it is complete and keeps every bound.
+    /// Whether the trial is complete and keeps every bound.
     pub feasible: bool,
     pub wall_s: f64,
-    /// What it inherited from other trials: part and source.
+    /// Parts that the trial inherited from others, each with its source.
     pub inherited: Vec<(String, u64)>,
 }
 
@@ -130,7 +130,7 @@ pub struct GrowthPoint {
     pub elapsed_s: f64,
     /// Hypervolume from the reference point, in the product of the objectives' units.
     pub volume: f64,
-    /// The same as a share of what it is after the last trial, in [0, 1].
+    /// Hypervolume as a share of what it is after the last trial, in [0, 1].
     pub share: f64,
 }
 
@@ -193,11 +193,11 @@ pub struct PredictionView {
 pub struct RecommendationView {
     pub trial: u64,
     pub reason: String,
-    /// What it wins against the baseline, in words.
+    /// Gains of the trial against the baseline, in words.
     pub against_baseline: Option<String>,
-    /// The same by objective.
+    /// Gains against the baseline, by objective.
     pub gains: Vec<Gain>,
-    /// Its params.
+    /// Params of the trial.
     pub settings: Params,
     /// Complete recipe, as YAML.
     pub recipe: Option<String>,

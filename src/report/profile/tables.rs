@@ -12,7 +12,7 @@ use peft_tune_engine::profile::{
 /// Rows of the table of ops, unless all are asked for.
 pub(super) const MOST_OPS: usize = 20;
 
-/// What of a profile is shown.
+/// Options of a profile's text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProfileText<'a> {
     /// Columns of characters; as wide as it needs where absent.

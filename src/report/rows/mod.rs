@@ -15,7 +15,7 @@ struct Run<'a> {
     at: usize,
     role: &'a str,
     is_target: bool,
-    /// Whether they lie behind the sequence length.
+    /// Whether the tokens lie behind the sequence length.
     is_cut: bool,
     /// Number of the document that begins here, behind the first.
     document: Option<usize>,

@@ -17,7 +17,7 @@ const PLAIN: &str = "\u{1b}[0m";
 /// How rows are shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowsStyle {
-    /// With a terminal's colours beside the brackets around what is learnt.
+    /// Whether a terminal's colours stand beside the brackets around what is learnt.
     pub is_coloured: bool,
     /// One line a token, with its id.
     pub by_token: bool,

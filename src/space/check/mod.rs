@@ -1,4 +1,4 @@
-//! From the structure of a file to a sound study or recipe: every check that takes more than one value's type.
+//! Checks from the structure of a file to a sound study or recipe: all that take more than one value's type.
 
 mod condition;
 mod fidelity;

@@ -161,7 +161,7 @@ impl Context<'_> {
         }
     }
 
-    /// As many of the keys as the document has.
+    /// First of the keys, as many as the document has.
     fn deepest<'a>(&self, keys: &'a [&'a str]) -> &'a [&'a str] {
         let there = (1..=keys.len())
             .rev()

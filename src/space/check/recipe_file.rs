@@ -20,7 +20,7 @@ impl RecipeFile {
         Self::read_with(path, ReadOptions::default())
     }
 
-    /// As [`RecipeFile::read`], as strictly as `options` say.
+    /// Reads a recipe like [`RecipeFile::read`], as strictly as `options` say.
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Recipe, SpaceError> {
         recipe_of(&Document::read(path)?, options)
     }

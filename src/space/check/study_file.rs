@@ -49,7 +49,7 @@ impl StudyFile {
         Self::read_with(path, ReadOptions::default())
     }
 
-    /// As [`StudyFile::read`], as strictly as `options` say.
+    /// Reads a study like [`StudyFile::read`], as strictly as `options` say.
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::read(path)?, options)
     }

@@ -1,4 +1,4 @@
-//! Where a study is tracked.
+//! Trackers of a study.
 
 use super::Context;
 use crate::space::file::TrackEntry;

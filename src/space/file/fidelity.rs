@@ -22,20 +22,20 @@ pub struct PrunerEntry(pub PrunerDetails);
 pub struct PrunerDetails {
     /// Name of the pruner.
     pub kind: PrunerKind,
-    /// For `dominance` and `median`: share of a trial's steps before which nothing is stopped; default 0.05 and 0.1.
+    /// Share of a trial's steps before which `dominance` and `median` stop nothing; default 0.05 and 0.1.
     pub warm_up: Option<f64>,
-    /// For `dominance`: also stops what would add less than this share of the hypervolume; default 0.
+    /// Share of the hypervolume: `dominance` also stops what would add less; default 0.
     pub least_gain: Option<f64>,
-    /// For `dominance`: also stops what is expected to add less, for each step it has left, than this share of what the next
-    /// trial is expected to; default 0.8, and 0 never does.
+    /// Share of what the next trial is expected to add: `dominance` also stops what is expected to add less for each
+    /// step that it has left; default 0.8, and 0 never does.
     pub worth: Option<f64>,
-    /// For `asha`: one in so many trials passes a rung; default 3.
+    /// Trials of which one passes a rung of `asha`; default 3.
     pub eta: Option<f64>,
-    /// For `asha`: steps of the lowest rung; default 1.
+    /// Steps of the lowest rung of `asha`; default 1.
     #[serde(default, deserialize_with = "quantity::optional_positive_count")]
     #[schemars(with = "Option<PositiveCount>")]
     pub least_steps: Option<NonZeroU64>,
-    /// For `median`: trials that must have come as far; default 5.
+    /// Trials that must have come as far before `median` stops one; default 5.
     pub least_trials: Option<NonZeroU64>,
 }
 
@@ -53,7 +53,7 @@ impl PrunerDetails {
     }
 }
 
-/// When a study ends before its budget: never, or by a rule.
+/// Rule by which a study ends before its budget, if any.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum StopEntry {
     /// Only the budget ends it.
@@ -75,7 +75,7 @@ pub struct StopDetails {
 /// How a recommendation is confirmed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfirmEntry {
-    /// It is not.
+    /// No confirmation.
     None,
     Plan(ConfirmDetails),
 }

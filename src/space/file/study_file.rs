@@ -59,7 +59,7 @@ pub struct StudyFile {
     /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`. With `length: auto` the
     /// search finds how long: until more training no longer pays.
     pub training: Option<TrainingSettings<StudyLength>>,
-    /// When the study ends.
+    /// Budget at which the study ends.
     #[serde(default)]
     pub budget: BudgetEntry,
     /// Stops trials that cannot enter the front; default `dominance` where the training phase evaluates often enough.
@@ -157,7 +157,7 @@ pub struct TrialEntry {
     pub training_tokens: Option<Count>,
     /// Length of the training phase in passes over the training rows.
     pub training_epochs: Option<f64>,
-    /// For a command backend: steps of a whole trial, which the program is told; taken from finished trials where absent.
+    /// Steps of a whole trial of a command backend, which the program is told; taken from finished trials where absent.
     #[serde(deserialize_with = "quantity::optional_positive_count")]
     #[schemars(with = "Option<PositiveCount>")]
     pub steps: Option<NonZeroU64>,
@@ -187,7 +187,7 @@ pub struct EvaluationEntry {
     pub fp32_training: bool,
 }
 
-/// When the study ends: at whichever comes first.
+/// Budget of a study: it ends at whichever comes first.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BudgetEntry {
@@ -227,7 +227,7 @@ pub enum BackendEntry {
 pub struct CommandEntry {
     /// Program and arguments, such as `[python3, train.py]`.
     pub command: Vec<String>,
-    /// Folder it runs in; default: the folder of this file.
+    /// Folder that the command runs in; default: the folder of this file.
     pub folder: Option<PathBuf>,
     /// Environment variables that are set for it.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Where in a file something is wrong.
+//! Place in a file where something is wrong.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 pub struct Span {
     /// The file as it was named to the program.
     pub path: PathBuf,
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
     /// Dotted path of the key, such as `space.rank.low`; empty for the file as a whole.
     pub key: String,

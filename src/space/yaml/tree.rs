@@ -10,7 +10,7 @@ use serde_saphyr::{Location, Spanned};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub span: Range<usize>,
-    /// Where the text of the value stands: elsewhere than `span` for an alias (`*name`).
+    /// Bytes of the value's text: elsewhere than `span` for an alias (`*name`).
     pub written: Range<usize>,
     pub value: Value,
 }
@@ -43,7 +43,7 @@ impl Node {
         }
     }
 
-    /// Where a map's key stands; for a list, where the element does.
+    /// Span of a map's key; of a list, that of the element.
     pub(super) fn key_span(&self, key: &str) -> Option<Range<usize>> {
         match &self.value {
             Value::Map(entries) => entries

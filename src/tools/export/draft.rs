@@ -36,7 +36,7 @@ pub(in crate::tools) struct Draft<'a> {
 /// What to do about a setting that a tool has no key for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tools) struct Advice {
-    /// For one of the adapter.
+    /// Advice about a setting of the adapter.
     pub adapter: &'static str,
     pub other: &'static str,
 }
@@ -106,12 +106,12 @@ impl<'a> Draft<'a> {
         self.keys(word);
     }
 
-    /// The same of several.
+    /// Writes several settings, each under the tool's key for it.
     pub(in crate::tools) fn say_each(&mut self, names: &[&str]) {
         names.iter().for_each(|name| self.say(name));
     }
 
-    /// As [`Draft::say`], with another value than the recipe's.
+    /// Writes a setting like [`Draft::say`], with another value than the recipe's.
     pub(in crate::tools) fn say_as(&mut self, name: &str, value: impl Into<Value>) {
         let word = self.word_as(name, value);
         self.keys(word);
@@ -173,7 +173,7 @@ impl<'a> Draft<'a> {
         Rendered::new(self.tool.file_name(), text, self.warnings)
     }
 
-    /// The same for a file that has no comments: they stand in a note beside it.
+    /// Finishes a file that has no comments: what could not be said stands in a note beside it.
     pub(in crate::tools) fn finish_with_note(
         mut self,
         usage: &str,

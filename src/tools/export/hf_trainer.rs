@@ -93,7 +93,7 @@ impl Draft<'_> {
         all
     }
 
-    /// When it evaluates.
+    /// Keys that say when the training evaluates.
     pub(in crate::tools) fn evaluation_words(&mut self) -> Vec<Word> {
         self.said(&["training.evaluate_every"]);
         match self.recipe().training.evaluate_every {

@@ -8,21 +8,21 @@ use peft_tune_engine::data::RowOddities;
 /// How a tool reads rows.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tools) struct Reading {
-    /// Formats of which it makes the tokens and targets that are trained on here.
+    /// Formats of which the tool makes the tokens and targets that are trained on here.
     pub formats: &'static [DataFormat],
-    /// What it learns of chats beside their texts.
+    /// What the tool learns of chats beside their texts.
     pub template_targets: TemplateTargets,
     /// Whether the file has keys for columns of other names.
     pub renames_columns: bool,
-    /// Whether it takes only the columns that it was told of.
+    /// Whether the tool takes only the columns that it was told of.
     pub passes_over_columns: bool,
-    /// Whether it cuts what is too long where the trials did.
+    /// Whether the tool cuts what is too long where the trials did.
     pub cuts: bool,
-    /// Whether it evaluates the held-out files of data that it reads.
+    /// Whether the tool evaluates the held-out files of data that it reads.
     pub evaluates: fn(&DataSettings) -> bool,
-    /// Whether it mixes sets of tokens by weights.
+    /// Whether the tool mixes sets of tokens by weights.
     pub mixes_tokens: bool,
-    /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
+    /// Whether the tool divides losses by the labels of first tokens too, which nothing predicts.
     pub counts_first_tokens: bool,
     pub tokens: TokenFiles,
 }
@@ -42,12 +42,12 @@ impl Tool {
         self.export().reading.map(|reading| reading.tokens)
     }
 
-    /// Whether its file has weights for sets of tokens that are mixed.
+    /// Whether the tool's file has weights for sets of tokens that are mixed.
     pub fn mixes_tokens(self) -> bool {
         self.export().reading.is_some_and(|reading| reading.mixes_tokens)
     }
 
-    /// Whether it divides losses by the labels of first tokens too, which nothing predicts.
+    /// Whether the tool divides losses by the labels of first tokens too, which nothing predicts.
     pub fn counts_first_tokens(self) -> bool {
         self.export().reading.is_some_and(|reading| reading.counts_first_tokens)
     }

@@ -65,7 +65,7 @@ pub(in crate::tools) fn default(rank: usize, alpha: f64, dropout: f64) -> Adapte
     }
 }
 
-/// Reads them, as far as the recipe has an adapter.
+/// Reads the keys of an adapter, as far as the recipe has one.
 ///
 /// # Errors
 /// A value of another kind.

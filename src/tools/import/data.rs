@@ -16,9 +16,9 @@ const ENDINGS: [&str; 10] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::tools) enum Split {
     All,
-    /// So many rows from the beginning.
+    /// Rows from the beginning, so many of them.
     First(usize),
-    /// So many hundredths from the beginning.
+    /// Hundredths from the beginning, so many of them.
     Percent(f64),
 }
 
@@ -43,7 +43,8 @@ impl Split {
     }
 }
 
-/// Where a path of the file leads: relative ones begin in the working directory, as the tools have it, or beside the file.
+/// Finds where a path of the file leads: relative ones begin in the working directory, as the tools have it, or beside
+/// the file.
 pub(in crate::tools) fn located(file: &Path, path: &str) -> PathBuf {
     let path = PathBuf::from(path);
     let beside = file.parent().unwrap_or(Path::new("")).join(&path);

@@ -12,7 +12,7 @@ use super::StackFileError;
 pub(in crate::tools) struct Keys<'a> {
     path: &'a Path,
     values: &'a Map<String, Value>,
-    /// In front of the keys in messages: `model.` of a part.
+    /// Text in front of the keys in messages: `model.` of a part.
     prefix: &'static str,
     read: RefCell<BTreeSet<String>>,
 }
@@ -66,8 +66,10 @@ impl<'a> Keys<'a> {
         self.value(key).is_some()
     }
 
+    /// A whole number from 1 on.
+    ///
     /// # Errors
-    /// A value that is no whole number from 1 on.
+    /// A value that is no such number.
     pub(in crate::tools) fn count(&self, key: &str) -> Result<Option<u64>, StackFileError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -82,6 +84,8 @@ impl<'a> Keys<'a> {
             .ok_or_else(|| self.wrong(key, value, "write a whole number, 1 or more"))
     }
 
+    /// A yes or no.
+    ///
     /// # Errors
     /// A value that is neither true nor false.
     pub(in crate::tools) fn flag(&self, key: &str) -> Result<Option<bool>, StackFileError> {
@@ -103,6 +107,8 @@ impl<'a> Keys<'a> {
             .ok_or_else(|| self.wrong(key, value, "write true or false"))
     }
 
+    /// A value as text.
+    ///
     /// # Errors
     /// A value that is a list or an object.
     pub(in crate::tools) fn text(&self, key: &str) -> Result<Option<String>, StackFileError> {

@@ -30,7 +30,7 @@ pub struct Imported {
     pub uncounted: Vec<String>,
     /// What could not be taken over, or had to be assumed, with what to do.
     pub notes: Vec<String>,
-    /// The same of the rows to train on.
+    /// Notes on the rows to train on, with what to do.
     pub data_notes: Vec<String>,
     /// What is assumed of a training in the tool, where the file does not say it.
     pub assumed: Vec<String>,

@@ -19,7 +19,7 @@ pub(in crate::tools) struct PrecisionKeys {
 }
 
 impl PrecisionKeys {
-    /// For a tool with no key but transformers', which always quantizes constants too.
+    /// Keys of a tool that has none but transformers', which always quantizes constants too.
     pub(in crate::tools) const NONE: Self = Self {
         dtype: &["dtype", "torch_dtype"],
         loads_as_computed: false,
@@ -29,7 +29,7 @@ impl PrecisionKeys {
     };
 }
 
-/// Reads it, with the dtypes in the tool's own training.
+/// Reads the precision, with the dtypes in the tool's own training.
 ///
 /// # Errors
 /// A number of bits that no tool has; a value that is neither true nor false.

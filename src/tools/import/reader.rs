@@ -27,11 +27,11 @@ const OWN_READERS: [&str; 11] = [
     "prefetch_depth",
 ];
 
-/// Of what shares a model out.
+/// Note on keys that share a model out.
 const SHARED_OUT: &str =
     "the file does not say on how many devices; to share weights out, write `devices` and `sharding: full`";
 
-/// Of DeepSpeed's file, which is not read.
+/// Note on DeepSpeed's file, which is not read.
 const DEEPSPEED: &str = "the file does not say on how many devices; to share weights out, write `devices` and `sharding: full`, and for \
      `offload_optimizer` write `optimizer_offload: host`";
 
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         self.notes.push(message.into());
     }
 
-    /// The same of the rows to train on.
+    /// Says what of the rows to train on is not as in the file, and what to do.
     pub(in crate::tools) fn data_note(&mut self, message: impl Into<String>) {
         self.data_notes.push(message.into());
     }

@@ -70,7 +70,7 @@ fn settings(text: &str) -> Vec<(String, Value, bool)> {
     all
 }
 
-/// Where `=` stands outside of texts, which end with their line at the latest, and whether in brackets.
+/// Places of `=` outside of texts, which end with their line at the latest, and whether each is in brackets.
 fn equal_signs(code: &str) -> Vec<(usize, bool)> {
     let (mut places, mut quote, mut is_escaped, mut depth) = (Vec::new(), None, false, 0_usize);
     for (place, letter) in code.char_indices() {

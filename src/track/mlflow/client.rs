@@ -17,7 +17,7 @@ const MESSAGE: usize = 300;
 /// A server.
 pub(super) struct Client {
     agent: ureq::Agent,
-    /// Without a slash at its end.
+    /// Address of the server, without a slash at its end.
     address: String,
     authorization: Option<String>,
 }
@@ -112,7 +112,7 @@ impl Client {
     }
 }
 
-/// As a part of an address.
+/// Escapes a text as a part of an address.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let one = |byte: u8| match plain(byte) {

@@ -1,12 +1,12 @@
-//! How far the confirmation of a search has come.
+//! State of a search's confirmation.
 
 use super::expected::RunsMade;
 use super::lack_of_time::LackOfTime;
 
-/// Settings that a search may train behind its budget of trials, for longer trainings.
+/// Settings that a search may train beyond its budget of trials, for longer trainings.
 const MOST_TRIED: u64 = 5;
 
-/// What confirmed a search's recommendation so far, and what is still to come.
+/// Runs that confirmed a search's recommendation so far, and what is still to come.
 #[derive(Debug)]
 pub(in crate::tune) struct Confirmation {
     /// Rows and tokens of one pass through the data, where they are known.
@@ -16,15 +16,15 @@ pub(in crate::tune) struct Confirmation {
     /// Whether this search has confirmed a recommendation, as far as there was time.
     is_done: bool,
     runs_made: RunsMade,
-    /// What longer trainings there was no time for.
+    /// Longer trainings that there was no time for.
     lack_of_time: Option<LackOfTime>,
-    /// Settings that were trained behind the budget, to be trained longer.
+    /// Settings that were trained beyond the budget, to be trained longer.
     tried_for_longer: u64,
 }
 
 impl Confirmation {
-    /// A confirmation that is to come, of which earlier searches made these runs; `pass` are rows and tokens of one pass through
-    /// the data, where they are known.
+    /// A confirmation that is still to come, of which earlier searches made `runs_made`; `pass` are rows and tokens of
+    /// one pass through the data, where they are known.
     pub(in crate::tune) fn new(pass: Option<(u64, u64)>, runs_made: RunsMade) -> Self {
         Self {
             pass,
@@ -46,7 +46,7 @@ impl Confirmation {
         self.trials_are_over
     }
 
-    /// Trials are over, or go on.
+    /// Notes that trials are over, or go on.
     pub(in crate::tune) fn end_trials(&mut self, are_over: bool) {
         self.trials_are_over = are_over;
     }
@@ -56,7 +56,7 @@ impl Confirmation {
         self.is_done
     }
 
-    /// The recommendation is confirmed but for what there was no time for.
+    /// Notes that the recommendation is confirmed but for what there was no time for.
     pub(super) fn finish(&mut self, lack_of_time: Option<LackOfTime>) {
         self.is_done = true;
         self.lack_of_time = lack_of_time;
@@ -72,17 +72,17 @@ impl Confirmation {
         &self.runs_made
     }
 
-    /// Further runs were made: these are all of them.
+    /// Takes the runs that were made by now, the earlier ones included.
     pub(super) fn count(&mut self, runs_made: RunsMade) {
         self.runs_made = runs_made;
     }
 
-    /// Whether another setting may be trained behind the budget, to be trained longer.
+    /// Whether another setting may be trained beyond the budget, to be trained longer.
     pub(in crate::tune) fn may_try_another(&self) -> bool {
         self.tried_for_longer < MOST_TRIED
     }
 
-    /// A setting is trained behind the budget, to be trained longer.
+    /// Counts a setting that is trained beyond the budget, to be trained longer.
     pub(in crate::tune) fn try_another(&mut self) {
         self.tried_for_longer += 1;
     }

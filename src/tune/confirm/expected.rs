@@ -1,5 +1,6 @@
-//! How many runs a confirmation is expected to take, and how long: for people who wait, for trials that leave time for it, and
-//! for runs that have to fit into what is left. Runs end early where values are known well enough, so this is no promise.
+//! Runs that a confirmation is expected to take, and their seconds: for people who wait, for trials that leave time for
+//! them, and for runs that have to fit into what is left. Runs end early where values are known well enough, so this is
+//! no promise.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Repeats of a cost that give it an interval: time is kept for them before all others.
 const FEWEST_COSTS: u64 = 2;
-/// Share of a budget of time that repeats of costs behind the first ones may take.
+/// Share of a budget of time that repeats of costs may take, beyond the first ones.
 const SHARE_FOR_COSTS: f64 = 0.1;
 /// Share of a budget of time that one repeat of a cost should take at most.
 const SHARE_FOR_ONE: f64 = 0.03;
@@ -25,9 +26,9 @@ const TRIED_FIRST: f64 = 2.0;
 /// Seconds of a training with its evaluations, as a multiple of those of its steps.
 const WITH_EVALUATIONS: f64 = 1.1;
 
-/// What is expected of a confirmation.
+/// Runs that are expected of a confirmation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::tune) struct Expected {
+pub(in crate::tune) struct ExpectedRuns {
     pub(in crate::tune) runs: u64,
     pub(in crate::tune) seconds: f64,
 }
@@ -59,21 +60,21 @@ impl RunsMade {
     }
 }
 
-/// What a confirmation has before it.
+/// Runs that a confirmation has before it.
 struct Ahead<'a> {
     made: &'a RunsMade,
     /// The kind of the next run; `None` before the first.
     next: Option<Repeat>,
-    /// Of longer trainings, where there are to be any.
+    /// Lengths of longer trainings, where there are to be any.
     lengths: Option<Lengths>,
-    /// That the study will have made.
+    /// Trainings that the study will have made.
     trainings: u64,
-    /// Seconds that there are for it.
+    /// Seconds that there are for the runs.
     left_s: f64,
 }
 
-impl Expected {
-    /// Adds as many of so many runs as fit into so many seconds.
+impl ExpectedRuns {
+    /// Adds as many of `runs` as fit into `left_s` with those added before; each takes `seconds`.
     fn add(&mut self, runs: u64, seconds: f64, left_s: f64) {
         let fitting = match seconds > 0.0 {
             true => ((left_s - self.seconds).max(0.0) / seconds) as u64,
@@ -86,14 +87,15 @@ impl Expected {
 }
 
 impl Schedule<'_> {
-    /// What the confirmation is expected to take in a study of so many trainings, and what is tried before it for its sake.
-    pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> Expected {
+    /// The runs that the confirmation is expected to take in a study of so many trainings, with the settings that are
+    /// tried before it for its sake.
+    pub(in crate::tune) fn expected_confirmation(&self, trainings: u64) -> ExpectedRuns {
         let Some(plan) = self.study.confirm.filter(|_| !self.confirmation.trials_are_over()) else {
-            return Expected::default();
+            return ExpectedRuns::default();
         };
         if self.confirmation.is_done() {
             // Of what a few more trials may put in the recommended one's place.
-            let mut expected = Expected::default();
+            let mut expected = ExpectedRuns::default();
             expected.add(FEWEST_COSTS, self.cost_s(&plan), f64::INFINITY);
             return expected;
         }
@@ -114,8 +116,8 @@ impl Schedule<'_> {
         expected
     }
 
-    /// What is expected from a run on that comes next.
-    pub(super) fn expected_from(&self, plan: &ConfirmPlan, next: Repeat, lengths: Option<Lengths>) -> Expected {
+    /// The runs that are expected from `next` on, the run that comes next.
+    pub(super) fn expected_from(&self, plan: &ConfirmPlan, next: Repeat, lengths: Option<Lengths>) -> ExpectedRuns {
         self.expected(
             plan,
             &Ahead {
@@ -128,12 +130,12 @@ impl Schedule<'_> {
         )
     }
 
-    /// What is left. Longer trainings come first, those with other seeds then, and costs last.
-    fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> Expected {
+    /// The runs that are left. Longer trainings come first, those with other seeds then, and costs last.
+    fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> ExpectedRuns {
         let study = self.study;
         let is_native = study.backend == Backend::Native;
         let trains = is_native && study.plan.train.is_some() && self.problem_needs(LOSS);
-        let mut expected = Expected::default();
+        let mut expected = ExpectedRuns::default();
         let is_before = |kind: u8| match ahead.next {
             Some(Repeat::Longer { .. }) | None => true,
             Some(Repeat::Loss { .. }) => kind > 0,
@@ -156,7 +158,8 @@ impl Schedule<'_> {
         expected
     }
 
-    /// Whether a run that confirms a trial may begin: it has to fit into what is left beside the first repeats of a cost.
+    /// Whether a run that confirms a trial may begin: it has to fit into the time that is left beside the first repeats
+    /// of a cost.
     pub(super) fn has_time_for_run(&self, run: (TrialNumber, Repeat), repeated: &Repeated, plan: &ConfirmPlan) -> bool {
         let (number, repeat) = run;
         let costs_s = self.first_costs_s(plan);
@@ -292,7 +295,7 @@ mod tests {
 
     #[test]
     fn runs_are_expected_as_far_as_they_fit() {
-        let mut expected = Expected::default();
+        let mut expected = ExpectedRuns::default();
         expected.add(3, 2.0, 7.0);
         assert_eq!((expected.runs, expected.seconds), (3, 6.0));
         expected.add(4, 2.0, 9.0);

@@ -1,4 +1,4 @@
-//! Who is repeated: the recommended trial, and those that noise could put in its place.
+//! Trials that are repeated: the recommended one, and those that noise could put in its place.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ pub(super) struct Finalists<'a> {
 }
 
 impl Finalists<'_> {
-    /// The recommended trial, then the one with the least loss, which decides what counts as nearly as good, then all that
-    /// would be recommended if they were as much better, and the recommended one as much worse, as noise allows.
+    /// The recommended trial, then the one with the least loss, which decides what counts as nearly as good, then all
+    /// that would be recommended if they were as much better, and the recommended one as much worse, as noise allows.
     pub(super) fn numbers(&self) -> Vec<TrialNumber> {
         self.numbers_among(&self.counted())
     }
@@ -72,7 +72,7 @@ impl Finalists<'_> {
         !of_throughput.rivals(history, recommended).is_empty()
     }
 
-    /// Whether a trial's own profile phase says its throughput within `interval`, and nothing else slowed it down.
+    /// Whether a trial's own profile phase tells its throughput within `interval`, and nothing else slowed it down.
     fn is_known_within(&self, number: TrialNumber, interval: f64) -> bool {
         let trial = self.history.iter().find(|trial| trial.number == number);
         let metrics = trial.and_then(|trial| trial.state.metrics());
@@ -189,7 +189,7 @@ pub(super) fn next_trial(finalists: &Finalists<'_>, plan: &ConfirmPlan) -> Optio
     numbers.into_iter().find(open)
 }
 
-/// What was confirmed beside the loss of other seeds.
+/// Values that were confirmed, but for the loss where it is alone: other seeds confirmed that.
 fn costs(confirmed: &BTreeMap<String, Confirmed>) -> impl Iterator<Item = (&String, &Confirmed)> {
     let is_alone = confirmed.len() == 1;
     confirmed.iter().filter(move |(metric, _)| !is_alone || *metric != LOSS)

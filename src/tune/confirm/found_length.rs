@@ -1,16 +1,16 @@
-//! How long the full training should be, where the study leaves it to the search: what the longer trainings of the recommended setting
-//! say of it, and which setting is recommended at that length.
+//! Length of the full training, where the study leaves it to the search: what the longer trainings of the recommended
+//! setting say of it, and which setting is recommended at that length.
 
 use super::finalists::Finalists;
 use super::{Confirmations, Repeated};
 use crate::tune::schedule::Schedule;
 use peft_tune_core::study::TrialNumber;
 
-/// How often the setting that is recommended at a length may change the length.
+/// Rounds in which the setting that is recommended at a length may change the length.
 const ROUNDS: usize = 4;
 
 impl Schedule<'_> {
-    /// What longer trainings say of all trials that would train the same.
+    /// Values that longer trainings give to all trials that would train the same.
     pub(super) fn longer_said(&self, repeated: &Repeated) -> Confirmations {
         let finalists = self.finalists(repeated);
         let Some(longer) = self.longer(&finalists, repeated) else {
@@ -34,7 +34,7 @@ impl Schedule<'_> {
     }
 }
 
-/// The trial that is recommended where this is said beside what was confirmed before.
+/// The trial that is recommended with these values beside what was confirmed before.
 fn recommended_with(finalists: &Finalists<'_>, said: &Confirmations) -> Option<TrialNumber> {
     let mut confirmations = finalists.confirmations.clone();
     for (number, confirmed) in said {

@@ -1,20 +1,21 @@
-//! What of the longer trainings a budget of time does not allow.
+//! Longer trainings that a budget of time does not allow.
 
 use super::Repeated;
 use super::long_training::{Lengths, LongTrainings};
 use crate::tune::schedule::Schedule;
 
-/// That longer trainings of the finalists are missing or shorter than planned, as there was no time for them.
+/// Longer trainings of the finalists that are missing or shorter than planned, as there was no time for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LackOfTime {
-    /// Tokens of the longest that were made; `None` where there was no time for any.
+    /// Tokens of the longest training that was made; `None` where there was no time for any.
     pub longest: Option<u64>,
-    /// Tokens that they would have had, were there time enough.
+    /// Tokens that the longest trainings would have had, were there time enough.
     pub planned: u64,
 }
 
 impl Schedule<'_> {
-    /// What there was no time for; `None` where all longer trainings that could say something were made as long as planned.
+    /// Longer trainings that there was no time for; `None` where all that could say something were made as long as
+    /// planned.
     pub(super) fn lack_of_time(&self, planned: Option<Lengths>, repeated: &Repeated) -> Option<LackOfTime> {
         let planned = planned.filter(|_| self.study.budget.time_s.is_some())?;
         let finalists = self.finalists(repeated);

@@ -1,4 +1,4 @@
-//! Whether what a short training chose holds for a longer one.
+//! Longer trainings of the finalists: whether what a short training chose holds for a long one.
 //!
 //! Short trainings flatter high learning rates: the longer the training, the lower the best one. So the recommended setting
 //! and the same at half its rate are trained longer, as near to the length that the study's recipes will be trained for as
@@ -22,46 +22,47 @@ const FIRST: u64 = 4;
 const THEN: u64 = 2;
 /// Share of the full length above which a training goes all the way, though it takes a little more than the tokens that there are.
 const NEARLY: f64 = 0.8;
-/// A training is longer where it is that many times as long.
+/// Multiple of a trial's tokens from which on a training counts as longer.
 const LONGER: f64 = 1.5;
-/// How many times a trial's training the longest is at the least where the search is to find how long one should be, however short an
-/// epoch is.
+/// Least length of the longest training where the search is to find how long the full one should be, in trainings of a
+/// trial, however short an epoch is.
 const LEAST_TIMES: u64 = 3;
-/// A learning rate is about half of another where it is so many times that.
+/// Share of another learning rate that is about half of it.
 const ABOUT_HALF: std::ops::Range<f64> = 0.35..0.65;
 /// Names of parameters.
 const LEARNING_RATE: &str = "learning_rate";
 const PRECISION: &str = "precision";
-/// How much faster a precision has to be expected, as a share, to be tried for the sake of the longer trainings.
+/// Share by which a precision has to be expected to be faster, to be tried for the sake of the longer trainings.
 const FASTER: f64 = 0.05;
-/// How far above the recommended one's the short loss of another optimizer may be, as a share, for a longer training.
+/// Share by which the short loss of another optimizer may be above the recommended one's, for a longer training.
 const NEAR_ENOUGH: f64 = 0.25;
-/// Trainings beside those planned that may be made longest, so that what is recommended in the end is one of them.
+/// Trainings beside the planned ones that may be made longest, so that what is recommended in the end is one of them.
 const BEHIND: u64 = 2;
 
 /// Shares of the tokens of longer trainings that are tried in turn where the time is short.
 const SHARES: [f64; 7] = [1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1];
 
-/// How long the trainings of a study are, in tokens.
+/// Lengths of a study's trainings, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::tune) struct Lengths {
-    /// Of a trial.
+    /// Tokens of a trial.
     short: u64,
-    /// Of the recipe that is exported, or what stands in for it.
+    /// Tokens of the recipe that is exported, or what stands in for it.
     full: u64,
-    /// That longer trainings may take together.
+    /// Tokens that longer trainings may take together.
     allowance: u64,
-    /// Of the last trainings.
+    /// Tokens of the last trainings.
     longest: u64,
-    /// How many trainings are that long.
+    /// Number of trainings that are that long.
     at_longest: u64,
-    /// Of trainings before them; `None` where there are tokens for all of them to be long, or too few for any but the last.
+    /// Tokens of the trainings before the last ones; `None` where there are tokens for all of them to be long, or too
+    /// few for any but the last.
     between: Option<u64>,
 }
 
 impl Lengths {
-    /// `None` where the study does not train longer: it trains at full length already, is too small, or says so. `trained`
-    /// are the rows and tokens of one pass through the data.
+    /// The lengths of a study after these trials; `None` where it does not train longer: it trains at full length
+    /// already, is too small, or says so. `trained` are the rows and tokens of one pass through the data.
     pub(in crate::tune) fn of(
         study: &Study,
         plan: &ConfirmPlan,
@@ -73,7 +74,8 @@ impl Lengths {
         Self::after(study, plan, (&first.params, trainings.len() as u64), trained)
     }
 
-    /// The same of a study after so many trainings, of which this is one.
+    /// The lengths of a study after so many trainings, of which `params` are one; `None` where it does not train
+    /// longer.
     pub(in crate::tune) fn after(
         study: &Study,
         plan: &ConfirmPlan,
@@ -114,8 +116,9 @@ impl Lengths {
         self.longest as f64 >= LONGER * self.short as f64 && self.short > 0
     }
 
-    /// The lengths as far as so many seconds last beside the trainings that were made, of which these are the tokens. What has
-    /// begun goes on at its lengths where the time allows no longer ones. `seconds` are those of a training of so many tokens.
+    /// The lengths as far as so many seconds last beside the trainings that were made, of which `made` are the tokens.
+    /// Trainings that have begun go on at their lengths where the time allows no longer ones. `seconds` tells those of
+    /// a training of so many tokens.
     pub(in crate::tune) fn fitting(self, made: &[u64], seconds: &dyn Fn(u64) -> f64, left_s: f64) -> Option<Self> {
         if left_s.is_infinite() {
             return Some(self);
@@ -142,7 +145,7 @@ impl Lengths {
         })
     }
 
-    /// Tokens of the longer trainings that are left where these were made.
+    /// Tokens of the longer trainings that are left where `made` are those of the finished ones.
     pub(in crate::tune) fn left(&self, made: &[u64]) -> Vec<u64> {
         let between = self.between.map(|tokens| (FIRST, tokens));
         let all = between.into_iter().chain([(self.at_longest, self.longest)]);
@@ -153,7 +156,7 @@ impl Lengths {
         .collect()
     }
 
-    /// So many tokens as a multiple of a trial's.
+    /// Multiple of a trial's tokens that so many tokens are.
     pub(in crate::tune) fn times(&self, tokens: u64) -> f64 {
         tokens as f64 / self.short.max(1) as f64
     }
@@ -181,7 +184,7 @@ struct Training {
     trials: Vec<TrialNumber>,
     params: Params,
     loss: f64,
-    /// The best of the trials, where it is known, in tokens per second.
+    /// The best throughput of the trials, where it is known, in tokens per second.
     throughput: Option<f64>,
     /// Held-out losses by tokens of the longer trainings.
     longer: BTreeMap<u64, f64>,
@@ -190,7 +193,7 @@ struct Training {
 }
 
 impl Training {
-    /// `None` where the loss of these trials is not known.
+    /// Trials that train the same; `None` where their loss is not known.
     fn of(alike: &[&Trial], runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Option<Self> {
         let known = alike
             .iter()
@@ -222,7 +225,7 @@ impl Training {
 /// The trainings of a study, the one with the least loss first.
 pub(in crate::tune) struct LongTrainings<'a> {
     study: &'a Study,
-    /// With the ranges as wide as they are by now.
+    /// Space with the ranges as wide as they are by now.
     space: &'a SearchSpace,
     lengths: Lengths,
     trainings: Vec<Training>,
@@ -247,8 +250,9 @@ impl<'a> LongTrainings<'a> {
         }
     }
 
-    /// The settings that are the same as a finalist's in a faster precision, as far as the space has them. `expected` is the
-    /// throughput of a setting. They come before any longer training: what is costlier and no better is not trained longer.
+    /// A setting that is the same as a finalist's in a faster precision, as far as the space has one. `expected` is the
+    /// throughput of a setting. It comes before any longer training: what is costlier and no better is not trained
+    /// longer.
     pub(in crate::tune) fn faster_precision(
         &self,
         recommended: TrialNumber,
@@ -266,7 +270,8 @@ impl<'a> LongTrainings<'a> {
         })
     }
 
-    /// The settings that are the same as a finalist's at half its learning rate, as far as the space has them and no trial does.
+    /// A setting that is the same as a finalist's at half its learning rate, as far as the space has one and no trial
+    /// does.
     pub(in crate::tune) fn lower_rate(&self, recommended: TrialNumber) -> Option<Params> {
         let leaders = self.leaders(recommended).into_iter();
         let at_once = match self.lengths.between {
@@ -335,7 +340,8 @@ impl<'a> LongTrainings<'a> {
         Some((*training.trials.first()?, longest))
     }
 
-    /// The trainings to make so long, at most so many: those that were made, the recommended one, and the same at half its rate first.
+    /// The trainings to make so long, at most so many: those that were made, the recommended one, and the same at half
+    /// its rate first.
     fn candidates(&self, recommended: TrialNumber, tokens: u64, most: u64) -> Vec<&Training> {
         let begun = self
             .trainings
@@ -357,8 +363,8 @@ impl<'a> LongTrainings<'a> {
         candidates
     }
 
-    /// How long the full training should be, by the trainings of this trial's setting; by those of the best longest one where it was
-    /// made at one length only. `None` where that says too little.
+    /// The length that the full training should have, by the trainings of this trial's setting; by those of the best
+    /// longest one where it was made at one length only. `None` where that says too little.
     pub(in crate::tune) fn found_length(&self, recommended: TrialNumber, epoch_tokens: f64) -> Option<FoundLength> {
         let own = self
             .of_trial(recommended)
@@ -380,7 +386,8 @@ impl<'a> LongTrainings<'a> {
         FoundLength::new(&trained, epoch_tokens, rise.copied())
     }
 
-    /// What the longest training of each setting says of all trials that would train the same, with the full length that was found.
+    /// Values that the longest training of each setting gives to all trials that would train the same, with the full
+    /// length that was found.
     pub(in crate::tune) fn confirmed(
         &self,
         found: Option<&FoundLength>,
@@ -486,12 +493,12 @@ impl<'a> LongTrainings<'a> {
         Some(recipe_for(self.study, &training.params).ok()?.optimizer.kind)
     }
 
-    /// What decides the loss beside the learning rate.
+    /// Key of all that decides the loss but the learning rate.
     fn without_rate(&self, training: &Training) -> Option<RecipeKey> {
         self.key_but_for(training, |recipe| recipe.optimizer.learning_rate = 1.0)
     }
 
-    /// What decides the loss beside what `level` sets alike in all.
+    /// Key of all that decides the loss but for what `level` sets alike in all recipes.
     fn key_but_for(&self, training: &Training, level: impl FnOnce(&mut Recipe)) -> Option<RecipeKey> {
         let mut recipe = recipe_for(self.study, &training.params).ok()?;
         level(&mut recipe);

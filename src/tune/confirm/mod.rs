@@ -1,4 +1,4 @@
-//! Making sure of a recommendation: the recommended trial, and those that noise could put in its place, are run again
+//! Confirmation of a recommendation: the recommended trial, and those that noise could put in its place, are run again
 //! until the values that decide are known well enough.
 //!
 //! What holds for a short training need not hold for a long one, so the finalists are trained longer. Two things are noisy.
@@ -35,21 +35,21 @@ use peft_tune_core::study::{
 };
 use peft_tune_search::{LossRise, Problem};
 
-/// What repeats say, by trial and metric.
+/// Values that repeats confirmed, by trial and metric.
 type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// Runs of one trial of all kinds, for one repeat that each may take.
 const MOST_RUNS: u64 = 4;
 
-/// What the engine's throughputs of one setting differ by from run to run on a quiet machine (standard deviation as a share), and
-/// the weight of that beside what a study's own repeats say, in degrees of freedom.
+/// Deviation of the engine's throughputs of one setting from run to run on a quiet machine (standard deviation as a
+/// share), and the weight of that beside a study's own repeats, in degrees of freedom.
 const USUAL_DEVIATION: f64 = 0.01;
 const USUAL_FREEDOM: usize = 2;
 
 /// Evaluations of a longer training, at the least, where the search is to find how long one should be.
 const LEAST_EVALUATIONS: u64 = 5;
 
-/// What is done again.
+/// A kind of run that confirms a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     /// The profile phase, or the whole of a command.
@@ -60,19 +60,19 @@ pub enum Repeat {
     Longer { tokens: u64 },
 }
 
-/// What was repeated so far.
+/// Repeats that were made so far.
 #[derive(Default)]
 struct Repeated {
     runs: BTreeMap<TrialNumber, Vec<Metrics>>,
     confirmations: Confirmations,
     /// Trials that failed when they were repeated: they keep what was measured.
     given_up: Vec<TrialNumber>,
-    /// Of longer trainings, as far as there is time for any.
+    /// Lengths of longer trainings, as far as there is time for any.
     lengths: Option<Lengths>,
 }
 
 impl Tuner<'_> {
-    /// Confirms the recommendation, if the study asks for that. What earlier runs repeated counts.
+    /// Confirms the recommendation, if the study asks for that. Repeats of earlier runs count.
     pub(super) async fn confirm(&mut self) -> Result<(), TuneError> {
         let Some(plan) = self.parts.study.confirm else {
             return Ok(());
@@ -183,8 +183,8 @@ impl Tuner<'_> {
         })
     }
 
-    /// A trial of a form whose kernels have failed since was measured in the one that works. That is its cost from now on, and
-    /// what was repeated in the other form no longer counts.
+    /// Takes what a trial measured in the form of the ops that works, where the kernels of its own form have failed
+    /// since. That is its cost from now on, and repeats in the other form no longer count.
     async fn measured_anew(
         &mut self,
         number: TrialNumber,
@@ -204,7 +204,8 @@ impl Tuner<'_> {
 }
 
 impl Repeat {
-    /// What a run of it measured, under the names that tell it apart, with these evaluations: step, tokens and loss of each.
+    /// Metrics that a run measured, under the names that tell its kind apart, with its evaluations: step, tokens and
+    /// loss of each.
     fn told(self, mut metrics: Metrics, evaluations: &[(u64, u64, f64)]) -> Metrics {
         if let (Self::Longer { tokens }, Some(loss)) = (self, metrics.value(LOSS)) {
             metrics.retain(|name| name != LOSS);
@@ -220,7 +221,7 @@ impl Repeat {
     }
 }
 
-/// What a run measured, with the seconds that it took.
+/// Metrics that a run measured, with the seconds that it took.
 fn timed(mut metrics: Metrics, wall_s: f64) -> Metrics {
     metrics.insert(REPEAT_WALL_S, wall_s);
     metrics
@@ -248,7 +249,8 @@ fn is_training(run: &Metrics) -> bool {
     run.value(LOSS).is_some() && run.value(THROUGHPUT).is_none()
 }
 
-/// A longer profile phase of so many steps, a training with another seed, or a whole command with another seed.
+/// The task of a repeat: a longer profile phase of so many steps, a training with another seed, or a whole command with
+/// another seed.
 fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, steps: u64) -> Option<Task> {
     Some(match whole_task(study, &trial.params).ok()? {
         Task::Recipe { recipe, plan: whole } => {
@@ -295,7 +297,8 @@ fn trained(plan: TrainPlan) -> TrialPlan {
     }
 }
 
-/// What repeats of costs say of each trial that has some: runs of all settings say together how much runs differ.
+/// Values that repeats of costs confirm of each trial that has some: runs of all settings say together how much runs
+/// differ.
 fn costs_confirmed(problem: &Problem, runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Confirmations {
     let costs: BTreeMap<TrialNumber, Vec<&Metrics>> = runs
         .iter()
@@ -309,7 +312,7 @@ fn costs_confirmed(problem: &Problem, runs: &BTreeMap<TrialNumber, Vec<Metrics>>
         .collect()
 }
 
-/// The repeats that count: those that something else slowed down do only where there is nothing better.
+/// The repeats that count: disturbed ones only where there is nothing better.
 fn counting<'a>(repeats: impl Iterator<Item = &'a Metrics>) -> Vec<&'a Metrics> {
     let all: Vec<&Metrics> = repeats.collect();
     let quiet: Vec<&Metrics> = all.iter().copied().filter(|one| disturbed(one).is_none()).collect();
@@ -320,7 +323,8 @@ fn values_of(repeats: &[&Metrics], metric: &str) -> Vec<f64> {
     repeats.iter().filter_map(|one| one.value(metric)).collect()
 }
 
-/// What the repeats of one trial say of the metrics that decide; `spread` is that of the throughput, where it is known.
+/// Values that the repeats of one trial confirm of the metrics that decide; `spread` is that of the throughput, where
+/// it is known.
 fn summarised(problem: &Problem, repeats: &[&Metrics], spread: Option<&RunSpread>) -> BTreeMap<String, Confirmed> {
     let confirmed = |metric: &str| {
         let values = values_of(repeats, metric);

@@ -1,4 +1,4 @@
-//! Which run confirms the recommendation next.
+//! The run that confirms the recommendation next.
 
 use super::finalists::{Finalists, next_trial};
 use super::long_training::{Lengths, LongTrainings};
@@ -12,7 +12,8 @@ use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Params, TrialNumber};
 
 impl Schedule<'_> {
-    /// Loss before cost: it decides whose cost is worth knowing. What there is no time for is passed over.
+    /// The next run, where there is time for it. The loss comes before the cost: it decides whose cost is worth
+    /// knowing.
     pub(super) fn next_repeat(&self, repeated: &Repeated, plan: &ConfirmPlan) -> Option<(TrialNumber, Repeat)> {
         let has_time = |one: &(TrialNumber, Repeat)| self.has_time_for_run(*one, repeated, plan);
         let finalists = self.finalists(repeated);
@@ -57,8 +58,8 @@ impl Schedule<'_> {
         (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, self.trials.all(), &repeated.runs))
     }
 
-    /// The setting to train behind all others before the finalists are trained longer, which has to fit into so many seconds: a
-    /// finalist's in a faster precision, or at half its learning rate.
+    /// The setting to train beyond all others before the finalists are trained longer, which has to fit into so many
+    /// seconds: a finalist's in a faster precision, or at half its learning rate.
     pub(in crate::tune) fn for_longer(&self, left_s: f64) -> Option<Params> {
         let plan = self.study.confirm?;
         let planned = self.planned_lengths(&plan)?;

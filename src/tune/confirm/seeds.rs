@@ -1,4 +1,4 @@
-//! The noise of the loss: what trainings with other seeds say.
+//! Noise of the loss, by trainings with other seeds.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ impl SeedRuns {
         (count < enough).then_some((number, count as u64 + 1))
     }
 
-    /// What repeats say of the loss of each trial that was trained again, or would train the same.
+    /// The loss that repeats confirm of each trial that was trained again, or would train the same.
     pub(super) fn confirmed(&self) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
         let spread = self.spread();
         let repeated = self.0.iter().filter(|training| !training.losses.is_empty());
@@ -86,8 +86,8 @@ impl SeedRuns {
         said.collect()
     }
 
-    /// Half width of the 95% interval of a loss that was trained once, as a share of it: what repeats say of all trainings
-    /// together, beginning from what is usual.
+    /// Half width of the 95% interval of a loss that was trained once, as a share of it, by the repeats of all
+    /// trainings together, beginning from what is usual.
     pub(super) fn noise(&self) -> f64 {
         let (usual, freedom) = USUAL;
         1.96 * self.spread().known_before(usual, freedom).deviation()

@@ -1,4 +1,4 @@
-//! Which trials of those that wait get which slots.
+//! Assignment of slots to the trials that wait.
 
 use super::WorkerPool;
 use crate::worker::{Placement, Task, TrialRequest};
@@ -6,18 +6,19 @@ use crate::worker::{Placement, Task, TrialRequest};
 /// A trial that waits until as many slots are free as it takes, or until it can train beside others.
 pub(super) struct Waiting {
     pub(super) request: TrialRequest,
-    /// How many that came later were seated before it.
+    /// Trials that came later and were seated before this one.
     pub(super) passed: usize,
 }
 
 impl WorkerPool {
-    /// Gives trials that wait their slots, in the order in which they came: one of several devices would otherwise wait for as
-    /// long as others come. Whoever trains beside others takes nobody's slot and may pass some of those who wait for one.
+    /// Gives trials that wait their slots, in the order in which they came: one of several devices would otherwise wait
+    /// for as long as others come. A trial that trains beside others takes nobody's slot and may pass some of those
+    /// that wait for one.
     pub(super) fn seat_waiting(&mut self) {
         while self.seat_first() || self.seat_beside() {}
     }
 
-    /// Seats the first that waits on free slots.
+    /// Seats the first trial that waits on free slots.
     fn seat_first(&mut self) -> bool {
         let Some(Waiting { request, .. }) = self.queue.front() else {
             return false;
@@ -46,8 +47,8 @@ impl WorkerPool {
         true
     }
 
-    /// Seats the first that can train beside others. A group that takes whoever fits could go on for ever, so that nobody is passed by
-    /// more than train together at most.
+    /// Seats the first trial that can train beside others. A group that takes whatever fits could go on for ever, so
+    /// that no trial is passed by more than train together at most.
     fn seat_beside(&mut self) -> bool {
         let together = &self.settings.together;
         let patient = self.queue.iter().take_while(|waiting| waiting.passed < together.most);
@@ -68,7 +69,8 @@ impl WorkerPool {
         true
     }
 
-    /// How many slots a trial takes. Where something else starts the workers, that has given each what it may need.
+    /// Number of slots that a trial takes. Where something else starts the workers, that has given each what it may
+    /// need.
     fn places_of(&self, request: &TrialRequest) -> usize {
         match self.settings.launcher.is_local() {
             true => devices_of(request).clamp(1, self.slots.len()),

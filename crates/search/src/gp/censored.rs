@@ -24,7 +24,7 @@ const TOLERANCE: f64 = 1e-4;
 #[derive(Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) point: Point,
-    /// On the scale of the process's targets.
+    /// Value that the observation lies above, on the scale of the process's targets.
     pub(crate) above: f64,
 }
 

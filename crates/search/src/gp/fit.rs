@@ -31,7 +31,7 @@ const WALL: f64 = 1.0;
 /// Starting lengthscales beside the prior's most likely one.
 const STARTS: [f64; 2] = [0.25, 1.5];
 
-/// What is fitted to: points, standardised targets and the axes that may matter.
+/// Points, standardised targets and the axes that may matter, which hyper-parameters are fitted to.
 pub(crate) struct FitInput<'a> {
     pub(crate) axes: &'a [Axis],
     /// Indices of the axes that the targets may depend on.
@@ -50,7 +50,7 @@ pub(crate) struct Fit {
     pub(crate) log_posterior: f64,
 }
 
-/// How many starts a fit has.
+/// Number of starts that a fit has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// The prior's most likely lengthscale only.

@@ -109,7 +109,7 @@ fn lengthscale_prior(axes: usize) -> (f64, f64) {
     (SQRT_2 + 0.5 * (axes.max(1) as f64).ln(), 3f64.sqrt())
 }
 
-/// What an element of [`Hyper::to_logs`] is.
+/// Meaning of an element of [`Hyper::to_logs`].
 enum Kind {
     Lengthscale,
     Weight,

@@ -16,7 +16,7 @@ use crate::encode::{Axis, Point};
 
 /// Points predicted together: enough columns for a fast triangular solve, few enough to stay in cache.
 const BLOCK: usize = 64;
-/// What is added to the diagonal, relative to s^2, until K is positive definite.
+/// Additions to the diagonal, relative to s^2, that are tried until K is positive definite.
 const JITTERS: [f64; 4] = [1e-9, 1e-7, 1e-5, 1e-3];
 /// Least variance relative to s^2: a prediction is never certain to the last bit.
 const LEAST_VARIANCE: f64 = 1e-10;
@@ -74,7 +74,7 @@ impl Gp {
         gp.alpha.iter().all(|weight| weight.is_finite()).then_some(gp)
     }
 
-    /// The same process with one more observation, in quadratic time; hyper-parameters and mean stay.
+    /// The process with one more observation, in quadratic time; hyper-parameters and mean stay.
     pub(crate) fn with_observation(&self, point: &Point, target: f64, noise: f64) -> Self {
         let n = self.targets.len();
         let mut row = self.covariances(point);

@@ -51,7 +51,7 @@ pub(super) struct Hyper {
 }
 
 impl Hyper {
-    /// All that are averaged over, with the logarithm of their prior.
+    /// Hyper-parameters that are averaged over, with the logarithm of their prior.
     pub(super) fn grid() -> impl Iterator<Item = (Self, f64)> {
         let shifts = SHIFTS.into_iter();
         let scales = shifts.flat_map(|shift| RATE_SCALES.into_iter().map(move |scale| (shift, scale)));

@@ -64,7 +64,8 @@ pub struct FullLength {
 }
 
 impl FullLength {
-    /// `None` where there is too little to compare: fewer than two trainings, all of one length, or a number that is none.
+    /// Compares trainings at a length of `tokens`; `None` where there is too little to compare: fewer than two
+    /// trainings, all of one length, or a number that is none.
     pub fn of(trained: &[Trained<'_>], tokens: f64) -> Option<Self> {
         let tried = tried_rates(trained);
         let (low, high) = (*tried.first()?, *tried.last()?);
@@ -216,7 +217,7 @@ fn stepped(low: f64, high: f64, factor: f64) -> Vec<f64> {
 /// The settings that were trained, but for the rate.
 #[derive(Clone, Debug)]
 struct TrainedSettings {
-    /// What tells them apart, with all values that they have of it.
+    /// Parameters that tell the settings apart, with all values that the settings have of them.
     space: SearchSpace,
     encoding: Encoding,
     groups: Vec<encode::Point>,

@@ -29,7 +29,8 @@ const ROUGH_SETS: usize = 4;
 const MOST_LOG_LOSS: f64 = 300.0;
 /// Joint draws of many losses.
 const DRAWS: f64 = 600.0;
-/// What is added to the diagonal of joint covariances, in the signal's variance, until they are positive definite.
+/// Additions to the diagonal of joint covariances, in the signal's variance, that are tried until they are positive
+/// definite.
 const JITTERS: [f64; 4] = [1e-8, 1e-6, 1e-4, 1e-2];
 
 /// A model of ln loss, conditioned on trainings.
@@ -56,7 +57,8 @@ struct Set {
 }
 
 impl Model {
-    /// `None` where there are fewer than two trainings or a number is not finite. `log_losses` are of the points.
+    /// Fits the model; `None` where there are fewer than two trainings or a number is not finite. `log_losses` are of
+    /// the points.
     pub(super) fn new(others: Others, points: Vec<Point>, log_losses: &[f64]) -> Option<Self> {
         if points.len() < 2 || log_losses.iter().any(|loss| !loss.is_finite()) {
             return None;
@@ -231,7 +233,7 @@ struct Factor {
 }
 
 impl Factor {
-    /// `None` where the matrix is not positive definite. `value` gives its lower triangle.
+    /// Factors a matrix whose lower triangle `value` gives; `None` where it is not positive definite.
     fn of(count: usize, value: impl Fn(usize, usize) -> f64) -> Option<Self> {
         let mut rows: Vec<Vec<f64>> = Vec::with_capacity(count);
         for i in 0..count {

@@ -1,5 +1,5 @@
-//! After how many tokens more training no longer pays: the least length from which on twice the tokens are expected to lower the
-//! loss by less than a share of it.
+//! The length after which more training no longer pays: the least number of tokens from which on twice as many are
+//! expected to lower the loss by less than a share of it.
 //!
 //! | name | meaning |
 //! |---|---|
@@ -40,9 +40,9 @@ const INTERVAL: f64 = 1.96;
 const STEP: f64 = 1.05;
 /// Most lengths that are looked at.
 const MOST_LENGTHS: usize = 1000;
-/// How many times as long as the longest training a length may be.
+/// Longest length that is looked at, in lengths of the longest training.
 const BEYOND: f64 = 10.0;
-/// How many times as many passes over the rows as were trained it may have, where it has more than one.
+/// Passes over the rows that a length may have, in those that were trained, where it has more than one.
 const MORE_PASSES: f64 = 2.0;
 /// Digits that a length is rounded up to.
 const DIGITS: i32 = 2;
@@ -77,8 +77,8 @@ impl PayingLength {
         Some(shapes.paying(least.floor()))
     }
 
-    /// What twice so many tokens are expected to bring, of trainings of one setting with these tokens and losses; `None` as for
-    /// [`PayingLength::of`].
+    /// The length at so many tokens, and what twice as many are expected to bring, from trainings of one setting with
+    /// these tokens and losses; `None` as for [`PayingLength::of`].
     pub fn at(trained: &[(f64, f64)], tokens: f64) -> Option<Self> {
         Some(Shapes::of(trained)?.paying(tokens))
     }
@@ -114,7 +114,7 @@ impl Shape {
     }
 }
 
-/// All shapes with their probabilities.
+/// The shapes that a loss may have over the tokens, with their probabilities.
 struct Shapes {
     weighted: Vec<(Shape, f64)>,
     /// Tokens of the shortest training and of the longest.
@@ -123,7 +123,7 @@ struct Shapes {
 }
 
 impl Shapes {
-    /// `None` where fewer than two lengths are known, or a number is none.
+    /// The shapes weighed by a study's trainings; `None` where fewer than two lengths are known, or a number is none.
     fn of(trained: &[(f64, f64)]) -> Option<Self> {
         let counts =
             |(tokens, loss): &(f64, f64)| *tokens > 0.0 && tokens.is_finite() && *loss > 0.0 && loss.is_finite();

@@ -76,7 +76,7 @@ impl Progress {
     }
 }
 
-/// How many points are better than the last.
+/// Number of points that are better than the last.
 fn place_of_last(points: &[Vec<f64>]) -> usize {
     let ranks = pareto::ranks(points);
     let last = points.len() - 1;

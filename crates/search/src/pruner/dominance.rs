@@ -31,9 +31,9 @@ pub struct Dominance {
     pub worth: f64,
 }
 
-/// What each objective will be: known, at the end of its curve, or not below what others expect.
+/// The end that is expected of each objective: known, at the end of its curve, or not below what others expect.
 struct Outcome {
-    /// At best.
+    /// Values of the objectives at best.
     optimistic: Vec<f64>,
     ends: Vec<Option<End>>,
 }
@@ -92,7 +92,7 @@ impl Pruner for Dominance {
 }
 
 impl Dominance {
-    /// Why the end is not worth reaching.
+    /// The reason why the end is not worth reaching.
     fn hopeless(&self, trial: &Progress, outcome: &Outcome, field: Field<'_>) -> Option<String> {
         let finished: Vec<(&Progress, Vec<f64>)> = field
             .others
@@ -154,7 +154,7 @@ impl Dominance {
     }
 }
 
-/// What the trial is expected to add to the hypervolume; `None` where an objective is neither known nor on its way.
+/// Hypervolume that the trial is expected to add; `None` where an objective is neither known nor on its way.
 fn expected_gain(trial: &Progress, outcome: &Outcome, points: &[Vec<f64>], reference: &[f64]) -> Option<f64> {
     // Objectives that are unknown together are taken to end well or badly together.
     let at = |part: f64| -> Option<Vec<f64>> {

@@ -1,5 +1,5 @@
-//! Where the unknown objectives of a trial will end: its learning curves continued, corrected by how far off the same
-//! continuation was for trials that finished.
+//! Ends of a trial's unknown objectives: its learning curves continued, corrected by how far off such a continuation
+//! was for trials that finished.
 //!
 //! A power law does not know about the schedule of the learning rate, which bends curves near their end. So each curve of a
 //! finished trial is cut at the same share of its steps, continued, and compared with what came. The mean error is taken
@@ -13,7 +13,7 @@ use crate::learning_curve::{Report, extrapolate};
 const MOST_COMPARED: usize = 8;
 /// Weight of what is believed of the error before any trial has finished, in trials.
 const BELIEVED: f64 = 2.0;
-/// That belief: the deviation of the error as a share of the fall still to come.
+/// Deviation of the error that is believed before any trial has finished, as a share of the fall still to come.
 const SHARE_OF_FALL: f64 = 0.25;
 /// Standard deviations between the median and the 5% quantile.
 const QUANTILE: f64 = 1.645;
@@ -27,7 +27,7 @@ pub(super) struct End {
     pub(super) low: f64,
 }
 
-/// Where an objective of `trial` will end, by its own curve; `None` where too little of it is known.
+/// The end of an objective of `trial` by its own curve; `None` where too little of it is known.
 pub(super) fn end(trial: &Progress, objective: usize, field: Field<'_>) -> Option<End> {
     let total = trial.total_steps?;
     let curve = &trial.curves[objective];
@@ -47,7 +47,7 @@ pub(super) fn end(trial: &Progress, objective: usize, field: Field<'_>) -> Optio
     })
 }
 
-/// What finished trials ended above the continuation of the first `share` of their curves.
+/// Differences between the ends of finished trials and the continuations of the first `share` of their curves.
 fn errors(share: f64, objective: usize, field: Field<'_>) -> Vec<f64> {
     let error = |other: &Progress| {
         let (end, total) = (other.known[objective]?, other.total_steps?);

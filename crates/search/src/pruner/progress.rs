@@ -5,7 +5,7 @@ use crate::learning_curve::Report;
 use peft_tune_core::space::{PrunerChoice, PrunerKind};
 use peft_tune_core::study::TrialNumber;
 
-/// What is known of one trial's objectives, under way or finished. All values are minimised, in the problem's order.
+/// Knowledge of one trial's objectives, under way or finished. All values are minimised, in the problem's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     pub number: TrialNumber,
@@ -68,16 +68,16 @@ impl Progress {
     }
 }
 
-/// What a trial is judged against.
+/// The trials that one is judged against.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
-    /// The other trials, finished and under way.
+    /// Trials beside the judged one, finished and under way.
     pub others: &'a [Progress],
     /// Reference point of the hypervolume, minimised.
     pub reference: &'a [f64],
 }
 
-/// Whether a trial continues.
+/// A judgement of a trial: whether it continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     Continue,

@@ -33,7 +33,7 @@ pub(in crate::cli) struct Args {
     /// Model of the table of the literature.
     #[arg(long, default_value = "llama-2-7b", value_name = "SHAPE")]
     pub(super) literature_shape: String,
-    /// Its micro-batch, rows x tokens.
+    /// Micro-batch of the model of the literature, rows x tokens.
     #[arg(long, default_value = "8x512", value_name = "ROWSxTOKENS")]
     pub(super) literature_batch: Rows,
     /// Measured steps of each timing, after two others.

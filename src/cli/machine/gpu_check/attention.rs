@@ -15,7 +15,7 @@ pub(super) struct Timing {
     #[serde(flatten)]
     layer: Layer,
     forms: Vec<FormTimes>,
-    /// Why there are none.
+    /// Reason why there are no times.
     message: Option<String>,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Comparison {
     replayed: Option<Run>,
     /// Largest relative difference of the losses of a step.
     difference: Option<f64>,
-    /// Why there is none.
+    /// Reason why there is no comparison.
     message: Option<String>,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Comparison {
 #[derive(Debug, Serialize)]
 struct Run {
     losses: Vec<f64>,
-    /// Of the second half of the steps.
+    /// Tokens per second in the second half of the steps.
     tokens_per_s: f64,
-    /// Allocated and reserved, weights included.
+    /// Bytes at the highest moment, allocated and reserved, weights included.
     peak_bytes: u64,
     reserved_bytes: Option<u64>,
     /// Micro-batches that came from a graph.
     replayed_passes: u64,
-    /// Updates that did.
+    /// Updates that came from a graph.
     replayed_updates: u64,
 }
 

@@ -28,7 +28,7 @@ const ROWS: [(&str, Method, Precision); 4] = [
     ("LoRA on NF4", Method::Lora, Precision::Nf4),
 ];
 
-/// CheckPart of the device's memory that a setting may be predicted to take: the rest is the driver's and the libraries'.
+/// Share of the device's memory that a setting may be predicted to take: the rest is the driver's and the libraries'.
 const MOST_FILLED: f64 = 0.97;
 
 /// One row, or why there is none.
@@ -40,11 +40,11 @@ pub(super) struct Row {
     shape: String,
     rows: usize,
     length: usize,
-    /// Those that ran.
+    /// Optimizer that ran.
     optimizer: Option<OptimizerKind>,
     checkpointing: Option<Checkpointing>,
     measured: Option<Measured>,
-    /// What was preferred, but does not fit.
+    /// Settings that were preferred, but do not fit.
     passed_over: Vec<PassedOver>,
 }
 
@@ -54,7 +54,7 @@ struct PassedOver {
     optimizer: OptimizerKind,
     checkpointing: Checkpointing,
     predicted_bytes: Option<u64>,
-    /// What happened where it was tried all the same.
+    /// Message of a step that was tried all the same.
     message: Option<String>,
 }
 

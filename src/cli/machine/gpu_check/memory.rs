@@ -9,12 +9,12 @@ use peft_tune_engine::TrainError;
 use peft_tune_engine::profile::DeviceMemory;
 use peft_tune_kernels::device::Device;
 
-/// What happened.
+/// Outcome of running out of memory on purpose.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Outcome {
     /// Whether the step that cannot fit was recognised as out of memory; absent on the CPU, which has no such limit.
     recognised: Option<bool>,
-    /// Why not.
+    /// Reason why the step was not recognised.
     message: Option<String>,
     /// Loss of a small step before and behind it.
     loss_before: Option<f64>,

@@ -73,10 +73,11 @@ pub(super) struct Measured {
     optimizer_s: f64,
     /// TFLOP/s of the model: products with weights and attention. Recomputation is not counted.
     pub(super) model_tflops: f64,
-    /// Over the data sheet's peak of this device at the number type, where the table has the device.
+    /// Model FLOPs utilisation: the rate over the data sheet's peak of this device at the number type, where the table
+    /// has the device.
     pub(super) mfu: Option<f64>,
     pub(super) peak_bytes: u64,
-    /// What was predicted of it.
+    /// Bytes that were predicted for the highest moment.
     pub(super) predicted_bytes: Option<u64>,
     reserved_bytes: Option<u64>,
     /// Bytes that the measured steps asked the driver for, beyond what those before had: 0 where steps allocate nothing.
@@ -167,7 +168,7 @@ impl Setting {
         self.predicted_on(host)
     }
 
-    /// As [`Setting::predicted_bytes`], on a device that need not be there.
+    /// Bytes like [`Setting::predicted_bytes`], on a device that need not be there.
     pub(super) fn predicted_on(&self, host: Host) -> Option<u64> {
         let predictor = peft_tune_engine::predictor(self.architecture().ok()?, Machine::Unmeasured(host));
         let (recipe, workload) = (self.recipe(), Workload::full(self.rows.rows, self.rows.length));

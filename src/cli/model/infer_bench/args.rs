@@ -23,7 +23,7 @@ pub(in crate::cli) struct Args {
     /// PEFT adapters that one base model answers with: each sequence of a batch has one of them, in turn.
     #[arg(long, value_name = "DIR,DIR", value_delimiter = ',', requires = "model", conflicts_with_all = ["adapter", "ranks", "together"])]
     pub(super) adapters: Vec<PathBuf>,
-    /// The same with so many fresh adapters of each rank.
+    /// Numbers of fresh adapters of each rank that one base model answers with, in the place of `--adapters`.
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', conflicts_with = "adapter", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) together: Vec<u32>,
     /// Measure requests too: a text file with a prompt in each line. Tokenizing and decoding count, and an answer ends where

@@ -26,7 +26,7 @@ pub(super) struct FormPoints {
     /// `base`, `adapter`, `merged` or `together`.
     pub form: &'static str,
     pub rank: Option<usize>,
-    /// That the sequences have in turn.
+    /// Adapters that the sequences of a batch have in turn.
     pub adapters: usize,
     pub points: Vec<InferencePoint>,
     pub requests: Vec<RequestPoint>,

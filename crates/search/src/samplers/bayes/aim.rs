@@ -12,12 +12,13 @@ use super::trainings::Trainings;
 use crate::{NEAR_BEST_LOSS, Problem};
 use peft_tune_core::objective::LOSS;
 
-/// Trainings that all look for the least loss: what is cheap near the best is worth knowing once the best is nearly known.
+/// Trainings, the first of a study, that all look for the least loss: what is cheap near the best is worth knowing once
+/// the best is nearly known.
 const ALONE: usize = 12;
-/// Trainings of which two in three do behind those.
+/// Trainings before which two in three proposals look for the least loss; one in two does later.
 const FIRST: usize = 20;
 
-/// What a proposal is to improve.
+/// Improvement that a proposal is made for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Aim {
     /// The hypervolume of the front.
@@ -35,19 +36,20 @@ pub(super) enum Aim {
     Knee(Knee),
 }
 
-/// What a training must reach to be a better knee than the best so far, by the measure that chooses one.
+/// The loss and the costs that make a training a better knee than the best so far, by the measure that chooses one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Knee {
     /// The loss at which a training whose costs have no doublings is as good a knee.
     bound: f64,
-    /// What one doubling of a cost is worth, in units of the loss.
+    /// Worth of one doubling of a cost, in units of the loss.
     doubling: f64,
     /// The loss of a training that learns nearly as much as the best one: no knee is above it.
     limit: f64,
 }
 
 impl Knee {
-    /// `None` where it is not known how much is learned, or nothing that learns nearly as much fits.
+    /// The best knee so far; `None` where it is not known how much is learned, or nothing that learns nearly as much
+    /// fits.
     fn new(observations: &Observations<'_>, trainings: &Trainings<'_>, landscape: &Landscape<'_>) -> Option<Self> {
         let limit = observations.nearly_learned?;
         let loss = trainings.loss();
@@ -124,7 +126,7 @@ impl Aim {
         }
     }
 
-    /// Whether it is the least loss.
+    /// Whether the least loss is looked for.
     pub(super) fn is_loss(&self) -> bool {
         matches!(self, Self::Least { .. })
     }

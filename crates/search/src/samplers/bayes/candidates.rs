@@ -20,7 +20,7 @@ const REACHES: [f64; 4] = [0.3, 0.1, 0.03, 0.01];
 /// Probability that a mutation of an ordered level goes to a neighbour rather than anywhere.
 const TO_NEIGHBOUR: f64 = 0.6;
 
-/// Which coordinates each parameter of a space may have.
+/// Coordinates that each parameter of a space may have.
 #[derive(Clone, Debug)]
 pub(super) struct Candidates<'a> {
     space: &'a SearchSpace,
@@ -31,7 +31,7 @@ pub(super) struct Candidates<'a> {
 struct Domain {
     /// Coordinate and value number, by coordinate; empty for a continuous range.
     levels: Vec<(f64, u64)>,
-    /// Where the coordinate rests while the parameter is inactive.
+    /// Coordinate of the parameter while it is inactive.
     resting: f64,
     ordered: bool,
     /// Parent and the coordinates of it under which the parameter exists.
@@ -166,7 +166,7 @@ impl<'a> Candidates<'a> {
         neighbours
     }
 
-    /// Every setting, or `None` where one is continuous or there are more than `most`.
+    /// Settings of the space, or `None` where one is continuous or there are more than `most`.
     pub(super) fn all(&self, most: u64) -> Option<Vec<Point>> {
         if self.space.cardinality()? > most || self.domains.iter().any(|domain| domain.levels.is_empty()) {
             return None;
@@ -195,12 +195,12 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Which of the leading parameters that have a coordinate are active.
-    /// Whether a candidate has a parameter.
+    /// Whether a parameter is active in a candidate.
     pub(super) fn has(&self, candidate: &[f64], index: usize) -> bool {
         self.active(candidate)[index]
     }
 
+    /// Activity of the leading parameters, as many as there are coordinates.
     fn active(&self, coordinates: &[f64]) -> Vec<bool> {
         let mut active = Vec::with_capacity(coordinates.len());
         for index in 0..coordinates.len() {

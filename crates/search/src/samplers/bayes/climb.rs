@@ -108,7 +108,7 @@ impl Inverse {
         }
     }
 
-    /// Where to go, blocked coordinates left out; `None` on a summit.
+    /// The direction of the next move, blocked coordinates left out; `None` on a summit.
     fn direction(&mut self, slope: &[f64], blocked: &[bool]) -> Option<Vec<f64>> {
         let open: Vec<f64> = slope
             .iter()

@@ -33,13 +33,13 @@ pub(super) struct Contrasts {
     pub(super) apart: Option<Apart>,
 }
 
-/// The lowest and the highest c.
+/// The values of a parameter with the lowest and the highest c.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Apart {
-    /// Their values, by number.
+    /// Numbers of the two values.
     pub(super) low: usize,
     pub(super) high: usize,
-    /// By how much they differ, with the standard deviation of that.
+    /// Difference of the two c, with its standard deviation.
     pub(super) difference: f64,
     pub(super) deviation: f64,
 }
@@ -114,7 +114,7 @@ pub(super) fn contrasts(
     })
 }
 
-/// Every value at the same settings of the other parameters, row by row, with the prior's shift there.
+/// Points with every value at the same settings of the other parameters, row by row, with the prior's shift there.
 fn held_settings(
     candidates: &Candidates<'_>,
     index: usize,

@@ -1,4 +1,4 @@
-//! How every objective changes along one parameter, the other settings held, with what is not known of it.
+//! Dependence of every objective on one parameter, the other settings held, with what is not known of it.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub struct EffectPoint {
 }
 
 impl Insight {
-    /// Every objective along one parameter; empty where the parameter is not known.
+    /// The dependence of every objective on one parameter; empty where the parameter is not known.
     pub fn dependence(&self, parameter: &str) -> Vec<Dependence> {
         let Some(index) = self.space.parameters.iter().position(|one| one.name == parameter) else {
             return Vec::new();
@@ -46,7 +46,7 @@ impl Insight {
         self.outputs.par_iter().filter_map(along).collect()
     }
 
-    /// How a parameter works on every objective, summed up; empty where the parameter is not known.
+    /// The effects of a parameter on every objective, summed up; empty where the parameter is not known.
     pub fn effects(&self, parameter: &str) -> Vec<Effect> {
         let objective = |metric: &str| self.outputs.iter().find(|one| one.objective.metric == metric);
         let dependences = self.dependence(parameter);

@@ -9,7 +9,7 @@
 
 use super::marginal::Shape;
 use super::observations::{MetricData, Modelled, Observations};
-use super::output::{Output, some};
+use super::output::{Output, representative};
 use crate::Prior;
 use crate::Problem;
 use crate::encode::{Encoding, Point};
@@ -23,14 +23,14 @@ const LEAST: usize = 4;
 const MOST: usize = 150;
 /// Settings of the earlier front that are tried first.
 const FIRST: usize = 3;
-/// What is believed of the differences before any is known: their deviation as a share of the earlier values' spread, in
-/// the weight of so many measurements.
+/// Deviation of the differences that is believed before any is known, as a share of the earlier values' spread, and the
+/// number of measurements that this belief weighs as much as.
 const BELIEVED_SHARE: f64 = 0.25;
 const BELIEVED_WEIGHT: f64 = 2.0;
 /// Share of the spread from which on the earlier values say nothing.
 const USELESS: f64 = 0.8;
 
-/// The settings to begin with: of the earlier front, spread over it; `None` once they are tried.
+/// The setting to begin with, of those spread over the earlier front; `None` once they are tried.
 pub(super) fn first_setting(problem: &Problem, earlier: &[Trial], history: &[Trial]) -> Option<Params> {
     let mut front = pareto_front(problem, earlier);
     front.sort_by(|a, b| a.values[0].total_cmp(&b.values[0]));
@@ -60,7 +60,7 @@ impl<'a> Observations<'a> {
             if let Some(aligned) = aligned(
                 encoding,
                 modelled,
-                data.part(&some(&data.values, MOST)),
+                data.part(&representative(&data.values, MOST)),
                 &self.data[index],
             ) {
                 let now = &mut self.data[index];

@@ -1,5 +1,5 @@
-//! How one parameter works on one metric, in a form that fits into a sentence: where the metric is best, and which way it
-//! goes.
+//! The effect of one parameter on one metric, in a form that fits into a sentence: where the metric is best, and which
+//! way it goes.
 
 use serde::Serialize;
 
@@ -12,19 +12,19 @@ const SLACK: f64 = 0.1;
 /// Share of the metric's size under which it does not depend on the parameter.
 const FLAT: f64 = 0.005;
 
-/// Which way a metric goes along the ordered values of a parameter.
+/// Course of a metric along the ordered values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trend {
-    /// It hardly changes.
+    /// The metric hardly changes.
     Flat,
     Rises,
     Falls,
-    /// Best between the ends.
+    /// The metric is best between the ends.
     BestInside,
-    /// Worst between the ends.
+    /// The metric is worst between the ends.
     WorstInside,
-    /// It goes up and down, or the values have no order.
+    /// The metric goes up and down, or the values have no order.
     Uneven,
 }
 
@@ -37,10 +37,10 @@ pub struct Effect {
     /// The value at which the metric is best, the other settings held, and the metric there.
     pub best: ParamValue,
     pub best_value: f64,
-    /// The same for the worst.
+    /// The value at which the metric is worst, the other settings held, and the metric there.
     pub worst: ParamValue,
     pub worst_value: f64,
-    /// All values that were looked at.
+    /// Values that were looked at.
     pub places: Vec<EffectPoint>,
     /// Whether the trials, and a prediction where there is one, tell the best value from the worst.
     pub tells: bool,

@@ -48,12 +48,12 @@ pub(super) fn owed(
     let near = observations.nearly_learned?;
     // The first that is hardly worse than the best: what was compared with it still counts when a little is gained.
     let (best, _) = losses().find(|(_, value)| *value <= least + SAME * (near - least))?;
-    let best = trainings.quickest(best.point.clone(), None);
+    let best = trainings.fastest_alike(best.point.clone(), None);
     // What learns alike and is slower is no rival.
     let is_rival = |index: usize, level: f64| {
         let mut point = best.clone();
         point[index] = level;
-        trainings.quickest(point, None)[index] == level
+        trainings.fastest_alike(point, None)[index] == level
     };
     // Of an ordered parameter the neighbours: its best rate moves as well, with the batch above all.
     let levels_of = |index: usize| {

@@ -31,11 +31,11 @@ pub(super) const QUANTILE: f64 = 1.645;
 /// Fewest trials that are worth an analysis.
 const LEAST_TRIALS: usize = 5;
 
-/// How much of one objective each parameter explains.
+/// Shares of one objective that each parameter explains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Importance {
     pub metric: String,
-    /// One a parameter, the largest total first.
+    /// Shares of the parameters, one for each, the largest total first.
     pub shares: Vec<Share>,
 }
 
@@ -49,8 +49,8 @@ pub struct Share {
     pub total: f64,
 }
 
-/// How much each parameter matters for each objective of a history, objectives in the problem's order and the most important
-/// parameter first: what a page or a closing line shows. Objectives with fewer than five values are left out.
+/// Importance of each parameter for each objective of a history, objectives in the problem's order and the most
+/// important parameter first: what a page or a closing line shows. Objectives with fewer than five values are left out.
 pub fn importance(problem: &Problem, history: &[Trial], prior: Option<Arc<dyn Prior>>) -> Vec<Importance> {
     Insight::new(problem, history, prior).importance()
 }
@@ -71,7 +71,7 @@ pub(super) struct Surrogate {
     pub(super) objective: Objective,
     modelled: Modelled,
     pub(super) output: Output,
-    /// Where it was measured.
+    /// Points at which the objective was measured.
     pub(super) points: Vec<Point>,
 }
 
@@ -174,7 +174,7 @@ impl Insight {
         }
     }
 
-    /// What every objective of a setting is expected to be, each with the interval that holds it with probability 0.9; empty
+    /// Predictions of every objective of a setting, each with the interval that holds it with probability 0.9; empty
     /// where the setting is not in the space.
     pub fn predict(&self, params: &Params) -> Vec<Predicted> {
         let Some(point) = self.encoding.point(&self.space, params) else {

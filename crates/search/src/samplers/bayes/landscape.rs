@@ -31,26 +31,27 @@ pub(super) enum Limit {
 
 /// Everything the acquisition is made of.
 pub(super) struct Landscape<'a> {
-    /// Objectives first.
+    /// Surrogates of the modelled metrics, objectives first.
     pub(super) outputs: Vec<Output>,
     pub(super) objectives: usize,
-    /// Output and limit.
+    /// Limits that a setting has to keep, each with the index of its output.
     pub(super) limits: Vec<(usize, Limit)>,
-    /// `None` while nothing feasible is known: then only the limits count.
+    /// Improvement of the front's hypervolume; `None` while nothing feasible is known: then only the limits count.
     pub(super) ehvi: Option<Ehvi>,
     /// Process on outcomes, 1 for success and -1 for failure.
     pub(super) failure: Option<Gp>,
     /// Output that predicts what a trial costs.
     pub(super) cost: Option<usize>,
-    /// The prior's shift of every output at a point, or `None` where the point is certain to fail.
+    /// Shifts of every output by the prior at a point, or `None` where the point is certain to fail.
     pub(super) shifts: Option<&'a Shifts<'a>>,
-    /// What is to be improved.
+    /// Improvement that is looked for.
     pub(super) aim: Aim,
-    /// Where points are trainings, each with all variants that share its loss.
+    /// Trainings that the points stand for, each with all variants that share its loss; `None` where a point is one
+    /// setting.
     pub(super) trainings: Option<Trainings<'a>>,
 }
 
-/// The prior's shift of every output at a point; `None` where the point is certain to fail.
+/// Shifts of every output by the prior at a point; `None` where the point is certain to fail.
 pub(super) type Shifts<'a> = dyn Fn(&Point) -> Option<Vec<f64>> + Sync + 'a;
 
 impl Landscape<'_> {
@@ -126,7 +127,7 @@ impl Landscape<'_> {
         points.iter().map(|point| self.tried_key(point)).collect()
     }
 
-    /// What a point need not be tried again for.
+    /// Key of what a point need not be tried again for.
     pub(super) fn tried_key(&self, point: &[f64]) -> Vec<u64> {
         match &self.trainings {
             Some(trainings) => trainings.tried_key(point),

@@ -1,13 +1,13 @@
-//! From a study file's options to the sampler.
+//! The sampler `bayes` as a study file's options ask for it.
 
 use super::Bayes;
 use crate::samplers::Request;
 use crate::{Sampler, SamplerError};
 use peft_tune_core::study::ParamValue;
 
-/// Most objectives that it takes: its improvement is computed exactly, in a time that grows steeply.
+/// Most objectives that the sampler takes: its improvement is computed exactly, in a time that grows steeply.
 pub(crate) const MOST_OBJECTIVES: usize = 4;
-/// Trials of the initial design, and weighing proposals by what they cost.
+/// Options: trials of the initial design, and the metric by which proposals are weighed as their cost.
 const INITIAL: &str = "initial";
 const PER_COST: &str = "per_cost";
 pub(crate) const OPTIONS: &[&str] = &[INITIAL, PER_COST];

@@ -14,12 +14,12 @@ use crate::normal::{
     cumulative, density, improvement, log_cumulative, log_density, log_improvement, log_improvement_slope, mills,
 };
 
-/// Beyond this d the plain form of a log-normal P has no cancellation left.
+/// Bound d beyond which the plain form of a log-normal P has no cancellation left.
 const PLAIN: f64 = 5.0;
 /// Deviation of the logarithm below which the Mills difference is replaced by its derivative.
 const NARROW: f64 = 1e-3;
 
-/// How the modelled quantity becomes the value.
+/// Form in which the modelled quantity becomes the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Y = W.

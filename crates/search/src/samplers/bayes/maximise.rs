@@ -38,19 +38,19 @@ const APART: f64 = 0.02;
 pub(super) struct Found {
     pub(super) candidate: Point,
     pub(super) log_value: f64,
-    /// Whether it was owed, and not found for what it promises.
+    /// Whether a fair comparison is owed this setting, so that it was not found for its acquisition.
     pub(super) is_owed: bool,
 }
 
-/// What is searched and what must not be proposed again.
+/// The landscape that is searched, and what must not be proposed again.
 pub(super) struct Search<'a> {
     pub(super) candidates: &'a Candidates<'a>,
     pub(super) landscape: &'a Landscape<'a>,
     /// Settled points that were tried; where trainings are searched, what they need not be repeated for.
     pub(super) tried: HashSet<Vec<u64>>,
-    /// The only coordinate that a parameter may have.
+    /// Parameter by index, and the only coordinate that it may have.
     pub(super) only: Option<(usize, f64)>,
-    /// Where to stay while anything is untried there.
+    /// Neighbourhood to stay in while anything is untried there.
     pub(super) near: Option<Neighbourhood>,
     /// Settled points worth mutating, best first.
     pub(super) good: Vec<Point>,
@@ -152,10 +152,10 @@ impl Search<'_> {
             let candidate = match &self.landscape.trainings {
                 Some(trainings) => {
                     let candidate = match self.landscape.aim.is_loss() {
-                        true => trainings.quickest(candidate, self.only.map(|(index, _)| index)),
+                        true => trainings.fastest_alike(candidate, self.only.map(|(index, _)| index)),
                         false => candidate,
                     };
-                    trainings.fastest(self.landscape, candidate)
+                    trainings.fastest_variant(self.landscape, candidate)
                 }
                 None => candidate,
             };

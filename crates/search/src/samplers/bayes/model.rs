@@ -1,4 +1,4 @@
-//! From observations to the acquisition: fitted surrogates, limits, and the process on failures.
+//! The acquisition of a history's observations: fitted surrogates, limits, and the process on failures.
 
 use rayon::prelude::*;
 
@@ -7,7 +7,7 @@ use super::candidates::Candidates;
 use super::ehvi::Ehvi;
 use super::landscape::{Landscape, Limit};
 use super::observations::{MetricData, Observations, Seen};
-use super::output::{Output, some};
+use super::output::{Output, representative};
 use crate::encode::{Encoding, Point};
 use crate::gp;
 use crate::gp::{Effort, FitInput, Gp};
@@ -22,7 +22,7 @@ const EXPLAINED: f64 = 0.85;
 /// Most outcomes that the process on failures is made from.
 const MOST_OUTCOMES: usize = 120;
 
-/// What the acquisition is made from.
+/// Parts that the acquisition is made from.
 pub(super) struct Model<'a> {
     pub(super) problem: &'a Problem,
     pub(super) encoding: &'a Encoding,
@@ -143,7 +143,7 @@ impl Model<'_> {
         let all: Vec<(Point, bool)> = self.observations.outcomes.iter().cloned().chain(ran_out).collect();
         // Failures count as the best: they are the rare ones.
         let order: Vec<f64> = all.iter().map(|(_, failed)| f64::from(u8::from(!failed))).collect();
-        let chosen = some(&order, MOST_OUTCOMES).into_iter();
+        let chosen = representative(&order, MOST_OUTCOMES).into_iter();
         let outcomes: Vec<(Point, bool)> = chosen.map(|index| all[index].clone()).collect();
         if !outcomes.iter().any(|(_, failed)| *failed) {
             return None;

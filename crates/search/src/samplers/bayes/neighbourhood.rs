@@ -13,13 +13,13 @@ use crate::encode::Point;
 
 /// Parameters that may differ from the best training's.
 const MOST_MOVED: usize = 3;
-/// How far an ordered parameter may move, as a share of its range: a learning rate that is searched over a factor of 40, by one
-/// of 2.5. Where its levels are further apart, to the next one.
+/// Distance that an ordered parameter may move, as a share of its range: a learning rate that is searched over a factor
+/// of 40, by one of 2.5. Levels that are further apart allow a move to the next one.
 const REACH: f64 = 0.25;
-/// Less than this is no move.
+/// Distance under which a parameter has not moved.
 const SAME: f64 = 0.02;
 
-/// What lies near the best training.
+/// The settings near the best training.
 pub(super) struct Neighbourhood {
     centre: Point,
     /// Parameters that can change the loss.
@@ -27,13 +27,13 @@ pub(super) struct Neighbourhood {
 }
 
 impl Neighbourhood {
-    /// What lies near the training with the least loss; `None` where there is none.
+    /// The settings near the training with the least loss; `None` where there is none.
     pub(super) fn new(observations: &Observations<'_>, trainings: &Trainings<'_>) -> Option<Self> {
         let loss = trainings.loss();
         let feasible = observations.seen.iter().filter(|seen| seen.feasible);
         let best: &Seen = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))?;
         Some(Self {
-            centre: trainings.quickest(best.point.clone(), None),
+            centre: trainings.fastest_alike(best.point.clone(), None),
             used: observations.modelled[loss].used.clone(),
         })
     }

@@ -10,7 +10,8 @@ use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Tr
 
 /// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
 const AT_LEAST: &str = "_at_least";
-/// Its `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how uncertain that is.
+/// A pruned trial's metric `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how
+/// uncertain that is.
 const EXPECTED: &str = "_expected";
 const EXPECTED_DEVIATION: &str = "_expected_deviation";
 
@@ -34,7 +35,7 @@ impl Modelled {
     }
 }
 
-/// What is known of one modelled metric, minimised.
+/// Knowledge of one modelled metric, minimised.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MetricData<'a> {
     pub(super) points: Vec<Point>,
@@ -85,7 +86,7 @@ pub(super) struct Seen {
 #[derive(Clone, Debug)]
 pub(super) struct Observations<'a> {
     pub(super) modelled: Vec<Modelled>,
-    /// One a modelled metric.
+    /// Data of the modelled metrics, one for each.
     pub(super) data: Vec<MetricData<'a>>,
     pub(super) seen: Vec<Seen>,
     /// Finished settings, and whether they failed for a reason other than memory.
@@ -98,7 +99,7 @@ pub(super) struct Observations<'a> {
     pub(super) memory: Option<usize>,
     /// Least memory limit that a failed trial reported, in bytes.
     reported_limit: Option<u64>,
-    /// What the front's hypervolume is measured from, to be minimised as the objectives are.
+    /// Point that the front's hypervolume is measured from, to be minimised as the objectives are.
     pub(super) reference: Vec<f64>,
     /// The loss of a training that learns nearly as much as the best one, where it is known how much that learns.
     pub(super) nearly_learned: Option<f64>,

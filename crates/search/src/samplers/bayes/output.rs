@@ -13,10 +13,10 @@ use crate::gp;
 use crate::gp::{Effort, FitInput, Gp};
 use peft_tune_core::study::Params;
 
-/// Hyper-parameters are fitted to at most this many points.
+/// Most points that hyper-parameters are fitted to.
 const FITTED_POINTS: usize = 100;
-/// The posterior uses at most this many: predictions take quadratic time, and a study of a thousand trials has many that say
-/// the same.
+/// Most points that the posterior uses: predictions take quadratic time, and a study of a thousand trials has many that
+/// say the same.
 const CONDITIONED_POINTS: usize = 250;
 
 /// Largest ratio of two values that are modelled by their logarithm.
@@ -32,7 +32,7 @@ pub(super) struct Output {
     spread: f64,
     /// Whether a prior's expectation was taken off the values.
     shifted: bool,
-    /// How well the data are explained: the log posterior of the hyper-parameters over the untransformed values.
+    /// Evidence for this form of the data: the log posterior of the hyper-parameters over the untransformed values.
     evidence: f64,
 }
 
@@ -44,7 +44,8 @@ impl Output {
         data: &MetricData<'_>,
         prior: Option<&dyn Prior>,
     ) -> Option<Self> {
-        let part = (data.values.len() > CONDITIONED_POINTS).then(|| data.part(&some(&data.values, CONDITIONED_POINTS)));
+        let part = (data.values.len() > CONDITIONED_POINTS)
+            .then(|| data.part(&representative(&data.values, CONDITIONED_POINTS)));
         let data = part.as_ref().unwrap_or(data);
         let shifts: Option<Vec<f64>> = prior.and_then(|prior| {
             let shift = |params: &&Params| modelled.prior_shift(prior, params);
@@ -174,7 +175,7 @@ impl Output {
         self.gp.predict_many(points)
     }
 
-    /// How the modelled quantity becomes the value.
+    /// Form in which the modelled quantity becomes the value.
     pub(super) fn shape(&self) -> Shape {
         self.shape
     }
@@ -217,7 +218,7 @@ fn spans_too_much(values: &[f64]) -> bool {
 }
 
 /// Indices of at most `most` values, ascending: the best third, and an even share of the rest.
-pub(super) fn some(values: &[f64], most: usize) -> Vec<usize> {
+pub(super) fn representative(values: &[f64], most: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     if order.len() <= most {
         return order;
@@ -237,7 +238,7 @@ fn fit_some(whole: &FitInput<'_>, values: &[f64], effort: Effort) -> Option<gp::
     if count <= FITTED_POINTS {
         return gp::fit(whole, effort);
     }
-    let chosen = some(values, FITTED_POINTS);
+    let chosen = representative(values, FITTED_POINTS);
     let points: Vec<Point> = chosen.iter().map(|index| whole.points[*index].clone()).collect();
     let targets: Vec<f64> = chosen.iter().map(|index| whole.targets[*index]).collect();
     let noises: Vec<f64> = chosen.iter().map(|index| whole.noises[*index]).collect();

@@ -1,4 +1,4 @@
-//! What a sampler proposes, with what it expects of it.
+//! The setting that a sampler proposes, with what it expects of it.
 
 use serde::Serialize;
 
@@ -18,7 +18,8 @@ pub struct Proposal {
     pub expected_improvement: Option<f64>,
     /// Predicted objectives.
     pub predicted: Vec<Predicted>,
-    /// Tried to learn whether these predictions hold: a choice at a learning rate of its own. They are no reason to stop its trial.
+    /// Whether the setting is tried to learn if these predictions hold: a choice at a learning rate of its own. They
+    /// are no reason to stop its trial.
     pub is_hearing: bool,
 }
 

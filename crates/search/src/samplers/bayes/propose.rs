@@ -1,4 +1,4 @@
-//! From a history to the next setting.
+//! The next setting that a history leads to.
 
 use super::Bayes;
 use super::aim::Aim;

@@ -11,8 +11,9 @@ use peft_tune_core::study::{Params, Trial, TrialState};
 /// further trials at random already.
 const INITIAL: usize = 6;
 
-/// The same with a prior, which leaves the loss alone to be learned: the first training, which usually is what people would
-/// have used, and one that makes it a model. What others at random teach, steps from the best one teach sooner.
+/// Trials before the first model with a prior, which leaves the loss alone to be learned: the first training, which
+/// usually is what people would have used, and one that makes it a model. What further trials at random teach, steps
+/// from the best one teach sooner.
 pub(super) const INITIAL_WITH_PRIOR: usize = 2;
 
 /// Proposes the setting with the highest expected hypervolume improvement.

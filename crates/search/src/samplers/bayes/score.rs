@@ -1,4 +1,4 @@
-//! What the surrogates expect of settings that somebody else chose.
+//! Scores of settings that somebody else chose, by the surrogates.
 
 use super::landscape::Landscape;
 use super::proposal::described;
@@ -6,7 +6,7 @@ use crate::encode::{Encoding, Point};
 use crate::{CandidateScore, Problem};
 use peft_tune_core::study::Params;
 
-/// What is expected of one setting.
+/// The score of one setting.
 pub(super) fn of_params(
     problem: &Problem,
     landscape: &Landscape<'_>,

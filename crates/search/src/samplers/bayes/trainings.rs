@@ -1,4 +1,4 @@
-//! What one training gives: its loss at every cost that settings with this loss can have.
+//! The gain of one training: its loss at every cost that settings with this loss can have.
 //!
 //! Micro-batch and activation checkpointing change no loss. So the gain of a training is that of a *set* of points, one
 //! for each such variant, whose costs a prior knows:
@@ -50,16 +50,17 @@ pub(super) struct Trainings<'a> {
     memory: &'static str,
     /// Parameters that change no loss and are no continuous range.
     free: Vec<usize>,
-    /// Further parameters that change a cost.
+    /// Parameters that change a cost and are not free.
     costly: Vec<usize>,
     /// Parameters with values that learn alike: coordinates of the slower ones, each with that of the fastest.
     alike: Vec<(usize, Vec<(f64, f64)>)>,
     /// Losses z_1 ... z_{n+1}.
     bounds: Vec<f64>,
-    /// The other objectives of the front's points with a loss of at most z_k, for k from 0, and their volume.
+    /// Objectives but the loss of the front's points with a loss of at most z_k, for k from 0, and their volume.
     below: Vec<(Vec<Vec<f64>>, f64)>,
-    /// Of the objectives but the loss.
+    /// Reference point of the objectives but the loss.
     reference: Vec<f64>,
+    /// Variants that were computed, by the coordinates that change a cost.
     known: Mutex<HashMap<Vec<u64>, Option<Arc<Variants>>>>,
 }
 
@@ -74,7 +75,7 @@ struct Variants {
 }
 
 impl<'a> Trainings<'a> {
-    /// `None` where no objective is the loss.
+    /// The trainings of a history; `None` where no objective is the loss.
     pub(super) fn new(
         problem: &Problem,
         observations: &Observations<'_>,
@@ -147,7 +148,8 @@ impl<'a> Trainings<'a> {
         key(&self.without_free(point))
     }
 
-    /// What a training need not be repeated for: the coordinates that decide its loss, those of continuous ranges rounded.
+    /// Key of what a training need not be repeated for: the coordinates that decide its loss, those of continuous
+    /// ranges rounded.
     pub(super) fn tried_key(&self, point: &[f64]) -> Vec<u64> {
         let mut point = self.without_free(point);
         for (index, coordinate) in point.iter_mut().enumerate() {
@@ -159,7 +161,7 @@ impl<'a> Trainings<'a> {
     }
 
     /// A candidate with the fastest of the values that learn as its own do, those of the parameter `except` left as they are.
-    pub(super) fn quickest(&self, mut candidate: Point, except: Option<usize>) -> Point {
+    pub(super) fn fastest_alike(&self, mut candidate: Point, except: Option<usize>) -> Point {
         for (index, faster) in self.alike.iter().filter(|(index, _)| Some(*index) != except) {
             let own = faster.iter().find(|(slower, _)| *slower == candidate[*index]);
             if let Some((_, fastest)) = own {
@@ -177,7 +179,7 @@ impl<'a> Trainings<'a> {
     }
 
     /// The fastest variant of a candidate that fits; the candidate itself where none does.
-    pub(super) fn fastest(&self, landscape: &Landscape<'_>, mut candidate: Point) -> Point {
+    pub(super) fn fastest_variant(&self, landscape: &Landscape<'_>, mut candidate: Point) -> Point {
         if let Some(variants) = self.variants(landscape, &candidate) {
             for (index, coordinate) in self.free.iter().zip(&variants.fastest) {
                 candidate[*index] = *coordinate;
@@ -206,8 +208,8 @@ impl<'a> Trainings<'a> {
         log_sum(&slabs.collect::<Vec<_>>())
     }
 
-    /// How often the costs of a training are twice their units, each counted, or half of them where they are maximised: of the
-    /// variant that has them least. Infinite where none fits.
+    /// Doublings of the costs of a training over their units, halvings where they are maximised, summed up: of the
+    /// variant that has the fewest. Infinite where none fits.
     pub(super) fn doublings(&self, landscape: &Landscape<'_>, point: &[f64]) -> f64 {
         self.variants(landscape, point)
             .map_or(f64::INFINITY, |variants| variants.doublings)
@@ -223,14 +225,14 @@ impl<'a> Trainings<'a> {
         if let Some(known) = self.known.lock().ok().and_then(|known| known.get(&key).cloned()) {
             return known;
         }
-        let found = self.looked_at(landscape, candidate).map(Arc::new);
+        let found = self.variants_that_fit(landscape, candidate).map(Arc::new);
         if let Ok(mut known) = self.known.lock() {
             known.insert(key, found.clone());
         }
         found
     }
 
-    fn looked_at(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Variants> {
+    fn variants_that_fit(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Variants> {
         let mut variants = vec![candidate.to_vec()];
         for index in &self.free {
             let levels = self.candidates.levels(*index);
@@ -288,7 +290,7 @@ impl<'a> Trainings<'a> {
     }
 }
 
-/// See [`Trainings::alike`].
+/// Choices with values that learn alike, as [`Trainings::alike`] holds them.
 fn alike(
     observations: &Observations<'_>,
     candidates: &Candidates<'_>,
