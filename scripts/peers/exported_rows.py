@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the rows that a tool trains on, from its exported file, with those of the engine: all of them, by token.
 
-    scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|unsloth [--python PY] [--forms a,b]
+    scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|torchtune|unsloth [--python PY] [--forms a,b]
                                    [--length N] [--no-data] [--keep FOLDER] [--json]
 
 Every form of data (exported_rows_forms.py) is searched for one step, exported and read by the tool itself
@@ -9,7 +9,7 @@ Every form of data (exported_rows_forms.py) is searched for one step, exported a
 number; the held-out rows as well, where the tool evaluates. The first label of a row counts nowhere: nothing comes
 before it. --no-data exports the tool's file alone, which names the data that the study names.
 
-Checked with TRL 1.16.0, LLaMA-Factory 0.9.5 and axolotl 0.19.0 (.ci/tools.sh). A tool that is not installed is not
+Checked with TRL 1.16.0, LLaMA-Factory 0.9.5, axolotl 0.19.0 and torchtune 0.6.1 (.ci/tools.sh). A tool that is not installed is not
 compared. Ends with status 1 where something differs and no warning of the export is about the data, 2 for a wrong
 command line.
 """
@@ -29,7 +29,6 @@ from exported_rows_forms import FORMS, write_rows  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BASE = HERE.parents[1] / "search_spaces" / "quickstart" / "base"
-TOOLS = ("trl", "llamafactory", "axolotl", "unsloth")
 #: What has to be installed for a tool's file to be read.
 PACKAGES = {"unsloth": ("trl", "peft"), "trl": ("trl", "peft")}
 TRAINING_ROWS, HELD_OUT_ROWS = 24, 6
@@ -37,6 +36,7 @@ FILES = {
     "trl": "trl_sft.yaml",
     "llamafactory": "llamafactory.yaml",
     "axolotl": "axolotl.yaml",
+    "torchtune": "torchtune.yaml",
     "unsloth": "unsloth_train.py",
 }
 
@@ -251,7 +251,7 @@ def forms_of(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
-    parser.add_argument("--tool", choices=TOOLS, required=True)
+    parser.add_argument("--tool", choices=FILES, required=True)
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the tool")
     parser.add_argument("--forms", type=forms_of, default=list(FORMS), help="names with commas between")
     parser.add_argument("--length", type=int, default=64, help="sequence length in tokens")

@@ -9,6 +9,7 @@ the model.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -57,6 +58,53 @@ def axolotl(folder):
     # Its kernels need a GPU, and it turns them on by itself.
     config = load_cfg(str(folder / "axolotl.yaml"), lora_mlp_kernel=False, lora_qkv_kernel=False, lora_o_kernel=False)
     raise Ready(setup_model_and_trainer(config, load_datasets(cfg=config))[0])
+
+
+def torchtune(folder):
+    from omegaconf import OmegaConf
+
+    recipe, config = recipe_of_torchtune(), OmegaConf.load(folder / "torchtune.yaml")
+
+    def train(self):
+        raise Ready(RowsOfTorchtune(self, config.dataset.get("passes", 1)))
+
+    recipe.LoRAFinetuneRecipeSingleDevice.train = train
+    run_torchtune(recipe, folder)
+
+
+def recipe_of_torchtune():
+    """The module that `tune run lora_finetune_single_device` runs; torchtune forbids to import it by name."""
+    import torchtune
+
+    path = pathlib.Path(torchtune.__file__).parents[1] / "recipes" / "lora_finetune_single_device.py"
+    specification = importlib.util.spec_from_file_location("lora_finetune_single_device", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def run_torchtune(recipe, folder):
+    sys.argv = ["lora_finetune_single_device", "--config", str(folder / "torchtune.yaml"), "device=cpu"]
+    recipe.recipe_main()
+
+
+class RowsOfTorchtune:
+    """The loader of torchtune's recipe, in the place of a trainer's. The recipe evaluates nothing."""
+
+    eval_dataset = None
+
+    def __init__(self, recipe, passes):
+        self.loader, self.passes = recipe._dataloader, passes
+
+    def get_train_dataloader(self):
+        """Batches with the rows of an epoch: of those that come several times over, the first ones."""
+        # A number that is no token tells how long a row is.
+        self.loader.collate_fn.keywords["padding_idx"] = -1
+        left = len(self.loader.dataset) // self.passes
+        for batch in self.loader:
+            ids, labels = batch["tokens"][:left], batch["labels"][:left]
+            left -= len(ids)
+            yield {"input_ids": ids, "labels": labels, "attention_mask": ids != -1}
 
 
 def unsloth(folder):
@@ -117,9 +165,10 @@ IMPORTS = {
     "trl": ("trl.trainer.sft_trainer", "trl.scripts.sft"),
     "llamafactory": ("llamafactory.train.tuner",),
     "axolotl": ("axolotl.cli.config", "axolotl.common.datasets", "axolotl.train"),
+    "torchtune": ("torchtune.training", "torchtune.datasets"),
     "unsloth": ("trl.trainer.sft_trainer", "peft"),
 }
-READERS = {reader.__name__: reader for reader in (trl, llamafactory, axolotl, unsloth)}
+READERS = {reader.__name__: reader for reader in (trl, llamafactory, axolotl, torchtune, unsloth)}
 
 
 def rows_of(loader):
@@ -157,7 +206,8 @@ def read(tool, folder):
 def main():
     tool, folders = sys.argv[1], [pathlib.Path(folder).resolve() for folder in sys.argv[2:]]
     # Imports take longest. What one file changes in the tool must not reach the next: each is read by a child.
-    stop_before_training()
+    if tool != "torchtune":
+        stop_before_training()
     for module in IMPORTS[tool]:
         importlib.import_module(module)
     for folder in folders:
