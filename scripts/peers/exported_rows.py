@@ -2,7 +2,7 @@
 """Compares the rows that a tool trains on, from its exported file, with those of the engine: all of them, by token.
 
     scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|torchtune|unsloth [--python PY] [--forms a,b]
-                                   [--length N] [--no-data] [--keep FOLDER] [--json]
+                                   [--length N] [--base MODEL] [--no-data] [--keep FOLDER] [--json]
 
 Every form of data (exported_rows_forms.py) is searched for one step, exported and read by the tool itself
 (exported_rows_readers.py), which needs no GPU. Ids and labels of all rows are compared in any order, and so is their
@@ -47,7 +47,7 @@ class ExportRefused(RuntimeError):
     """The export says itself that the tool cannot have these rows."""
 
 
-def study_of(form, folder, length, python):
+def study_of(form, folder, length, python, base=BASE):
     """Writes the files of a form and a study of one trial, and returns the study's path."""
     names = [f"rows-{number}.{form.extension}" for number in range(form.files)]
     share = TRAINING_ROWS // form.files
@@ -61,7 +61,7 @@ def study_of(form, folder, length, python):
         data["chat_template"] = "template.jinja"
     study = {
         "study": "rows",
-        "model": str(BASE),
+        "model": str(base),
         "data": data,
         "seed": 1,
         "space": {
@@ -221,7 +221,7 @@ def compared(options, scratch):
         folder = scratch / name
         folder.mkdir()
         try:
-            study = study_of(FORMS[name], folder, options.length, options.python)
+            study = study_of(FORMS[name], folder, options.length, options.python, options.base)
             # What is measured does not matter here, and so nothing waits for a quiet machine.
             run(options.program, "search", study.name, "--db", "rows.db", "--wait-quiet", "0s", folder=folder)
             recipe, warnings = exported(options.program, options.tool, folder, ["--no-data"] if options.no_data else [])
@@ -255,6 +255,7 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the tool")
     parser.add_argument("--forms", type=forms_of, default=list(FORMS), help="names with commas between")
     parser.add_argument("--length", type=int, default=64, help="sequence length in tokens")
+    parser.add_argument("--base", type=lambda path: pathlib.Path(path).resolve(), default=BASE, help="folder of the model")
     parser.add_argument("--no-data", action="store_true", help="export without the rows")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the exported files, which stay there")

@@ -104,7 +104,9 @@ class RowsOfTorchtune:
         for batch in self.loader:
             ids, labels = batch["tokens"][:left], batch["labels"][:left]
             left -= len(ids)
-            yield {"input_ids": ids, "labels": labels, "attention_mask": ids != -1}
+            # A token without a label fills up the last step.
+            is_row = (ids != -1).sum(1) > 1
+            yield {"input_ids": ids[is_row], "labels": labels[is_row], "attention_mask": ids[is_row] != -1}
 
 
 def unsloth(folder):

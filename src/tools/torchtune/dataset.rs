@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::export::refused;
-use super::length::Length;
+use super::length::{Length, Passes};
 use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, ROWS, Word, builder_of, column, on_hub};
-use peft_tune_core::recipe::{BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn};
+use peft_tune_core::recipe::{BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
 
 /// The module beside the file, which reads rows of token ids.
 pub(super) const MODULE: (&str, &str) = ("peft_tune_rows.py", include_str!("peft_tune_rows.py"));
@@ -20,15 +20,10 @@ pub(super) fn write(draft: &mut Draft<'_>, length: Length) -> Result<(), RenderE
     let mut keys = vec![("_component_", json!(component(format)))];
     keys.extend(source(data)?);
     keys.extend(columns(data, format));
-    match format {
-        DataFormat::Tokenized if length.passes > 1 => {
-            keys.push(("passes", json!(length.passes)));
-            keys.push(("shuffle", json!(recipe.training.shuffle)));
-            keys.push(("seed", json!(recipe.training.seed)));
-        }
-        DataFormat::Text | DataFormat::Tokenized => {}
-        _ => keys.push(("train_on_input", json!(data.loss_on == LossOn::All))),
+    if !matches!(format, DataFormat::Text | DataFormat::Tokenized) {
+        keys.push(("train_on_input", json!(data.loss_on == LossOn::All)));
     }
+    keys.extend(length.passes.map(|passes| order(passes, recipe)).unwrap_or_default());
     keys.extend(draft.word("packing"));
     draft.yaml.map("dataset", &keys);
     tell_reading(draft, format);
@@ -36,9 +31,18 @@ pub(super) fn write(draft: &mut Draft<'_>, length: Length) -> Result<(), RenderE
     Ok(())
 }
 
-/// Whether the recipe shuffles the rows. Where the data set repeats them, it does so itself, one pass after the other.
-pub(super) fn is_shuffled_by_recipe(draft: &Draft<'_>, length: Length) -> bool {
-    draft.recipe().training.shuffle && length.passes == 1
+/// The order of rows that the data set repeats, which no other shuffles then.
+fn order(passes: Passes, recipe: &Recipe) -> Vec<Word> {
+    let mut keys = vec![
+        ("passes", json!(passes.count)),
+        ("shuffle", json!(recipe.training.shuffle)),
+        ("seed", json!(recipe.training.seed)),
+    ];
+    if passes.are_filled {
+        keys.push(("batch_size", json!("${batch_size}")));
+        keys.push(("accumulation", json!("${gradient_accumulation_steps}")));
+    }
+    keys
 }
 
 fn component(format: DataFormat) -> &'static str {

@@ -54,8 +54,7 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, RenderError> {
     held_out(&mut draft, recipe);
     draft.say_seed("seed");
     draft.said(&["training.shuffle"]);
-    let is_shuffled = dataset::is_shuffled_by_recipe(&draft, length);
-    draft.key("shuffle", is_shuffled);
+    draft.key("shuffle", recipe.training.shuffle && length.passes.is_none());
     length.write(&mut draft);
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     optimizer(&mut draft, &recipe.optimizer);

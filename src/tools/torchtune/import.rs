@@ -231,7 +231,18 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         }
         // One that repeats rows shuffles them itself.
         reader.recipe.training.shuffle |= set.flag("shuffle")?.unwrap_or(false);
-        reader.part_unread(&set, "dataset.", &["source", "new_system_prompt", "passes", "seed"]);
+        reader.part_unread(
+            &set,
+            "dataset.",
+            &[
+                "source",
+                "new_system_prompt",
+                "passes",
+                "seed",
+                "batch_size",
+                "accumulation",
+            ],
+        );
     }
     reader.recipe.data.train = train.into();
     Ok(())

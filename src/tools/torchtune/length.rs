@@ -5,15 +5,23 @@
 //! cannot do that, it is as many whole epochs as have those steps.
 
 use crate::tools::export::draft::Draft;
-use peft_tune_core::recipe::{DataFormat, EpochSteps, TrainingLength};
+use peft_tune_core::recipe::{BatchSettings, DataFormat, EpochSteps, TrainingLength};
 
 /// The keys that say when a training ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Length {
     epochs: u64,
     max_steps_per_epoch: Option<u64>,
-    /// How often an epoch goes through the rows.
-    pub passes: u64,
+    /// Present where the data set says in which order the rows come.
+    pub passes: Option<Passes>,
+}
+
+/// Rows that come several times over in one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Passes {
+    pub count: u64,
+    /// Whether the last step of a pass is made whole by rows that have no target, so that the next pass begins with a step.
+    pub are_filled: bool,
 }
 
 const FIELD: &str = "training.length";
@@ -22,21 +30,19 @@ impl Length {
     /// The length of a draft's recipe.
     pub(super) fn of(draft: &Draft<'_>) -> Self {
         let counts = draft.input.step_counts();
+        let batch = &draft.recipe().batch;
         let repeats = draft.input.data_format() == DataFormat::Tokenized;
         // How many rows packing makes is not known before.
-        let is_packed = draft.recipe().batch.packing;
-        let fills = |epoch: EpochSteps| epoch.full_per_epoch() == epoch.per_epoch();
+        let ends_whole = |epoch: EpochSteps| !repeats || batch.packing || epoch.full_per_epoch() == epoch.per_epoch();
         match (counts.length, counts.steps, counts.epoch) {
-            (TrainingLength::Epochs(epochs), _, epoch)
-                if epochs.fract() == 0.0 && (!repeats || is_packed || epoch.is_none_or(fills)) =>
-            {
+            (TrainingLength::Epochs(epochs), _, epoch) if epochs.fract() == 0.0 && epoch.is_none_or(ends_whole) => {
                 Self::whole(epochs as u64)
             }
             (_, Some(steps), Some(epoch)) if steps > epoch.full_per_epoch() => match repeats {
-                true => Self::part(steps, epoch.epochs_that_fill(steps)),
+                true => Self::part(steps, Some(Passes::of(steps, epoch, batch))),
                 false => Self::whole(steps.div_ceil(epoch.full_per_epoch().max(1))),
             },
-            (_, Some(steps), _) => Self::part(steps, 1),
+            (_, Some(steps), _) => Self::part(steps, None),
             (TrainingLength::Epochs(epochs), None, _) => Self::whole(epochs.ceil() as u64),
             (TrainingLength::Steps(_) | TrainingLength::Tokens(_), None, _) => Self::whole(1),
         }
@@ -46,12 +52,12 @@ impl Length {
         Self {
             epochs: epochs.max(1),
             max_steps_per_epoch: None,
-            passes: 1,
+            passes: None,
         }
     }
 
     /// So many steps of an epoch.
-    fn part(steps: u64, passes: u64) -> Self {
+    fn part(steps: u64, passes: Option<Passes>) -> Self {
         Self {
             epochs: 1,
             max_steps_per_epoch: Some(steps),
@@ -80,13 +86,12 @@ impl Length {
 
     /// What is told of a training of `steps` steps, where those of torchtune are others.
     fn other_steps(self, draft: &Draft<'_>, steps: u64, epoch: EpochSteps) -> Option<String> {
-        let (full, all) = (epoch.full_per_epoch(), epoch.per_epoch());
         let is_packed = draft.recipe().batch.packing;
-        if self.passes > 1 && full < all && !is_packed {
-            let last = epoch.rows_of(all - 1);
+        let (full, short) = (epoch.full_per_epoch(), rows_of_short_step(epoch));
+        if self.passes.is_some_and(|passes| !passes.are_filled) && short > 0 && !is_packed {
             return Some(format!(
-                "the last step of an epoch, of {} rows here, is filled up with rows of the next one there; nothing to do where that is little",
-                last.end - last.start
+                "the last step of an epoch, of {short} rows here, is filled up with rows of the next one there; lower \
+                 `gradient_accumulation_steps` to that"
             ));
         }
         // Of packed rows their own warning says that an epoch has other steps.
@@ -101,5 +106,28 @@ impl Length {
                 self.epochs
             ),
         })
+    }
+}
+
+impl Passes {
+    /// The passes that have `steps` steps.
+    fn of(steps: u64, epoch: EpochSteps, batch: &BatchSettings) -> Self {
+        let short = rows_of_short_step(epoch);
+        // Each micro-batch needs a row with targets, and several devices deal rows out otherwise.
+        let are_filled = !batch.packing && batch.devices == 1 && short >= batch.gradient_accumulation as u64;
+        let count = match are_filled {
+            true => steps.div_ceil(epoch.per_epoch()),
+            false => epoch.epochs_that_fill(steps),
+        };
+        Self { count, are_filled }
+    }
+}
+
+/// Rows of the step that an epoch's end cuts short; 0 where none is.
+fn rows_of_short_step(epoch: EpochSteps) -> u64 {
+    let last = epoch.rows_of(epoch.per_epoch() - 1);
+    match epoch.full_per_epoch() == epoch.per_epoch() {
+        true => 0,
+        false => last.end - last.start,
     }
 }
