@@ -24,6 +24,9 @@ for name in llamafactory axolotl torchtune; do
   # Where no row is cut, axolotl reads such chats by itself.
   [ "$name" != axolotl ] ||
     scripts/peers/exported_rows.py "$binary" --tool axolotl --python "$tool_python" --forms messages-stops,messages-stops-all --length 512
+  # It alone packs without a GPU.
+  [ "$name" != torchtune ] ||
+    scripts/peers/exported_rows.py "$binary" --tool torchtune --python "$tool_python" --forms messages-turns,plain,text --packing
   drop "$name"
 done
 [ "$left_out" = 0 ] || exit 3

@@ -66,7 +66,7 @@ def torchtune(folder):
     recipe, config = recipe_of_torchtune(), OmegaConf.load(folder / "torchtune.yaml")
 
     def train(self):
-        raise Ready(RowsOfTorchtune(self, config.dataset.get("passes", 1)))
+        raise Ready(RowsOfTorchtune(self, config.dataset))
 
     recipe.LoRAFinetuneRecipeSingleDevice.train = train
     run_torchtune(recipe, folder)
@@ -89,24 +89,35 @@ def run_torchtune(recipe, folder):
 
 
 class RowsOfTorchtune:
-    """The loader of torchtune's recipe, in the place of a trainer's. The recipe evaluates nothing."""
+    """The rows of torchtune's recipe, in the place of a trainer's. The recipe evaluates nothing."""
 
     eval_dataset = None
 
-    def __init__(self, recipe, passes):
-        self.loader, self.passes = recipe._dataloader, passes
+    def __init__(self, recipe, words):
+        self.loader, self.words = recipe._dataloader, words
 
     def get_train_dataloader(self):
+        return self.documents() if self.words.get("packed") else self.batches()
+
+    def batches(self):
         """Batches with the rows of an epoch: of those that come several times over, the first ones."""
         # A number that is no token tells how long a row is.
         self.loader.collate_fn.keywords["padding_idx"] = -1
-        left = len(self.loader.dataset) // self.passes
+        left = len(self.loader.dataset) // self.words.get("passes", 1)
         for batch in self.loader:
             ids, labels = batch["tokens"][:left], batch["labels"][:left]
             left -= len(ids)
             # A token without a label fills up the last step.
             is_row = (ids != -1).sum(1) > 1
             yield {"input_ids": ids[is_row], "labels": labels[is_row], "attention_mask": ids[is_row] != -1}
+
+    def documents(self):
+        """The documents of packed rows, each for itself: those that attention keeps apart."""
+        for pack in self.loader.dataset:
+            lengths = pack["seq_lens"].tolist()
+            for ids, labels in zip(pack["tokens"].split(lengths), pack["labels"].split(lengths)):
+                if (labels != -100).any():  # others fill the row up
+                    yield {"input_ids": ids[None], "labels": labels[None]}
 
 
 def unsloth(folder):

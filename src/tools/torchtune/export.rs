@@ -109,6 +109,7 @@ fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     }
     keys.extend(draft.word("momentum"));
     keys.extend(draft.word("nesterov"));
+    tell_package(draft, "optimizer.kind", &keys);
     draft.yaml.map("optimizer", &keys);
     if optimizer.loraplus_ratio.is_some() {
         draft.warn(
@@ -151,7 +152,20 @@ fn schedule(draft: &mut Draft<'_>, step_counts: &StepCounts) {
     };
     let mut keys = draft.schedule_words();
     keys.insert(keys.len().min(1), ("num_warmup_steps", json!(steps)));
+    tell_package(draft, "schedule.kind", &keys);
     draft.yaml.map("lr_scheduler", &keys);
+}
+
+/// Says which package a component is of, where torchtune does not bring it.
+fn tell_package(draft: &mut Draft<'_>, field: &'static str, keys: &[Word]) {
+    let component = value_of(keys, "_component_");
+    let package = component.as_str().and_then(|component| component.split('.').next());
+    if let Some(package @ ("bitsandbytes" | "transformers")) = package {
+        draft.warn(
+            field,
+            format!("needs the {package} package, which torchtune does not bring"),
+        );
+    }
 }
 
 fn arithmetic(draft: &mut Draft<'_>, recipe: &Recipe) -> Result<(), RenderError> {
