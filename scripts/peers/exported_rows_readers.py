@@ -97,19 +97,26 @@ class RowsOfTorchtune:
         self.loader, self.words = recipe._dataloader, words
 
     def get_train_dataloader(self):
-        return self.documents() if self.words.get("packed") else self.batches()
+        if self.words.get("packed"):
+            return self.documents()
+        return self.repeated() if "passes" in self.words else self.batches()
 
     def batches(self):
-        """Batches with the rows of an epoch: of those that come several times over, the first ones."""
         # A number that is no token tells how long a row is.
         self.loader.collate_fn.keywords["padding_idx"] = -1
-        left = len(self.loader.dataset) // self.words.get("passes", 1)
         for batch in self.loader:
-            ids, labels = batch["tokens"][:left], batch["labels"][:left]
-            left -= len(ids)
-            # A token without a label fills up the last step.
-            is_row = (ids != -1).sum(1) > 1
-            yield {"input_ids": ids[is_row], "labels": labels[is_row], "attention_mask": ids[is_row] != -1}
+            ids, labels = batch["tokens"], batch["labels"]
+            yield {"input_ids": ids, "labels": labels, "attention_mask": ids != -1}
+
+    def repeated(self):
+        """Each row once, of those that come several times over; of halved ones both halves of the targets."""
+        rows, order = {}, iter(self.loader.dataset.order)
+        for ids, labels in (row for batch in self.batches() for row in zip(*each_row(batch))):
+            known = rows.setdefault(next(order)[0], (ids, labels.clone()))
+            assert known[0].equal(ids)
+            known[1][labels != -100] = labels[labels != -100]
+        for ids, labels in rows.values():
+            yield {"input_ids": ids[None], "labels": labels[None]}
 
     def documents(self):
         """The documents of packed rows, each for itself: those that attention keeps apart."""
@@ -118,6 +125,12 @@ class RowsOfTorchtune:
             for ids, labels in zip(pack["tokens"].split(lengths), pack["labels"].split(lengths)):
                 if (labels != -100).any():  # others fill the row up
                     yield {"input_ids": ids[None], "labels": labels[None]}
+
+
+def each_row(batch):
+    """Ids and labels of the rows of a batch, without padding."""
+    lengths = (batch["attention_mask"] != 0).sum(1).tolist()
+    return [[row[:length] for row, length in zip(batch[name], lengths)] for name in ("input_ids", "labels")]
 
 
 def unsloth(folder):

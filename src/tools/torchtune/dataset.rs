@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::export::refused;
-use super::length::{Length, Passes};
+use super::length::Length;
 use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, ROWS, Word, builder_of, column, on_hub};
 use peft_tune_core::recipe::{BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
@@ -31,16 +31,19 @@ pub(super) fn write(draft: &mut Draft<'_>, length: Length) -> Result<(), RenderE
     Ok(())
 }
 
-/// The order of rows that the data set repeats, which no other shuffles then.
-fn order(passes: Passes, recipe: &Recipe) -> Vec<Word> {
+/// The order of rows that the data set repeats, which no other shuffles then. What it is told of the steps makes the last one of a pass
+/// whole; how many rows packing makes is not known before.
+fn order(passes: u64, recipe: &Recipe) -> Vec<Word> {
     let mut keys = vec![
-        ("passes", json!(passes.count)),
+        ("passes", json!(passes)),
         ("shuffle", json!(recipe.training.shuffle)),
         ("seed", json!(recipe.training.seed)),
     ];
-    if passes.are_filled {
+    if !recipe.batch.packing {
         keys.push(("batch_size", json!("${batch_size}")));
         keys.push(("accumulation", json!("${gradient_accumulation_steps}")));
+        let devices = recipe.batch.devices;
+        keys.extend((devices > 1).then(|| ("devices", json!(devices))));
     }
     keys
 }

@@ -231,18 +231,16 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         }
         // One that repeats rows shuffles them itself.
         reader.recipe.training.shuffle |= set.flag("shuffle")?.unwrap_or(false);
-        reader.part_unread(
-            &set,
-            "dataset.",
-            &[
-                "source",
-                "new_system_prompt",
-                "passes",
-                "seed",
-                "batch_size",
-                "accumulation",
-            ],
-        );
+        let harmless = [
+            "source",
+            "new_system_prompt",
+            "passes",
+            "seed",
+            "batch_size",
+            "accumulation",
+            "devices",
+        ];
+        reader.part_unread(&set, "dataset.", &harmless);
     }
     reader.recipe.data.train = train.into();
     Ok(())

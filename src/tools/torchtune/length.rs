@@ -1,30 +1,24 @@
 //! How long torchtune trains.
 //!
 //! It trains whole epochs, of whole steps, and counts steps within an epoch. So a training that ends within a later epoch, or whose
-//! rows do not fill the last step of one, is one epoch of rows that the data set hands out several times over. Where its component
-//! cannot do that, it is as many whole epochs as have those steps.
+//! rows do not fill the last step of one, is one epoch of rows that the data set hands out several times over, each time with a last
+//! step that is made whole. Where its component cannot do that, it is as many whole epochs as have those steps.
 
 use crate::tools::export::draft::Draft;
-use peft_tune_core::recipe::{BatchSettings, DataFormat, EpochSteps, TrainingLength};
+use peft_tune_core::recipe::{DataFormat, EpochSteps, TrainingLength};
 
 /// The keys that say when a training ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Length {
     epochs: u64,
     max_steps_per_epoch: Option<u64>,
-    /// Present where the data set says in which order the rows come.
-    pub passes: Option<Passes>,
-}
-
-/// Rows that come several times over in one epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Passes {
-    pub count: u64,
-    /// Whether the last step of a pass is made whole by rows that have no target, so that the next pass begins with a step.
-    pub are_filled: bool,
+    /// How often one epoch goes through the rows, where the data set sees to it.
+    pub passes: Option<u64>,
 }
 
 const FIELD: &str = "training.length";
+/// What to do where only rows of token ids can be repeated.
+const WRITE_ROWS: &str = "let the rows be written for it, without --no-data";
 
 impl Length {
     /// The length of a draft's recipe.
@@ -39,7 +33,8 @@ impl Length {
                 Self::whole(epochs as u64)
             }
             (_, Some(steps), Some(epoch)) if steps > epoch.full_per_epoch() => match repeats {
-                true => Self::part(steps, Some(Passes::of(steps, epoch, batch))),
+                true if batch.packing => Self::part(steps, Some(epoch.epochs_that_fill(steps))),
+                true => Self::part(steps, Some(steps.div_ceil(epoch.per_epoch()))),
                 false => Self::whole(steps.div_ceil(epoch.full_per_epoch().max(1))),
             },
             (_, Some(steps), _) => Self::part(steps, None),
@@ -57,7 +52,7 @@ impl Length {
     }
 
     /// So many steps of an epoch.
-    fn part(steps: u64, passes: Option<Passes>) -> Self {
+    fn part(steps: u64, passes: Option<u64>) -> Self {
         Self {
             epochs: 1,
             max_steps_per_epoch: Some(steps),
@@ -87,47 +82,15 @@ impl Length {
     /// What is told of a training of `steps` steps, where those of torchtune are others.
     fn other_steps(self, draft: &Draft<'_>, steps: u64, epoch: EpochSteps) -> Option<String> {
         let is_packed = draft.recipe().batch.packing;
-        let (full, short) = (epoch.full_per_epoch(), rows_of_short_step(epoch));
-        if self.passes.is_some_and(|passes| !passes.are_filled) && short > 0 && !is_packed {
-            return Some(format!(
-                "the last step of an epoch, of {short} rows here, is filled up with rows of the next one there; lower \
-                 `gradient_accumulation_steps` to that"
-            ));
-        }
         // Of packed rows their own warning says that an epoch has other steps.
         let is_certain = !(is_packed && matches!(draft.recipe().training.length, TrainingLength::Epochs(_)));
-        let theirs = self.epochs * full;
+        let theirs = self.epochs * epoch.full_per_epoch();
         let differs = self.max_steps_per_epoch.is_none() && theirs != steps && is_certain;
         differs.then(|| match theirs {
-            0 => "the rows fill no global batch, so torchtune trains nothing; lower `gradient_accumulation_steps`".to_owned(),
-            _ => format!(
-                "torchtune trains whole epochs of whole steps, so {steps} steps are {theirs} there, in {} epochs; lower `epochs`, \
-                 or train with `peft-tune train`",
-                self.epochs
-            ),
+            0 => format!("the rows fill no global batch, so torchtune trains nothing; {WRITE_ROWS}"),
+            _ => {
+                format!("torchtune trains whole epochs of whole steps, so {steps} steps become {theirs}; {WRITE_ROWS}")
+            }
         })
-    }
-}
-
-impl Passes {
-    /// The passes that have `steps` steps.
-    fn of(steps: u64, epoch: EpochSteps, batch: &BatchSettings) -> Self {
-        let short = rows_of_short_step(epoch);
-        // Each micro-batch needs a row with targets, and several devices deal rows out otherwise.
-        let are_filled = !batch.packing && batch.devices == 1 && short >= batch.gradient_accumulation as u64;
-        let count = match are_filled {
-            true => steps.div_ceil(epoch.per_epoch()),
-            false => epoch.epochs_that_fill(steps),
-        };
-        Self { count, are_filled }
-    }
-}
-
-/// Rows of the step that an epoch's end cuts short; 0 where none is.
-fn rows_of_short_step(epoch: EpochSteps) -> u64 {
-    let last = epoch.rows_of(epoch.per_epoch() - 1);
-    match epoch.full_per_epoch() == epoch.per_epoch() {
-        true => 0,
-        false => last.end - last.start,
     }
 }
