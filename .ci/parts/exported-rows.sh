@@ -24,9 +24,11 @@ for name in llamafactory axolotl torchtune; do
   # Where no row is cut, axolotl reads such chats by itself.
   [ "$name" != axolotl ] ||
     scripts/peers/exported_rows.py "$binary" --tool axolotl --python "$tool_python" --forms messages-stops,messages-stops-all --length 512
-  # It alone packs without a GPU.
-  [ "$name" != torchtune ] ||
+  # It alone packs without a GPU, and has its last steps made whole: 3 rows in 4 micro-batches.
+  [ "$name" != torchtune ] || {
     scripts/peers/exported_rows.py "$binary" --tool torchtune --python "$tool_python" --forms messages-turns,plain,text --packing
+    scripts/peers/ten_steps.py "$binary" --tools "torchtune=$tool_python" --form plain --accumulation 4
+  }
   drop "$name"
 done
 [ "$left_out" = 0 ] || exit 3
