@@ -78,7 +78,7 @@ static FILLED: LazyLock<Filled> = LazyLock::new(|| {
 });
 
 async fn fill(store: &Store) {
-    let study = store.begin_study(&record()).await.expect("a new study");
+    let study = store.studies().begin(&record()).await.expect("a new study");
     let mut random = SmallRng::seed_from_u64(1);
     for number in (0..TRIALS).map(TrialNumber) {
         let params = params(&mut random);
@@ -305,7 +305,7 @@ fn empty() -> (Runtime, Store, StudyId, TempDir) {
         let store = Store::open(&folder.path().join("steps.db"))
             .await
             .expect("a new database");
-        let study = store.begin_study(&record()).await.expect("a new study");
+        let study = store.studies().begin(&record()).await.expect("a new study");
         let id = study.id;
         std::mem::forget(study);
         (store, id)

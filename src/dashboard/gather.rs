@@ -51,7 +51,7 @@ impl Gatherer {
             }
             None => None,
         };
-        let baseline = store.baseline(study.id).await?;
+        let baseline = store.baselines().of(study.id).await?;
         let pair = pair(&trials, recommendation.as_ref(), baseline);
         let commands = recommendation.as_ref().filter(|_| recipe.is_some());
         Ok(PageInput {
@@ -125,7 +125,7 @@ impl Gatherer {
         {
             return Ok(importance.clone());
         }
-        let Some(space) = store.search_space(study.id).await? else {
+        let Some(space) = store.definitions().search_space(study.id).await? else {
             return Ok(Vec::new());
         };
         let problem = study.problem(Some(space));

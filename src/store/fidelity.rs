@@ -1,22 +1,10 @@
-//! What a trial told on its way, why it was stopped, what was expected of it, and why a study ended.
+//! What a trial told on its way, why it was stopped and what was expected of it.
 
 use std::collections::BTreeMap;
 
 use super::row::{finite, to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Curve, Metrics, Stop, TrialNumber};
-
-/// Why one run of a study ended.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema, sqlx::FromRow)]
-pub struct EndingRecord {
-    /// `trials_done`, `time_spent`, `exhausted`, `interrupted` or `stopped`.
-    pub kind: String,
-    /// The reason in words, with its numbers.
-    pub reason: String,
-    /// Finished trials by then.
-    #[sqlx(try_from = "i64")]
-    pub trials: u64,
-}
 
 impl Store {
     /// Records metrics that a running trial reported, with the steps after which it did. One after the same step replaces
@@ -150,40 +138,5 @@ impl Store {
             .into_iter()
             .map(|(number, value)| (TrialNumber(to_u64(number)), value))
             .collect())
-    }
-
-    /// Records why a run of a study ended.
-    pub async fn record_ending(&self, study: StudyId, ending: &EndingRecord) -> Result<(), StoreError> {
-        sqlx::query("insert into ending (study_id, kind, reason, trials) values (?, ?, ?, ?)")
-            .bind(study.0)
-            .bind(&ending.kind)
-            .bind(&ending.reason)
-            .bind(to_i64(ending.trials)?)
-            .execute(&self.pool)
-            .await
-            .map(drop)
-            .map_err(|error| self.error(error))
-    }
-
-    /// Why the latest run of a study ended; `None` where it never did.
-    async fn ending(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
-        sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
-            .bind(study.0)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(|error| self.error(error))
-    }
-
-    /// How the last search of a study ended; `None` while it runs, and where its process was lost.
-    pub async fn ending_of_last_search(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
-        let is_last: bool = sqlx::query_scalar(
-            "select coalesce(max(ended_at), '') >= (select coalesce(resumed_at, created_at) from study where id = ?1)
-             from ending where study_id = ?1",
-        )
-        .bind(study.0)
-        .fetch_one(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        if is_last { self.ending(study).await } else { Ok(None) }
     }
 }

@@ -60,7 +60,7 @@ impl Store {
     ) -> Result<i64, StoreError> {
         let mut transaction = self.begin().await?;
         let machine = match machine {
-            Some(machine) => Some(self.machine_id(&mut transaction, machine).await?),
+            Some(machine) => Some(self.facts().machine_id(&mut transaction, machine).await?),
             None => None,
         };
         let last = "select max(coalesce((select max(bench) from infer_bench), 0), coalesce((select max(bench) from infer_requests), 0)) + 1";

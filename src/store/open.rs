@@ -107,6 +107,14 @@ impl Store {
         &self.path
     }
 
+    /// A number that changes when another process (or another connection) has written to the database.
+    pub async fn change_mark(&self) -> Result<i64, StoreError> {
+        sqlx::query_scalar("pragma data_version")
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
     /// The error for a failed statement on this database.
     pub(super) fn error(&self, source: sqlx::Error) -> StoreError {
         StoreError::from_sqlx(&self.path, source)

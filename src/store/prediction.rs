@@ -32,7 +32,7 @@ impl Store {
     /// Keeps the ceilings of a machine, in place of those that the same build measured before.
     pub async fn record_ceilings(&self, machine: &MachineRecord, record: &CeilingRecord) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
-        let id = self.machine_id(&mut transaction, machine).await?;
+        let id = self.facts().machine_id(&mut transaction, machine).await?;
         sqlx::query(
             "insert or replace into ceiling (machine_id, build, threads, memory_bytes_per_s, wake_s, grids, disturbed)
              values (?, ?, ?, ?, ?, ?, ?)",

@@ -136,7 +136,7 @@ impl Store {
         };
         let mut transaction = self.begin().await?;
         let machine = match &record.machine {
-            Some(machine) => Some(self.machine_id(&mut transaction, machine).await?),
+            Some(machine) => Some(self.facts().machine_id(&mut transaction, machine).await?),
             None => None,
         };
         let id: i64 = sqlx::query_scalar(

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
-use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber};
 
 /// A trial with when it ran and what it was.
@@ -103,17 +102,6 @@ impl Store {
             });
         }
         Ok(runs)
-    }
-
-    /// What is sampled: what the study's file says, with the ranges that were widened since. `None` where the definition is of
-    /// another form.
-    pub async fn search_space(&self, study: StudyId) -> Result<Option<SearchSpace>, StoreError> {
-        let mut settings = self.study_settings(study).await?;
-        let Ok(mut space) = serde_json::from_value::<SearchSpace>(settings["space"].take()) else {
-            return Ok(None);
-        };
-        space.widen(&self.widenings(study).await?);
-        Ok(Some(space))
     }
 
     async fn all_evaluations(&self, study: StudyId) -> Result<HashMap<i64, Vec<EvaluationRecord>>, StoreError> {

@@ -1,8 +1,5 @@
-//! When trials ran, whether anything changed, and who runs a study: what live pages and reports ask for.
+//! When trials ran and what they inherited: what live pages and reports ask for.
 
-use std::time::SystemTime;
-
-use super::lock::{is_held, lock_path};
 use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
@@ -25,13 +22,6 @@ pub struct TrialTimes {
     pub wall_s: Option<f64>,
     /// Seconds since it started, by this machine's clock.
     pub since_start_s: f64,
-}
-
-/// The process that runs a study, as its lock names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runner {
-    pub process: u32,
-    pub since: SystemTime,
 }
 
 impl Store {
@@ -70,50 +60,6 @@ impl Store {
             .into_iter()
             .map(|(trial, part, source)| (number(trial), part, number(source)))
             .collect())
-    }
-
-    /// The text of a study's file, as the search that began it read it.
-    pub async fn space_text(&self, study: StudyId) -> Result<String, StoreError> {
-        sqlx::query_scalar("select space_text from study where id = ?")
-            .bind(study.0)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(|error| self.error(error))
-    }
-
-    /// The settings that define a study, as the search that began it stored them: an object, or null where the definition is of
-    /// another form, as a file from someone else may have it.
-    pub async fn study_settings(&self, study: StudyId) -> Result<serde_json::Value, StoreError> {
-        let definition: String = sqlx::query_scalar("select definition from study where id = ?")
-            .bind(study.0)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(|error| self.error(error))?;
-        let mut definition: serde_json::Value =
-            self.read_json(&definition, || "the definition of the study".to_owned())?;
-        let settings = definition.get_mut("settings").filter(|settings| settings.is_object());
-        Ok(settings.map(serde_json::Value::take).unwrap_or_default())
-    }
-
-    /// A number that changes when another process (or another connection) has written to the database.
-    pub async fn change_mark(&self) -> Result<i64, StoreError> {
-        sqlx::query_scalar("pragma data_version")
-            .fetch_one(&self.pool)
-            .await
-            .map_err(|error| self.error(error))
-    }
-
-    /// The process that the study's lock names. A killed process leaves its lock file: ask the system whether it lives.
-    pub fn runner(&self, study: StudyId) -> Option<Runner> {
-        let path = lock_path(&self.path, study.0);
-        let process = std::fs::read_to_string(&path).ok()?.parse().ok()?;
-        let since = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok()?;
-        Some(Runner { process, since })
-    }
-
-    /// The process that runs the study now: its lock is held, so it lives.
-    pub fn live_runner(&self, study: StudyId) -> Option<Runner> {
-        is_held(&lock_path(&self.path, study.0)).then(|| self.runner(study))?
     }
 
     /// Evaluations on the held-out set during a trial, in order. Numbers that were not finite come back as NaN.

@@ -31,7 +31,7 @@ impl Recommended {
         let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
             return Ok(None);
         };
-        let baseline = store.baseline(study.id).await?;
+        let baseline = store.baselines().of(study.id).await?;
         let baseline = baseline.and_then(|number| trials.iter().find(|trial| trial.number == number));
         Ok(Some(Self {
             trial: chosen.trial.number,

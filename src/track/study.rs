@@ -30,9 +30,9 @@ pub struct TrackedTrial {
 impl TrackedStudy {
     /// The study of this name, the latest where absent.
     pub async fn read(store: &Store, name: Option<&str>) -> Result<Self, StoreError> {
-        let overview = store.study(name).await?;
+        let overview = store.studies().find(name).await?;
         Ok(Self {
-            space: store.search_space(overview.id).await?,
+            space: store.definitions().search_space(overview.id).await?,
             runs: store.trial_runs(overview.id).await?,
             recommended: None,
             overview,

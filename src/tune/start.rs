@@ -18,7 +18,7 @@ impl Tuner<'_> {
         let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
         self.requests.started(store, number).await?;
         if number.0 == 0 && self.queue.baseline() == Some(&trial.params) {
-            store.record_baseline(id, number).await?;
+            store.baselines().record(id, number).await?;
         }
         let kernels = self.kernels_of(number);
         self.forms.record(store, id, number, kernels).await?;

@@ -25,7 +25,7 @@ impl WideningProblem {
     /// # Errors
     /// The database cannot be read.
     pub(super) async fn stored(mut problem: Problem, store: &Store, id: StudyId) -> Result<Self, StoreError> {
-        problem.space.widen(&store.widenings(id).await?);
+        problem.space.widen(&store.widenings().of(id).await?);
         Ok(Self {
             problem,
             looked_at: None,
@@ -63,7 +63,7 @@ impl Tuner<'_> {
             return Ok(());
         }
         while let Some(widening) = self.problem.next(self.trials.all()) {
-            self.parts.store.record_widening(self.parts.id, &widening).await?;
+            self.parts.store.widenings().record(self.parts.id, &widening).await?;
             tracing::info!(
                 parameter = widening.parameter,
                 low = widening.to.low,

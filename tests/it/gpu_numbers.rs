@@ -36,7 +36,7 @@ globalThis.document = {
 
 async fn stored(path: &Path) {
     let store = Store::open(path).await.unwrap();
-    let study = store.begin_study(&study_record("numbers")).await.unwrap();
+    let study = store.studies().begin(&study_record("numbers")).await.unwrap();
     for number in [0, 1].map(TrialNumber) {
         let params = Params::from([("rank".to_owned(), 8.into())]);
         store

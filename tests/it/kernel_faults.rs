@@ -147,7 +147,7 @@ impl Searched {
             held_out_rows: Some(10),
             learnt: None,
         });
-        let open = store.begin_study(&record).await.unwrap();
+        let open = store.studies().begin(&record).await.unwrap();
         let mut told = Told::default();
         let parts = TunerParts {
             study: &study,

@@ -29,7 +29,7 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
         metric: PEAK_MEMORY.to_owned(),
         bound: Bound::AtMost(140e6),
     }];
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     let mut random = StdRng::seed_from_u64(7);
     for number in (0..trials).map(TrialNumber) {
         let rank = [2i64, 4, 8, 16, 32][random.random_range(0..5)];
@@ -111,7 +111,7 @@ async fn view_of(path: &Path) -> StudyView {
 /// A study with every part that a page may show.
 pub(crate) async fn input_of(path: &Path) -> PageInput {
     let store = Store::open_read_only(path).await.unwrap();
-    let study = store.study(None).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
     let mut input = peft_tune::dashboard::Gatherer::default()
         .gather(&store, &study)
         .await
@@ -252,8 +252,8 @@ async fn the_finding_comes_first_with_the_intervals_of_repeats() {
     let best = view_of(&database).await.recommendation.unwrap().trial;
     let baseline = TrialNumber(if best == 0 { 1 } else { 0 });
     let store = Store::open(&database).await.unwrap();
-    let study = store.study(None).await.unwrap();
-    store.record_baseline(study.id, baseline).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
+    store.baselines().record(study.id, baseline).await.unwrap();
     let trials = store.trials(study.id).await.unwrap();
     for number in [TrialNumber(best), baseline] {
         let metrics = trials[number.0 as usize].state.metrics().unwrap();

@@ -152,7 +152,7 @@ async fn run(text: &str, capacity: usize, dice: u64, lost: Option<(TrialNumber, 
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(text);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let problem = Problem {
         space: study.space.clone(),
         objectives: study.objectives.clone(),

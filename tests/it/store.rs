@@ -112,7 +112,7 @@ async fn a_study_is_resumed_with_its_trials() {
     let params = Params::from([("rank".to_owned(), 8i64.into())]);
 
     let store = Store::open(&path).await.unwrap();
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     assert!(!study.resumed && study.to_repeat.is_empty());
     let attempt = store
         .start_trial(study.id, TrialNumber(0), &params, Some(&recipe()))
@@ -127,7 +127,7 @@ async fn a_study_is_resumed_with_its_trials() {
     store.close().await.unwrap();
 
     let store = Store::open(&path).await.unwrap();
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     assert!(study.resumed && study.to_repeat.is_empty());
     let trials = store.trials(study.id).await.unwrap();
     assert_eq!(trials.len(), 1);
@@ -147,18 +147,19 @@ async fn another_definition_under_the_same_name_is_refused_and_says_what_differs
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let mut record = study_record("first");
-    drop(store.begin_study(&record).await.unwrap());
+    drop(store.studies().begin(&record).await.unwrap());
     record.sampler = "grid".to_owned();
     record.space_text.push_str("# a comment\n");
     drop(
         store
-            .begin_study(&record)
+            .studies()
+            .begin(&record)
             .await
             .expect("sampler and comments may change"),
     );
     record.definition["space"]["rank"]["high"] = json!(128);
     record.objectives.pop();
-    let message = store.begin_study(&record).await.unwrap_err().to_string();
+    let message = store.studies().begin(&record).await.unwrap_err().to_string();
     assert!(
         message.contains("settings.space.rank.high") && message.contains("objectives.2"),
         "{message}"
@@ -171,18 +172,18 @@ async fn a_study_is_run_by_one_at_a_time_and_two_studies_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let (one, other) = (Store::open(&path).await.unwrap(), Store::open(&path).await.unwrap());
-    let study = one.begin_study(&study_record("first")).await.unwrap();
-    let refused = other.begin_study(&study_record("first")).await.unwrap_err();
+    let study = one.studies().begin(&study_record("first")).await.unwrap();
+    let refused = other.studies().begin(&study_record("first")).await.unwrap_err();
     assert!(
         refused.to_string().contains(&std::process::id().to_string()),
         "{refused}"
     );
-    let second = other.begin_study(&study_record("second")).await.unwrap();
+    let second = other.studies().begin(&study_record("second")).await.unwrap();
     drop((study, second));
-    other.begin_study(&study_record("first")).await.unwrap();
-    assert_eq!(other.study(None).await.unwrap().name, "first", "the latest");
-    assert_eq!(other.study(Some("second")).await.unwrap().seed, u64::MAX - 1);
-    let unknown = other.study(Some("third")).await.unwrap_err().to_string();
+    other.studies().begin(&study_record("first")).await.unwrap();
+    assert_eq!(other.studies().find(None).await.unwrap().name, "first", "the latest");
+    assert_eq!(other.studies().find(Some("second")).await.unwrap().seed, u64::MAX - 1);
+    let unknown = other.studies().find(Some("third")).await.unwrap_err().to_string();
     assert!(unknown.contains("`second`, `first`"), "{unknown}");
 }
 
@@ -194,7 +195,7 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
     let number = TrialNumber(7);
     {
         let store = Store::open(&path).await.unwrap();
-        let study = store.begin_study(&record).await.unwrap();
+        let study = store.studies().begin(&record).await.unwrap();
         store
             .start_trial(study.id, number, &Params::new(), Some(&recipe()))
             .await
@@ -204,7 +205,7 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
         // Dropped as a killed process drops it: without closing.
     }
     let store = Store::open(&path).await.unwrap();
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     assert_eq!(study.to_repeat, [number]);
     assert_eq!(store.trials(study.id).await.unwrap()[0].state, TrialState::Waiting);
     assert!(store.trial(study.id, number).await.unwrap().phases.is_empty());

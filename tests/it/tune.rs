@@ -110,7 +110,7 @@ async fn nothing_is_measured_or_trained_twice() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let seen = Seen::default();
     let (ending, history) = run(&study, &store, &open, &Interrupt::default(), watched(&seen)).await;
     assert_eq!((ending, history.len()), (Ending::Exhausted, 12));
@@ -141,7 +141,7 @@ async fn what_other_kernels_cost_is_measured_again() {
             .replace("[1e-4, 1e-3]", "{low: 1e-5, high: 1e-2, scale: log}"),
     );
     study.sampler.kind = SamplerKind::Random;
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let mut profiled = Vec::new();
     for (kernels, trials) in [
         (Kernels::Fused, 3),
@@ -202,7 +202,7 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
         let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let study = study(&SPACE.replace("grid", "tpe"));
-        let open = store.begin_study(&record(&study)).await.unwrap();
+        let open = store.studies().begin(&record(&study)).await.unwrap();
         run(&study, &store, &open, &Interrupt::default(), measure).await.1
     };
     let folder = crate::folders::for_database();
@@ -211,7 +211,7 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let mut study = study(&SPACE.replace("grid", "tpe"));
         study.budget.trials = Some(trials);
-        let open = store.begin_study(&record(&study)).await.unwrap();
+        let open = store.studies().begin(&record(&study)).await.unwrap();
         history = run(&study, &store, &open, &Interrupt::default(), measure).await.1;
         // What takes its loss over is not counted.
         assert!(history.len() as u64 >= trials);
@@ -224,7 +224,7 @@ async fn an_interrupted_confirmation_goes_on_where_it_was() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(&SPACE.replace("confirm: none", "confirm: {repeats: 2, trainings: 4, longer: 0}"));
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let interrupt = Interrupt::default();
     let (requested, again) = (interrupt.clone(), Seen::default());
     let offset = |request: &TrialRequest| match &request.task {
@@ -257,7 +257,7 @@ async fn an_interrupt_finishes_the_trial_under_way() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let interrupt = Interrupt::default();
     let requested = interrupt.clone();
     let mut trials = 0;
@@ -278,7 +278,7 @@ async fn what_ran_out_of_memory_fails_again_without_running() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let seen = Seen::default();
     let requests = seen.clone();
     let outcome = move |request: &TrialRequest| {

@@ -47,14 +47,14 @@ struct Stored {
 pub(super) fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
     let (stored, front) = database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let front = match args.front {
             true => study.front(&trials),
             false => Vec::new(),
         };
         let stored = Stored {
-            baseline: store.baseline(study.id).await?,
+            baseline: store.baselines().of(study.id).await?,
             study,
             trials,
             confirmed,

@@ -29,7 +29,7 @@ const VIEWS: [(&str, &str); 2] = [
 pub(super) fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf>, CliError> {
     let path_of = |name: &str| args.output.join(format!("{name}.{ending}"));
     let (study, runs, recommended) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let runs = store.trial_runs(study.id).await?;
         let recommended = Recommended::read(store, &study).await?;
         Ok((study, runs, recommended))

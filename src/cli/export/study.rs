@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
         write_exact(&format!("{}\n", file.display()))?;
     }
     let recommended = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         Recommended::read(store, &study).await
     })?;
     if let Some(one) = recommended {
@@ -69,7 +69,7 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
         })
     })?;
     args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let recommended = Recommended::read(store, &study).await?;
         let recommended = recommended.as_ref().map(|one| (one.trial, one.notes()));
         store.write_optuna(&study, recommended, &path, args.force).await

@@ -177,7 +177,7 @@ async fn run_study(
         confirmed,
         predicted: store.all_predictions(id).await?,
         variants: store.variants(id).await?,
-        baseline: store.baseline(id).await?,
+        baseline: store.baselines().of(id).await?,
         kernels: store.trial_kernels(id).await?,
         history,
         spent,

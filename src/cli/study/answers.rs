@@ -39,7 +39,7 @@ impl Asked {
     /// Reads a study.
     pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
-        let space: Option<SearchSpace> = store.search_space(study.id).await?;
+        let space: Option<SearchSpace> = store.definitions().search_space(study.id).await?;
         let times = store.trial_times(study.id).await?.into_iter();
         let prior = forecast::of_stored(study, store).await;
         Ok(Self {
@@ -50,7 +50,7 @@ impl Asked {
             wall_s: times.filter_map(|one| Some((one.number, one.wall_s?))).collect(),
             prior: prior.map(|prior| prior as Arc<dyn Prior>),
             seed: study.seed,
-            widened: store.widenings(study.id).await?,
+            widened: store.widenings().of(study.id).await?,
         })
     }
 

@@ -79,7 +79,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.database.read(async |store| {
         for name in &args.trials {
             let study = name.study.as_deref().or(args.study.as_deref());
-            let study = store.study(study).await?;
+            let study = store.studies().find(study).await?;
             let detail = store.trial(study.id, name.number).await?;
             compared.push(Compared { study, detail });
         }

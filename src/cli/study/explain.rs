@@ -61,7 +61,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
 fn read(args: &Args) -> Result<Stored, CliError> {
     let name = args.study.as_deref().or(args.named.as_deref());
     args.database.read(async |store| {
-        let study = store.study(name).await?;
+        let study = store.studies().find(name).await?;
         let asked = Asked::read(store, &study).await?;
         let expectations = store.expectations(study.id).await?;
         let expected = asked
@@ -73,9 +73,9 @@ fn read(args: &Args) -> Result<Stored, CliError> {
             Err(_) => Vec::new(),
         };
         Ok(Stored {
-            ending: store.ending_of_last_search(study.id).await?,
+            ending: store.searches().last_ending(study.id).await?,
             expected: expected.collect(),
-            baseline: store.baseline(study.id).await?,
+            baseline: store.baselines().of(study.id).await?,
             predictions,
             study,
             asked,

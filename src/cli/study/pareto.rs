@@ -29,7 +29,7 @@ pub(in crate::cli) struct Args {
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (study, trials, front, (confirmed, predicted, variants, kernels)) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let front = study.front(&trials);
         let predicted = store.all_predictions(study.id).await?;

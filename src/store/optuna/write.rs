@@ -44,7 +44,7 @@ impl Store {
             return Err(StoreError::OptunaExists { path: path.to_owned() });
         }
         let runs = self.trial_runs(study.id).await?;
-        let space = self.search_space(study.id).await?;
+        let space = self.definitions().search_space(study.id).await?;
         let parameters = parameters(&runs, space.as_ref());
         let failed = |source| StoreError::Io {
             path: path.to_owned(),

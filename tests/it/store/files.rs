@@ -11,7 +11,7 @@ use super::{complete, recipe, study_record};
 /// Makes a database with `trials` trials.
 pub(super) async fn database(path: &Path, trials: u64) {
     let store = Store::open(path).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap();
+    let study = store.studies().begin(&study_record("first")).await.unwrap();
     for number in 0..trials {
         let params = Params::from([("rank".to_owned(), (number as i64).into())]);
         store
@@ -175,7 +175,8 @@ fn processes_that_open_a_new_database_at_once_all_succeed() {
                 tokio::runtime::Runtime::new().unwrap().block_on(async {
                     let store = Store::open(path).await.unwrap();
                     store
-                        .begin_study(&study_record(&format!("study {number}")))
+                        .studies()
+                        .begin(&study_record(&format!("study {number}")))
                         .await
                         .unwrap();
                     store.close().await.unwrap();
@@ -185,7 +186,15 @@ fn processes_that_open_a_new_database_at_once_all_succeed() {
     });
     assert_eq!(files_in(folder.path()), [path.as_path()]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let studies = runtime.block_on(async { Store::open_read_only(&path).await.unwrap().studies().await.unwrap() });
+    let studies = runtime.block_on(async {
+        Store::open_read_only(&path)
+            .await
+            .unwrap()
+            .studies()
+            .all()
+            .await
+            .unwrap()
+    });
     assert_eq!(studies.len(), 8);
 }
 
@@ -201,8 +210,8 @@ async fn reading_leaves_no_file_behind_and_no_byte_changed() {
     );
     let before = std::fs::read(&path).unwrap();
     let store = Store::open_read_only(&path).await.unwrap();
-    assert_eq!(store.studies().await.unwrap().len(), 1);
-    assert!(store.begin_study(&study_record("second")).await.is_err());
+    assert_eq!(store.studies().all().await.unwrap().len(), 1);
+    assert!(store.studies().begin(&study_record("second")).await.is_err());
     store.close().await.unwrap();
     assert_eq!(files_in(folder.path()), [path.as_path()]);
     assert!(std::fs::read(&path).unwrap() == before);
@@ -213,12 +222,12 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let writer = Store::open(&path).await.unwrap();
-    let study = writer.begin_study(&study_record("first")).await.unwrap();
+    let study = writer.studies().begin(&study_record("first")).await.unwrap();
     let reader = Store::open_read_only(&path).await.unwrap();
     let reading = async {
         let mut seen = 0;
         while seen < 100 {
-            let states = reader.study(Some("first")).await.unwrap().states;
+            let states = reader.studies().find(Some("first")).await.unwrap().states;
             let complete = states.get("complete").copied().unwrap_or(0);
             assert!(complete >= seen, "a trial went away");
             seen = complete;
@@ -286,7 +295,7 @@ fn folder_of_a_killed_search() -> tempfile::TempDir {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-        store.begin_study(&study_record("first")).await.unwrap();
+        store.studies().begin(&study_record("first")).await.unwrap();
         for name in ["a.db", "a.db-wal"] {
             std::fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
             let file = copy.path().join(name);

@@ -125,7 +125,7 @@ fn the_view_is_the_front_by_definition() {
             record.objectives = case.objectives();
             record.constraints = case.constraints();
             let found = runtime.block_on(async {
-                let study = store.begin_study(&record).await.unwrap();
+                let study = store.studies().begin(&record).await.unwrap();
                 for (number, values) in (0..).map(TrialNumber).zip(&case.trials) {
                     let mut metrics = Metrics::default();
                     for (index, value) in values.iter().enumerate() {
@@ -151,7 +151,7 @@ fn the_view_is_the_front_by_definition() {
                         .await
                         .unwrap();
                 }
-                let overview = store.study(Some(&record.name)).await.unwrap();
+                let overview = store.studies().find(Some(&record.name)).await.unwrap();
                 let (trials, _) = store.confirmed_trials(study.id).await.unwrap();
                 (front_in_view(&store, &record.name).await, overview.front(&trials))
             });

@@ -23,7 +23,7 @@ fn child_that_writes_until_it_is_killed() {
     };
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open(&PathBuf::from(path)).await.unwrap();
-        let study = store.begin_study(&study_record("killed")).await.unwrap();
+        let study = store.studies().begin(&study_record("killed")).await.unwrap();
         let known = store.trials(study.id).await.unwrap();
         let next = known.last().map_or(0, |trial| trial.number.0 + 1);
         let to_run = study.to_repeat.iter().copied().chain((next..).map(TrialNumber));
@@ -102,7 +102,7 @@ fn no_stored_trial_is_lost_or_repeated_when_the_search_is_killed() {
 fn check(path: &Path, stored: &BTreeSet<u64>) -> BTreeSet<u64> {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open_read_only(path).await.unwrap();
-        let study = store.study(Some("killed")).await.unwrap();
+        let study = store.studies().find(Some("killed")).await.unwrap();
         let trials = store.trials(study.id).await.unwrap();
         for number in stored {
             let trial = trials.iter().find(|trial| trial.number.0 == *number);

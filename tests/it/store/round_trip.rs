@@ -116,7 +116,7 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
         .unwrap();
     let (store, study) = runtime.block_on(async {
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-        let study = store.begin_study(&study_record("first")).await.unwrap();
+        let study = store.studies().begin(&study_record("first")).await.unwrap();
         (store, study)
     });
     let count = Cell::new(0);
@@ -146,7 +146,7 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
 async fn numbers_that_are_not_finite_never_reach_the_database() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap().id;
+    let study = store.studies().begin(&study_record("first")).await.unwrap().id;
     let number = TrialNumber(0);
     let bad = Params::from([("alpha".to_owned(), f64::INFINITY.into())]);
     let refused = store.start_trial(study, number, &bad, Some(&recipe())).await;
@@ -197,7 +197,7 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
 async fn every_step_is_kept_whatever_their_number() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap().id;
+    let study = store.studies().begin(&study_record("first")).await.unwrap().id;
     store
         .start_trial(study, TrialNumber(0), &Params::new(), Some(&recipe()))
         .await
@@ -254,9 +254,9 @@ async fn a_study_is_listed_with_all_that_was_recorded() {
     });
     for name in ["first", "second"] {
         record.name = name.to_owned();
-        store.begin_study(&record).await.unwrap();
+        store.studies().begin(&record).await.unwrap();
     }
-    let studies = store.studies().await.unwrap();
+    let studies = store.studies().all().await.unwrap();
     let first = &studies[0];
     assert_eq!(
         (first.name.as_str(), first.model.as_deref(), first.trials()),
@@ -276,7 +276,7 @@ async fn a_study_is_listed_with_all_that_was_recorded() {
 async fn the_recipe_s_columns_are_those_of_the_recipe() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap().id;
+    let study = store.studies().begin(&study_record("first")).await.unwrap().id;
     let mut full = recipe();
     full.adapter = None;
     for (number, recipe) in [(0, &recipe()), (1, &full)] {
@@ -302,21 +302,22 @@ async fn the_recipe_s_columns_are_those_of_the_recipe() {
 async fn requests_wait_until_they_are_settled() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("asked")).await.unwrap();
+    let study = store.studies().begin(&study_record("asked")).await.unwrap();
     let wanted = Params::from([("rank".to_owned(), 8i64.into()), ("name".to_owned(), "é\"".into())]);
     let enqueue = StudyRequest::Enqueue(wanted);
-    let pause = store.add_request(study.id, &StudyRequest::Pause).await.unwrap();
-    let setting = store.add_request(study.id, &enqueue).await.unwrap();
-    let waiting = store.waiting_requests(study.id).await.unwrap();
+    let pause = store.requests().add(study.id, &StudyRequest::Pause).await.unwrap();
+    let setting = store.requests().add(study.id, &enqueue).await.unwrap();
+    let waiting = store.requests().waiting(study.id).await.unwrap();
     assert_eq!(waiting.iter().map(|one| one.id).collect::<Vec<_>>(), [pause, setting]);
     assert_eq!(waiting[1].request, enqueue);
     let refused = RequestOutcome::Refused { why: "rank".into() };
     store
-        .settle_request(pause, &RequestOutcome::Done { trial: None })
+        .requests()
+        .settle(pause, &RequestOutcome::Done { trial: None })
         .await
         .unwrap();
-    store.settle_request(setting, &refused).await.unwrap();
-    assert!(store.waiting_requests(study.id).await.unwrap().is_empty());
-    assert_eq!(store.request_outcome(setting).await.unwrap(), Some(refused));
-    assert_eq!(store.refusals(study.id, 3).await.unwrap(), ["rank"]);
+    store.requests().settle(setting, &refused).await.unwrap();
+    assert!(store.requests().waiting(study.id).await.unwrap().is_empty());
+    assert_eq!(store.requests().outcome(setting).await.unwrap(), Some(refused));
+    assert_eq!(store.requests().refusals(study.id, 3).await.unwrap(), ["rank"]);
 }

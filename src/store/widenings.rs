@@ -5,6 +5,12 @@ use super::{Store, StoreError, StudyId};
 use peft_tune_core::space::{Bounds, Widening};
 use peft_tune_core::study::TrialNumber;
 
+/// Ranges that the searches of studies widened.
+#[derive(Clone, Copy, Debug)]
+pub struct Widenings<'a> {
+    pub(super) store: &'a Store,
+}
+
 #[derive(sqlx::FromRow)]
 struct WideningRow {
     parameter: String,
@@ -17,12 +23,12 @@ struct WideningRow {
     trainings: i64,
 }
 
-impl Store {
+impl Widenings<'_> {
     /// Notes that a range is searched wider from now on.
     ///
     /// # Errors
     /// Where the database cannot be written.
-    pub async fn record_widening(&self, study: StudyId, widening: &Widening) -> Result<(), StoreError> {
+    pub async fn record(self, study: StudyId, widening: &Widening) -> Result<(), StoreError> {
         let Widening {
             parameter,
             from,
@@ -43,25 +49,25 @@ impl Store {
         .bind(to.high)
         .bind(to_i64(best.0)?)
         .bind(to_i64(*trainings)?)
-        .execute(&self.pool)
+        .execute(&self.store.pool)
         .await
         .map(drop)
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     /// The ranges of a study that were widened, in order.
     ///
     /// # Errors
     /// Where the database cannot be read.
-    pub async fn widenings(&self, study: StudyId) -> Result<Vec<Widening>, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<Vec<Widening>, StoreError> {
         let rows: Vec<WideningRow> = sqlx::query_as(
             "select parameter, low_before, high_before, low, high, best_trial, trainings from range_widening
              where study_id = ? order by position",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(rows.into_iter().map(WideningRow::into_widening).collect())
     }
 }

@@ -29,12 +29,18 @@ impl SpentTime {
     }
 }
 
-impl Store {
+/// Seconds that studies and their trials took.
+#[derive(Clone, Copy, Debug)]
+pub struct SpentTimes<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl SpentTimes<'_> {
     /// What the finished trials of a study took, and the runs behind them.
     ///
     /// # Errors
     /// Where the database cannot be read.
-    pub async fn spent(&self, study: StudyId) -> Result<SpentTime, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<SpentTime, StoreError> {
         let (trials_s, measuring_again_s, confirming_s, runs, longer): (f64, f64, f64, i64, i64) = sqlx::query_as(
             "select
                 (select total(wall_s) from trial where study_id = ?1 and state not in ('waiting', 'running')),
@@ -50,9 +56,9 @@ impl Store {
         .bind(study.0)
         .bind(REPEAT_WALL_S)
         .bind(LONGER_TOKENS)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let longer_trainings = to_u64(longer);
         Ok(SpentTime {
             trials_s,
@@ -67,15 +73,15 @@ impl Store {
     ///
     /// # Errors
     /// Where the database cannot be read.
-    pub async fn trial_seconds(&self, study: StudyId) -> Result<Vec<(TrialNumber, f64)>, StoreError> {
+    pub async fn of_trials(self, study: StudyId) -> Result<Vec<(TrialNumber, f64)>, StoreError> {
         let rows: Vec<(i64, f64)> = sqlx::query_as(
             "select number, wall_s from trial
              where study_id = ? and state not in ('waiting', 'running') and wall_s > 0.0 order by number",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let seconds = rows.into_iter();
         Ok(seconds
             .map(|(number, wall_s)| (TrialNumber(to_u64(number)), wall_s))

@@ -21,18 +21,24 @@ pub struct InputRecord {
     pub fingerprint: String,
 }
 
-impl Store {
+/// Files that the trials of studies read, and the stacks that studies are for.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Inputs<'_> {
     /// Records what the files of a study hold, in place of what was recorded before.
     ///
     /// # Errors
     /// Where the database cannot be written.
-    pub async fn record_inputs(&self, study: StudyId, inputs: &[InputRecord]) -> Result<(), StoreError> {
-        let mut transaction = self.begin().await?;
+    pub async fn record(self, study: StudyId, inputs: &[InputRecord]) -> Result<(), StoreError> {
+        let mut transaction = self.store.begin().await?;
         sqlx::query("delete from study_input where study_id = ?")
             .bind(study.0)
             .execute(&mut *transaction)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         for (index, input) in inputs.iter().enumerate() {
             let position = inputs[..index].iter().filter(|other| other.role == input.role).count();
             sqlx::query("insert into study_input (study_id, role, position, path, fingerprint) values (?, ?, ?, ?, ?)")
@@ -43,26 +49,26 @@ impl Store {
                 .bind(&input.fingerprint)
                 .execute(&mut *transaction)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
-        self.commit(transaction).await
+        self.store.commit(transaction).await
     }
 
     /// What the files of a study held when it began, by role and position; empty for a command's study that has no target.
     ///
     /// # Errors
     /// Where the database cannot be read.
-    pub async fn inputs(&self, study: StudyId) -> Result<Vec<InputRecord>, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<Vec<InputRecord>, StoreError> {
         sqlx::query_as("select role, path, fingerprint from study_input where study_id = ? order by role, position")
             .bind(study.0)
-            .fetch_all(&self.pool)
+            .fetch_all(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))
+            .map_err(|error| self.store.error(error))
     }
 
     /// The stack that a study is for, where that is another; `None` too where this version does not know it.
-    pub(super) async fn target(&self, study: StudyId) -> Result<Option<Target>, StoreError> {
-        let inputs = self.inputs(study).await?;
+    pub(super) async fn target(self, study: StudyId) -> Result<Option<Target>, StoreError> {
+        let inputs = self.of(study).await?;
         let named = |role: &str| {
             inputs
                 .iter()
@@ -75,20 +81,5 @@ impl Store {
             stack,
             device: sheet.map(|sheet| StackDevice { sheet }),
         }))
-    }
-
-    /// Gives a study another name.
-    ///
-    /// # Errors
-    /// Where the name is taken, another process runs the study, or the database cannot be written.
-    pub async fn rename_study(&self, study: StudyId, name: &str) -> Result<(), StoreError> {
-        let _lock = self.lock_study(study, name)?;
-        sqlx::query("update study set name = ? where id = ?")
-            .bind(name)
-            .bind(study.0)
-            .execute(&self.pool)
-            .await
-            .map_err(|error| self.error(error))?;
-        Ok(())
     }
 }

@@ -4,18 +4,24 @@ use super::row::{to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
-impl Store {
+/// Trials that the recommendations of studies are compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Baselines<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Baselines<'_> {
     /// Records that a trial is the baseline of its study.
     ///
     /// # Errors
     /// Where the database cannot be written.
-    pub async fn record_baseline(&self, study: StudyId, trial: TrialNumber) -> Result<(), StoreError> {
+    pub async fn record(self, study: StudyId, trial: TrialNumber) -> Result<(), StoreError> {
         sqlx::query("insert or replace into baseline (study_id, trial) values (?, ?)")
             .bind(study.0)
             .bind(to_i64(trial.0)?)
-            .execute(&self.pool)
+            .execute(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(())
     }
 
@@ -23,12 +29,12 @@ impl Store {
     ///
     /// # Errors
     /// Where the database cannot be read.
-    pub async fn baseline(&self, study: StudyId) -> Result<Option<TrialNumber>, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<Option<TrialNumber>, StoreError> {
         let number: Option<i64> = sqlx::query_scalar("select trial from baseline where study_id = ?")
             .bind(study.0)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(number.map(|number| TrialNumber(to_u64(number))))
     }
 }

@@ -28,6 +28,12 @@ pub struct StoredRequest {
     pub made_at: String,
 }
 
+/// Requests of people to running studies.
+#[derive(Clone, Copy, Debug)]
+pub struct Requests<'a> {
+    pub(super) store: &'a Store,
+}
+
 #[derive(sqlx::FromRow)]
 struct RequestRow {
     id: i64,
@@ -36,9 +42,9 @@ struct RequestRow {
     made_at: String,
 }
 
-impl Store {
+impl Requests<'_> {
     /// Adds a request to a study.
-    pub async fn add_request(&self, study: StudyId, request: &StudyRequest) -> Result<RequestId, StoreError> {
+    pub async fn add(self, study: StudyId, request: &StudyRequest) -> Result<RequestId, StoreError> {
         let params = request.params().map(serde_json::to_string).transpose();
         let params = params.map_err(|source| StoreError::Unwritable {
             what: "request",
@@ -48,26 +54,26 @@ impl Store {
             .bind(study.0)
             .bind(request.kind())
             .bind(params)
-            .fetch_one(&self.pool)
+            .fetch_one(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(RequestId(id))
     }
 
     /// The requests to a study that wait, the oldest first.
-    pub async fn waiting_requests(&self, study: StudyId) -> Result<Vec<StoredRequest>, StoreError> {
+    pub async fn waiting(self, study: StudyId) -> Result<Vec<StoredRequest>, StoreError> {
         let rows: Vec<RequestRow> = sqlx::query_as(
             "select id, kind, params, made_at from request where study_id = ? and outcome is null order by id",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         rows.into_iter().map(|row| self.stored_request(row)).collect()
     }
 
     /// Notes what became of a request.
-    pub async fn settle_request(&self, id: RequestId, outcome: &RequestOutcome) -> Result<(), StoreError> {
+    pub async fn settle(self, id: RequestId, outcome: &RequestOutcome) -> Result<(), StoreError> {
         let (name, detail) = match outcome {
             RequestOutcome::Done { trial } => ("done", trial.map(|number| number.to_string())),
             RequestOutcome::Refused { why } => ("refused", Some(why.clone())),
@@ -77,20 +83,20 @@ impl Store {
             .bind(name)
             .bind(detail)
             .bind(id.0)
-            .execute(&self.pool)
+            .execute(&self.store.pool)
             .await
             .map(drop)
-            .map_err(|error| self.error(error))
+            .map_err(|error| self.store.error(error))
     }
 
     /// What became of a request: name of the outcome and its detail; `None` while it waits.
-    pub async fn request_outcome(&self, id: RequestId) -> Result<Option<RequestOutcome>, StoreError> {
+    pub async fn outcome(self, id: RequestId) -> Result<Option<RequestOutcome>, StoreError> {
         let row: Option<(Option<String>, Option<String>)> =
             sqlx::query_as("select outcome, detail from request where id = ?")
                 .bind(id.0)
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.store.pool)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         Ok(row.and_then(|(outcome, detail)| {
             Some(match outcome?.as_str() {
                 "done" => RequestOutcome::Done {
@@ -106,33 +112,33 @@ impl Store {
 
     /// Lets go what an earlier search was asked and did not do, except for settings to run: those still wait for the next
     /// search.
-    pub async fn expire_requests(&self, study: StudyId) -> Result<(), StoreError> {
+    pub async fn expire(self, study: StudyId) -> Result<(), StoreError> {
         sqlx::query(
             "update request set outcome = 'expired'
              where study_id = ? and ((outcome is null and kind <> 'enqueue') or (outcome = 'done' and kind = 'pause'))",
         )
         .bind(study.0)
-        .execute(&self.pool)
+        .execute(&self.store.pool)
         .await
         .map(drop)
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     /// Whether the search of a study was asked to pause and has not been asked to continue.
-    pub async fn is_paused(&self, study: StudyId) -> Result<bool, StoreError> {
+    pub async fn is_paused(self, study: StudyId) -> Result<bool, StoreError> {
         let last: Option<String> = sqlx::query_scalar(
             "select kind from request
              where study_id = ? and outcome = 'done' and kind in ('pause', 'resume') order by id desc limit 1",
         )
         .bind(study.0)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(last.as_deref() == Some("pause"))
     }
 
     /// Why settings that people asked for in the last ten minutes were refused, the latest first.
-    pub async fn refusals(&self, study: StudyId, most: u64) -> Result<Vec<String>, StoreError> {
+    pub async fn refusals(self, study: StudyId, most: u64) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select coalesce(detail, '') from request where study_id = ? and outcome = 'refused'
                and made_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-10 minutes')
@@ -140,18 +146,18 @@ impl Store {
         )
         .bind(study.0)
         .bind(to_i64(most)?)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
-    fn stored_request(&self, row: RequestRow) -> Result<StoredRequest, StoreError> {
+    fn stored_request(self, row: RequestRow) -> Result<StoredRequest, StoreError> {
         let request = match row.kind.as_str() {
             "pause" => StudyRequest::Pause,
             "resume" => StudyRequest::Resume,
             "stop" => StudyRequest::Stop,
             // The table's check leaves only `enqueue`, with params.
-            _ => StudyRequest::Enqueue(self.read_json(row.params.as_deref().unwrap_or("{}"), || {
+            _ => StudyRequest::Enqueue(self.store.read_json(row.params.as_deref().unwrap_or("{}"), || {
                 format!("the setting of request {}", row.id)
             })?),
         };

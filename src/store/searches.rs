@@ -59,6 +59,24 @@ pub struct Spending {
     pub under_way_s: Vec<f64>,
 }
 
+/// Why one run of a study ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema, sqlx::FromRow)]
+pub struct EndingRecord {
+    /// `trials_done`, `time_spent`, `exhausted`, `interrupted` or `stopped`.
+    pub kind: String,
+    /// The reason in words, with its numbers.
+    pub reason: String,
+    /// Finished trials by then.
+    #[sqlx(try_from = "i64")]
+    pub trials: u64,
+}
+
+/// Runs of the searches of studies: their budgets, stages and endings.
+#[derive(Clone, Copy, Debug)]
+pub struct Searches<'a> {
+    pub(super) store: &'a Store,
+}
+
 #[derive(sqlx::FromRow)]
 struct StateRow {
     budget_trials: Option<i64>,
@@ -77,9 +95,9 @@ struct CostRow {
     since_start_s: f64,
 }
 
-impl Store {
+impl Searches<'_> {
     /// Notes what a search that begins may spend; it runs trials.
-    pub async fn record_search_begin(&self, study: StudyId, budget: SearchBudget) -> Result<(), StoreError> {
+    pub async fn record_begin(self, study: StudyId, budget: SearchBudget) -> Result<(), StoreError> {
         sqlx::query(
             "insert or replace into search_state (study_id, budget_trials, budget_s, workers, stage) values (?, ?, ?, ?, ?)",
         )
@@ -88,39 +106,39 @@ impl Store {
         .bind(budget.seconds)
         .bind(to_i64(budget.workers.max(1))?)
         .bind(SearchStage::Trials.name())
-        .execute(&self.pool)
+        .execute(&self.store.pool)
         .await
         .map(drop)
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     /// Notes what a search does from now on.
-    pub async fn record_search_stage(&self, study: StudyId, stage: SearchStage) -> Result<(), StoreError> {
+    pub async fn record_stage(self, study: StudyId, stage: SearchStage) -> Result<(), StoreError> {
         sqlx::query(
             "update search_state set stage = ?1, stage_since = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
              where study_id = ?2 and stage <> ?1",
         )
         .bind(stage.name())
         .bind(study.0)
-        .execute(&self.pool)
+        .execute(&self.store.pool)
         .await
         .map(drop)
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     /// What a study has spent of the budget of its last search; `None` where none told its budget.
-    pub async fn spending(&self, study: StudyId) -> Result<Option<Spending>, StoreError> {
+    pub async fn spending(self, study: StudyId) -> Result<Option<Spending>, StoreError> {
         let state: Option<StateRow> =
             sqlx::query_as("select budget_trials, budget_s, workers, stage from search_state where study_id = ?")
                 .bind(study.0)
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.store.pool)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         let Some(state) = state else {
             return Ok(None);
         };
-        let variants = self.variants(study).await?;
-        let spent = self.spent(study).await?;
+        let variants = self.store.variants(study).await?;
+        let spent = self.store.spent_times().of(study).await?;
         let mut spending = Spending {
             budget: SearchBudget {
                 trials: state.budget_trials.map(to_u64),
@@ -149,15 +167,54 @@ impl Store {
         Ok(Some(spending))
     }
 
-    async fn trial_costs(&self, study: StudyId) -> Result<Vec<CostRow>, StoreError> {
+    /// Records why a run of a study ended.
+    pub async fn record_ending(self, study: StudyId, ending: &EndingRecord) -> Result<(), StoreError> {
+        sqlx::query("insert into ending (study_id, kind, reason, trials) values (?, ?, ?, ?)")
+            .bind(study.0)
+            .bind(&ending.kind)
+            .bind(&ending.reason)
+            .bind(to_i64(ending.trials)?)
+            .execute(&self.store.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.store.error(error))
+    }
+
+    /// How the last search of a study ended; `None` while it runs, and where its process was lost.
+    pub async fn last_ending(self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
+        let is_last: bool = sqlx::query_scalar(
+            "select coalesce(max(ended_at), '') >= (select coalesce(resumed_at, created_at) from study where id = ?1)
+             from ending where study_id = ?1",
+        )
+        .bind(study.0)
+        .fetch_one(&self.store.pool)
+        .await
+        .map_err(|error| self.store.error(error))?;
+        if is_last {
+            self.any_ending(study).await
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Why the latest run of a study ended; `None` where it never did.
+    async fn any_ending(self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
+        sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
+            .bind(study.0)
+            .fetch_optional(&self.store.pool)
+            .await
+            .map_err(|error| self.store.error(error))
+    }
+
+    async fn trial_costs(self, study: StudyId) -> Result<Vec<CostRow>, StoreError> {
         sqlx::query_as(
             "select number, state, coalesce(wall_s, 0.0) as wall_s,
                     max(0.0, coalesce((julianday('now') - julianday(started_at)) * 86400.0, 0.0)) as since_start_s
              from trial where study_id = ? order by number",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 }
