@@ -255,12 +255,12 @@ fn database(corpus: &Corpus, bytes: &[u8]) {
             return;
         };
         for study in store.studies().all().await.unwrap_or_default() {
-            drop(store.confirmed_trials(study.id).await);
+            drop(store.history().confirmed_trials(study.id).await);
             drop(store.definitions().search_space(study.id).await);
-            drop(store.trial_runs(study.id).await);
-            drop(store.variants(study.id).await);
+            drop(store.history().runs(study.id).await);
+            drop(store.inheritance().variants(study.id).await);
             drop(store.baselines().of(study.id).await);
-            drop(store.curves(study.id).await);
+            drop(store.reports().curves(study.id).await);
         }
         drop(store.close().await);
     });

@@ -61,7 +61,7 @@ impl Now {
         let paused = running && store.requests().is_paused(study).await?;
         let spending = store.searches().spending(study).await?;
         let outlook = spending.map(|spending| Outlook::new(&spending, running, paused));
-        let times = store.trial_times(study).await?;
+        let times = store.history().times(study).await?;
         let mut trials = Vec::new();
         if running {
             for one in times.iter().filter(|one| one.ended_at.is_none()) {
@@ -95,8 +95,8 @@ impl Now {
 
 /// The trial, unless it still waits to be repeated.
 async fn running_trial(store: &Store, study: StudyId, times: &TrialTimes) -> Result<Option<RunningTrial>, StoreError> {
-    let profile = store.steps(study, times.number, Phase::Profile).await?;
-    let train = store.steps(study, times.number, Phase::Train).await?;
+    let profile = store.steps().of(study, times.number, Phase::Profile).await?;
+    let train = store.steps().of(study, times.number, Phase::Train).await?;
     let latest = if train.is_empty() { &profile } else { &train };
     let curve = training_curve(&train).points;
     let every = curve.len().div_ceil(CURVE_POINTS).max(1);

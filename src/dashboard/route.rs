@@ -149,7 +149,12 @@ async fn asked(shared: &Shared, study: StudyId, body: &[u8]) -> Result<StudyRequ
     let body: serde_json::Value = serde_json::from_slice(body).map_err(unreadable)?;
     let setting = if body["kind"] == COPY {
         let copy: CopyRequest = serde_json::from_value(body).map_err(unreadable)?;
-        let trials = shared.store.trials(study).await.map_err(DashboardError::from)?;
+        let trials = shared
+            .store
+            .history()
+            .trials(study)
+            .await
+            .map_err(DashboardError::from)?;
         let Some(trial) = trials.iter().find(|trial| trial.number.0 == copy.trial) else {
             return Err(refused(format!("the study has no trial {}", copy.trial)));
         };

@@ -2,13 +2,33 @@
 
 use super::Store;
 use super::baselines::Baselines;
+use super::ceilings::Ceilings;
 use super::definitions::Definitions;
+use super::evaluations::Evaluations;
 use super::facts::Facts;
+use super::held_out_losses::HeldOutLosses;
+use super::history::History;
+use super::inference_benches::InferenceBenches;
+use super::inheritance::Inheritance;
 use super::inputs::Inputs;
+use super::kernel_forms::KernelForms;
+use super::lost_attempts::LostAttempts;
+use super::measurements::RepeatedMeasurements;
+use super::precision_decisions::PrecisionDecisions;
+use super::predictions::Predictions;
+use super::profiles::Profiles;
+use super::proposals::Proposals;
+use super::query::Queries;
+use super::repeats::Repeats;
+use super::reports::Reports;
 use super::requests::Requests;
 use super::searches::Searches;
 use super::spent_times::SpentTimes;
+use super::steps::Steps;
+use super::stops::Stops;
 use super::studies::Studies;
+use super::trial_details::TrialDetails;
+use super::trials::Trials;
 use super::warm_starts::WarmStarts;
 use super::widenings::Widenings;
 
@@ -56,6 +76,106 @@ impl Store {
     /// Requests of people to running studies.
     pub fn requests(&self) -> Requests<'_> {
         Requests { store: self }
+    }
+
+    /// Trials on their way: starting, ending and handing them back.
+    pub fn trials(&self) -> Trials<'_> {
+        Trials { store: self }
+    }
+
+    /// Trials of studies, read back.
+    pub fn history(&self) -> History<'_> {
+        History { store: self }
+    }
+
+    /// Trials in depth.
+    pub fn trial_details(&self) -> TrialDetails<'_> {
+        TrialDetails { store: self }
+    }
+
+    /// Steps of running trials.
+    pub fn steps(&self) -> Steps<'_> {
+        Steps { store: self }
+    }
+
+    /// Evaluations of trials on the held-out set.
+    pub fn evaluations(&self) -> Evaluations<'_> {
+        Evaluations { store: self }
+    }
+
+    /// Metrics that running trials reported on their way.
+    pub fn reports(&self) -> Reports<'_> {
+        Reports { store: self }
+    }
+
+    /// Stops of trials before their end.
+    pub fn stops(&self) -> Stops<'_> {
+        Stops { store: self }
+    }
+
+    /// Attempts at trials that were lost with their processes.
+    pub fn lost_attempts(&self) -> LostAttempts<'_> {
+        LostAttempts { store: self }
+    }
+
+    /// Values that trials inherited from other trials of their studies.
+    pub fn inheritance(&self) -> Inheritance<'_> {
+        Inheritance { store: self }
+    }
+
+    /// Repeats of trials, and what they say together.
+    pub fn repeats(&self) -> Repeats<'_> {
+        Repeats { store: self }
+    }
+
+    /// Measurements of trials whose profile phase ran more than once.
+    pub fn measurements(&self) -> RepeatedMeasurements<'_> {
+        RepeatedMeasurements { store: self }
+    }
+
+    /// Losses of the held-out rows of the best trainings.
+    pub fn held_out_losses(&self) -> HeldOutLosses<'_> {
+        HeldOutLosses { store: self }
+    }
+
+    /// Forms of the ops that trials were computed with.
+    pub fn kernel_forms(&self) -> KernelForms<'_> {
+        KernelForms { store: self }
+    }
+
+    /// Decisions of trials on their precision.
+    pub fn precision_decisions(&self) -> PrecisionDecisions<'_> {
+        PrecisionDecisions { store: self }
+    }
+
+    /// Hypervolume that trials were expected to add when they were proposed.
+    pub fn proposals(&self) -> Proposals<'_> {
+        Proposals { store: self }
+    }
+
+    /// Metrics and parts of the peak memory that trials were expected to measure.
+    pub fn predictions(&self) -> Predictions<'_> {
+        Predictions { store: self }
+    }
+
+    /// Measured ceilings of machines.
+    pub fn ceilings(&self) -> Ceilings<'_> {
+        Ceilings { store: self }
+    }
+
+    /// Profiles of trials and recipes, with what they found.
+    pub fn profiles(&self) -> Profiles<'_> {
+        Profiles { store: self }
+    }
+
+    /// Measurements of how fast models answer.
+    pub fn inference_benches(&self) -> InferenceBenches<'_> {
+        InferenceBenches { store: self }
+    }
+
+    /// Queries of the user's own SQL.
+    pub fn queries(&self) -> Queries<'_> {
+        Queries { store: self }
     }
 
     /// Machines, models and data sets, which studies share.

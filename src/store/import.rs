@@ -70,37 +70,47 @@ impl Table {
     }
 }
 
-impl Store {
-    /// Copies studies from the database at `path`, all or nothing.
-    ///
-    /// # Errors
-    /// Where the other file cannot be read, does not have the study, or the wished name is taken; this database is then
-    /// as it was.
-    pub async fn import(&self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
-        let source = Source::open(path, &self.path).await?;
+/// Copies studies from the database at `path` to `store`, all or nothing.
+///
+/// # Errors
+/// Where the other file cannot be read, does not have the study, or the wished name is taken; this database is then
+/// as it was.
+pub async fn import_studies(store: &Store, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+    Import { store }.take_over(path, preference).await
+}
+
+/// An import into a database.
+#[derive(Clone, Copy)]
+struct Import<'a> {
+    store: &'a Store,
+}
+
+impl Import<'_> {
+    async fn take_over(self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+        let source = Source::open(path, &self.store.path).await?;
         let attached = self.attach(&source.path).await;
         let outcome = match attached {
             Ok(()) => self.copy_attached(path, preference).await,
             Err(error) => Err(error),
         };
-        let detached = sqlx::query("detach database other").execute(&self.pool).await;
+        let detached = sqlx::query("detach database other").execute(&self.store.pool).await;
         let imported = outcome?;
-        detached.map_err(|error| self.error(error))?;
+        detached.map_err(|error| self.store.error(error))?;
         Ok(imported)
     }
 
-    async fn attach(&self, path: &Path) -> Result<(), StoreError> {
+    async fn attach(self, path: &Path) -> Result<(), StoreError> {
         sqlx::query("attach database ? as other")
             .bind(path.to_string_lossy())
-            .execute(&self.pool)
+            .execute(&self.store.pool)
             .await
             .map(drop)
             .map_err(|error| StoreError::from_sqlx(path, error))
     }
 
-    async fn copy_attached(&self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+    async fn copy_attached(self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
         let candidates = self.candidates(path, preference).await?;
-        let mut transaction = self.begin().await?;
+        let mut transaction = self.store.begin().await?;
         let tables = self.tables(&mut transaction).await?;
         self.prepare_maps(&mut transaction, &tables).await?;
         let mut imported = Vec::with_capacity(candidates.len());
@@ -118,18 +128,18 @@ impl Store {
             self.run(&mut transaction, format!("drop table temp.\"map_{}\"", table.name))
                 .await?;
         }
-        self.commit(transaction).await?;
+        self.store.commit(transaction).await?;
         Ok(imported)
     }
 
     /// The studies that are wished for.
-    async fn candidates(&self, path: &Path, preference: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
+    async fn candidates(self, path: &Path, preference: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
         let all: Vec<Candidate> = sqlx::query_as(
             "select id, name, definition_hash, created_at,
                     (select count(*) from other.trial where study_id = study.id) as trials
              from other.study order by id",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
         .map_err(|error| StoreError::from_sqlx(path, error))?;
         let Some(wanted) = &preference.study else {
@@ -148,7 +158,7 @@ impl Store {
 
     /// Decides under which name a study is copied, and notes its new id.
     async fn place(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         candidate: &Candidate,
         preference: &ImportWish,
@@ -159,7 +169,7 @@ impl Store {
             sqlx::query_as("select name, definition_hash, created_at from main.study")
                 .fetch_all(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         let is_same =
             |hash: &String, created: &String| *hash == candidate.definition_hash && *created == candidate.created_at;
         if wished.is_none() && here.iter().any(|(_, hash, created)| is_same(hash, created)) {
@@ -169,7 +179,7 @@ impl Store {
         if wished.is_some() && !is_free(wanted) {
             return Err(StoreError::NameTaken {
                 study: wanted.clone(),
-                path: self.path.clone(),
+                path: self.store.path.clone(),
             });
         }
         let numbered = (2..).map(|number| format!("{wanted}-{number}"));
@@ -184,7 +194,7 @@ impl Store {
         .bind(&name)
         .execute(&mut *connection)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         // The row is written at once, so that the next study sees the name as taken.
         self.run(
             connection,
@@ -202,14 +212,14 @@ impl Store {
     }
 
     /// Every table that both files have, those that are referred to before those that refer.
-    async fn tables(&self, connection: &mut SqliteConnection) -> Result<Vec<Table>, StoreError> {
+    async fn tables(self, connection: &mut SqliteConnection) -> Result<Vec<Table>, StoreError> {
         let names: Vec<String> = sqlx::query_scalar(
             "select name from main.sqlite_schema where type = 'table' and name not like 'sqlite\\_%' escape '\\'
              and name in (select name from other.sqlite_schema where type = 'table')",
         )
         .fetch_all(&mut *connection)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let mut waiting = Vec::new();
         for name in names.into_iter().filter(|name| !NOT_COPIED.contains(&name.as_str())) {
             waiting.push(self.table(connection, name).await?);
@@ -235,18 +245,18 @@ impl Store {
         Ok(ordered)
     }
 
-    async fn table(&self, connection: &mut SqliteConnection, name: String) -> Result<Table, StoreError> {
+    async fn table(self, connection: &mut SqliteConnection, name: String) -> Result<Table, StoreError> {
         // `hidden` is 2 or 3 for generated columns.
         let columns: Vec<String> = sqlx::query_scalar("select name from pragma_table_xinfo(?) where hidden = 0")
             .bind(&name)
             .fetch_all(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         let rows = sqlx::query("select \"from\" as source, \"table\" as target from pragma_foreign_key_list(?)")
             .bind(&name)
             .fetch_all(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         let references = rows.iter().map(|row| (row.get("source"), row.get("target"))).collect();
         let has_id = columns.iter().any(|column| column == "id");
         Ok(Table {
@@ -259,7 +269,7 @@ impl Store {
     }
 
     /// One table of old and new ids for each table with ids.
-    async fn prepare_maps(&self, connection: &mut SqliteConnection, tables: &[Table]) -> Result<(), StoreError> {
+    async fn prepare_maps(self, connection: &mut SqliteConnection, tables: &[Table]) -> Result<(), StoreError> {
         for table in tables.iter().filter(|table| table.has_id) {
             let create = format!(
                 "create table temp.\"map_{}\" (old integer primary key, new integer not null, name text)",
@@ -270,7 +280,7 @@ impl Store {
         Ok(())
     }
 
-    async fn copy(&self, connection: &mut SqliteConnection, table: &Table) -> Result<(), StoreError> {
+    async fn copy(self, connection: &mut SqliteConnection, table: &Table) -> Result<(), StoreError> {
         match table.name.as_str() {
             "study" => return self.run(connection, complete_studies(table)).await,
             name if table.is_shared() => {
@@ -303,7 +313,7 @@ impl Store {
 
     /// Copies facts that are not here yet, and maps each to its row here: equal in every column but the id.
     async fn join_facts(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         name: &str,
         columns: &[String],
@@ -323,7 +333,7 @@ impl Store {
         .bind(name)
         .fetch_all(&mut *connection)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let keys = if keys.is_empty() { facts } else { keys };
         let equal: Vec<String> = keys
             .iter()
@@ -340,13 +350,13 @@ impl Store {
         .await
     }
 
-    async fn run(&self, connection: &mut SqliteConnection, sql: String) -> Result<(), StoreError> {
+    async fn run(self, connection: &mut SqliteConnection, sql: String) -> Result<(), StoreError> {
         // Names come from the schema, and are quoted.
         sqlx::query(AssertSqlSafe(sql))
             .execute(connection)
             .await
             .map(drop)
-            .map_err(|error| self.error(error))
+            .map_err(|error| self.store.error(error))
     }
 }
 

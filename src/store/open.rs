@@ -14,7 +14,7 @@ use super::error::sqlite_code;
 use super::files::{self, Found, Stamp};
 use super::lock::{Attempt, StudyLock, has_no_locks, lock_path};
 use super::rescue::FileIdentity;
-use super::step::StepBuffer;
+use super::steps::StepBuffer;
 
 static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
 
@@ -39,7 +39,7 @@ pub struct Store {
     pub(super) pool: SqlitePool,
     pub(super) path: PathBuf,
     /// Steps that wait to be written.
-    pub(super) steps: Mutex<StepBuffer>,
+    pub(super) step_buffer: Mutex<StepBuffer>,
     /// The file as it was when it was opened on the promise that nobody writes it.
     taken_as_unchanging: Option<Stamp>,
     /// The file that is written.
@@ -87,7 +87,7 @@ impl Store {
     /// # Errors
     /// Where writing fails, or [`StoreError::ChangedWhileRead`].
     pub async fn close(self) -> Result<(), StoreError> {
-        self.flush_steps().await?;
+        self.steps().flush().await?;
         self.check_in_place().await?;
         self.pool.close().await;
         let Some(before) = &self.taken_as_unchanging else {
@@ -118,6 +118,19 @@ impl Store {
     /// The error for a failed statement on this database.
     pub(super) fn error(&self, source: sqlx::Error) -> StoreError {
         StoreError::from_sqlx(&self.path, source)
+    }
+
+    /// Reads a JSON column; `what` names it in the error.
+    pub(super) fn read_json<T: serde::de::DeserializeOwned>(
+        &self,
+        json: &str,
+        what: impl FnOnce() -> String,
+    ) -> Result<T, StoreError> {
+        serde_json::from_str(json).map_err(|source| StoreError::Unreadable {
+            path: self.path.clone(),
+            what: what(),
+            source,
+        })
     }
 
     /// Starts a transaction that writes. It takes the write lock at once: one that reads first and then finds another
@@ -179,7 +192,7 @@ impl Store {
         Self {
             pool,
             path,
-            steps: Mutex::default(),
+            step_buffer: Mutex::default(),
             taken_as_unchanging,
             identity: None,
         }

@@ -60,7 +60,7 @@ impl StudyOverview {
         )
     }
 
-    /// The Pareto front of its trials as they count ([`Store::confirmed_trials`]), ascending: what the view `pareto_front`
+    /// The Pareto front of its trials as they count ([`super::history::History::confirmed_trials`]), ascending: what the view `pareto_front`
     /// holds.
     pub fn front(&self, trials: &[Trial]) -> Vec<TrialNumber> {
         let front = pareto_front(&self.problem(None), trials);

@@ -46,26 +46,40 @@ pub trait RowSink {
     fn row(&mut self, values: &[SqlValue<'_>]) -> io::Result<()>;
 }
 
-impl Store {
+/// Queries of the user's own SQL.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Queries<'_> {
     /// Runs one statement that reads and hands its rows to `sink`, on the calling thread, which does nothing else until the
     /// last row. Meant for a store from [`Store::open_read_only`].
     ///
     /// # Errors
     /// [`StoreError::Query`] where the statement writes, attaches another file, is not exactly one or is refused by
     /// SQLite; the message then points at the place.
-    pub async fn query(&self, sql: &str, sink: &mut dyn RowSink) -> Result<(), StoreError> {
-        self.query_about(sql, None, sink).await
+    pub async fn run(self, sql: &str, sink: &mut dyn RowSink) -> Result<(), StoreError> {
+        self.run_about(sql, None, sink).await
     }
 
-    /// As [`Store::query`], with a study's name as the statement's parameter `?1`.
+    /// As [`Queries::run`], with a study's name as the statement's parameter `?1`.
     ///
     /// # Errors
-    /// As [`Store::query`].
-    pub async fn query_about(&self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
+    /// As [`Queries::run`].
+    pub async fn run_about(self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
         let sql = sql.trim();
-        let mut connection = self.pool.acquire().await.map_err(|error| self.error(error))?;
+        let mut connection = self
+            .store
+            .pool
+            .acquire()
+            .await
+            .map_err(|error| self.store.error(error))?;
         let outcome = {
-            let mut handle = connection.lock_handle().await.map_err(|error| self.error(error))?;
+            let mut handle = connection
+                .lock_handle()
+                .await
+                .map_err(|error| self.store.error(error))?;
             hand_over(&mut handle, sql, study, sink)
         };
         match outcome {
@@ -76,7 +90,7 @@ impl Store {
     }
 
     /// The error for a statement that SQLite refused.
-    async fn refusal(&self, connection: &mut SqliteConnection, sql: &str, refusal: Refusal) -> StoreError {
+    async fn refusal(self, connection: &mut SqliteConnection, sql: &str, refusal: Refusal) -> StoreError {
         let Refusal {
             code,
             message,
@@ -88,7 +102,7 @@ impl Store {
         }
         // A logic error, a type mismatch or a number out of range is about the query; others are about the file.
         if !matches!(code & 0xff, 1 | 18 | 20 | 25) {
-            return StoreError::from_code(&self.path, code, message);
+            return StoreError::from_code(&self.store.path, code, message);
         }
         let hint = self.hint(connection, &message).await;
         QueryError::Sql {
@@ -101,7 +115,7 @@ impl Store {
     }
 
     /// What to try where a table is not there: the nearest name, or all of them.
-    async fn hint(&self, connection: &mut SqliteConnection, message: &str) -> Option<String> {
+    async fn hint(self, connection: &mut SqliteConnection, message: &str) -> Option<String> {
         let wanted = message.strip_prefix("no such table: ")?;
         let names: Vec<String> = sqlx::query_scalar(
             "select name from sqlite_schema
@@ -228,7 +242,7 @@ mod tests {
         let store = Store::open_read_only(&path).await.unwrap();
         let mut outcomes = Vec::new();
         for sql in queries {
-            let outcome = store.query(sql, &mut Nothing).await;
+            let outcome = store.queries().run(sql, &mut Nothing).await;
             outcomes.push((*sql, outcome.map_err(|error| error.to_string())));
         }
         store.close().await.unwrap();
@@ -267,7 +281,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
         for named in crate::store::NamedQuery::all() {
-            let outcome = store.query_about(named.sql, Some("first"), &mut Nothing).await;
+            let outcome = store.queries().run_about(named.sql, Some("first"), &mut Nothing).await;
             assert!(outcome.is_ok(), "{}: {outcome:?}", named.name);
         }
         store.close().await.unwrap();

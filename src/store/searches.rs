@@ -137,7 +137,7 @@ impl Searches<'_> {
         let Some(state) = state else {
             return Ok(None);
         };
-        let variants = self.store.variants(study).await?;
+        let variants = self.store.inheritance().variants(study).await?;
         let spent = self.store.spent_times().of(study).await?;
         let mut spending = Spending {
             budget: SearchBudget {

@@ -86,7 +86,7 @@ impl Studies<'_> {
         let (id, resumed) = definitions.find_or_insert(record, &definition).await?;
         let lock = self.lock(id, &record.name)?;
         let mut transaction = self.store.begin().await?;
-        let to_repeat = self.store.hand_back_running_trials(&mut transaction, id).await?;
+        let to_repeat = self.store.trials().hand_back_running(&mut transaction, id).await?;
         definitions.note(&mut transaction, id, &definition).await?;
         self.note_machine_and_sampler(&mut transaction, id, record, resumed)
             .await?;
@@ -213,7 +213,7 @@ impl Studies<'_> {
                 .map_err(|error| self.store.error(error))?;
         Ok(StudyOverview {
             id: StudyId(row.id),
-            variants: self.store.variants(StudyId(row.id)).await?.len() as u64,
+            variants: self.store.inheritance().variants(StudyId(row.id)).await?.len() as u64,
             objectives: self.store.definitions().objectives(StudyId(row.id)).await?,
             constraints: self.store.definitions().constraints(StudyId(row.id)).await?,
             target: self.store.inputs().target(StudyId(row.id)).await?,
@@ -253,7 +253,7 @@ impl Studies<'_> {
     }
 
     /// Deletes a study with all its trials; no other study is touched. The room in the file is used again, and given
-    /// back by [`super::vacuum`].
+    /// back by [`super::vacuum()`].
     ///
     /// # Errors
     /// [`StoreError::StudyRunning`] where a search runs it; the study is then whole.

@@ -27,7 +27,7 @@ impl Recommended {
 
     /// Of a study as it stands; `None` where nothing can be recommended.
     pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
         let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
             return Ok(None);
         };

@@ -33,7 +33,7 @@ impl TrackedStudy {
         let overview = store.studies().find(name).await?;
         Ok(Self {
             space: store.definitions().search_space(overview.id).await?,
-            runs: store.trial_runs(overview.id).await?,
+            runs: store.history().runs(overview.id).await?,
             recommended: None,
             overview,
         })
@@ -61,8 +61,8 @@ impl TrackedTrial {
     /// A trial with its steps.
     pub async fn read(store: &Store, study: &TrackedStudy, run: &TrialRun) -> Result<Self, StoreError> {
         let (id, number) = (study.overview.id, run.trial.number);
-        let mut steps = store.steps(id, number, Phase::Profile).await?;
-        steps.extend(store.steps(id, number, Phase::Train).await?);
+        let mut steps = store.steps().of(id, number, Phase::Profile).await?;
+        steps.extend(store.steps().of(id, number, Phase::Train).await?);
         Ok(Self {
             run: run.clone(),
             steps,

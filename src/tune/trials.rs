@@ -44,16 +44,16 @@ impl Trials {
         store: &Store,
         id: StudyId,
     ) -> Result<Self, StoreError> {
-        let variants: BTreeSet<TrialNumber> = store.variants(id).await?.into_keys().collect();
-        let inherited = store.all_inherited(id).await?;
+        let variants: BTreeSet<TrialNumber> = store.inheritance().variants(id).await?.into_keys().collect();
+        let inherited = store.inheritance().all(id).await?;
         let of_cost = inherited.iter().filter(|(_, part, _)| part == "cost");
-        let confirmed = store.confirmations(id).await?;
+        let confirmed = store.repeats().confirmations(id).await?;
         let mut standing = Standing::default();
         standing.count(problem, &with_confirmed(&history, &confirmed));
         let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
         standing.count_variants(history.iter().filter(is_variant).count() as u64);
         history.iter_mut().for_each(|trial| kept.reduce(trial));
-        let mut curves = store.curves(id).await?;
+        let mut curves = store.reports().curves(id).await?;
         let complete = history.iter().filter(|trial| trial.state.name() == "complete");
         let longest = complete
             .filter_map(|trial| Some(curves.get(&trial.number)?.last_step()))
@@ -65,7 +65,7 @@ impl Trials {
             kept,
             curves,
             longest,
-            expected_gains: store.expectations(id).await?,
+            expected_gains: store.proposals().expectations(id).await?,
             inherits_cost: of_cost.map(|(number, _, _)| *number).collect(),
             variants,
             standing,

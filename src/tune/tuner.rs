@@ -75,7 +75,7 @@ pub struct Tuner<'a> {
 impl<'a> Tuner<'a> {
     /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
-        let history = parts.store.trials(parts.id).await?;
+        let history = parts.store.history().trials(parts.id).await?;
         let problem = WideningProblem::stored(parts.study.problem(), parts.store, parts.id).await?;
         let overview = parts.store.studies().find(Some(&parts.study.name)).await?;
         let mut memory = Memory::new(parts.study);
@@ -83,7 +83,7 @@ impl<'a> Tuner<'a> {
         for trial in &history {
             memory.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
         }
-        for number in parts.store.costs_from_unfinished(parts.id).await? {
+        for number in parts.store.inheritance().costs_from_unfinished(parts.id).await? {
             memory.forget(number);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
@@ -92,14 +92,14 @@ impl<'a> Tuner<'a> {
         let pruner = build_pruner(&parts.study.pruner);
         let kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         let trials = Trials::stored(history, kept, &problem, parts.store, parts.id).await?;
-        let disturbed = DisturbedTrials::of(&trials, &parts.store.measurements(parts.id).await?);
+        let disturbed = DisturbedTrials::of(&trials, &parts.store.measurements().of(parts.id).await?);
         let seconds = parts.store.spent_times().of_trials(parts.id).await?;
         let trainings = seconds.iter().filter(|(number, _)| !trials.is_variant(*number));
         let clock = Clock::new(
             parts.store.spent_times().of(parts.id).await?,
             trainings.map(|(_, seconds)| *seconds),
         );
-        let runs_made = RunsMade::of(&parts.store.repeats(parts.id).await?);
+        let runs_made = RunsMade::of(&parts.store.repeats().of(parts.id).await?);
         Ok(Self {
             trials,
             disturbed,

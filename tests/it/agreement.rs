@@ -55,7 +55,8 @@ async fn fill(path: &Path) {
     }
     let source = TrialNumber(0);
     store
-        .record_inherited(study.id, TrialNumber(6), "loss", source)
+        .inheritance()
+        .record(study.id, TrialNumber(6), "loss", source)
         .await
         .unwrap();
     store.baselines().record(study.id, TrialNumber(6)).await.unwrap();
@@ -73,7 +74,8 @@ async fn fill(path: &Path) {
         let all = [(number, [(metric.to_owned(), confirmed)].into())].into();
         let one = [(metric, value)].into();
         store
-            .record_repeat(study.id, number, repeats, &one, &all)
+            .repeats()
+            .record(study.id, number, repeats, &one, &all)
             .await
             .unwrap();
     }

@@ -410,7 +410,7 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
     assert_eq!(ending, Ending::Interrupted);
     let store = Store::open_read_only(&database).await.unwrap();
     let study = store.studies().find(None).await.unwrap();
-    let trials = store.trials(study.id).await.unwrap();
+    let trials = store.history().trials(study.id).await.unwrap();
     let ran = trials
         .iter()
         .find(|trial| trial.params["learning_rate"] == ParamValue::Float(0.00125));

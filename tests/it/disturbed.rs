@@ -62,8 +62,8 @@ async fn search(folder: &Path, lost: &'static [f64]) -> (usize, Vec<Trial>) {
     let mut tuner = Tuner::new(parts).await.unwrap().waiting_for_quiet(Some(1.0));
     tuner.run().await.unwrap();
     let history = tuner.history().to_vec();
-    assert_eq!(store.trials(open.id).await.unwrap().len(), history.len());
-    for (trial, stored) in history.iter().zip(store.trials(open.id).await.unwrap()) {
+    assert_eq!(store.history().trials(open.id).await.unwrap().len(), history.len());
+    for (trial, stored) in history.iter().zip(store.history().trials(open.id).await.unwrap()) {
         let value = |trial: &Trial, name: &str| trial.state.metrics().unwrap().value(name);
         for name in ["throughput", "disturbed", "throughput_interval", "loss"] {
             assert_eq!(
@@ -96,7 +96,7 @@ async fn a_disturbed_trial_is_measured_again_once_it_is_quiet_and_its_value_repl
     );
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = store.studies().find(None).await.unwrap();
-    let kept = store.measurements(study.id).await.unwrap();
+    let kept = store.measurements().of(study.id).await.unwrap();
     let (number, both) = kept.first_key_value().unwrap();
     assert_eq!((kept.len(), number.0, both.len()), (1, 0, 2), "nothing is lost");
     assert_eq!(disturbed(&both[0]), Some(0.6));

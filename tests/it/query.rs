@@ -80,7 +80,8 @@ async fn fill(path: &Path) {
         add_trial(&store, study.id, number as u64, &params, state).await;
     }
     store
-        .start_trial(study.id, TrialNumber(4), &Params::new(), Some(&recipe()))
+        .trials()
+        .start(study.id, TrialNumber(4), &Params::new(), Some(&recipe()))
         .await
         .unwrap();
     drop(study);

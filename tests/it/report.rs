@@ -45,7 +45,8 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
             (name.to_owned(), ParamValue::from(if whole { HOSTILE } else { "plain" })),
         ]);
         store
-            .start_trial(study.id, number, &params, Some(&recipe()))
+            .trials()
+            .start(study.id, number, &params, Some(&recipe()))
             .await
             .unwrap();
         let loss =
@@ -64,14 +65,14 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
             ..StepRecord::default()
         };
         let courses: Vec<StepRecord> = (1..=steps).map(course).collect();
-        store.record_steps(study.id, number, &courses).await.unwrap();
+        store.steps().record(study.id, number, &courses).await.unwrap();
         let evaluation = EvaluationRecord {
             step: steps,
             tokens: 512 * steps,
             loss,
             ..EvaluationRecord::default()
         };
-        store.record_evaluation(study.id, number, &evaluation).await.unwrap();
+        store.evaluations().record(study.id, number, &evaluation).await.unwrap();
         let metrics: Metrics = [
             (THROUGHPUT, throughput),
             (PEAK_MEMORY, memory),
@@ -98,7 +99,7 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
             },
             _ => TrialState::Complete { metrics },
         };
-        store.finish_trial(study.id, number, &state, 1.5).await.unwrap();
+        store.trials().finish(study.id, number, &state, 1.5).await.unwrap();
     }
     drop(study);
     store.close().await.unwrap();
@@ -254,7 +255,7 @@ async fn the_finding_comes_first_with_the_intervals_of_repeats() {
     let store = Store::open(&database).await.unwrap();
     let study = store.studies().find(None).await.unwrap();
     store.baselines().record(study.id, baseline).await.unwrap();
-    let trials = store.trials(study.id).await.unwrap();
+    let trials = store.history().trials(study.id).await.unwrap();
     for number in [TrialNumber(best), baseline] {
         let metrics = trials[number.0 as usize].state.metrics().unwrap();
         let value = metrics.value(THROUGHPUT).unwrap();
@@ -265,7 +266,7 @@ async fn the_finding_comes_first_with_the_intervals_of_repeats() {
         };
         let all = [(number, [(THROUGHPUT.to_owned(), confirmed)].into())].into();
         let one = [(THROUGHPUT, value)].into();
-        store.record_repeat(study.id, number, 3, &one, &all).await.unwrap();
+        store.repeats().record(study.id, number, 3, &one, &all).await.unwrap();
     }
     drop(study);
     store.close().await.unwrap();

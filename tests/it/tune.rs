@@ -125,8 +125,12 @@ async fn nothing_is_measured_or_trained_twice() {
             assert!(metrics.value(name).is_some(), "trial {} has no {name}", trial.number);
         }
     }
-    assert_eq!(store.trials(open.id).await.unwrap(), history);
-    let last = store.inherited(open.id, history.last().unwrap().number).await.unwrap();
+    assert_eq!(store.history().trials(open.id).await.unwrap(), history);
+    let last = store
+        .inheritance()
+        .of(open.id, history.last().unwrap().number)
+        .await
+        .unwrap();
     assert!(!last.is_empty());
 }
 
@@ -168,7 +172,7 @@ async fn what_other_kernels_cost_is_measured_again() {
     }
     // One setting of the cost: each form measures it once, whatever was measured in the other one.
     assert_eq!(profiled, [1, 1, 0, 1]);
-    let forms = store.kernels(open.id).await.unwrap();
+    let forms = store.kernel_forms().forms(open.id).await.unwrap();
     let reference: Vec<u64> = forms
         .iter()
         .filter(|(_, form)| *form == "reference")
@@ -178,7 +182,7 @@ async fn what_other_kernels_cost_is_measured_again() {
     assert_eq!(forms[&TrialNumber(11)], "graphs");
     // No trial took its cost over from one of the other form.
     for number in forms.keys() {
-        for (part, source) in store.inherited(open.id, *number).await.unwrap() {
+        for (part, source) in store.inheritance().of(open.id, *number).await.unwrap() {
             assert!(
                 part != "cost" || forms[number] == forms[&source],
                 "{number} from {source}"
@@ -186,7 +190,7 @@ async fn what_other_kernels_cost_is_measured_again() {
         }
     }
     assert_eq!(
-        store.trial(open.id, TrialNumber(4)).await.unwrap().kernels,
+        store.trial_details().of(open.id, TrialNumber(4)).await.unwrap().kernels,
         Some(TrialKernels {
             kernels: "reference".to_owned(),
             attention: None,
@@ -239,7 +243,7 @@ async fn an_interrupted_confirmation_goes_on_where_it_was() {
     };
     run(&study, &store, &open, &interrupt, outcome).await;
     let trained = || async {
-        let repeats = store.repeats(open.id).await.unwrap();
+        let repeats = store.repeats().of(open.id).await.unwrap();
         let runs = repeats.values().flatten();
         runs.filter(|run| run.value("loss").is_some()).count()
     };

@@ -35,7 +35,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         let look = args.database.read(async |store| {
             let study = store.studies().find(args.study.as_deref()).await?;
             let status = StudyStatus::read(store, &study).await?;
-            let trials = store.confirmed_trials(study.id).await?.0;
+            let trials = store.history().confirmed_trials(study.id).await?.0;
             Ok((study, status, trials))
         });
         let (study, status, trials) = match look {

@@ -179,7 +179,7 @@ pub(super) async fn check(
              keeps what was measured under another name"
         )));
     }
-    let trials = store.trials(known.id).await?;
+    let trials = store.history().trials(known.id).await?;
     if trials.is_empty() {
         store.studies().delete(known.id, &known.name).await?;
         return Ok(Content::Unknown);

@@ -54,7 +54,7 @@ impl StudyStatus {
     /// Reads where a study stands.
     pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let runner = store.studies().live_runner(study.id);
-        let times = store.trial_times(study.id).await?;
+        let times = store.history().times(study.id).await?;
         let running = times
             .iter()
             .filter(|times| times.ended_at.is_none() && runner.is_some());
@@ -89,7 +89,7 @@ impl StudyStatus {
                 Some(_) => None,
                 None => store.searches().last_ending(study.id).await?,
             },
-            lost_attempts: store.count_lost_attempts(study.id).await?,
+            lost_attempts: store.lost_attempts().count(study.id).await?,
             widened: widened.iter().map(ToString::to_string).collect(),
         })
     }

@@ -74,10 +74,10 @@ pub(super) async fn earlier_trials(
         };
         let settings = store.definitions().settings(found.id).await?;
         let (fixed, scores_alike) = (fixed_of(&settings), scores_alike(study, &settings));
-        let mut trials = store.trials(found.id).await?;
+        let mut trials = store.history().trials(found.id).await?;
         trials.truncate(most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
         store.warm_starts().record(id, &name, trials.len() as u64).await?;
-        let forms = store.kernels(found.id).await?;
+        let forms = store.kernel_forms().forms(found.id).await?;
         let is_of_this_form = |trial: &Trial| match forms.get(&trial.number) {
             Some(form) => form == kernels.name(),
             // A command computes as it likes, and a trial that never started says nothing of it.

@@ -63,13 +63,13 @@ fn read(args: &Args) -> Result<Stored, CliError> {
     args.database.read(async |store| {
         let study = store.studies().find(name).await?;
         let asked = Asked::read(store, &study).await?;
-        let expectations = store.expectations(study.id).await?;
+        let expectations = store.proposals().expectations(study.id).await?;
         let expected = asked
             .trials
             .iter()
             .map(|trial| expectations.get(&trial.number).copied());
         let predictions = match recommend(&asked.problem, &asked.trials, &Preference::default()) {
-            Ok(chosen) => store.predictions(study.id, chosen.trial.number).await?,
+            Ok(chosen) => store.predictions().of(study.id, chosen.trial.number).await?,
             Err(_) => Vec::new(),
         };
         Ok(Stored {

@@ -66,9 +66,9 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
 fn show_study(args: &Args) -> Result<String, CliError> {
     let (study, trials, variants, ending) = args.database.read(async |store| {
         let study = store.studies().find(args.study.as_deref()).await?;
-        let trials = store.confirmed_trials(study.id).await?.0;
+        let trials = store.history().confirmed_trials(study.id).await?.0;
         let ending = store.searches().last_ending(study.id).await?;
-        let variants = store.variants(study.id).await?;
+        let variants = store.inheritance().variants(study.id).await?;
         Ok((study, trials, variants, ending))
     })?;
     let volumes = hypervolume_history(&study.problem(None), &trials);
@@ -94,7 +94,7 @@ fn show_study(args: &Args) -> Result<String, CliError> {
 fn show_trial(args: &Args, number: TrialNumber) -> Result<String, CliError> {
     let (study, detail) = args.database.read(async |store| {
         let study = store.studies().find(args.study.as_deref()).await?;
-        let detail = store.trial(study.id, number).await?;
+        let detail = store.trial_details().of(study.id, number).await?;
         Ok((study, detail))
     })?;
     if args.json {

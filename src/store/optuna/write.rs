@@ -25,35 +25,33 @@ const LIBRARY_VERSION: &str = "5.0.0";
 /// The trial to take, and the names and values of what is told of it.
 pub type RecommendedTrial<'a> = (TrialNumber, Vec<(&'static str, &'a str)>);
 
-impl Store {
-    /// Writes a study to a new file that `optuna.load_study(storage="sqlite:///PATH")` opens: directions, distributions,
-    /// values, held-out losses as intermediate values, constraints, and everything else as user attributes. `recommended` is the trial
-    /// to take, with what is told of it.
-    ///
-    /// # Errors
-    /// [`StoreError::OptunaExists`] where `path` is taken and `force` is not given, or where writing fails; nothing is
-    /// left behind then.
-    pub async fn write_optuna(
-        &self,
-        study: &StudyOverview,
-        recommended: Option<RecommendedTrial<'_>>,
-        path: &Path,
-        force: bool,
-    ) -> Result<(), StoreError> {
-        if !force && path.symlink_metadata().is_ok() {
-            return Err(StoreError::OptunaExists { path: path.to_owned() });
-        }
-        let runs = self.trial_runs(study.id).await?;
-        let space = self.definitions().search_space(study.id).await?;
-        let parameters = parameters(&runs, space.as_ref());
-        let failed = |source| StoreError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let (file, draft) = WholeFile::create_named(path, force).map_err(failed)?;
-        write_draft(&draft, study, recommended, &runs, &parameters).await?;
-        file.finish().map_err(failed)
+/// Writes a study to a new file that `optuna.load_study(storage="sqlite:///PATH")` opens: directions, distributions,
+/// values, held-out losses as intermediate values, constraints, and everything else as user attributes. `recommended` is the trial
+/// to take, with what is told of it.
+///
+/// # Errors
+/// [`StoreError::OptunaExists`] where `path` is taken and `force` is not given, or where writing fails; nothing is
+/// left behind then.
+pub async fn write_optuna(
+    store: &Store,
+    study: &StudyOverview,
+    recommended: Option<RecommendedTrial<'_>>,
+    path: &Path,
+    force: bool,
+) -> Result<(), StoreError> {
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(StoreError::OptunaExists { path: path.to_owned() });
     }
+    let runs = store.history().runs(study.id).await?;
+    let space = store.definitions().search_space(study.id).await?;
+    let parameters = parameters(&runs, space.as_ref());
+    let failed = |source| StoreError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let (file, draft) = WholeFile::create_named(path, force).map_err(failed)?;
+    write_draft(&draft, study, recommended, &runs, &parameters).await?;
+    file.finish().map_err(failed)
 }
 
 async fn write_draft(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peft_tune::store::{ImportWish, Store, StoreError};
+use peft_tune::store::{ImportWish, Store, StoreError, import_studies};
 use peft_tune_core::study::{Params, TrialNumber};
 
 use super::{complete, recipe, study_record};
@@ -15,12 +15,14 @@ pub(super) async fn database(path: &Path, trials: u64) {
     for number in 0..trials {
         let params = Params::from([("rank".to_owned(), (number as i64).into())]);
         store
-            .start_trial(study.id, TrialNumber(number), &params, Some(&recipe()))
+            .trials()
+            .start(study.id, TrialNumber(number), &params, Some(&recipe()))
             .await
             .unwrap();
         let state = complete(100.0 + number as f64, 1e9 + number as f64, 2.0);
         store
-            .finish_trial(study.id, TrialNumber(number), &state, 1.0)
+            .trials()
+            .finish(study.id, TrialNumber(number), &state, 1.0)
             .await
             .unwrap();
     }
@@ -125,7 +127,7 @@ async fn a_database_of_an_older_layout_is_refused_and_left_as_it_is() {
 
     let here = Store::open(&folder.path().join("here.db")).await.unwrap();
     let before = std::fs::read(&path).unwrap();
-    let error = here.import(&path, &ImportWish::default()).await.unwrap_err();
+    let error = import_studies(&here, &path, &ImportWish::default()).await.unwrap_err();
     assert!(matches!(error, StoreError::Older { found: 3, .. }), "{error}");
     assert!(std::fs::read(&path).unwrap() == before);
 }
@@ -237,11 +239,13 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     let writing = async {
         for number in (0..100).map(TrialNumber) {
             writer
-                .start_trial(study.id, number, &Params::new(), Some(&recipe()))
+                .trials()
+                .start(study.id, number, &Params::new(), Some(&recipe()))
                 .await
                 .unwrap();
             writer
-                .finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
+                .trials()
+                .finish(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
                 .await
                 .unwrap();
         }

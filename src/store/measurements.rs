@@ -3,33 +3,39 @@
 use std::collections::BTreeMap;
 
 use super::row::{finite, to_u64};
-use super::step::TrialId;
+use super::trials::TrialId;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// The measurements of one trial, in order: the first, then its repeats.
 pub type Measurements = BTreeMap<TrialNumber, Vec<Metrics>>;
 
-impl Store {
+/// Measurements of trials whose profile phase ran more than once.
+#[derive(Clone, Copy, Debug)]
+pub struct RepeatedMeasurements<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl RepeatedMeasurements<'_> {
     /// Keeps a repeat of a trial's profile phase beside what was measured before, which is kept as the first measurement. All
     /// or nothing.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where the database cannot be written.
-    pub async fn record_measurement(
-        &self,
+    pub async fn record(
+        self,
         study: StudyId,
         number: TrialNumber,
         first: &Metrics,
         again: &Metrics,
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
-        let mut transaction = self.begin().await?;
+        let trial = self.store.trials().id(study, number).await?;
+        let mut transaction = self.store.begin().await?;
         let last: Option<i64> = sqlx::query_scalar("select max(attempt) from measurement where trial_id = ?")
             .bind(trial.0)
             .fetch_one(&mut *transaction)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         let firsts = first
             .iter()
             .filter(|_| last.is_none())
@@ -44,24 +50,24 @@ impl Store {
                 .bind(value)
                 .execute(&mut *transaction)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
-        self.commit(transaction).await
+        self.store.commit(transaction).await
     }
 
     /// The measurements of the study's trials that were measured again.
     ///
     /// # Errors
     /// Where the database cannot be read.
-    pub async fn measurements(&self, study: StudyId) -> Result<Measurements, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<Measurements, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
             "select number, measurement.attempt, name, value from measurement join trial on trial.id = measurement.trial_id
              where trial.study_id = ? order by number, measurement.attempt, name",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let mut found: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
         for (number, attempt, name, value) in rows {
             let of_trial = found.entry(TrialNumber(to_u64(number))).or_default();
@@ -79,14 +85,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoTrial`], or where the database cannot be written.
     pub async fn replace_cost(
-        &self,
+        self,
         study: StudyId,
         number: TrialNumber,
         old: &Metrics,
         new: &Metrics,
     ) -> Result<Vec<TrialNumber>, StoreError> {
-        let source = self.trial_id(study, number).await?;
-        let mut transaction = self.begin().await?;
+        let source = self.store.trials().id(study, number).await?;
+        let mut transaction = self.store.begin().await?;
         let trials: Vec<(i64, i64)> = sqlx::query_as(
             "select id, number from trial
              where id = ?1 or id in (select trial_id from inheritance where source_id = ?1 and part = 'cost')
@@ -95,7 +101,7 @@ impl Store {
         .bind(source.0)
         .fetch_all(&mut *transaction)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         for (trial, _) in &trials {
             for (name, _) in old.iter().filter(|(name, _)| new.value(name).is_none()) {
                 sqlx::query("delete from metric where trial_id = ? and name = ?")
@@ -103,14 +109,14 @@ impl Store {
                     .bind(name)
                     .execute(&mut *transaction)
                     .await
-                    .map_err(|error| self.error(error))?;
+                    .map_err(|error| self.store.error(error))?;
             }
             for (name, value) in new.iter() {
                 self.replace_metric(&mut transaction, TrialId(*trial), name, value)
                     .await?;
             }
         }
-        self.commit(transaction).await?;
+        self.store.commit(transaction).await?;
         Ok(trials
             .into_iter()
             .map(|(_, number)| TrialNumber(to_u64(number)))
@@ -118,7 +124,7 @@ impl Store {
     }
 
     async fn replace_metric(
-        &self,
+        self,
         connection: &mut sqlx::SqliteConnection,
         trial: TrialId,
         name: &str,
@@ -131,7 +137,7 @@ impl Store {
             .bind(value)
             .execute(connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(())
     }
 }

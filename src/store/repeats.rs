@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 
 use super::row::{finite, to_i64, to_u64};
-use super::step::TrialId;
+use super::trials::TrialId;
 use super::{Store, StoreError, StudyId};
-use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, with_confirmed};
+use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
 
 /// What the repeats of a study's trials say, by trial and metric.
 pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
-impl Store {
+/// Repeats of trials, and what they say together.
+#[derive(Clone, Copy, Debug)]
+pub struct Repeats<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Repeats<'_> {
     /// Records one repeat of a trial with what all repeats say by now of it, and of other trials that it concerns; all or
     /// nothing.
-    pub async fn record_repeat(
-        &self,
+    pub async fn record(
+        self,
         study: StudyId,
         number: TrialNumber,
         repeat: u64,
@@ -23,32 +29,32 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut concerned = Vec::with_capacity(confirmed.len());
         for (number, said) in confirmed {
-            concerned.push((self.trial_id(study, *number).await?, said));
+            concerned.push((self.store.trials().id(study, *number).await?, said));
         }
-        let trial = self.trial_id(study, number).await?;
-        let mut transaction = self.begin().await?;
+        let trial = self.store.trials().id(study, number).await?;
+        let mut transaction = self.store.begin().await?;
         self.write_run(&mut transaction, trial, repeat, metrics).await?;
         for (trial, said) in concerned {
             for one in said {
                 self.write_confirmed(&mut transaction, trial, one).await?;
             }
         }
-        self.commit(transaction).await
+        self.store.commit(transaction).await
     }
 
     /// Lets these repeats of a trial, and what they say, take the place of all that are stored; all or nothing.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where the database cannot be written.
-    pub async fn replace_repeats(
-        &self,
+    pub async fn replace(
+        self,
         study: StudyId,
         number: TrialNumber,
         repeats: &[Metrics],
         confirmed: &BTreeMap<String, Confirmed>,
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
-        let mut transaction = self.begin().await?;
+        let trial = self.store.trials().id(study, number).await?;
+        let mut transaction = self.store.begin().await?;
         for emptied in [
             "delete from confirmation_run where trial_id = ?",
             "delete from confirmation where trial_id = ?",
@@ -57,7 +63,7 @@ impl Store {
                 .bind(trial.0)
                 .execute(&mut *transaction)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         for (repeat, metrics) in (1..).zip(repeats) {
             self.write_run(&mut transaction, trial, repeat, metrics).await?;
@@ -65,11 +71,11 @@ impl Store {
         for said in confirmed {
             self.write_confirmed(&mut transaction, trial, said).await?;
         }
-        self.commit(transaction).await
+        self.store.commit(transaction).await
     }
 
     async fn write_run(
-        &self,
+        self,
         connection: &mut sqlx::SqliteConnection,
         trial: TrialId,
         repeat: u64,
@@ -83,13 +89,13 @@ impl Store {
                 .bind(value)
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn write_confirmed(
-        &self,
+        self,
         connection: &mut sqlx::SqliteConnection,
         trial: TrialId,
         (name, one): (&String, &Confirmed),
@@ -107,20 +113,20 @@ impl Store {
         .bind(to_i64(one.repeats)?)
         .execute(connection)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(())
     }
 
     /// The metrics of every repeat of a study's trials, in order of repeat.
-    pub async fn repeats(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, Vec<Metrics>>, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<BTreeMap<TrialNumber, Vec<Metrics>>, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
             "select number, repeat, name, value from confirmation_run join trial on trial.id = confirmation_run.trial_id
              where trial.study_id = ? order by number, repeat, name",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let mut repeats: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
         for (number, repeat, name, value) in rows {
             let of_trial = repeats.entry(TrialNumber(to_u64(number))).or_default();
@@ -132,24 +138,16 @@ impl Store {
             .collect())
     }
 
-    /// Every trial of a study in order of number as it counts, with what repeats say in the place of what was measured once;
-    /// and what repeats say. Whoever shows or compares trials reads these, so that all say the same.
-    pub async fn confirmed_trials(&self, study: StudyId) -> Result<(Vec<Trial>, Confirmations), StoreError> {
-        let measured = self.trials(study).await?;
-        let confirmed = self.confirmations(study).await?;
-        Ok((with_confirmed(&measured, &confirmed), confirmed))
-    }
-
     /// What the repeats of a study's trials say; trials that were not repeated are absent.
-    pub async fn confirmations(&self, study: StudyId) -> Result<Confirmations, StoreError> {
+    pub async fn confirmations(self, study: StudyId) -> Result<Confirmations, StoreError> {
         let rows: Vec<(i64, String, f64, f64, i64)> = sqlx::query_as(
             "select number, name, value, interval, repeats from confirmation
              join trial on trial.id = confirmation.trial_id where trial.study_id = ?",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let mut confirmations = Confirmations::new();
         for (number, name, value, interval, repeats) in rows {
             let confirmed = Confirmed {

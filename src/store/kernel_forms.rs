@@ -24,27 +24,33 @@ pub struct TrialKernels {
 /// The forms of trials, by number.
 pub type KernelsOfTrials = BTreeMap<TrialNumber, TrialKernels>;
 
-impl Store {
+/// Forms of the ops that trials were computed with.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelForms<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl KernelForms<'_> {
     /// Records the form of the ops that a trial is computed with, and the one in whose place it stands where a kernel of that failed.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where writing fails: the names are those of [`peft_tune_kernels::Kernels`].
-    pub async fn record_kernels(
-        &self,
+    pub async fn record(
+        self,
         study: StudyId,
         number: TrialNumber,
         form: &str,
         instead_of: Option<&str>,
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
+        let trial = self.store.trials().id(study, number).await?;
         // A trial that is repeated may be computed in another form.
         sqlx::query("insert or replace into trial_kernels (trial_id, kernels, instead_of) values (?, ?, ?)")
             .bind(trial.0)
             .bind(form)
             .bind(instead_of)
-            .execute(&self.pool)
+            .execute(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(())
     }
 
@@ -53,20 +59,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record_ran(
-        &self,
+        self,
         study: StudyId,
         number: TrialNumber,
         attention: Option<&str>,
         longer_sums: bool,
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
+        let trial = self.store.trials().id(study, number).await?;
         sqlx::query("update trial_kernels set attention = ?, longer_sums = ? where trial_id = ?")
             .bind(attention)
             .bind(longer_sums)
             .bind(trial.0)
-            .execute(&self.pool)
+            .execute(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(())
     }
 
@@ -74,7 +80,7 @@ impl Store {
     ///
     /// # Errors
     /// Where reading fails.
-    pub async fn trial_kernels(&self, study: StudyId) -> Result<KernelsOfTrials, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<KernelsOfTrials, StoreError> {
         #[derive(sqlx::FromRow)]
         struct Row {
             number: i64,
@@ -86,9 +92,9 @@ impl Store {
              from trial_kernels join trial on trial.id = trial_kernels.trial_id where trial.study_id = ?",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(rows
             .into_iter()
             .map(|row| (TrialNumber(to_u64(row.number)), row.kernels))
@@ -100,7 +106,7 @@ impl Store {
     ///
     /// # Errors
     /// Where reading fails.
-    pub async fn safer_kernels(&self, study: StudyId) -> Result<Option<TrialKernels>, StoreError> {
+    pub async fn safer(self, study: StudyId) -> Result<Option<TrialKernels>, StoreError> {
         sqlx::query_as(
             "select kernels, attention, longer_sums, instead_of
              from trial_kernels join trial on trial.id = trial_kernels.trial_id
@@ -108,21 +114,21 @@ impl Store {
              order by trial.number desc limit 1",
         )
         .bind(study.0)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     /// The form of the ops of each trial of a study of which it is known.
-    pub async fn kernels(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, String>, StoreError> {
+    pub async fn forms(self, study: StudyId) -> Result<BTreeMap<TrialNumber, String>, StoreError> {
         let rows: Vec<(i64, String)> = sqlx::query_as(
             "select trial.number, kernels from trial_kernels join trial on trial.id = trial_kernels.trial_id
              where trial.study_id = ?",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let form = |(number, form)| (TrialNumber(to_u64(number)), form);
         Ok(rows.into_iter().map(form).collect())
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::row::{finite, to_i64, to_u64};
+use super::trials::TrialId;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
@@ -33,18 +34,24 @@ struct PrecisionRow {
     overflows: i64,
 }
 
-impl Store {
+/// Decisions of trials on their precision.
+#[derive(Clone, Copy, Debug)]
+pub struct PrecisionDecisions<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl PrecisionDecisions<'_> {
     /// Records a decision of a running trial. One after the same step replaces it.
     ///
     /// # Errors
     /// A trial that is not there; where writing fails.
-    pub async fn record_precision(
-        &self,
+    pub async fn record(
+        self,
         study: StudyId,
         number: TrialNumber,
         decision: &PrecisionRecord,
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
+        let trial = self.store.trials().id(study, number).await?;
         sqlx::query(
             "insert or replace into precision_decision
                  (trial_id, step, precision, cause, noise_scale, step_targets, overflows)
@@ -57,22 +64,22 @@ impl Store {
         .bind(decision.noise_scale.and_then(finite))
         .bind(decision.step_targets)
         .bind(to_i64(decision.overflows)?)
-        .execute(&self.pool)
+        .execute(&self.store.pool)
         .await
         .map(drop)
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     /// The decisions of a trial, in order.
-    pub(super) async fn precisions(&self, trial: i64) -> Result<Vec<PrecisionRecord>, StoreError> {
+    pub(super) async fn of_id(self, trial: TrialId) -> Result<Vec<PrecisionRecord>, StoreError> {
         let rows: Vec<PrecisionRow> = sqlx::query_as(
             "select step, precision, cause, noise_scale, step_targets, overflows
              from precision_decision where trial_id = ? order by step",
         )
-        .bind(trial)
-        .fetch_all(&self.pool)
+        .bind(trial.0)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(rows.into_iter().map(PrecisionRow::into_record).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Steps, evaluations and phases of running trials.
+//! Steps of running trials.
 //!
 //! A step of a small model takes milliseconds, a commit too: so steps are gathered and written many at a time. A killed
 //! search loses at most the last second of steps of trials that it repeats anyway.
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::row::{finite, to_i64, to_u64};
-use super::{EvaluationRecord, StepRecord, Store, StoreError, StudyId};
+use super::trials::TrialId;
+use super::{StepRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Phase, TrialNumber};
 
 /// Steps gathered before they are written, unless [`FLUSH_AFTER`] comes first.
@@ -39,10 +40,6 @@ pub(super) struct StepBuffer {
     running: HashMap<(StudyId, TrialNumber), TrialId>,
 }
 
-/// `trial.id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TrialId(pub i64);
-
 #[derive(sqlx::FromRow)]
 struct StepRow {
     step: i64,
@@ -58,27 +55,23 @@ struct StepRow {
     total_s: Option<f64>,
 }
 
-impl Store {
-    /// Records a step of a running trial. It is written within a second of steps, with the trial's end, or by
-    /// [`Store::flush_steps`], whichever is first. A step that was recorded before is replaced.
-    pub async fn record_step(&self, study: StudyId, number: TrialNumber, step: StepRecord) -> Result<(), StoreError> {
-        self.record_steps(study, number, &[step]).await
-    }
+/// Steps of running trials.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    pub(super) store: &'a Store,
+}
 
-    /// Records several steps, as [`Store::record_step`].
+impl<'a> Steps<'a> {
+    /// Records steps of a running trial. They are written within a second of steps, with the trial's end, or by
+    /// [`Steps::flush`], whichever is first. A step that was recorded before is replaced.
     ///
     /// # Errors
-    /// As [`Store::record_step`].
-    pub async fn record_steps(
-        &self,
-        study: StudyId,
-        number: TrialNumber,
-        steps: &[StepRecord],
-    ) -> Result<(), StoreError> {
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record(self, study: StudyId, number: TrialNumber, steps: &[StepRecord]) -> Result<(), StoreError> {
         let known = self.buffer().running.get(&(study, number)).copied();
         let trial = match known {
             Some(trial) => trial,
-            None => self.trial_id(study, number).await?,
+            None => self.store.trials().id(study, number).await?,
         };
         let full = {
             let mut buffer = self.buffer();
@@ -86,68 +79,26 @@ impl Store {
             let since = *buffer.since.get_or_insert_with(Instant::now);
             buffer.waiting.len() >= FLUSH_STEPS || since.elapsed() >= FLUSH_AFTER
         };
-        if full { self.flush_steps().await } else { Ok(()) }
+        if full { self.flush().await } else { Ok(()) }
     }
 
     /// Writes the steps that wait.
     ///
     /// # Errors
     /// Where writing fails; the steps are then lost.
-    pub async fn flush_steps(&self) -> Result<(), StoreError> {
-        let waiting = self.take_waiting_steps();
+    pub async fn flush(self) -> Result<(), StoreError> {
+        let waiting = self.take_waiting();
         if waiting.is_empty() {
             return Ok(());
         }
-        let mut transaction = self.begin().await?;
-        self.insert_steps(&mut transaction, &waiting).await?;
-        self.commit(transaction).await
-    }
-
-    /// Records an evaluation of a running trial. One after the same step replaces it.
-    pub async fn record_evaluation(
-        &self,
-        study: StudyId,
-        number: TrialNumber,
-        evaluation: &EvaluationRecord,
-    ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
-        sqlx::query(
-            "insert or replace into evaluation (trial_id, step, tokens, loss, accuracy, target_tokens, seconds)
-             values (?, ?, ?, ?, ?, ?, ?)",
-        )
-        .bind(trial.0)
-        .bind(to_i64(evaluation.step)?)
-        .bind(to_i64(evaluation.tokens)?)
-        .bind(finite(evaluation.loss))
-        .bind(finite(evaluation.accuracy))
-        .bind(to_i64(evaluation.target_tokens)?)
-        .bind(finite(evaluation.seconds))
-        .execute(&self.pool)
-        .await
-        .map(drop)
-        .map_err(|error| self.error(error))
-    }
-
-    /// Records the phase that a running trial has come to.
-    pub async fn record_phase(&self, study: StudyId, number: TrialNumber, phase: Phase) -> Result<(), StoreError> {
-        sqlx::query("update trial set phase = ? where study_id = ? and number = ? and state = 'running'")
-            .bind(phase.name())
-            .bind(study.0)
-            .bind(to_i64(number.0)?)
-            .execute(&self.pool)
-            .await
-            .map(drop)
-            .map_err(|error| self.error(error))
+        let mut transaction = self.store.begin().await?;
+        self.insert(&mut transaction, &waiting).await?;
+        self.store.commit(transaction).await
     }
 
     /// The steps of one phase of a trial, in order. Numbers that were not finite come back as NaN.
-    pub async fn steps(
-        &self,
-        study: StudyId,
-        number: TrialNumber,
-        phase: Phase,
-    ) -> Result<Vec<StepRecord>, StoreError> {
-        let trial = self.trial_id(study, number).await?;
+    pub async fn of(self, study: StudyId, number: TrialNumber, phase: Phase) -> Result<Vec<StepRecord>, StoreError> {
+        let trial = self.store.trials().id(study, number).await?;
         let rows: Vec<StepRow> = sqlx::query_as(
             "select step, loss, learning_rate, grad_norm, tokens, target_tokens,
                     data_s, forward_s, backward_s, optimizer_s, total_s
@@ -155,37 +106,37 @@ impl Store {
         )
         .bind(trial.0)
         .bind(phase.name())
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(rows.into_iter().map(|row| row.into_record(phase)).collect())
     }
 
     /// Takes the steps that wait, for a transaction that writes them.
-    pub(super) fn take_waiting_steps(&self) -> Vec<(TrialId, StepRecord)> {
+    pub(super) fn take_waiting(self) -> Vec<(TrialId, StepRecord)> {
         let mut buffer = self.buffer();
         buffer.since = None;
         std::mem::take(&mut buffer.waiting)
     }
 
     /// Forgets the steps of a trial that wait.
-    pub(super) fn drop_waiting_steps(&self, trial: TrialId) {
+    pub(super) fn drop_waiting(self, trial: TrialId) {
         self.buffer().waiting.retain(|(of, _)| *of != trial);
     }
 
     /// Notes that this process runs a trial.
-    pub(super) fn note_running(&self, study: StudyId, number: TrialNumber, trial: TrialId) {
+    pub(super) fn note_running(self, study: StudyId, number: TrialNumber, trial: TrialId) {
         self.buffer().running.insert((study, number), trial);
     }
 
     /// Notes that a trial runs no more.
-    pub(super) fn note_ended(&self, study: StudyId, number: TrialNumber) {
+    pub(super) fn note_ended(self, study: StudyId, number: TrialNumber) {
         self.buffer().running.remove(&(study, number));
     }
 
     /// Writes steps within a transaction.
-    pub(super) async fn insert_steps(
-        &self,
+    pub(super) async fn insert(
+        self,
         connection: &mut SqliteConnection,
         steps: &[(TrialId, StepRecord)],
     ) -> Result<(), StoreError> {
@@ -213,44 +164,14 @@ impl Store {
             query
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
-    /// The row of a trial.
-    pub(super) async fn trial_id(&self, study: StudyId, number: TrialNumber) -> Result<TrialId, StoreError> {
-        let id: Option<i64> = sqlx::query_scalar("select id from trial where study_id = ? and number = ?")
-            .bind(study.0)
-            .bind(to_i64(number.0)?)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(|error| self.error(error))?;
-        match id {
-            Some(id) => Ok(TrialId(id)),
-            None => Err(self.no_trial(study, number).await?),
-        }
-    }
-
-    /// The error for a trial that a study does not have.
-    pub(super) async fn no_trial(&self, study: StudyId, number: TrialNumber) -> Result<StoreError, StoreError> {
-        let (name, count): (String, i64) = sqlx::query_as(
-            "select name, (select count(*) from trial where study_id = study.id) from study where id = ?",
-        )
-        .bind(study.0)
-        .fetch_one(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(StoreError::NoTrial {
-            study: name,
-            trial: number.0,
-            count: to_u64(count),
-        })
-    }
-
     /// The buffer, also after a panic elsewhere: it holds plain values that are always whole.
-    fn buffer(&self) -> MutexGuard<'_, StepBuffer> {
-        let steps: &Mutex<StepBuffer> = &self.steps;
+    fn buffer(self) -> MutexGuard<'a, StepBuffer> {
+        let steps: &'a Mutex<StepBuffer> = &self.store.step_buffer;
         steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

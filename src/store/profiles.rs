@@ -103,19 +103,24 @@ pub struct StoredProfile {
     pub document: serde_json::Value,
 }
 
-/// A profile in a list.
+/// A finding of a trial's latest profile.
 #[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
-pub struct ProfileOverview {
-    pub id: ProfileId,
-    pub name: String,
-    /// UTC, ISO 8601.
-    pub created_at: String,
-    pub tokens_per_s: f64,
-    #[sqlx(try_from = "i64")]
-    pub peak_memory_bytes: u64,
-    /// Findings of its diagnosis.
-    #[sqlx(try_from = "i64")]
-    pub diagnoses: u64,
+pub struct TrialFinding {
+    #[sqlx(rename = "number", try_from = "i64")]
+    pub trial: TrialNumber,
+    pub rule: String,
+    pub evidence: String,
+    pub change: String,
+    /// `throughput` (gains are relative) or `peak_memory` (bytes saved).
+    pub metric: String,
+    pub predicted_gain: Option<f64>,
+    pub measured_gain: Option<f64>,
+}
+
+/// Profiles of trials and recipes, with what they found.
+#[derive(Clone, Copy, Debug)]
+pub struct Profiles<'a> {
+    pub(super) store: &'a Store,
 }
 
 #[derive(sqlx::FromRow)]
@@ -127,16 +132,16 @@ struct ProfileRow {
     document: String,
 }
 
-impl Store {
+impl Profiles<'_> {
     /// Stores a profile with all that belongs to it, or nothing.
-    pub async fn record_profile(&self, record: &ProfileRecord) -> Result<ProfileId, StoreError> {
+    pub async fn record(self, record: &ProfileRecord) -> Result<ProfileId, StoreError> {
         let trial = match record.trial {
-            Some((study, number)) => Some(self.trial_id(study, number).await?.0),
+            Some((study, number)) => Some(self.store.trials().id(study, number).await?.0),
             None => None,
         };
-        let mut transaction = self.begin().await?;
+        let mut transaction = self.store.begin().await?;
         let machine = match &record.machine {
-            Some(machine) => Some(self.facts().machine_id(&mut transaction, machine).await?),
+            Some(machine) => Some(self.store.facts().machine_id(&mut transaction, machine).await?),
             None => None,
         };
         let id: i64 = sqlx::query_scalar(
@@ -158,51 +163,55 @@ impl Store {
         .bind(record.document.to_string())
         .fetch_one(&mut *transaction)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         self.insert_phases(&mut transaction, id, &record.phases).await?;
         self.insert_ops(&mut transaction, id, &record.ops).await?;
         self.insert_samples(&mut transaction, id, &record.samples).await?;
         self.insert_diagnoses(&mut transaction, id, &record.diagnoses).await?;
-        self.commit(transaction).await?;
+        self.store.commit(transaction).await?;
         Ok(ProfileId(id))
     }
 
     /// The profile of this number; `None` where there is none.
-    pub async fn profile(&self, id: ProfileId) -> Result<Option<StoredProfile>, StoreError> {
+    pub async fn find(self, id: ProfileId) -> Result<Option<StoredProfile>, StoreError> {
         let row: Option<ProfileRow> =
             sqlx::query_as("select id, name, created_at, recipe, document from profile where id = ?")
                 .bind(id.0)
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.store.pool)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         row.map(|row| self.stored(row)).transpose()
     }
 
-    /// All profiles, the latest last.
-    pub async fn profiles(&self) -> Result<Vec<ProfileOverview>, StoreError> {
+    /// The findings of the latest profile of each trial of a study, in the order of their rank.
+    pub async fn findings(self, study: StudyId) -> Result<Vec<TrialFinding>, StoreError> {
         sqlx::query_as(
-            "select id, name, created_at, tokens_per_s, peak_memory_bytes,
-                    (select count(*) from diagnosis where profile_id = profile.id) as diagnoses
-             from profile order by id",
+            "select trial.number, rule, evidence, change, diagnosis.metric, predicted_gain, measured_gain
+             from diagnosis join profile on profile.id = diagnosis.profile_id
+                            join trial on trial.id = profile.trial_id
+             where trial.study_id = ?
+               and profile.id = (select max(id) from profile as other where other.trial_id = trial.id)
+             order by trial.number, position",
         )
-        .fetch_all(&self.pool)
+        .bind(study.0)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
-    fn stored(&self, row: ProfileRow) -> Result<StoredProfile, StoreError> {
+    fn stored(self, row: ProfileRow) -> Result<StoredProfile, StoreError> {
         let what = |part: &str| format!("the {part} of profile {}", row.id);
         Ok(StoredProfile {
             id: ProfileId(row.id),
-            recipe: self.read_json(&row.recipe, || what("recipe"))?,
-            document: self.read_json(&row.document, || what("document"))?,
+            recipe: self.store.read_json(&row.recipe, || what("recipe"))?,
+            document: self.store.read_json(&row.document, || what("document"))?,
             name: row.name,
             created_at: row.created_at,
         })
     }
 
     async fn insert_phases(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         profile: i64,
         phases: &[PhaseRecord],
@@ -221,13 +230,13 @@ impl Store {
             .bind(finite(phase.op_seconds).unwrap_or(0.0))
             .execute(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn insert_ops(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         profile: i64,
         ops: &[OpRecord],
@@ -255,13 +264,13 @@ impl Store {
             .bind(op.roofline_share.and_then(finite))
             .execute(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn insert_samples(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         profile: i64,
         samples: &[SampleRecord],
@@ -286,13 +295,13 @@ impl Store {
             .bind(sample.throttled)
             .execute(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn insert_diagnoses(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         profile: i64,
         diagnoses: &[DiagnosisRecord],
@@ -315,7 +324,7 @@ impl Store {
             .bind(&diagnosis.outcome)
             .execute(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }

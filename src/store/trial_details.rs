@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::row::to_u64;
-use super::run::EvaluationRow;
 use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber, with_confirmed};
 
@@ -72,44 +71,59 @@ struct DetailRow {
     wall_s: Option<f64>,
 }
 
-impl Store {
+/// Trials in depth.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialDetails<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl TrialDetails<'_> {
     /// Everything about one trial but its single steps.
-    pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
-        let id = self.trial_id(study, number).await?;
-        let measured = self.one_trial(id).await?;
-        let confirmed = self.confirmations(study).await?.remove(&number).unwrap_or_default();
+    pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
+        let id = self.store.trials().id(study, number).await?;
+        let measured = self.store.history().one_trial(id).await?;
+        let confirmed = self
+            .store
+            .repeats()
+            .confirmations(study)
+            .await?
+            .remove(&number)
+            .unwrap_or_default();
         let mut counted = with_confirmed(&[measured], &[(number, confirmed.clone())].into());
         let row: DetailRow =
             sqlx::query_as("select id, attempt, phase, recipe, started_at, ended_at, wall_s from trial where id = ?")
                 .bind(id.0)
-                .fetch_one(&self.pool)
+                .fetch_one(&self.store.pool)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         Ok(TrialDetail {
             // One trial in, one out.
             trial: counted.swap_remove(0),
             attempt: to_u64(row.attempt),
             phase: row.phase,
             recipe: match &row.recipe {
-                Some(recipe) => Some(self.read_json(recipe, || format!("the recipe of trial {number}"))?),
+                Some(recipe) => Some(
+                    self.store
+                        .read_json(recipe, || format!("the recipe of trial {number}"))?,
+                ),
                 None => None,
             },
             started_at: row.started_at,
             ended_at: row.ended_at,
             wall_s: row.wall_s,
             phases: self.phases(row.id).await?,
-            evaluations: self.evaluations(row.id).await?,
-            precisions: self.precisions(row.id).await?,
-            predictions: self.predictions(study, number).await?,
-            stop: self.stop(study, number).await?,
-            inherited: self.inherited(study, number).await?,
-            kernels: self.trial_kernels(study).await?.remove(&number),
-            lost: self.lost_attempts(study, number).await?,
+            evaluations: self.store.evaluations().of_id(id).await?,
+            precisions: self.store.precision_decisions().of_id(id).await?,
+            predictions: self.store.predictions().of(study, number).await?,
+            stop: self.store.stops().of(study, number).await?,
+            inherited: self.store.inheritance().of(study, number).await?,
+            kernels: self.store.kernel_forms().of(study).await?.remove(&number),
+            lost: self.store.lost_attempts().of(study, number).await?,
             confirmed,
         })
     }
 
-    async fn phases(&self, trial: i64) -> Result<Vec<PhaseSteps>, StoreError> {
+    async fn phases(self, trial: i64) -> Result<Vec<PhaseSteps>, StoreError> {
         sqlx::query_as(
             "select phase, count(*) as steps,
                     (select loss from step as s where s.trial_id = step.trial_id and s.phase = step.phase
@@ -121,20 +135,8 @@ impl Store {
              from step where trial_id = ? group by phase",
         )
         .bind(trial)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))
-    }
-
-    pub(super) async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
-        let rows: Vec<EvaluationRow> = sqlx::query_as(
-            "select trial_id, step, tokens, loss, accuracy, target_tokens, seconds
-             from evaluation where trial_id = ? order by step",
-        )
-        .bind(trial)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(rows.into_iter().map(EvaluationRow::into_record).collect())
+        .map_err(|error| self.store.error(error))
     }
 }

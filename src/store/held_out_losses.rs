@@ -20,55 +20,61 @@ struct HeldOutRow {
     losses: String,
 }
 
-impl Store {
+/// Losses of the held-out rows of the best trainings.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldOutLosses<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl HeldOutLosses<'_> {
     /// Records the rows of a trial, and forgets those of the one in whose place it comes.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where writing fails.
-    pub async fn record_held_out(
-        &self,
+    pub async fn record(
+        self,
         study: StudyId,
         number: TrialNumber,
         instead_of: Option<TrialNumber>,
         record: &HeldOutRecord,
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
+        let trial = self.store.trials().id(study, number).await?;
         if let Some(instead_of) = instead_of {
-            let old = self.trial_id(study, instead_of).await?;
+            let old = self.store.trials().id(study, instead_of).await?;
             sqlx::query("delete from held_out_losses where trial_id = ?")
                 .bind(old.0)
-                .execute(&self.pool)
+                .execute(&self.store.pool)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         sqlx::query("insert or replace into held_out_losses (trial_id, target_tokens, losses) values (?, ?, ?)")
             .bind(trial.0)
             .bind(to_json(&record.target_tokens)?)
             .bind(to_json(&record.losses)?)
-            .execute(&self.pool)
+            .execute(&self.store.pool)
             .await
             .map(drop)
-            .map_err(|error| self.error(error))
+            .map_err(|error| self.store.error(error))
     }
 
     /// The rows of all trials of a study that have some, by number.
     ///
     /// # Errors
     /// Where reading fails, or they cannot be read back.
-    pub async fn held_out(&self, study: StudyId) -> Result<Vec<(TrialNumber, HeldOutRecord)>, StoreError> {
+    pub async fn of(self, study: StudyId) -> Result<Vec<(TrialNumber, HeldOutRecord)>, StoreError> {
         let rows: Vec<HeldOutRow> = sqlx::query_as(
             "select trial.number, target_tokens, losses
              from held_out_losses join trial on trial.id = held_out_losses.trial_id
              where trial.study_id = ? order by trial.number",
         )
         .bind(study.0)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let read = |row: HeldOutRow| {
             let number = TrialNumber(to_u64(row.number));
             let record = row.into_record().map_err(|source| StoreError::Unreadable {
-                path: self.path.clone(),
+                path: self.store.path.clone(),
                 what: format!("`held_out_losses` of trial {number}"),
                 source,
             });

@@ -47,27 +47,33 @@ pub struct RequestRecord {
     pub peak_memory_bytes: u64,
 }
 
-impl Store {
+/// Measurements of how fast models answer.
+#[derive(Clone, Copy, Debug)]
+pub struct InferenceBenches<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl InferenceBenches<'_> {
     /// Stores the points of one call and returns its number.
     ///
     /// # Errors
     /// Where writing fails; nothing is stored then.
-    pub async fn record_inference(
-        &self,
+    pub async fn record(
+        self,
         machine: Option<&MachineRecord>,
         records: &[InferenceRecord],
         requests: &[RequestRecord],
     ) -> Result<i64, StoreError> {
-        let mut transaction = self.begin().await?;
+        let mut transaction = self.store.begin().await?;
         let machine = match machine {
-            Some(machine) => Some(self.facts().machine_id(&mut transaction, machine).await?),
+            Some(machine) => Some(self.store.facts().machine_id(&mut transaction, machine).await?),
             None => None,
         };
         let last = "select max(coalesce((select max(bench) from infer_bench), 0), coalesce((select max(bench) from infer_requests), 0)) + 1";
         let bench: i64 = sqlx::query_scalar(last)
             .fetch_one(&mut *transaction)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         let number = |value: f64| finite(value).unwrap_or(0.0);
         for record in records {
             sqlx::query(
@@ -98,7 +104,7 @@ impl Store {
             .bind(to_i64(record.cache_bytes)?)
             .execute(&mut *transaction)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         }
         for record in requests {
             sqlx::query(
@@ -130,9 +136,9 @@ impl Store {
             .bind(to_i64(record.peak_memory_bytes)?)
             .execute(&mut *transaction)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         }
-        self.commit(transaction).await?;
+        self.store.commit(transaction).await?;
         Ok(bench)
     }
 }

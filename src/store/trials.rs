@@ -4,19 +4,28 @@ use sqlx::SqliteConnection;
 
 use super::row::{finite, to_i64, to_u64};
 use super::state::StateColumns;
-use super::step::TrialId;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{Metrics, ParamValue, Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
 
-impl Store {
+/// `trial.id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TrialId(pub i64);
+
+/// Trials on their way: starting, ending and handing them back.
+#[derive(Clone, Copy, Debug)]
+pub struct Trials<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Trials<'_> {
     /// Starts a trial: a new one, or one that was handed back. Returns which attempt it is, from 1. `recipe` is `None`
     /// for a command backend, and for params that make no recipe.
     ///
     /// # Errors
     /// [`StoreError::WrongState`] where the trial is running or finished, [`StoreError::NotFinite`] for a param.
-    pub async fn start_trial(
-        &self,
+    pub async fn start(
+        self,
         study: StudyId,
         number: TrialNumber,
         params: &Params,
@@ -24,14 +33,14 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let recipe = recipe.map(serde_json::to_string).transpose();
         let recipe = recipe.map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
-        let mut transaction = self.begin().await?;
+        let mut transaction = self.store.begin().await?;
         let found: Option<(i64, String)> =
             sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
                 .bind(study.0)
                 .bind(to_i64(number.0)?)
                 .fetch_optional(&mut *transaction)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         if let Some((_, state)) = found.as_ref().filter(|(_, state)| state != "waiting") {
             return Err(StoreError::WrongState {
                 trial: number.0,
@@ -47,8 +56,8 @@ impl Store {
             Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
         };
         self.replace_params(&mut transaction, id, number, params).await?;
-        self.commit(transaction).await?;
-        self.note_running(study, number, TrialId(id));
+        self.store.commit(transaction).await?;
+        self.store.steps().note_running(study, number, TrialId(id));
         Ok(to_u64(attempt))
     }
 
@@ -57,8 +66,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::WrongState`] where the trial is not running or `state` is no end, [`StoreError::NoTrial`].
-    pub async fn finish_trial(
-        &self,
+    pub async fn finish(
+        self,
         study: StudyId,
         number: TrialNumber,
         state: &TrialState,
@@ -75,8 +84,8 @@ impl Store {
             what: "outcome",
             source,
         })?;
-        let id = self.trial_id(study, number).await?;
-        let mut transaction = self.begin().await?;
+        let id = self.id(study, number).await?;
+        let mut transaction = self.store.begin().await?;
         let ended = sqlx::query(
             "update trial
              set state = ?, reason = ?, detail = ?, phase = coalesce(?, iif(?, phase, null)), wall_s = ?,
@@ -93,17 +102,17 @@ impl Store {
         .bind(id.0)
         .execute(&mut *transaction)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         if ended.rows_affected() == 0 {
             return Err(self.not_running(&mut transaction, id, number, state.name()).await?);
         }
-        let steps = self.take_waiting_steps();
-        self.insert_steps(&mut transaction, &steps).await?;
+        let steps = self.store.steps().take_waiting();
+        self.store.steps().insert(&mut transaction, &steps).await?;
         if let Some(metrics) = state.metrics() {
             self.insert_metrics(&mut transaction, id, metrics).await?;
         }
-        self.commit(transaction).await?;
-        self.note_ended(study, number);
+        self.store.commit(transaction).await?;
+        self.store.steps().note_ended(study, number);
         Ok(())
     }
 
@@ -112,21 +121,21 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], [`StoreError::WrongState`] where the trial is not running.
-    pub async fn release_trial(&self, study: StudyId, number: TrialNumber) -> Result<(), StoreError> {
-        let id = self.trial_id(study, number).await?;
-        self.drop_waiting_steps(id);
-        let mut transaction = self.begin().await?;
+    pub async fn release(self, study: StudyId, number: TrialNumber) -> Result<(), StoreError> {
+        let id = self.id(study, number).await?;
+        self.store.steps().drop_waiting(id);
+        let mut transaction = self.store.begin().await?;
         if self.hand_back(&mut transaction, id).await? == 0 {
             return Err(self.not_running(&mut transaction, id, number, "waiting").await?);
         }
-        self.commit(transaction).await?;
-        self.note_ended(study, number);
+        self.store.commit(transaction).await?;
+        self.store.steps().note_ended(study, number);
         Ok(())
     }
 
     /// Makes the running trials of a study wait again, without what they left; returns their numbers.
-    pub(super) async fn hand_back_running_trials(
-        &self,
+    pub(super) async fn hand_back_running(
+        self,
         connection: &mut SqliteConnection,
         study: StudyId,
     ) -> Result<Vec<TrialNumber>, StoreError> {
@@ -136,7 +145,7 @@ impl Store {
         .bind(study.0)
         .fetch_all(&mut *connection)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         for (id, _, _) in waiting.iter().filter(|(_, _, state)| state == "running") {
             self.hand_back(connection, TrialId(*id)).await?;
         }
@@ -146,13 +155,13 @@ impl Store {
             .collect())
     }
 
-    async fn hand_back(&self, connection: &mut SqliteConnection, trial: TrialId) -> Result<u64, StoreError> {
+    async fn hand_back(self, connection: &mut SqliteConnection, trial: TrialId) -> Result<u64, StoreError> {
         let changed =
             sqlx::query("update trial set state = 'waiting', phase = null where id = ? and state = 'running'")
                 .bind(trial.0)
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?
+                .map_err(|error| self.store.error(error))?
                 .rows_affected();
         if changed > 0 {
             self.delete_course(connection, trial).await?;
@@ -162,12 +171,12 @@ impl Store {
 
     /// Lets failed trials wait to be run again: something else than their settings failed. How they failed stays among their lost
     /// attempts.
-    pub async fn reopen_failed_trials(&self, study: StudyId, numbers: &[TrialNumber]) -> Result<(), StoreError> {
+    pub async fn reopen_failed(self, study: StudyId, numbers: &[TrialNumber]) -> Result<(), StoreError> {
         let mut ids = Vec::with_capacity(numbers.len());
         for number in numbers {
-            ids.push(self.trial_id(study, *number).await?);
+            ids.push(self.id(study, *number).await?);
         }
-        let mut transaction = self.begin().await?;
+        let mut transaction = self.store.begin().await?;
         for id in ids {
             for statement in [
                 "insert into lost_attempt (trial_id, attempt, phase, message, wall_s)
@@ -182,15 +191,15 @@ impl Store {
                     .bind(id.0)
                     .execute(&mut *transaction)
                     .await
-                    .map_err(|error| self.error(error))?;
+                    .map_err(|error| self.store.error(error))?;
             }
             self.delete_course(&mut transaction, id).await?;
         }
-        self.commit(transaction).await
+        self.store.commit(transaction).await
     }
 
     /// Deletes what a trial told on its way.
-    async fn delete_course(&self, connection: &mut SqliteConnection, trial: TrialId) -> Result<(), StoreError> {
+    async fn delete_course(self, connection: &mut SqliteConnection, trial: TrialId) -> Result<(), StoreError> {
         for delete in [
             "delete from step where trial_id = ?",
             "delete from evaluation where trial_id = ?",
@@ -202,13 +211,13 @@ impl Store {
                 .bind(trial.0)
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn insert_trial(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         study: StudyId,
         number: TrialNumber,
@@ -224,11 +233,11 @@ impl Store {
         .bind(recipe)
         .fetch_one(connection)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     async fn restart_trial(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         id: i64,
         recipe: Option<&str>,
@@ -245,11 +254,11 @@ impl Store {
         .bind(id)
         .fetch_one(connection)
         .await
-        .map_err(|error| self.error(error))
+        .map_err(|error| self.store.error(error))
     }
 
     async fn replace_params(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         trial: i64,
         number: TrialNumber,
@@ -259,7 +268,7 @@ impl Store {
             .bind(trial)
             .execute(&mut *connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         for (name, value) in params {
             let json =
                 serde_json::to_string(value).map_err(|source| StoreError::Unwritable { what: "param", source })?;
@@ -283,13 +292,13 @@ impl Store {
             insert
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn insert_metrics(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         trial: TrialId,
         metrics: &Metrics,
@@ -301,13 +310,13 @@ impl Store {
                 .bind(value)
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| self.error(error))?;
+                .map_err(|error| self.store.error(error))?;
         }
         Ok(())
     }
 
     async fn not_running(
-        &self,
+        self,
         connection: &mut SqliteConnection,
         trial: TrialId,
         number: TrialNumber,
@@ -317,11 +326,53 @@ impl Store {
             .bind(trial.0)
             .fetch_one(connection)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.store.error(error))?;
         Ok(StoreError::WrongState {
             trial: number.0,
             wanted,
             found,
+        })
+    }
+
+    /// Records the phase that a running trial has come to.
+    pub async fn record_phase(self, study: StudyId, number: TrialNumber, phase: Phase) -> Result<(), StoreError> {
+        sqlx::query("update trial set phase = ? where study_id = ? and number = ? and state = 'running'")
+            .bind(phase.name())
+            .bind(study.0)
+            .bind(to_i64(number.0)?)
+            .execute(&self.store.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.store.error(error))
+    }
+
+    /// The row of a trial.
+    pub(super) async fn id(self, study: StudyId, number: TrialNumber) -> Result<TrialId, StoreError> {
+        let id: Option<i64> = sqlx::query_scalar("select id from trial where study_id = ? and number = ?")
+            .bind(study.0)
+            .bind(to_i64(number.0)?)
+            .fetch_optional(&self.store.pool)
+            .await
+            .map_err(|error| self.store.error(error))?;
+        match id {
+            Some(id) => Ok(TrialId(id)),
+            None => Err(self.no_trial(study, number).await?),
+        }
+    }
+
+    /// The error for a trial that a study does not have.
+    async fn no_trial(self, study: StudyId, number: TrialNumber) -> Result<StoreError, StoreError> {
+        let (name, count): (String, i64) = sqlx::query_as(
+            "select name, (select count(*) from trial where study_id = study.id) from study where id = ?",
+        )
+        .bind(study.0)
+        .fetch_one(&self.store.pool)
+        .await
+        .map_err(|error| self.store.error(error))?;
+        Ok(StoreError::NoTrial {
+            study: name,
+            trial: number.0,
+            count: to_u64(count),
         })
     }
 }

@@ -15,11 +15,17 @@ pub struct LostAttempt {
     pub lost_at: String,
 }
 
-impl Store {
+/// Attempts at trials that were lost with their processes.
+#[derive(Clone, Copy, Debug)]
+pub struct LostAttempts<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl LostAttempts<'_> {
     /// Notes that the running attempt at a trial was lost. Returns how many the trial has lost by now, this one included;
-    /// [`Store::release_trial`] hands the trial back.
-    pub async fn record_loss(
-        &self,
+    /// [`super::trials::Trials::release`] hands the trial back.
+    pub async fn record(
+        self,
         study: StudyId,
         number: TrialNumber,
         reason: &FailReason,
@@ -29,8 +35,8 @@ impl Store {
             FailReason::Crashed { phase, .. } => Some(phase.name()),
             _ => None,
         };
-        let trial = self.trial_id(study, number).await?;
-        let mut transaction = self.begin().await?;
+        let trial = self.store.trials().id(study, number).await?;
+        let mut transaction = self.store.begin().await?;
         sqlx::query(
             "insert into lost_attempt (trial_id, attempt, phase, message, wall_s)
              values (?1, (select attempt from trial where id = ?1), ?2, ?3, ?4)",
@@ -41,35 +47,35 @@ impl Store {
         .bind(finite(wall_s))
         .execute(&mut *transaction)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         let lost: i64 = sqlx::query_scalar("select count(*) from lost_attempt where trial_id = ?")
             .bind(trial.0)
             .fetch_one(&mut *transaction)
             .await
-            .map_err(|error| self.error(error))?;
-        self.commit(transaction).await?;
+            .map_err(|error| self.store.error(error))?;
+        self.store.commit(transaction).await?;
         Ok(to_u64(lost))
     }
 
     /// Attempts at all trials of a study that were lost.
-    pub async fn count_lost_attempts(&self, study: StudyId) -> Result<u64, StoreError> {
+    pub async fn count(self, study: StudyId) -> Result<u64, StoreError> {
         let count: i64 = sqlx::query_scalar(
             "select count(*) from lost_attempt where trial_id in (select id from trial where study_id = ?)",
         )
         .bind(study.0)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.store.pool)
         .await
-        .map_err(|error| self.error(error))?;
+        .map_err(|error| self.store.error(error))?;
         Ok(to_u64(count))
     }
 
     /// The lost attempts at a trial, in order.
-    pub async fn lost_attempts(&self, study: StudyId, number: TrialNumber) -> Result<Vec<LostAttempt>, StoreError> {
-        let trial = self.trial_id(study, number).await?;
+    pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Vec<LostAttempt>, StoreError> {
+        let trial = self.store.trials().id(study, number).await?;
         sqlx::query_as("select attempt, phase, message, lost_at from lost_attempt where trial_id = ? order by id")
             .bind(trial.0)
-            .fetch_all(&self.pool)
+            .fetch_all(&self.store.pool)
             .await
-            .map_err(|error| self.error(error))
+            .map_err(|error| self.store.error(error))
     }
 }
