@@ -10,14 +10,14 @@
 //! ways: what a step takes at most must not depend on what was timed.
 
 use candle_core::{Result, Tensor};
-use peft_tune_core::plan::products::longer::{PACK, depth, row};
+use peft_tune_core::plan::products::adapted_product::{PACK, depth, row};
 
 use super::matmul;
 use crate::gpu::{self, Argument, Gemm, Matrix, Source, arguments, element_name, empty, scratch, source};
 use crate::kernel_form::note_longer_sums;
 use crate::ops::matmul::{Adapted, Factor, QuantizedMatrix, Term};
 
-static SOURCE: Source = source!("longer");
+static SOURCE: Source = source!("adapted_product");
 
 const THREADS: usize = 256;
 

@@ -1,7 +1,7 @@
 //! Sums of a quantized weight's product and its adapter's, where a GPU may make one product of them.
 
 use candle_core::{DType, Result, Tensor};
-use peft_tune_core::plan::products::longer;
+use peft_tune_core::plan::products::adapted_product;
 
 use super::operand::Order;
 use super::quantized::{Factor, QuantizedMatrix};
@@ -49,7 +49,7 @@ pub fn nt_adapted(x: &Tensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<Vec<Ten
         }
     }
     match takes_adapters(x, u, all)? {
-        true => cuda::longer::nt(x, u, all),
+        true => cuda::adapted_product::nt(x, u, all),
         false => candle_core::bail!("matmul nt: no kernel takes {:?} on {:?} so", x.dtype(), x.device()),
     }
 }
@@ -74,7 +74,7 @@ pub fn nn_adapted(dy: &Tensor, w: Factor<'_>, d_xa: &Tensor, a: &Tensor) -> Resu
     shape::expect(d_xa, &[tokens, ranks], "matmul nn: d_xa")?;
     shape::expect(a, &[ranks, columns], "matmul nn: a")?;
     match w {
-        Factor::QuantizedMatrix(of) if takes_adapter(dy, &w, d_xa, a)? => cuda::longer::nn(dy, of, d_xa, a),
+        Factor::QuantizedMatrix(of) if takes_adapter(dy, &w, d_xa, a)? => cuda::adapted_product::nn(dy, of, d_xa, a),
         _ => candle_core::bail!("matmul nn: no kernel takes {:?} on {:?} so", dy.dtype(), dy.device()),
     }
 }
@@ -83,8 +83,8 @@ pub fn nn_adapted(dy: &Tensor, w: Factor<'_>, d_xa: &Tensor, a: &Tensor) -> Resu
 fn are_taken(rows: &[&Tensor; 2], sizes: [usize; 3], ranks: usize) -> bool {
     let [x, u] = rows;
     let is_copied = |tensor: &Tensor| gpu::takes(tensor) && tensor.is_contiguous() && tensor.dtype() != DType::F32;
-    let is_even = x.layout().start_offset().is_multiple_of(longer::PACK) && x.dtype() == u.dtype();
-    is_copied(x) && is_copied(u) && is_even && longer::takes(sizes, ranks)
+    let is_even = x.layout().start_offset().is_multiple_of(adapted_product::PACK) && x.dtype() == u.dtype();
+    is_copied(x) && is_copied(u) && is_even && adapted_product::takes(sizes, ranks)
 }
 
 fn is_factor(factor: &Tensor, like: &Tensor) -> bool {

@@ -1,4 +1,4 @@
-// Operands of sums that are longer by the ranks of adapters (longer.rs): eight values a thread, all rows multiples of eight.
+// Operands of sums that are longer by the ranks of adapters (adapted_product.rs): eight values a thread, all rows multiples of eight.
 
 // to (rows, whole): x (rows, width) beside u (rows, ranks), and zeros behind them.
 template <class T>

@@ -16,9 +16,9 @@ thread_local! {
 
 /// Memory of the host that somebody uses; dropping it leaves it to the next.
 #[derive(Debug)]
-pub struct HostRoom(Option<Pinned>);
+pub struct PinnedMemory(Option<Pinned>);
 
-impl HostRoom {
+impl PinnedMemory {
     /// At least `bytes` bytes, pinned for `device`. What lies in them is not defined.
     pub fn of(bytes: usize, device: &Device) -> Result<Self> {
         let taken = FREE.with_borrow_mut(|free| take(free, bytes));
@@ -44,7 +44,7 @@ impl HostRoom {
     }
 }
 
-impl Drop for HostRoom {
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
         FREE.with_borrow_mut(|free| free.extend(self.0.take()));
     }
@@ -76,8 +76,8 @@ pub(super) fn forget() {
 mod tests {
     use super::*;
 
-    fn room(bytes: usize) -> HostRoom {
-        HostRoom::of(bytes, &Device::Cpu).unwrap()
+    fn room(bytes: usize) -> PinnedMemory {
+        PinnedMemory::of(bytes, &Device::Cpu).unwrap()
     }
 
     fn sizes() -> Vec<usize> {
