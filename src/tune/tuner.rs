@@ -133,17 +133,17 @@ impl<'a> Tuner<'a> {
         self.parts.store.searches().record_begin(self.parts.id, budget).await?;
         let mut ending = self.run_round().await?;
         for _ in 1..MOST_ROUNDS {
-            let finished = self.trials.standing().finished();
+            let finished = self.trials.finished_trials().finished();
             if !self.goes_on_after(&ending) {
                 break;
             }
             ending = self.run_round().await?;
-            if self.trials.standing().finished() == finished {
+            if self.trials.finished_trials().finished() == finished {
                 break;
             }
         }
         self.now_at(SearchStage::Ended).await?;
-        let record = ending.record(self.trials.standing().finished());
+        let record = ending.record(self.trials.finished_trials().finished());
         tracing::info!(kind = record.kind, trials = record.trials, "the search ended");
         Ok(ending)
     }
@@ -161,7 +161,7 @@ impl<'a> Tuner<'a> {
                 return Err(error);
             }
         };
-        let record = ending.record(self.trials.standing().finished());
+        let record = ending.record(self.trials.finished_trials().finished());
         self.parts
             .store
             .searches()

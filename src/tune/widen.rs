@@ -58,7 +58,7 @@ impl Deref for WideningProblem {
 impl Tuner<'_> {
     /// Widens the ranges on whose edges the best trials sit. Looks again once another trial has ended.
     pub(super) async fn widen_ranges(&mut self) -> Result<(), TuneError> {
-        let finished = self.trials.standing().finished();
+        let finished = self.trials.finished_trials().finished();
         if !self.parts.sampler.follows_best() || !self.problem.is_due(finished) {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use peft_tune_search::{Problem, evaluated};
 
 /// How many trials are finished, and the best that they reached.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct FinishedTrials {
     finished: u64,
     /// Of these, the ones that took their loss over from another.
     variants: u64,
@@ -15,7 +15,7 @@ pub(super) struct Standing {
     best: BTreeMap<String, f64>,
 }
 
-impl Standing {
+impl FinishedTrials {
     /// Counts trials that ended.
     pub(super) fn count(&mut self, problem: &Problem, trials: &[Trial]) {
         self.finished += trials.iter().filter(|trial| trial.state.is_finished()).count() as u64;
@@ -83,15 +83,16 @@ mod tests {
             let metrics = [(THROUGHPUT, throughput), (PEAK_MEMORY, memory)].into();
             trial(number, TrialState::Complete { metrics })
         };
-        let mut standing = Standing::default();
+        let mut finished_trials = FinishedTrials::default();
         let waiting = trial(2, TrialState::Waiting);
-        standing.count(&problem, &[complete(0, 100.0, 7.0), complete(1, 90.0, 5.0), waiting]);
-        standing.count_variants(1);
-        assert_eq!((standing.finished(), standing.counted()), (2, 1));
-        let best = |standing: &Standing| [THROUGHPUT, PEAK_MEMORY].map(|metric| standing.best()[metric]);
-        assert_eq!(best(&standing), [100.0, 5.0]);
+        finished_trials.count(&problem, &[complete(0, 100.0, 7.0), complete(1, 90.0, 5.0), waiting]);
+        finished_trials.count_variants(1);
+        assert_eq!((finished_trials.finished(), finished_trials.counted()), (2, 1));
+        let best =
+            |finished_trials: &FinishedTrials| [THROUGHPUT, PEAK_MEMORY].map(|metric| finished_trials.best()[metric]);
+        assert_eq!(best(&finished_trials), [100.0, 5.0]);
         // A finished trial whose cost was measured again is no further one.
-        standing.count_best(&problem, &[complete(1, 120.0, 6.0)]);
-        assert_eq!((standing.finished(), best(&standing)), (2, [120.0, 5.0]));
+        finished_trials.count_best(&problem, &[complete(1, 120.0, 6.0)]);
+        assert_eq!((finished_trials.finished(), best(&finished_trials)), (2, [120.0, 5.0]));
     }
 }

@@ -18,7 +18,7 @@ const MOST_TRAININGS: usize = 60;
 const ANOTHER_RATE: f64 = 1.25;
 
 /// What the trainings of a study say of the full length.
-pub(crate) struct Longer {
+pub(crate) struct LongTrainings {
     /// The complete trials, with the loss that is expected of them.
     pub(crate) trials: Vec<Trial>,
     model: FullLength,
@@ -40,7 +40,7 @@ struct Training<'a> {
     longer: Option<(f64, f64)>,
 }
 
-impl Longer {
+impl LongTrainings {
     /// `None` where fewer than two longer trainings can be compared, or the tokens of the short ones are not known.
     pub(crate) fn of(history: &[Trial]) -> Option<Self> {
         let mut trainings = trainings(history);
@@ -162,7 +162,7 @@ impl Longer {
 /// The complete trials with the loss that is expected of them at the full length; `None` where too few trainings were made longer to
 /// say it. A trial of them has no longer training any more: [`recommend`](super::recommend) takes their losses as they are.
 pub fn at_full_length(history: &[Trial]) -> Option<Vec<Trial>> {
-    Some(Longer::of(history)?.trials)
+    Some(LongTrainings::of(history)?.trials)
 }
 
 /// The complete trials with a loss, by what they train: equal losses, to the last bit, are those of one training.
