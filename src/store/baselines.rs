@@ -1,10 +1,10 @@
-//! The trial that a study's recommendation is compared with.
+//! Baselines of studies: the trials that their recommendations are compared with.
 
 use super::row::{to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
-/// Trials that the recommendations of studies are compared with.
+/// Baselines: the trials that the recommendations of studies are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Baselines<'a> {
     pub(super) store: &'a Store,

@@ -8,11 +8,11 @@ use super::{Store, StoreError, StudyId, StudyRecord};
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune_core::space::SearchSpace;
 
-/// What the database holds of a study's definition.
+/// A definition as the database holds it.
 #[derive(sqlx::FromRow)]
 struct StoredDefinition {
     id: i64,
-    /// JSON, as far as nobody altered it.
+    /// JSON of the whole definition, as far as nobody altered it.
     #[sqlx(rename = "definition")]
     text: String,
     #[sqlx(rename = "definition_hash")]
@@ -41,11 +41,11 @@ pub struct Definitions<'a> {
 }
 
 impl Definitions<'_> {
-    /// Takes over where the files of a study lie now, if nothing else of its definition changed: whoever calls this has seen that they
-    /// hold the same. Says whether it did.
+    /// Takes over where the files of a study lie now, if nothing else of its definition changed, and says whether it did.
+    /// Whoever calls this has seen that the files hold the same.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Where the database cannot be read or written.
     pub async fn move_files(self, record: &StudyRecord) -> Result<bool, StoreError> {
         let definition = whole(record)?;
         let mut transaction = self.store.begin().await?;
@@ -125,8 +125,8 @@ impl Definitions<'_> {
         Ok(settings.map(serde_json::Value::take).unwrap_or_default())
     }
 
-    /// What is sampled: what the study's file says, with the ranges that were widened since. `None` where the definition is of
-    /// another form.
+    /// The search space of a study: the parameters of its file, with the ranges that were widened since. `None` where the
+    /// definition is of another form.
     pub async fn search_space(self, study: StudyId) -> Result<Option<SearchSpace>, StoreError> {
         let mut settings = self.settings(study).await?;
         let Ok(mut space) = serde_json::from_value::<SearchSpace>(settings["space"].take()) else {
@@ -269,7 +269,7 @@ impl Definitions<'_> {
         Ok(())
     }
 
-    /// Takes over what is no part of a study's identity and may be another than when it began.
+    /// Stores the definition that a study goes on with: what is no part of its identity may have changed.
     pub(super) async fn note(
         self,
         connection: &mut SqliteConnection,

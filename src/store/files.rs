@@ -1,4 +1,4 @@
-//! What lies at a database's path, found out without opening it.
+//! Files at a database's path, looked at without opening the database.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use super::StoreError;
 /// The first bytes of every SQLite file (<https://www.sqlite.org/fileformat2.html#magic_header_string>).
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// What lies at a path.
+/// The kind of file at a database's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,

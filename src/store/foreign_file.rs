@@ -8,7 +8,7 @@ use sqlx::{ConnectOptions, SqlitePool};
 
 use super::StoreError;
 
-/// How long a file is waited for that another process writes to.
+/// Longest wait for another process that writes to the file.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Opens the file, which is made where it is missing; its folder has to be there.

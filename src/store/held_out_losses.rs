@@ -4,7 +4,7 @@ use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
-/// What a training loses on each held-out row, in the order of the rows.
+/// Losses of a training on the held-out rows, in the order of the rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldOutRecord {
     /// Target tokens of each row.
@@ -27,7 +27,7 @@ pub struct HeldOutLosses<'a> {
 }
 
 impl HeldOutLosses<'_> {
-    /// Records the rows of a trial, and forgets those of the one in whose place it comes.
+    /// Records the losses of a trial, and deletes the losses of the trial in whose place it comes.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where writing fails.
@@ -57,10 +57,10 @@ impl HeldOutLosses<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// The rows of all trials of a study that have some, by number.
+    /// Losses of all trials of a study of which they are stored, by number.
     ///
     /// # Errors
-    /// Where reading fails, or they cannot be read back.
+    /// Where reading fails, or stored losses are no JSON.
     pub async fn of(self, study: StudyId) -> Result<Vec<(TrialNumber, HeldOutRecord)>, StoreError> {
         let rows: Vec<HeldOutRow> = sqlx::query_as(
             "select trial.number, target_tokens, losses

@@ -1,4 +1,4 @@
-//! The trials of a study, read back as the samplers know them.
+//! Trials of a study, read back as samplers, reports and exports know them.
 
 use std::collections::HashMap;
 
@@ -8,44 +8,45 @@ use super::trials::TrialId;
 use super::{Confirmations, EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, with_confirmed};
 
-/// A trial with when it ran and what it was.
+/// A trial with its times, its recipe and its evaluations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialRun {
     pub trial: Trial,
     pub attempt: u64,
-    /// UTC, ISO 8601.
+    /// Start in UTC, ISO 8601.
     pub started_at: String,
-    /// UTC, ISO 8601.
+    /// End in UTC, ISO 8601.
     pub ended_at: Option<String>,
     pub wall_s: Option<f64>,
-    /// The same moments in seconds since 1970.
+    /// Start in seconds since 1970.
     pub started_s: f64,
+    /// End in seconds since 1970.
     pub ended_s: Option<f64>,
-    /// Why it ended as it did, in the database's words.
+    /// Reason of the trial's end, in the database's words.
     pub reason: Option<String>,
-    /// `None` with a command backend, and where the params made none.
+    /// Recipe of the trial; `None` with a command backend, and where the params made none.
     pub recipe: Option<serde_json::Value>,
     /// Evaluations on the held-out set, in order of step.
     pub evaluations: Vec<EvaluationRecord>,
 }
 
-/// When a trial ran.
+/// Times of a trial.
 #[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
 pub struct TrialTimes {
     #[sqlx(try_from = "i64")]
     pub number: TrialNumber,
-    /// From 1; a repeated trial has a higher one.
+    /// Number of the attempt, from 1; a repeated trial has a higher one.
     #[sqlx(try_from = "i64")]
     pub attempt: u64,
-    /// Phase it is in, or in which it was stopped.
+    /// Phase that the trial is in, or in which it was stopped.
     pub phase: Option<String>,
-    /// UTC, ISO 8601.
+    /// Start in UTC, ISO 8601.
     pub started_at: String,
-    /// UTC, ISO 8601.
+    /// End in UTC, ISO 8601.
     pub ended_at: Option<String>,
     /// Wall-clock seconds.
     pub wall_s: Option<f64>,
-    /// Seconds since it started, by this machine's clock.
+    /// Seconds since the trial started, by this machine's clock.
     pub since_start_s: f64,
 }
 
@@ -79,7 +80,7 @@ struct TrialRow {
 }
 
 impl History<'_> {
-    /// What one trial measured; nothing where it has not finished.
+    /// Metrics that one trial measured; none where it has not finished.
     pub async fn metrics(self, study: StudyId, number: TrialNumber) -> Result<Metrics, StoreError> {
         let trial = self.store.trials().id(study, number).await?;
         let rows: Vec<(String, f64)> = sqlx::query_as("select name, value from metric where trial_id = ?")
@@ -130,15 +131,15 @@ impl History<'_> {
         self.assemble(rows, params, metrics)
     }
 
-    /// Every trial of a study in order of number as it counts, with what repeats say in the place of what was measured once;
-    /// and what repeats say. Whoever shows or compares trials reads these, so that all say the same.
+    /// Every trial of a study in order of number, with confirmed values in the place of values that were measured once; and
+    /// the confirmations. Whoever shows or compares trials reads these, so that all say the same.
     pub async fn confirmed_trials(self, study: StudyId) -> Result<(Vec<Trial>, Confirmations), StoreError> {
         let measured = self.trials(study).await?;
         let confirmed = self.store.repeats().confirmations(study).await?;
         Ok((with_confirmed(&measured, &confirmed), confirmed))
     }
 
-    /// Every trial of a study in order of number as it counts, with times, recipe and evaluations.
+    /// Every trial of a study in order of number, with confirmed values, times, recipe and evaluations.
     pub async fn runs(self, study: StudyId) -> Result<Vec<TrialRun>, StoreError> {
         let (trials, _) = self.confirmed_trials(study).await?;
         let rows: Vec<RunRow> = sqlx::query_as(
@@ -178,7 +179,7 @@ impl History<'_> {
         Ok(runs)
     }
 
-    /// When the trials of a study ran, by number.
+    /// Times of the trials of a study, by number.
     pub async fn times(self, study: StudyId) -> Result<Vec<TrialTimes>, StoreError> {
         sqlx::query_as(
             "select number, attempt, phase, started_at, ended_at, wall_s,

@@ -1,10 +1,10 @@
-//! What makes two studies the same: their definitions, but for where files lie and how far ranges may be widened.
+//! Identity of a study: its definition, but for where files lie and how far ranges may be widened.
 
 use sha2::{Digest, Sha256};
 
 use peft_tune_core::hexadecimal;
 
-/// What of a definition decides whether a study is the same: all but how far its ranges may be widened, which changes no trial.
+/// The part of a definition that makes two studies the same: all but how far ranges may be widened, which changes no trial.
 pub(super) fn identity_of(definition: &serde_json::Value) -> serde_json::Value {
     let mut identity = definition.clone();
     let parameters = identity.pointer_mut("/settings/space/parameters");
@@ -15,7 +15,7 @@ pub(super) fn identity_of(definition: &serde_json::Value) -> serde_json::Value {
     identity
 }
 
-/// Where a definition says that files lie.
+/// Pointers to the values of a definition that say where files lie.
 pub(super) const PLACES: [&str; 5] = [
     "/settings/base/model",
     "/settings/base/data/train",
@@ -24,7 +24,7 @@ pub(super) const PLACES: [&str; 5] = [
     "/settings/backend/folder",
 ];
 
-/// A definition without what says where its files lie; a fraction of held-out rows stays.
+/// The definition without the values that say where files lie; a fraction of held-out rows stays.
 pub(super) fn without_places(mut definition: serde_json::Value) -> serde_json::Value {
     for place in PLACES {
         if let Some(value) = definition.pointer_mut(place).filter(|value| is_place(value)) {

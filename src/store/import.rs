@@ -11,32 +11,32 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use super::row::to_u64;
 use super::{Store, StoreError};
 
-/// Tables that hold no study's rows, and what was asked of a search on the other machine.
+/// Tables that hold no study's rows, and requests to a search on the other machine.
 const NOT_COPIED: [&str; 3] = ["note", "_sqlx_migrations", "request"];
 
-/// What to take over, and under which name.
+/// A wish of what to take over, and under which name.
 #[derive(Clone, Debug, Default)]
 pub struct ImportWish {
-    /// Only this study; all where absent.
+    /// Name of the one study to take over; all where absent.
     pub study: Option<String>,
-    /// New name of that one study.
+    /// New name of the one study that is taken over.
     pub rename: Option<String>,
 }
 
-/// What became of one study.
+/// A study of the other database, and how its import ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Its name in the other database.
+    /// Name in the other database.
     pub study: String,
     pub outcome: ImportOutcome,
 }
 
-/// How an import of one study ended.
+/// Outcome of the import of one study.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImportOutcome {
     /// Copied with so many trials, under its own or another name.
     Copied { name: String, trials: u64 },
-    /// The same study is there already: nothing to do.
+    /// Nothing was copied, since the study is there already.
     AlreadyThere,
 }
 
@@ -53,18 +53,18 @@ struct Candidate {
 /// A table and how its rows are copied.
 struct Table {
     name: String,
-    /// Columns that are stored: generated ones follow by themselves.
+    /// Stored columns: generated ones follow by themselves.
     columns: Vec<String>,
     /// Column and the table it refers to by `id`.
     references: Vec<(String, String)>,
-    /// Those of the columns that lead to a study, over other tables perhaps: a row without any belongs to none.
+    /// Columns that lead to a study, over other tables perhaps: a row without any belongs to none.
     anchors: Vec<String>,
     /// Whether other tables may refer to its `id`.
     has_id: bool,
 }
 
 impl Table {
-    /// Machines, models and data sets: what studies share.
+    /// Whether studies share its rows: machines, models and data sets.
     fn is_shared(&self) -> bool {
         self.has_id && self.references.is_empty() && self.name != "study"
     }
@@ -132,7 +132,7 @@ impl Import<'_> {
         Ok(imported)
     }
 
-    /// The studies that are wished for.
+    /// Studies of the other database that are wished for.
     async fn candidates(self, path: &Path, preference: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
         let all: Vec<Candidate> = sqlx::query_as(
             "select id, name, definition_hash, created_at,

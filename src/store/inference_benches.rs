@@ -8,7 +8,7 @@ use super::{MachineRecord, Store, StoreError};
 pub struct MeasuredForm {
     pub model: String,
     pub precision: String,
-    /// `base`, `adapter`, `merged` or `together`.
+    /// Form of the weights: `base`, `adapter`, `merged` or `together`.
     pub form: String,
     pub rank: Option<u64>,
     pub adapters: u64,
@@ -21,8 +21,9 @@ pub struct InferenceRecord {
     pub of: MeasuredForm,
     pub prompt_tokens: u64,
     pub new_tokens: u64,
-    /// Median, 95th and 99th percentile.
+    /// Seconds to the first token: median, 95th and 99th percentile.
     pub first_token_s: [f64; 3],
+    /// Seconds between tokens: median, 95th and 99th percentile.
     pub token_s: [f64; 3],
     pub prefill_tokens_per_s: f64,
     pub decode_tokens_per_s: f64,
@@ -35,11 +36,13 @@ pub struct InferenceRecord {
 pub struct RequestRecord {
     pub of: MeasuredForm,
     pub requests: u64,
-    /// Means.
+    /// Mean tokens of a prompt.
     pub prompt_tokens: f64,
+    /// Mean tokens of an answer.
     pub new_tokens: f64,
-    /// Median, 95th and 99th percentile.
+    /// Seconds to the first token: median, 95th and 99th percentile.
     pub first_token_s: [f64; 3],
+    /// Seconds of a whole request: median, 95th and 99th percentile.
     pub request_s: [f64; 3],
     pub tokens_per_s: f64,
     pub requests_per_s: f64,

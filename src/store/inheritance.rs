@@ -57,7 +57,7 @@ impl Inheritance<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// What the trials of a study inherited, by trial: part (`cost`, `loss`) or metric, and source.
+    /// Values that the trials of a study inherited, by trial: part (`cost`, `loss`) or metric, and source.
     pub async fn all(self, study: StudyId) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select trial.number, part, source.number
@@ -81,7 +81,7 @@ impl Inheritance<'_> {
             .collect())
     }
 
-    /// The trials that took their cost over from one which then lost its attempt, and has not finished yet.
+    /// Trials that took their cost over from a trial which then lost its attempt, and has not finished yet.
     pub async fn costs_from_unfinished(self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
         let numbers: Vec<i64> = sqlx::query_scalar(
             "select trial.number
@@ -100,14 +100,14 @@ impl Inheritance<'_> {
             .collect())
     }
 
-    /// A study's variants: trials that took their loss over, each with the training that measured it.
+    /// Variants of a study: trials that took their loss over, each with the training that measured it.
     pub async fn variants(self, study: StudyId) -> Result<Variants, StoreError> {
         let inherited = self.all(study).await?.into_iter();
         let of_loss = inherited.filter(|(_, part, _)| part == "loss");
         Ok(of_loss.map(|(number, _, source)| (number, source)).collect())
     }
 
-    /// What a trial inherited: part (`cost` or `loss`) or metric of a command, and source.
+    /// Values that a trial inherited: part (`cost` or `loss`) or metric of a command, and source.
     pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Vec<(String, TrialNumber)>, StoreError> {
         let all = self.all(study).await?.into_iter();
         Ok(all

@@ -1,4 +1,4 @@
-//! What the files of a study held when it began.
+//! Files that a study reads, as they were when it began.
 
 use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
@@ -7,17 +7,18 @@ use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::StackDevice;
 
-/// Roles of the stack that a study is for, and of its device.
+/// Role of the stack that a study is for.
 pub const TARGET_STACK: &str = "target stack";
+/// Role of the device of that stack.
 pub const TARGET_DEVICE: &str = "target device";
 
 /// A file that the trials of a study read.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct InputRecord {
-    /// What it is, such as `weights` or `training data`.
+    /// Role of the file, such as `weights` or `training data`.
     pub role: String,
     pub path: String,
-    /// Hash of its content.
+    /// Hash of the content.
     pub fingerprint: String,
 }
 
@@ -28,7 +29,7 @@ pub struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// Records what the files of a study hold, in place of what was recorded before.
+    /// Records the files of a study, in the place of the files that were recorded before.
     ///
     /// # Errors
     /// Where the database cannot be written.
@@ -54,7 +55,7 @@ impl Inputs<'_> {
         self.store.commit(transaction).await
     }
 
-    /// What the files of a study held when it began, by role and position; empty for a command's study that has no target.
+    /// Files of a study as they were when it began, by role and position; none for a command's study that has no target.
     ///
     /// # Errors
     /// Where the database cannot be read.
@@ -66,7 +67,8 @@ impl Inputs<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// The stack that a study is for, where that is another; `None` too where this version does not know it.
+    /// The stack that a study is for, where that is another one than the native engine; `None` too where this version does not
+    /// know it.
     pub(super) async fn target(self, study: StudyId) -> Result<Option<Target>, StoreError> {
         let inputs = self.of(study).await?;
         let named = |role: &str| {

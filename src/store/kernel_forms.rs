@@ -1,4 +1,4 @@
-//! Which form of the ops trials were measured with.
+//! Forms of the ops that trials were computed with.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
-/// In which forms a trial's ops ran, by their names.
+/// Forms in which a trial's ops ran, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
 pub struct TrialKernels {
     /// Form of the ops, as `--kernels` has it; `fused` is `auto`.
@@ -31,10 +31,11 @@ pub struct KernelForms<'a> {
 }
 
 impl KernelForms<'_> {
-    /// Records the form of the ops that a trial is computed with, and the one in whose place it stands where a kernel of that failed.
+    /// Records the form of the ops that a trial is computed with, and the form in whose place it stands where a kernel of that
+    /// failed.
     ///
     /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails: the names are those of [`peft_tune_kernels::Kernels`].
+    /// [`StoreError::NoTrial`], or where writing fails: only names of [`peft_tune_kernels::Kernels`] can be written.
     pub async fn record(
         self,
         study: StudyId,
@@ -76,7 +77,7 @@ impl KernelForms<'_> {
         Ok(())
     }
 
-    /// The forms of the ops of each trial of a study of which they are known.
+    /// Kernels of each trial of a study of which they are known.
     ///
     /// # Errors
     /// Where reading fails.
@@ -101,8 +102,8 @@ impl KernelForms<'_> {
             .collect())
     }
 
-    /// How the last finished trial of a study that took the place of a form that failed was computed. Repeats meet faults behind
-    /// all trials, so that it need not be the last one of all.
+    /// Kernels of the last finished trial of a study that was computed in the place of a form that failed. Repeats meet faults
+    /// behind all trials, so that it need not be the last trial of all.
     ///
     /// # Errors
     /// Where reading fails.
@@ -119,7 +120,7 @@ impl KernelForms<'_> {
         .map_err(|error| self.store.error(error))
     }
 
-    /// The form of the ops of each trial of a study of which it is known.
+    /// Name of the form of each trial of a study of which it is known.
     pub async fn forms(self, study: StudyId) -> Result<BTreeMap<TrialNumber, String>, StoreError> {
         let rows: Vec<(i64, String)> = sqlx::query_as(
             "select trial.number, kernels from trial_kernels join trial on trial.id = trial_kernels.trial_id

@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 
 use super::rescue::FileIdentity;
 
-/// Held while a study is run; dropping it lets the study go.
+/// Lock that is held while a study is run; dropping it lets the study go.
 #[derive(Debug)]
 pub struct StudyLock {
     file: File,
     path: PathBuf,
 }
 
-/// What an attempt to lock gave.
+/// Outcome of an attempt to lock.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Locked(StudyLock),
-    /// Another process has it; its id, or `another process` where the file does not say.
+    /// Id of the process that has the lock, or `of unknown number` where the file does not say.
     HeldBy(String),
 }
 

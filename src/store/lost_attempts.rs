@@ -9,9 +9,9 @@ use peft_tune_core::study::{FailReason, TrialNumber};
 pub struct LostAttempt {
     pub attempt: i64,
     pub phase: Option<String>,
-    /// What is known of the process's end.
+    /// Words on the process's end, as far as it is known.
     pub message: String,
-    /// UTC, ISO 8601.
+    /// Moment of the loss in UTC, ISO 8601.
     pub lost_at: String,
 }
 
@@ -57,7 +57,7 @@ impl LostAttempts<'_> {
         Ok(to_u64(lost))
     }
 
-    /// Attempts at all trials of a study that were lost.
+    /// Number of lost attempts at all trials of a study.
     pub async fn count(self, study: StudyId) -> Result<u64, StoreError> {
         let count: i64 = sqlx::query_scalar(
             "select count(*) from lost_attempt where trial_id in (select id from trial where study_id = ?)",
@@ -69,7 +69,7 @@ impl LostAttempts<'_> {
         Ok(to_u64(count))
     }
 
-    /// The lost attempts at a trial, in order.
+    /// Lost attempts at a trial, in order.
     pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Vec<LostAttempt>, StoreError> {
         let trial = self.store.trials().id(study, number).await?;
         sqlx::query_as("select attempt, phase, message, lost_at from lost_attempt where trial_id = ? order by id")

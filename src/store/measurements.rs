@@ -1,4 +1,4 @@
-//! Trials whose profile phase ran more than once.
+//! Measurements of trials whose profile phase ran more than once.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::trials::TrialId;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Metrics, TrialNumber};
 
-/// The measurements of one trial, in order: the first, then its repeats.
+/// Measurements of each trial, in order: the first, then its repeats.
 pub type Measurements = BTreeMap<TrialNumber, Vec<Metrics>>;
 
 /// Measurements of trials whose profile phase ran more than once.
@@ -17,8 +17,8 @@ pub struct RepeatedMeasurements<'a> {
 }
 
 impl RepeatedMeasurements<'_> {
-    /// Keeps a repeat of a trial's profile phase beside what was measured before, which is kept as the first measurement. All
-    /// or nothing.
+    /// Records a repeat of a trial's profile phase beside the measurements before it; the first time, the metrics that the trial
+    /// has become the first measurement. All or nothing.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where the database cannot be written.
@@ -55,7 +55,7 @@ impl RepeatedMeasurements<'_> {
         self.store.commit(transaction).await
     }
 
-    /// The measurements of the study's trials that were measured again.
+    /// Measurements of the trials of a study that were measured again.
     ///
     /// # Errors
     /// Where the database cannot be read.
@@ -79,8 +79,8 @@ impl RepeatedMeasurements<'_> {
         Ok(found.into_iter().map(in_order).collect())
     }
 
-    /// Puts what counts of a finished trial's profile phase in the place of what counted before: for the trial, and for those
-    /// that took its cost over. Returns all of these. All or nothing.
+    /// Puts new metrics of a finished trial's profile phase in the place of the old ones: for the trial, and for the trials that
+    /// took its cost over. Returns the numbers of all of them. All or nothing.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where the database cannot be written.

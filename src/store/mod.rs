@@ -5,7 +5,7 @@
 //! has the tables of one subject. `docs/database.md` lists tables and views, which are a public interface: people and
 //! other programs query them.
 //!
-//! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
+//! A process may be killed at any moment: a trial that was committed stays, a trial that was running
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
 mod baselines;

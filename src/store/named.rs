@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedQuery {
     pub name: &'static str,
-    /// What it tells, in a sentence.
+    /// A sentence on what the query tells.
     pub about: &'static str,
     /// One statement that reads, with the study's name as `?1`.
     pub sql: &'static str,

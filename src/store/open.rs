@@ -21,7 +21,7 @@ static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
 /// `pragma application_id` of our files, as the schema sets it.
 const APPLICATION_ID: i64 = 1_886_680_430;
 
-/// How long a statement waits for another process to finish its transaction.
+/// Longest wait of a statement for another process to finish its transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rows that the connection's thread reads ahead of who takes them: fewer make the two wait for each other.
@@ -42,11 +42,11 @@ pub struct Store {
     pub(super) step_buffer: Mutex<StepBuffer>,
     /// The file as it was when it was opened on the promise that nobody writes it.
     taken_as_unchanging: Option<Stamp>,
-    /// The file that is written.
+    /// Identity of the file that is written.
     pub(super) identity: Option<FileIdentity>,
 }
 
-/// What an existing file turned out to be.
+/// The schema that an existing file turned out to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Schema {
     version: i64,

@@ -19,26 +19,27 @@ pub struct StudyOverview {
     pub sampler: String,
     pub seed: u64,
     pub model: Option<String>,
-    /// Whether the native engine runs its trials, rather than a command.
+    /// Whether the native engine runs the trials, rather than a command.
     pub is_native: bool,
     /// Whether the search finds how long the exported recipe trains.
     pub finds_length: bool,
-    /// Rows and tokens that are trained on, where they were recorded.
+    /// Rows that are trained on, where they were recorded.
     pub trained_rows: Option<u64>,
+    /// Tokens that are trained on, where they were recorded.
     pub trained_tokens: Option<u64>,
-    /// What is learnt of the data, in words.
+    /// Words on what is learnt of the data.
     pub learnt: Option<String>,
-    /// UTC, ISO 8601.
+    /// Beginning in UTC, ISO 8601.
     pub created_at: String,
-    /// UTC, ISO 8601.
+    /// Latest resumption in UTC, ISO 8601.
     pub resumed_at: Option<String>,
     pub objectives: Vec<Objective>,
     pub constraints: Vec<Constraint>,
-    /// The stack that its settings are for, where that is another.
+    /// The stack that the settings are for, where that is another one than the native engine.
     pub target: Option<Target>,
     /// Trials by the name of their state.
     pub states: BTreeMap<String, u64>,
-    /// Those of them that took their loss over from another.
+    /// Trials that took their loss over from another.
     pub variants: u64,
     /// Wall-clock seconds of all trials together.
     pub wall_s: f64,
@@ -50,7 +51,7 @@ impl StudyOverview {
         self.states.values().sum()
     }
 
-    /// What it searches; fronts and recommendations need no space.
+    /// The problem that the study searches; fronts and recommendations need no space.
     pub fn problem(&self, space: Option<SearchSpace>) -> Problem {
         problem_of(
             space.unwrap_or_default(),
@@ -60,13 +61,14 @@ impl StudyOverview {
         )
     }
 
-    /// The Pareto front of its trials as they count ([`super::history::History::confirmed_trials`]), ascending: what the view `pareto_front`
-    /// holds.
+    /// The Pareto front of its confirmed trials ([`super::history::History::confirmed_trials`]) in order of number, as the view
+    /// `pareto_front` has it.
     pub fn front(&self, trials: &[Trial]) -> Vec<TrialNumber> {
         let front = pareto_front(&self.problem(None), trials);
         front.iter().map(|one| one.trial.number).collect()
     }
 }
 
-/// The key of a study's definition that says whether the search finds how long the exported recipe trains; absent where it does not.
+/// Key of a study's definition that says whether the search finds how long the exported recipe trains; absent where it
+/// does not.
 pub const FINDS_LENGTH: &str = "finds_length";

@@ -1,4 +1,4 @@
-//! What the user's own SQL may do, as SQLite asks for it while it prepares a statement
+//! Permissions of the user's own SQL, as SQLite asks for them while it prepares a statement
 //! (<https://www.sqlite.org/c3ref/set_authorizer.html>).
 //!
 //! The connection cannot write in any case. This makes for a clear message, and keeps out what a connection that only
@@ -42,12 +42,12 @@ const PRAGMAS_WITHOUT_ARGUMENT: [&str; 13] = [
 /// The table that holds the schema.
 const SCHEMA_TABLE: &str = "sqlite_master";
 
-/// What a statement asked for while it was prepared.
+/// Questions that a statement asked while it was prepared.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// The word for what was denied.
     pub denied: Option<String>,
-    /// Whether it is a pragma that reads.
+    /// Whether the statement is a pragma that reads.
     pub pragma: bool,
 }
 

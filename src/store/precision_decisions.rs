@@ -1,4 +1,4 @@
-//! What trials decided on their precision while they trained.
+//! Decisions of trials on their precision while they trained.
 
 use serde::Serialize;
 
@@ -12,15 +12,15 @@ use peft_tune_core::study::TrialNumber;
 pub struct PrecisionRecord {
     /// Step of the training phase at whose end it was decided.
     pub step: u64,
-    /// What the steps from the next one on compute in.
+    /// Precision of the steps from the next one on.
     pub precision: String,
-    /// `schedule`, `noise`, `signal`, `undecided` or `overflows`.
+    /// Cause of the decision: `schedule`, `noise`, `signal`, `undecided` or `overflows`.
     pub cause: String,
     /// Noise scale of the gradients in target tokens.
     pub noise_scale: Option<f64>,
     /// Mean target tokens of the steps that decided.
     pub step_targets: f64,
-    /// Steps among them whose gradients overflowed.
+    /// Deciding steps whose gradients overflowed.
     pub overflows: u64,
 }
 
@@ -44,7 +44,7 @@ impl PrecisionDecisions<'_> {
     /// Records a decision of a running trial. One after the same step replaces it.
     ///
     /// # Errors
-    /// A trial that is not there; where writing fails.
+    /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record(
         self,
         study: StudyId,

@@ -8,9 +8,9 @@ use peft_tune_core::study::TrialNumber;
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct PredictionRecord {
     pub metric: String,
-    /// In the metric's unit.
+    /// Expected value in the metric's unit.
     pub value: f64,
-    /// Relative standard deviation.
+    /// Relative standard deviation of the value.
     pub deviation: f64,
 }
 
@@ -21,7 +21,7 @@ pub struct Predictions<'a> {
 }
 
 impl Predictions<'_> {
-    /// Records what a trial is expected to measure. Values that are not finite are left out.
+    /// Records metrics that a trial is expected to measure. Values that are not finite are left out.
     pub async fn record(
         self,
         study: StudyId,
@@ -47,7 +47,7 @@ impl Predictions<'_> {
         self.store.commit(transaction).await
     }
 
-    /// Records what a trial's peak memory is expected to consist of: parts and their bytes.
+    /// Records the parts that a trial's peak memory is expected to consist of, and their bytes.
     pub async fn record_parts(
         self,
         study: StudyId,
@@ -68,7 +68,7 @@ impl Predictions<'_> {
         self.store.commit(transaction).await
     }
 
-    /// What the peak memory of each trial of a study was expected to consist of, the largest part first.
+    /// Parts that the peak memory of each trial of a study was expected to consist of, the largest first.
     pub async fn parts(self, study: StudyId) -> Result<Vec<(TrialNumber, String, u64)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select number, part, bytes from prediction_part join trial on trial.id = prediction_part.trial_id
@@ -82,7 +82,7 @@ impl Predictions<'_> {
         Ok(rows.into_iter().map(one).collect())
     }
 
-    /// What every trial of a study was expected to measure, by trial and name of the metric.
+    /// Metrics that every trial of a study was expected to measure, by trial and name.
     pub async fn all(self, study: StudyId) -> Result<Vec<(TrialNumber, String, f64)>, StoreError> {
         let rows: Vec<(i64, String, f64)> = sqlx::query_as(
             "select number, metric, value from prediction join trial on trial.id = prediction.trial_id
@@ -96,7 +96,7 @@ impl Predictions<'_> {
         Ok(rows.into_iter().map(one).collect())
     }
 
-    /// What a trial was expected to measure, by name of the metric.
+    /// Metrics that a trial was expected to measure, by name.
     pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Vec<PredictionRecord>, StoreError> {
         sqlx::query_as(
             "select metric, value, deviation from prediction join trial on trial.id = prediction.trial_id

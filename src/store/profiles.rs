@@ -14,7 +14,7 @@ pub struct ProfileId(pub i64);
 /// A profile as it is handed to the database. Numbers that are not finite are stored as null.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProfileRecord {
-    /// Trial whose recipe it is.
+    /// Trial whose recipe was profiled.
     pub trial: Option<(StudyId, TrialNumber)>,
     /// Recipe file, or study and number of the trial.
     pub name: String,
@@ -27,7 +27,7 @@ pub struct ProfileRecord {
     pub mfu: Option<f64>,
     pub hfu: Option<f64>,
     pub joules_per_token: Option<f64>,
-    /// The whole profile.
+    /// The whole profile as JSON.
     pub document: serde_json::Value,
     pub phases: Vec<PhaseRecord>,
     pub ops: Vec<OpRecord>,
@@ -40,7 +40,7 @@ pub struct ProfileRecord {
 pub struct PhaseRecord {
     pub phase: String,
     pub seconds: f64,
-    /// NaN where there is none.
+    /// Half width of the seconds' 95% confidence interval, relative; NaN where there is none.
     pub interval: f64,
     pub share: f64,
     pub op_seconds: f64,
@@ -79,7 +79,7 @@ pub struct SampleRecord {
     pub throttled: Option<bool>,
 }
 
-/// What a profile says should be changed; see the table `diagnosis`.
+/// A change that a profile proposes; see the table `diagnosis`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiagnosisRecord {
     pub rule: String,
@@ -97,7 +97,7 @@ pub struct DiagnosisRecord {
 pub struct StoredProfile {
     pub id: ProfileId,
     pub name: String,
-    /// UTC, ISO 8601.
+    /// Moment of storing in UTC, ISO 8601.
     pub created_at: String,
     pub recipe: serde_json::Value,
     pub document: serde_json::Value,
@@ -111,7 +111,7 @@ pub struct TrialFinding {
     pub rule: String,
     pub evidence: String,
     pub change: String,
-    /// `throughput` (gains are relative) or `peak_memory` (bytes saved).
+    /// Metric that the change gains: `throughput` (relative) or `peak_memory` (bytes saved).
     pub metric: String,
     pub predicted_gain: Option<f64>,
     pub measured_gain: Option<f64>,
@@ -172,7 +172,7 @@ impl Profiles<'_> {
         Ok(ProfileId(id))
     }
 
-    /// The profile of this number; `None` where there is none.
+    /// The profile with an id; `None` where there is none.
     pub async fn find(self, id: ProfileId) -> Result<Option<StoredProfile>, StoreError> {
         let row: Option<ProfileRow> =
             sqlx::query_as("select id, name, created_at, recipe, document from profile where id = ?")
@@ -183,7 +183,7 @@ impl Profiles<'_> {
         row.map(|row| self.stored(row)).transpose()
     }
 
-    /// The findings of the latest profile of each trial of a study, in the order of their rank.
+    /// Findings of the latest profile of each trial of a study, in order of rank.
     pub async fn findings(self, study: StudyId) -> Result<Vec<TrialFinding>, StoreError> {
         sqlx::query_as(
             "select trial.number, rule, evidence, change, diagnosis.metric, predicted_gain, measured_gain

@@ -33,7 +33,7 @@ impl Proposals<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// What was expected of each trial when it was proposed; trials of which nothing was expected are absent.
+    /// Hypervolume that each trial was expected to add when it was proposed; trials of which nothing was expected are absent.
     pub async fn expectations(self, study: StudyId) -> Result<BTreeMap<TrialNumber, f64>, StoreError> {
         let rows: Vec<(i64, f64)> = sqlx::query_as(
             "select number, expected_improvement from proposal join trial on trial.id = proposal.trial_id

@@ -63,10 +63,10 @@ impl Queries<'_> {
         self.run_about(sql, None, sink).await
     }
 
-    /// As [`Queries::run`], with a study's name as the statement's parameter `?1`.
+    /// Runs one statement like [`Queries::run`], with a study's name as its parameter `?1`.
     ///
     /// # Errors
-    /// As [`Queries::run`].
+    /// Errors of [`Queries::run`].
     pub async fn run_about(self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
         let sql = sql.trim();
         let mut connection = self
@@ -114,7 +114,7 @@ impl Queries<'_> {
         .into()
     }
 
-    /// What to try where a table is not there: the nearest name, or all of them.
+    /// A hint where a table is not there: the nearest name, or all names.
     async fn hint(self, connection: &mut SqliteConnection, message: &str) -> Option<String> {
         let wanted = message.strip_prefix("no such table: ")?;
         let names: Vec<String> = sqlx::query_scalar(
@@ -137,11 +137,11 @@ impl Queries<'_> {
     }
 }
 
-/// Why a query ended before its last row.
+/// Reason why a query ended before its last row.
 enum Stop {
-    /// SQLite refused it.
+    /// SQLite refused the statement.
     Refused(Refusal),
-    /// Its parameters, or the sink.
+    /// The statement's parameters or the sink failed.
     Query(QueryError),
 }
 
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// What becomes of each query on a database of its own, which is not written.
+    /// Outcome of each query on a database of its own, which is not written.
     async fn outcomes<'a>(queries: &[&'a str]) -> Vec<(&'a str, Result<(), String>)> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");

@@ -1,4 +1,4 @@
-//! What is handed to the database: plain values, one struct a table.
+//! Values that are handed to the database: one plain struct a table.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,11 @@ use peft_tune_core::study::Phase;
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyRecord {
     pub name: String,
-    /// Search-space file, and its text.
+    /// Path of the study file.
     pub space_path: PathBuf,
+    /// Text of the study file.
     pub space_text: String,
-    /// Everything beside objectives and constraints that decides what a trial means: parameters, model, data, trial
+    /// Settings beside objectives and constraints that decide what a trial means: parameters, model, data, trial
     /// settings. A study whose definition differs is another study. The budget is no part of it, so that it can be
     /// raised.
     pub definition: serde_json::Value,
@@ -34,10 +35,10 @@ pub struct MachineRecord {
     pub cpu: String,
     pub cpu_cores: u64,
     pub memory_bytes: u64,
-    /// `cpu`, or the GPU's name.
+    /// Name of the device: `cpu`, or the GPU's.
     pub device: String,
     pub device_memory_bytes: u64,
-    /// Empty for `cpu`.
+    /// Version of the GPU's driver; empty for `cpu`.
     pub driver: String,
 }
 
@@ -64,21 +65,21 @@ pub struct DataSetRecord {
     pub rows: Option<u64>,
     pub tokens: Option<u64>,
     pub held_out_rows: Option<u64>,
-    /// What is learnt of it, in words.
+    /// Words on what is learnt of the data.
     pub learnt: Option<String>,
 }
 
 /// One optimizer step. Numbers that are not finite are stored as null.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepRecord {
-    /// [`Phase::Profile`] or [`Phase::Train`].
+    /// Phase of the step: [`Phase::Profile`] or [`Phase::Train`].
     pub phase: Phase,
     /// Number within the phase, from 1.
     pub step: u64,
     /// Training loss in nats per target token.
     pub loss: f64,
     pub learning_rate: f64,
-    /// Before clipping.
+    /// Norm of the gradients before clipping.
     pub grad_norm: f64,
     /// Tokens that went through the model, padding not counted.
     pub tokens: u64,
@@ -93,9 +94,9 @@ pub struct StepRecord {
 /// One evaluation on the held-out set. Numbers that are not finite are stored as null.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EvaluationRecord {
-    /// Optimizer steps taken before it.
+    /// Optimizer steps taken before the evaluation.
     pub step: u64,
-    /// Training tokens seen before it.
+    /// Training tokens seen before the evaluation.
     pub tokens: u64,
     /// Held-out loss in nats per target token.
     pub loss: f64,

@@ -1,4 +1,4 @@
-//! Repeats of trials that decide a recommendation, and what they say together.
+//! Repeats of trials that decide a recommendation, and the confirmations that they give together.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use super::trials::TrialId;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
 
-/// What the repeats of a study's trials say, by trial and metric.
+/// Confirmed values of a study's trials, by trial and metric.
 pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
-/// Repeats of trials, and what they say together.
+/// Repeats of trials, and the confirmations that they give together.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeats<'a> {
     pub(super) store: &'a Store,
 }
 
 impl Repeats<'_> {
-    /// Records one repeat of a trial with what all repeats say by now of it, and of other trials that it concerns; all or
-    /// nothing.
+    /// Records one repeat of a trial, with the values that all repeats confirm by now: of it, and of other trials that it
+    /// concerns. All or nothing.
     pub async fn record(
         self,
         study: StudyId,
@@ -42,7 +42,7 @@ impl Repeats<'_> {
         self.store.commit(transaction).await
     }
 
-    /// Lets these repeats of a trial, and what they say, take the place of all that are stored; all or nothing.
+    /// Replaces all stored repeats of a trial, and the values that they confirm; all or nothing.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where the database cannot be written.
@@ -117,7 +117,7 @@ impl Repeats<'_> {
         Ok(())
     }
 
-    /// The metrics of every repeat of a study's trials, in order of repeat.
+    /// Metrics of every repeat of a study's trials, in order of repeat.
     pub async fn of(self, study: StudyId) -> Result<BTreeMap<TrialNumber, Vec<Metrics>>, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
             "select number, repeat, name, value from confirmation_run join trial on trial.id = confirmation_run.trial_id
@@ -138,7 +138,7 @@ impl Repeats<'_> {
             .collect())
     }
 
-    /// What the repeats of a study's trials say; trials that were not repeated are absent.
+    /// Values that the repeats of a study's trials confirm; trials that were not repeated are absent.
     pub async fn confirmations(self, study: StudyId) -> Result<Confirmations, StoreError> {
         let rows: Vec<(i64, String, f64, f64, i64)> = sqlx::query_as(
             "select number, name, value, interval, repeats from confirmation

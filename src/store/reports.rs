@@ -40,7 +40,7 @@ impl Reports<'_> {
         self.store.commit(transaction).await
     }
 
-    /// What every trial of a study told on its way, by number and step.
+    /// Curves of the metrics that every trial of a study reported, by number and step.
     pub async fn curves(self, study: StudyId) -> Result<BTreeMap<TrialNumber, Curve>, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
             "select trial, step, metric, value from trial_report

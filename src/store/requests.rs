@@ -8,14 +8,14 @@ use peft_tune_core::study::StudyRequest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub i64);
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
-    /// It was done; an enqueued setting ran as this trial.
+    /// The request was done; an enqueued setting ran as this trial.
     Done { trial: Option<u64> },
-    /// It cannot be done.
+    /// The request cannot be done.
     Refused { why: String },
-    /// Its search ended before it was taken.
+    /// The search ended before it took the request.
     Expired,
 }
 
@@ -24,7 +24,7 @@ pub enum RequestOutcome {
 pub struct StoredRequest {
     pub id: RequestId,
     pub request: StudyRequest,
-    /// UTC, ISO 8601.
+    /// Moment of the request in UTC, ISO 8601.
     pub made_at: String,
 }
 
@@ -60,7 +60,7 @@ impl Requests<'_> {
         Ok(RequestId(id))
     }
 
-    /// The requests to a study that wait, the oldest first.
+    /// Requests to a study that wait, the oldest first.
     pub async fn waiting(self, study: StudyId) -> Result<Vec<StoredRequest>, StoreError> {
         let rows: Vec<RequestRow> = sqlx::query_as(
             "select id, kind, params, made_at from request where study_id = ? and outcome is null order by id",
@@ -72,7 +72,7 @@ impl Requests<'_> {
         rows.into_iter().map(|row| self.stored_request(row)).collect()
     }
 
-    /// Notes what became of a request.
+    /// Records the outcome of a request.
     pub async fn settle(self, id: RequestId, outcome: &RequestOutcome) -> Result<(), StoreError> {
         let (name, detail) = match outcome {
             RequestOutcome::Done { trial } => ("done", trial.map(|number| number.to_string())),
@@ -89,7 +89,7 @@ impl Requests<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// What became of a request: name of the outcome and its detail; `None` while it waits.
+    /// Outcome of a request; `None` while it waits.
     pub async fn outcome(self, id: RequestId) -> Result<Option<RequestOutcome>, StoreError> {
         let row: Option<(Option<String>, Option<String>)> =
             sqlx::query_as("select outcome, detail from request where id = ?")
@@ -110,8 +110,7 @@ impl Requests<'_> {
         }))
     }
 
-    /// Lets go what an earlier search was asked and did not do, except for settings to run: those still wait for the next
-    /// search.
+    /// Ends the requests that an earlier search did not get to. Settings to run still wait for the next search.
     pub async fn expire(self, study: StudyId) -> Result<(), StoreError> {
         sqlx::query(
             "update request set outcome = 'expired'
@@ -137,7 +136,7 @@ impl Requests<'_> {
         Ok(last.as_deref() == Some("pause"))
     }
 
-    /// Why settings that people asked for in the last ten minutes were refused, the latest first.
+    /// Reasons why settings that people asked for in the last ten minutes were refused, the latest first.
     pub async fn refusals(self, study: StudyId, most: u64) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select coalesce(detail, '') from request where study_id = ? and outcome = 'refused'

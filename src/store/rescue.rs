@@ -9,10 +9,10 @@ use sqlx::{Sqlite, Transaction};
 
 use super::{Store, StoreError};
 
-/// Names that are tried for the file of what was kept.
+/// Number of names that are tried for the file that keeps the database.
 const NAMES: u32 = 100;
 
-/// What tells a file from another at the same path.
+/// Identity of a file, which tells it from another at the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileIdentity {
     device: u64,
@@ -20,12 +20,12 @@ pub(super) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// The file at `path`; `None` where there is none.
+    /// Identity of the file at `path`; `None` where there is none.
     pub(super) fn at(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(Self::from)
     }
 
-    /// The open file; `None` where its system does not say.
+    /// Identity of an open file; `None` where its system does not say.
     pub(super) fn of(file: &File) -> Option<Self> {
         file.metadata().ok().map(Self::from)
     }
@@ -44,7 +44,7 @@ impl Store {
     /// Commits, and makes sure that the file is still the one at its path.
     ///
     /// # Errors
-    /// [`StoreError::Replaced`] beside those of the commit.
+    /// [`StoreError::Replaced`] beside errors of the commit.
     pub(super) async fn commit(&self, transaction: Transaction<'static, Sqlite>) -> Result<(), StoreError> {
         transaction.commit().await.map_err(|error| self.error(error))?;
         self.check_in_place().await
@@ -68,8 +68,8 @@ impl Store {
         })
     }
 
-    /// Writes the whole database to a new file beside its path, or into the folder for temporary files; `None` where neither can be
-    /// written.
+    /// Writes the whole database to a new file beside its path, or into the folder for temporary files; `None` where neither
+    /// can be written.
     async fn write_elsewhere(&self) -> Option<PathBuf> {
         let name = self.path.file_stem().unwrap_or_default().to_string_lossy();
         let beside = self.path.parent().map(Path::to_path_buf);

@@ -15,23 +15,23 @@ use sqlx::sqlite::LockedSqliteHandle;
 use super::SqlValue;
 use super::permission::{Asked, authorize};
 
-/// What SQLite says of a statement that it refused or could not finish.
+/// SQLite's words on a statement that it refused or could not finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// Extended result code.
     pub code: i32,
     pub message: String,
-    /// Byte of the SQL text that it is about.
+    /// Byte of the SQL text that the refusal is about.
     pub offset: Option<usize>,
-    /// What a query may not do, where that was the reason.
+    /// Word for what a query may not do, where that was the reason.
     pub not_reading: Option<String>,
 }
 
-/// What SQLite made of the start of a text.
+/// The start of a text as SQLite prepared it.
 pub(super) struct Prepared<'a> {
     /// The first statement; `None` where there is only a comment, or nothing before a semicolon.
     pub statement: Option<Statement<'a>>,
-    /// Bytes of the text up to the end of that.
+    /// Bytes of the text up to the end of the first statement.
     pub length: usize,
 }
 
@@ -98,14 +98,14 @@ impl<'a> Statement<'a> {
         unsafe { ffi::sqlite3_stmt_readonly(self.statement.as_ptr()) != 0 }
     }
 
-    /// Number of its parameters.
+    /// Number of the statement's parameters.
     pub(super) fn parameters(&self) -> usize {
         // SAFETY: the statement is there until it is dropped.
         let count = unsafe { ffi::sqlite3_bind_parameter_count(self.statement.as_ptr()) };
         usize::try_from(count).unwrap_or(0)
     }
 
-    /// Gives the first parameter its value.
+    /// Binds the first parameter.
     pub(super) fn bind(&mut self, text: &'a str) -> Result<(), Refusal> {
         let bytes = c_int::try_from(text.len()).unwrap_or(c_int::MAX);
         // SAFETY: the text has as many bytes as are said and outlives the statement, so that SQLite needs no copy and no
@@ -118,7 +118,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Names of the columns.
+    /// Names of the result's columns.
     pub(super) fn names(&self) -> Vec<String> {
         let name = |column| {
             // SAFETY: the name stays until the statement is gone or prepared again; null means that there is no memory.

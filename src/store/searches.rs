@@ -1,4 +1,4 @@
-//! What a search may spend and what it does now: the part of its progress that its trials do not tell.
+//! Runs of searches: their budgets, stages and endings, which their trials do not tell.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -7,23 +7,24 @@ use super::row::{to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
-/// What a search does.
+/// Stage of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchStage {
-    /// It runs trials within its budget, and variants behind it.
+    /// Trials run within the budget, and variants behind it.
     Trials,
-    /// The budget is spent; trials that something else disturbed are measured again.
+    /// Trials that something else disturbed are measured again, once the budget is spent.
     MeasuringAgain,
     /// The recommendation is confirmed by repeats.
     Confirming,
+    /// The search has ended.
     Ended,
 }
 
 impl SearchStage {
     const ALL: [Self; 4] = [Self::Trials, Self::MeasuringAgain, Self::Confirming, Self::Ended];
 
-    /// As the database has it.
+    /// Name in the database.
     pub fn name(self) -> &'static str {
         match self {
             Self::Trials => "trials",
@@ -34,22 +35,22 @@ impl SearchStage {
     }
 }
 
-/// What a search was given to spend.
+/// Budget of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SearchBudget {
     /// Trials of the study, variants not counted.
     pub trials: Option<u64>,
-    /// Seconds of all that runs: of trials, of repeats, and of what confirms the recommendation.
+    /// Seconds of all trials, of repeats, and of the runs that confirm the recommendation.
     pub seconds: Option<f64>,
     /// Trials that run side by side.
     pub workers: u64,
 }
 
-/// What a study has spent of its budget.
+/// Budget of a study with the time that was spent of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spending {
     pub budget: SearchBudget,
-    /// As the search told it last: a lost process leaves its stage behind.
+    /// Stage that the search recorded last: a lost process leaves its stage behind.
     pub stage: SearchStage,
     /// Wall-clock seconds of the finished trials that the budget counts, in order.
     pub counted_s: Vec<f64>,
@@ -59,7 +60,7 @@ pub struct Spending {
     pub under_way_s: Vec<f64>,
 }
 
-/// Why one run of a study ended.
+/// Ending of one run of a study.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema, sqlx::FromRow)]
 pub struct EndingRecord {
     /// `trials_done`, `time_spent`, `exhausted`, `interrupted` or `stopped`.
@@ -85,7 +86,7 @@ struct StateRow {
     stage: String,
 }
 
-/// What a trial took so far.
+/// Seconds that a trial took so far.
 #[derive(sqlx::FromRow)]
 struct CostRow {
     #[sqlx(try_from = "i64")]
@@ -96,7 +97,7 @@ struct CostRow {
 }
 
 impl Searches<'_> {
-    /// Notes what a search that begins may spend; it runs trials.
+    /// Records the budget of a search that begins; its stage is to run trials.
     pub async fn record_begin(self, study: StudyId, budget: SearchBudget) -> Result<(), StoreError> {
         sqlx::query(
             "insert or replace into search_state (study_id, budget_trials, budget_s, workers, stage) values (?, ?, ?, ?, ?)",
@@ -112,7 +113,7 @@ impl Searches<'_> {
         .map_err(|error| self.store.error(error))
     }
 
-    /// Notes what a search does from now on.
+    /// Records the stage that a search is in from now on.
     pub async fn record_stage(self, study: StudyId, stage: SearchStage) -> Result<(), StoreError> {
         sqlx::query(
             "update search_state set stage = ?1, stage_since = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
@@ -126,7 +127,7 @@ impl Searches<'_> {
         .map_err(|error| self.store.error(error))
     }
 
-    /// What a study has spent of the budget of its last search; `None` where none told its budget.
+    /// Time that a study has spent of the budget of its last search; `None` where no search recorded a budget.
     pub async fn spending(self, study: StudyId) -> Result<Option<Spending>, StoreError> {
         let state: Option<StateRow> =
             sqlx::query_as("select budget_trials, budget_s, workers, stage from search_state where study_id = ?")
@@ -167,7 +168,7 @@ impl Searches<'_> {
         Ok(Some(spending))
     }
 
-    /// Records why a run of a study ended.
+    /// Records the ending of a run of a study.
     pub async fn record_ending(self, study: StudyId, ending: &EndingRecord) -> Result<(), StoreError> {
         sqlx::query("insert into ending (study_id, kind, reason, trials) values (?, ?, ?, ?)")
             .bind(study.0)
@@ -180,7 +181,7 @@ impl Searches<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// How the last search of a study ended; `None` while it runs, and where its process was lost.
+    /// Ending of the last search of a study; `None` while it runs, and where its process was lost.
     pub async fn last_ending(self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
         let is_last: bool = sqlx::query_scalar(
             "select coalesce(max(ended_at), '') >= (select coalesce(resumed_at, created_at) from study where id = ?1)
@@ -197,7 +198,7 @@ impl Searches<'_> {
         }
     }
 
-    /// Why the latest run of a study ended; `None` where it never did.
+    /// Ending of the latest run of a study that ended; `None` where none did.
     async fn any_ending(self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
         sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
             .bind(study.0)

@@ -1,4 +1,4 @@
-//! What a study has spent: seconds of its trials, of what was measured again, and of what confirms the recommendation.
+//! Seconds that a study has spent: on its trials, on measuring again, and on confirming the recommendation.
 
 use serde::Serialize;
 
@@ -12,18 +12,18 @@ use peft_tune_core::study::TrialNumber;
 pub struct SpentTime {
     /// Seconds of all trials, variants included.
     pub trials_s: f64,
-    /// Seconds of repeats of what was disturbed, and of the waits before them.
+    /// Seconds of repeats of disturbed trials, and of the waits before them.
     pub measuring_again_s: f64,
     /// Seconds of the runs that confirm the recommendation.
     pub confirming_s: f64,
-    /// Of these runs, how many repeated a trial as it was.
+    /// Confirming runs that repeated a trial as it was.
     pub repeats: u64,
-    /// Of these runs, how many trained longer than the trial.
+    /// Confirming runs that trained longer than the trial.
     pub longer_trainings: u64,
 }
 
 impl SpentTime {
-    /// Seconds of everything.
+    /// Seconds of all runs.
     pub fn total_s(&self) -> f64 {
         self.trials_s + self.measuring_again_s + self.confirming_s
     }
@@ -36,7 +36,7 @@ pub struct SpentTimes<'a> {
 }
 
 impl SpentTimes<'_> {
-    /// What the finished trials of a study took, and the runs behind them.
+    /// Seconds that the finished trials of a study took, and the runs behind them.
     ///
     /// # Errors
     /// Where the database cannot be read.

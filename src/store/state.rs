@@ -1,4 +1,4 @@
-//! Between [`TrialState`] and the columns `state`, `reason`, `phase` and `detail`.
+//! [`TrialState`] as the columns `state`, `reason`, `phase` and `detail`.
 
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +80,7 @@ fn phase_of(reason: &FailReason) -> Option<&'static str> {
     }
 }
 
-/// JSON has no NaN: a loss that is none is left out, a time that is none is 0.
+/// The reason without NaN, which JSON has not: such a loss is left out, such a time is 0.
 fn with_finite_numbers(reason: &FailReason) -> FailReason {
     let mut reason = reason.clone();
     match &mut reason {

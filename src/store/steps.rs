@@ -34,9 +34,9 @@ static INSERT_ONE: LazyLock<Arc<str>> = LazyLock::new(|| [INSERT, ROW].concat().
 #[derive(Debug, Default)]
 pub(super) struct StepBuffer {
     waiting: Vec<(TrialId, StepRecord)>,
-    /// When the first of them came.
+    /// Moment at which the first waiting step came.
     since: Option<Instant>,
-    /// Rows of the trials that this process runs, so that a step does not ask for it.
+    /// Ids of the trials that this process runs, so that a step does not ask for its trial's.
     running: HashMap<(StudyId, TrialNumber), TrialId>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// The buffer, also after a panic elsewhere: it holds plain values that are always whole.
+    /// The buffer of waiting steps, also after a panic elsewhere: it holds plain values that are always whole.
     fn buffer(self) -> MutexGuard<'a, StepBuffer> {
         let steps: &'a Mutex<StepBuffer> = &self.store.step_buffer;
         steps.lock().unwrap_or_else(PoisonError::into_inner)

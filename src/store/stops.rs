@@ -11,7 +11,7 @@ pub struct Stops<'a> {
 }
 
 impl Stops<'_> {
-    /// Records why a trial was stopped before its end.
+    /// Records the stop of a trial before its end.
     pub async fn record(self, study: StudyId, number: TrialNumber, stop: &Stop) -> Result<(), StoreError> {
         let trial = self.store.trials().id(study, number).await?;
         sqlx::query("insert or replace into stop (trial_id, step, rule, reason) values (?, ?, ?, ?)")
@@ -25,7 +25,7 @@ impl Stops<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// Why a trial was stopped before its end, if it was.
+    /// Stop of a trial before its end, if it was stopped.
     pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Option<Stop>, StoreError> {
         let row: Option<(i64, String, String)> = sqlx::query_as(
             "select step, rule, stop.reason from stop join trial on trial.id = stop.trial_id

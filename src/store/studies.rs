@@ -25,12 +25,12 @@ pub struct OpenStudy {
     /// Trials that were running when the search was killed. They are waiting again, without metrics and steps; their
     /// params are as they were, and starting one raises its attempt.
     pub to_repeat: Vec<TrialNumber>,
-    /// Dropped with the study.
+    /// Lock of the study, which is dropped with it.
     lock: StudyLock,
 }
 
 impl OpenStudy {
-    /// The lock that is held.
+    /// The lock of the study.
     pub fn lock(&self) -> &StudyLock {
         &self.lock
     }

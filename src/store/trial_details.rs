@@ -8,51 +8,52 @@ use super::row::to_u64;
 use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber, with_confirmed};
 
-/// Everything about one trial but its single steps.
+/// A trial with everything about it but its single steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialDetail {
-    /// As it counts: with what repeats say in the place of what was measured once.
+    /// The trial with confirmed values in the place of values that were measured once.
     pub trial: Trial,
-    /// Which attempt the values are of, from 1.
+    /// Attempt that the values are of, from 1.
     pub attempt: u64,
-    /// Phase it is in, or in which it was stopped.
+    /// Phase that the trial is in, or in which it was stopped.
     pub phase: Option<String>,
     /// The recipe as it was stored: a newer version may have added settings since.
     /// `None` with a command backend, and where the params made none.
     pub recipe: Option<serde_json::Value>,
-    /// UTC, ISO 8601.
+    /// Start in UTC, ISO 8601.
     pub started_at: String,
-    /// UTC, ISO 8601.
+    /// End in UTC, ISO 8601.
     pub ended_at: Option<String>,
     pub wall_s: Option<f64>,
     pub phases: Vec<PhaseSteps>,
     pub evaluations: Vec<EvaluationRecord>,
-    /// What was decided on its precision on the way.
+    /// Decisions on the precision on the way.
     pub precisions: Vec<super::PrecisionRecord>,
-    /// What it was expected to measure.
+    /// Metrics that the trial was expected to measure.
     pub predictions: Vec<PredictionRecord>,
-    /// Why it was stopped before its end, if it was.
+    /// Stop before the trial's end, if it was stopped.
     pub stop: Option<Stop>,
-    /// What it inherited, by part (`cost`, `loss`) or metric, and from which trial.
+    /// Inherited values by part (`cost`, `loss`) or metric, and the trial that they come from.
     pub inherited: Vec<(String, TrialNumber)>,
-    /// Forms of the ops that it was computed with; absent where they are not known.
+    /// Forms of the ops that the trial was computed with; absent where they are not known.
     pub kernels: Option<super::TrialKernels>,
     /// Earlier attempts that were lost with their process.
     pub lost: Vec<super::LostAttempt>,
-    /// What its repeats say, by metric.
+    /// Values that repeats confirmed, by metric.
     pub confirmed: BTreeMap<String, Confirmed>,
 }
 
-/// The steps of one phase, in sum.
+/// Sums over the steps of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, sqlx::FromRow)]
 pub struct PhaseSteps {
     pub phase: String,
     pub steps: i64,
-    /// Training loss of the first and last step, in nats per target token.
+    /// Training loss of the first step, in nats per target token.
     pub first_loss: Option<f64>,
+    /// Training loss of the last step, in nats per target token.
     pub last_loss: Option<f64>,
     pub tokens: i64,
-    /// Seconds of the steps: in all, and by part.
+    /// Seconds of all parts of the steps.
     pub total_s: f64,
     pub data_s: f64,
     pub forward_s: f64,
@@ -71,14 +72,14 @@ struct DetailRow {
     wall_s: Option<f64>,
 }
 
-/// Trials in depth.
+/// Trials with everything about them but their single steps.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialDetails<'a> {
     pub(super) store: &'a Store,
 }
 
 impl TrialDetails<'_> {
-    /// Everything about one trial but its single steps.
+    /// One trial with everything about it but its single steps.
     pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
         let id = self.store.trials().id(study, number).await?;
         let measured = self.store.history().one_trial(id).await?;

@@ -133,7 +133,8 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Makes the running trials of a study wait again, without what they left; returns their numbers.
+    /// Makes the running trials of a study wait again, without their steps, evaluations and reports; returns the numbers of all
+    /// that wait.
     pub(super) async fn hand_back_running(
         self,
         connection: &mut SqliteConnection,
@@ -169,8 +170,7 @@ impl Trials<'_> {
         Ok(changed)
     }
 
-    /// Lets failed trials wait to be run again: something else than their settings failed. How they failed stays among their lost
-    /// attempts.
+    /// Lets failed trials wait to be run again: something else than their settings failed. Their failures stay as lost attempts.
     pub async fn reopen_failed(self, study: StudyId, numbers: &[TrialNumber]) -> Result<(), StoreError> {
         let mut ids = Vec::with_capacity(numbers.len());
         for number in numbers {
@@ -198,7 +198,7 @@ impl Trials<'_> {
         self.store.commit(transaction).await
     }
 
-    /// Deletes what a trial told on its way.
+    /// Deletes the steps, evaluations, decisions, reports and stop of a trial.
     async fn delete_course(self, connection: &mut SqliteConnection, trial: TrialId) -> Result<(), StoreError> {
         for delete in [
             "delete from step where trial_id = ?",
@@ -346,7 +346,7 @@ impl Trials<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// The row of a trial.
+    /// Id of a trial.
     pub(super) async fn id(self, study: StudyId, number: TrialNumber) -> Result<TrialId, StoreError> {
         let id: Option<i64> = sqlx::query_scalar("select id from trial where study_id = ? and number = ?")
             .bind(study.0)

@@ -1,4 +1,4 @@
-//! Which earlier studies a study starts from.
+//! Earlier studies that a study starts from.
 
 use super::row::{to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
@@ -12,7 +12,7 @@ pub struct WarmStarts<'a> {
 impl WarmStarts<'_> {
     /// Names of the studies that began before this one on the same model, data and machine, or with the same command, the
     /// latest first. Models and data are the same where they hold the same; where a study does not say what they held,
-    /// where they lie in the same place.
+    /// where their files lie in the same place.
     pub async fn earlier_studies(self, study: StudyId) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select earlier.name from study as own join study as earlier
@@ -47,7 +47,7 @@ impl WarmStarts<'_> {
         Ok(())
     }
 
-    /// The earlier studies that a study started from, by name, with how many of their first trials it took.
+    /// Earlier studies that a study started from, by name, with how many of their first trials it took.
     pub async fn of(self, study: StudyId) -> Result<Vec<(String, u64)>, StoreError> {
         let rows: Vec<(String, i64)> =
             sqlx::query_as("select source, trials from warm_start where study_id = ? order by source")

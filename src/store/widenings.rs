@@ -24,7 +24,7 @@ struct WideningRow {
 }
 
 impl Widenings<'_> {
-    /// Notes that a range is searched wider from now on.
+    /// Records that a range is searched wider from now on.
     ///
     /// # Errors
     /// Where the database cannot be written.
@@ -55,7 +55,7 @@ impl Widenings<'_> {
         .map_err(|error| self.store.error(error))
     }
 
-    /// The ranges of a study that were widened, in order.
+    /// Widenings of a study's ranges, in order.
     ///
     /// # Errors
     /// Where the database cannot be read.
