@@ -1,36 +1,36 @@
 //! The parts of the database by their subject: each has its tables, the rows that it reads and the only SQL on them.
 
 use super::Store;
-use super::baselines::Baselines;
 use super::ceilings::Ceilings;
-use super::definitions::Definitions;
-use super::evaluations::Evaluations;
-use super::facts::Facts;
-use super::held_out_losses::HeldOutLosses;
-use super::history::History;
 use super::inference_benches::InferenceBenches;
-use super::inheritance::Inheritance;
-use super::inputs::Inputs;
-use super::kernel_forms::KernelForms;
-use super::lost_attempts::LostAttempts;
-use super::measurements::RepeatedMeasurements;
-use super::precision_decisions::PrecisionDecisions;
-use super::predictions::Predictions;
 use super::profiles::Profiles;
-use super::proposals::Proposals;
-use super::query::Queries;
-use super::repeats::Repeats;
-use super::reports::Reports;
-use super::requests::Requests;
-use super::searches::Searches;
-use super::spent_times::SpentTimes;
-use super::steps::Steps;
-use super::stops::Stops;
-use super::studies::Studies;
-use super::trial_details::TrialDetails;
-use super::trials::Trials;
-use super::warm_starts::WarmStarts;
-use super::widenings::Widenings;
+use super::query::queries::Queries;
+use super::study::baselines::Baselines;
+use super::study::definitions::Definitions;
+use super::study::facts::Facts;
+use super::study::inputs::Inputs;
+use super::study::requests::Requests;
+use super::study::searches::Searches;
+use super::study::spent_times::SpentTimes;
+use super::study::studies::Studies;
+use super::study::warm_starts::WarmStarts;
+use super::study::widenings::Widenings;
+use super::trial::evaluations::Evaluations;
+use super::trial::held_out_losses::HeldOutLosses;
+use super::trial::history::History;
+use super::trial::inheritance::Inheritance;
+use super::trial::kernel_forms::KernelForms;
+use super::trial::lost_attempts::LostAttempts;
+use super::trial::measurements::RepeatedMeasurements;
+use super::trial::precision_decisions::PrecisionDecisions;
+use super::trial::predictions::Predictions;
+use super::trial::proposals::Proposals;
+use super::trial::repeats::Repeats;
+use super::trial::reports::Reports;
+use super::trial::steps::Steps;
+use super::trial::stops::Stops;
+use super::trial::trial_details::TrialDetails;
+use super::trial::trials::Trials;
 
 impl Store {
     /// Studies: beginning, finding, renaming and deleting them.

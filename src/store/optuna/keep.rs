@@ -10,7 +10,7 @@ use super::distribution::OptunaParameter;
 use super::write::{
     RecommendedTrial, SCHEMA_VERSION, insert_trial, parameters, write_notes, write_schema, write_study, write_trial,
 };
-use crate::store::foreign_file::open_foreign;
+use crate::store::file::foreign_file::open_foreign;
 use crate::store::{StoreError, StudyOverview, TrialRun};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::Params;

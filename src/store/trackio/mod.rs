@@ -8,7 +8,7 @@ use serde_json::Value;
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::StoreError;
-use super::foreign_file::open_foreign;
+use super::file::foreign_file::open_foreign;
 use super::row::to_i64;
 
 const SCHEMA: &str = include_str!("schema.sql");
