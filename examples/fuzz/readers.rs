@@ -254,13 +254,13 @@ fn database(corpus: &Corpus, bytes: &[u8]) {
         let Ok(store) = Store::open_read_only(&path).await else {
             return;
         };
-        for study in store.studies().await.unwrap_or_default() {
-            drop(store.confirmed_trials(study.id).await);
-            drop(store.search_space(study.id).await);
-            drop(store.trial_runs(study.id).await);
-            drop(store.variants(study.id).await);
-            drop(store.baseline(study.id).await);
-            drop(store.curves(study.id).await);
+        for study in store.studies().all().await.unwrap_or_default() {
+            drop(store.history().confirmed_trials(study.id).await);
+            drop(store.definitions().search_space(study.id).await);
+            drop(store.history().runs(study.id).await);
+            drop(store.inheritance().variants(study.id).await);
+            drop(store.baselines().of(study.id).await);
+            drop(store.reports().curves(study.id).await);
         }
         drop(store.close().await);
     });

@@ -60,7 +60,7 @@ impl Workspace {
 /// Adds a study of three trials: two complete, one out of memory.
 async fn fill(path: &Path, name: &str) {
     let store = Store::open(path).await.unwrap();
-    let study = store.begin_study(&study_record(name)).await.unwrap();
+    let study = store.studies().begin(&study_record(name)).await.unwrap();
     let states = [
         complete(100.0, 2e9, 2.0),
         complete(150.0, 3e9, 2.1),
@@ -399,7 +399,7 @@ fn a_database_that_another_process_holds_or_nobody_may_write_is_left_alone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let study = runtime.block_on(async {
         let store = Store::open(&path).await.unwrap();
-        let study = store.begin_study(&study_record("first")).await.unwrap();
+        let study = store.studies().begin(&study_record("first")).await.unwrap();
         (store, study)
     });
     let told = String::from_utf8(workspace.run(&["delete", "first", "--yes"]).stderr).unwrap();

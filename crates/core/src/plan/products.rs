@@ -376,7 +376,7 @@ pub mod amx {
 
 /// Sums that take an adapter's product along on a GPU: [x | xa] [W | s B]^T, and [dy | d_xa] with A below W. A quantized weight is
 /// dequantized for each product anyway, and the scratch has room beside or below it; the left operand is copied into rows with room.
-pub mod longer {
+pub mod adapted_product {
     /// Elements of 16 bits in a line of memory, of which the rows of operands are multiples.
     const LINE: usize = 64;
     /// Elements that a thread writes at once.

@@ -16,7 +16,7 @@ use super::stacked;
 use super::stacked::Stacked;
 use super::weight::{Weight, WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
-use crate::{TrainError, WeightsError};
+use crate::{CpuOnlyError, ShardError, TrainError, WeightsError};
 use peft_tune_core::architecture::{
     Architecture, CORRECTION, EMBEDDING, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape,
 };
@@ -400,9 +400,10 @@ impl BaseModel {
     fn whole_weight(&self, name: &str) -> Result<&Weight, TrainError> {
         match self.weights.get(self.stored_name(name)) {
             Some(weight) => Ok(weight),
-            None if self.weight(name).is_ok() => Err(TrainError::SharedOut {
+            None if self.weight(name).is_ok() => Err(ShardError::NotWhole {
                 tensor: name.to_owned(),
-            }),
+            }
+            .into()),
             None => Err(missing(name.to_owned()).into()),
         }
     }
@@ -730,14 +731,14 @@ const EXPERTS_ON_GPU: [&str; 4] = ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_os
 fn refuse_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
     let family = architecture.family.name();
     if !device.is_cpu() && !architecture.attends_everywhere() {
-        return Err(TrainError::MixersOnGpu { family });
+        return Err(CpuOnlyError::Mixers { family }.into());
     }
     // Attention's kernels for a GPU have values as wide as keys.
     if !device.is_cpu() && architecture.latent.is_some() {
-        return Err(TrainError::LatentOnGpu { family });
+        return Err(CpuOnlyError::Latent { family }.into());
     }
     if !device.is_cpu() && architecture.experts.is_some() && !EXPERTS_ON_GPU.contains(&family) {
-        return Err(TrainError::ExpertsOnGpu { family });
+        return Err(CpuOnlyError::Experts { family }.into());
     }
     Ok(())
 }

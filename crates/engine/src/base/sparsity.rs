@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::weight::{Weight, compute_dtype};
-use crate::{TrainError, WeightsError};
+use crate::{SparsityError, TrainError, WeightsError};
 use peft_tune_core::plan::PlanError;
 use peft_tune_core::recipe::{Precision, WeightSparsity};
 use peft_tune_core::whole_file::write_whole;
@@ -83,7 +83,7 @@ impl Sparsity {
                 let found = self.norms.get(name);
                 Some(
                     found
-                        .ok_or_else(|| TrainError::NoNorms {
+                        .ok_or_else(|| SparsityError::NoNorms {
                             tensor: name.to_owned(),
                         })?
                         .as_slice(),
@@ -127,7 +127,7 @@ impl Sparsity {
         })?;
         let read = Self::parse(&bytes);
         read.map(Some)
-            .map_err(|reason| TrainError::BadSparsityFile { path, reason })
+            .map_err(|reason| SparsityError::BadFile { path, reason }.into())
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, String> {

@@ -18,7 +18,7 @@ use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{Decoder, Keep, RopeTables, Stream};
 use crate::training::TrainedSet;
-use crate::{Control, MergedModel, TrainError};
+use crate::{Control, MergedModel, PromptError, TrainError};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -167,7 +167,7 @@ impl Generator {
     /// The model with its adapter folded in.
     ///
     /// # Errors
-    /// [`TrainError::SeveralAdapters`], where each sequence has one of several;
+    /// [`PromptError::SeveralAdapters`], where each sequence has one of several;
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
         self.check_shared()?;
@@ -259,7 +259,7 @@ impl Generator {
     pub(super) fn check_shared(&self) -> Result<(), TrainError> {
         match self.adapters {
             0 => Ok(()),
-            adapters => Err(TrainError::SeveralAdapters { adapters }),
+            adapters => Err(PromptError::SeveralAdapters { adapters }.into()),
         }
     }
 

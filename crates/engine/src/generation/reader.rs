@@ -3,10 +3,10 @@
 use candle_core::{DType, Tensor};
 
 use super::decoding::{Decoding, going_on};
-use crate::TrainError;
 use crate::base::BaseModel;
 use crate::model::{Decoder, KeyValueCache, RopeTables, RowOwners, Stream};
 use crate::training::Trainer;
+use crate::{BatchError, PromptError, TrainError};
 use peft_tune_core::architecture::Architecture;
 
 /// A model that reads.
@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
         room: usize,
     ) -> Result<(Decoding, Tensor), TrainError> {
         if prompts.is_empty() {
-            return Err(TrainError::EmptyPrompt);
+            return Err(PromptError::Empty.into());
         }
         let mut longest = 0;
         for prompt in prompts {
@@ -85,17 +85,18 @@ impl<'a> Reader<'a> {
 pub(super) fn check(architecture: &Architecture, tokens: &[u32]) -> Result<(), TrainError> {
     let vocabulary = architecture.vocabulary;
     if tokens.is_empty() {
-        return Err(TrainError::EmptyPrompt);
+        return Err(PromptError::Empty.into());
     }
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
         let token = i64::from(*token);
-        return Err(TrainError::UnknownToken { token, vocabulary });
+        return Err(BatchError::UnknownToken { token, vocabulary }.into());
     }
     if tokens.len() > architecture.max_positions {
-        return Err(TrainError::PromptTooLong {
+        return Err(PromptError::TooLong {
             tokens: tokens.len(),
             max_positions: architecture.max_positions,
-        });
+        }
+        .into());
     }
     Ok(())
 }

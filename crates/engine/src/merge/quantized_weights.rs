@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::MergedModel;
 use super::model_directory::name_of;
 use super::tensor_file::{EntryDtype, TensorEntry};
-use crate::{TrainError, WeightsError};
+use crate::{MergeError, TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, Dtype};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::quant::{Int8, Nf4, PackedTensor, QuantError};
@@ -62,7 +62,7 @@ impl QuantizedWeights {
         let architecture = model.architecture();
         if let Some(found) = architecture.without_quantized_form() {
             let kind = kind.precision();
-            return Err(TrainError::NoQuantizedForm { kind, found });
+            return Err(MergeError::NoQuantizedForm { kind, found }.into());
         }
         let (mut entries, mut tensors) = (HashMap::new(), HashMap::new());
         for index in 0..architecture.layers.len() {

@@ -21,7 +21,7 @@ use crate::model::{AdapterPass, Decoder, Keep, RopeTables, RowPart, Stream};
 use crate::parallel::Alone;
 use crate::span;
 use crate::span::StepPhase;
-use crate::{Control, Evaluation, StepEvent, StepSeconds, TrainError, Trainer};
+use crate::{Control, Evaluation, StepEvent, StepSeconds, TogetherError, TrainError, Trainer};
 use peft_tune_core::recipe::Checkpointing;
 use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -122,7 +122,7 @@ impl Together {
             (_, true) => "inputs of their own",
             _ => return Ok(()),
         };
-        Err(TrainError::NoGroups { family, what })
+        Err(TogetherError::NoGroups { family, what }.into())
     }
 
     /// The passes of `trainers`, in this order. Whoever joins or leaves needs new ones; they cost no more than the objects of the layers.
@@ -141,7 +141,7 @@ impl Together {
             trainer.recipe.check_in_group()?;
             trainer.recipe.check_shares_base(&first.recipe)?;
             if !Arc::ptr_eq(trainer.base(), base) {
-                return Err(TrainError::OtherBase);
+                return Err(TogetherError::OtherBase.into());
             }
         }
         let nothing = TrainedSet::nothing(base)?;

@@ -26,7 +26,7 @@ use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::tensor;
-use crate::{Control, Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use crate::{Control, Evaluation, Parameters, ShardError, StepEvent, StepSeconds, TrainError};
 use peft_tune_core::plan::{AdapterPlan, update_parts};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::gpu::TimedProducts;
@@ -161,7 +161,7 @@ impl Trainer {
             let (share, at, of) = (layers.share(), collective.rank(), collective.ranks());
             if (share.rank, share.ranks) != (at, of) {
                 let RankShare { rank, ranks } = share;
-                return Err(TrainError::OtherRank { rank, ranks, at, of });
+                return Err(ShardError::OtherRank { rank, ranks, at, of }.into());
             }
             let gather = Arc::new(LayerGather::new(Arc::clone(layers), Arc::clone(&collective)));
             for path in [&mut self.own].into_iter().chain(&mut self.fp32) {

@@ -8,7 +8,7 @@ use super::kernel::Measured;
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{self, Shape, Work, op};
 use crate::tensor::{Ledger, PaperTensor};
-use peft_tune_core::plan::products::{Call, longer};
+use peft_tune_core::plan::products::{Call, adapted_product};
 use peft_tune_core::plan::{Form, Memory};
 use peft_tune_core::predict::{self, MemoryCategory, Module, Product, Right};
 use peft_tune_kernels::ops::matmul;
@@ -307,7 +307,7 @@ fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<
     if !are_widened || !takes_longer(x, [tokens, columns, depth], ranks) {
         return Ok(None);
     }
-    let row = longer::row(depth, ranks);
+    let row = adapted_product::row(depth, ranks);
     let outputs = holding_rows(x, row, || {
         let output = |one: &Adapted<'_>| -> Result<Tensor> {
             let columns = one.w.dims2().0;
@@ -333,8 +333,8 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
         return Ok(None);
     }
     let dx = dy.fresh((tokens, columns), dy.dtype());
-    holding_rows(dy, longer::row(depth, ranks), || {
-        keep_longer(dy, longer::depth(depth, ranks) * columns);
+    holding_rows(dy, adapted_product::row(depth, ranks), || {
+        keep_longer(dy, adapted_product::depth(depth, ranks) * columns);
     });
     let call = Call {
         adapter_depth: ranks,
@@ -347,7 +347,7 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
 /// Whether a GPU makes one product of a weight's and its adapter's.
 fn takes_longer(x: &PaperTensor, sizes: [usize; 3], ranks: usize) -> bool {
     let on_gpu = x.ledger().host().memory() == Memory::Device;
-    on_gpu && x.dtype() != DType::F32 && longer::takes(sizes, ranks)
+    on_gpu && x.dtype() != DType::F32 && adapted_product::takes(sizes, ranks)
 }
 
 /// Holds rows of so many elements, one for each row of x.

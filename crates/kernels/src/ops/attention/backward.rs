@@ -8,7 +8,7 @@ use super::softmax::{self, ScoreBlock};
 use super::{Saved, Settings};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::storage::{Elements, Unwritten};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};

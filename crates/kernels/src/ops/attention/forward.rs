@@ -5,7 +5,7 @@ use super::block::{Rows, Shared, Span, gather, key_rows, query_rows};
 use super::softmax::{self, ScoreBlock, State};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::storage::{Elements, Unwritten};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};

@@ -15,7 +15,7 @@ use super::quantized;
 use super::tile::{Begin, Line, MrPanel, PanelProduct, TILE, Unit};
 use super::widened::widen_row;
 use crate::ops::element::Element;
-use crate::ops::room::{grow, resize};
+use crate::ops::scratch::{grow, resize};
 use crate::thread_pool;
 use half::{bf16, f16};
 use peft_tune_core::plan::products::{KC_UNITS, LANES, MAX_TERMS};

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::kernels;
 #[cfg(target_arch = "x86_64")]
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::shape;
 use crate::ops::storage::is_fused;
 use crate::quant::{ByteRows, Int8Blocks};

@@ -7,7 +7,7 @@
 
 use super::instructions::Instructions;
 use crate::ops::element::Element;
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use crate::thread_pool;
 use peft_tune_core::plan::products::thin::{self, COLUMNS, ROWS};
 use std::cell::RefCell;

@@ -10,7 +10,7 @@ use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
 use crate::ops::element::Element;
 use crate::ops::matmul::operand::{Result, Side, Term};
 use crate::ops::matmul::tile::{LANES, Line};
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use crate::thread_pool;
 use peft_tune_core::plan::products::{MAX_TERMS, amx as blocking};
 use std::cell::RefCell;

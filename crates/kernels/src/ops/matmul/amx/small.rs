@@ -9,7 +9,7 @@ use super::unit::{ROW_BYTES, Tiles};
 use crate::ops::matmul::operand::{Left, Right, Side};
 use crate::ops::matmul::serial::{Old, View};
 use crate::ops::matmul::tile::Line;
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use half::bf16;
 use std::cell::RefCell;
 

@@ -16,7 +16,7 @@ use crate::ops::matmul::instructions::Avx512;
 use crate::ops::matmul::operand::{Product, Result, Term};
 use crate::ops::matmul::pack::vectors;
 use crate::ops::matmul::tile::{self as units, Begin, Line, MrPanel, PanelProduct};
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use crate::ops::simd::{Level, level};
 use crate::thread_pool;
 use peft_tune_core::plan::products::int8::{AMX_ROWS, BLOCK_LINES, amx_task_rows};

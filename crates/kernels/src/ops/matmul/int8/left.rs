@@ -2,7 +2,7 @@
 
 use crate::ops::element::Element;
 use crate::ops::matmul::operand::{Product, Values};
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::simd::multiversion;
 use crate::thread_pool;
 use peft_tune_core::plan::BLOCK;
