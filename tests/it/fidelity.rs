@@ -381,7 +381,9 @@ fn a_search_finds_how_long_the_full_training_should_be() {
             "{recipe}"
         );
     }
-    assert!(is_known(&words(&study.stdout(&["explain"]))));
+    for command in ["explain", "status"] {
+        assert!(is_known(&words(&study.stdout(&[command]))), "{command}");
+    }
     // Another search finds it done.
     study.stdout(&["search", "space.yaml"]);
     assert_eq!(found(), rows);

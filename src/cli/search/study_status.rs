@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::{Outlook, duration, minute};
+use crate::report::{Outlook, duration, minute, unsaid_length};
 use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
 
 /// Kind of the ending of a search that somebody ended.
@@ -36,6 +36,8 @@ pub(in crate::cli) struct StudyStatus {
     pub lost_attempts: u64,
     /// Ranges that the study's searches widened by themselves, each with the reason.
     pub widened: Vec<String>,
+    /// What its trainings say of the length of `training.length: auto`; null for other studies.
+    pub length: Option<String>,
 }
 
 /// A trial under way.
@@ -61,6 +63,10 @@ impl StudyStatus {
         let paused = runner.is_some() && store.requests().is_paused(study.id).await?;
         let spending = store.searches().spending(study.id).await?;
         let widened = store.widenings().of(study.id).await?;
+        let length = match study.finds_length {
+            true => unsaid_length("", true, &store.history().trials(study.id).await?),
+            false => None,
+        };
         let finished = |state: &str| !["waiting", "running"].contains(&state);
         Ok(Self {
             study: study.name.clone(),
@@ -91,6 +97,7 @@ impl StudyStatus {
             },
             lost_attempts: store.lost_attempts().count(study.id).await?,
             widened: widened.iter().map(ToString::to_string).collect(),
+            length,
         })
     }
 
@@ -133,6 +140,9 @@ impl StudyStatus {
         }
         for widened in &self.widened {
             text += &format!("  {widened}\n");
+        }
+        if let Some(length) = &self.length {
+            text += &format!("  length: {length}\n");
         }
         for one in &self.under_way {
             let attempt = match one.attempt {
