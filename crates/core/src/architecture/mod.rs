@@ -5,6 +5,7 @@
 
 mod config;
 mod dimensions;
+mod dropout;
 mod error;
 mod expert_switches;
 mod experts;

@@ -6,7 +6,7 @@ use super::{
     Activation, Architecture, ArchitectureError, Dtype, Experts, KeyValueSource, Latent, LayerAttention, LayerInputs,
     Mixer, QueryKeyNorm,
 };
-use super::{expert_switches, layer_heads, layers, multimodal, rope_config, shared_keys, unknown};
+use super::{dropout, expert_switches, layer_heads, layers, multimodal, rope_config, shared_keys, unknown};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -148,6 +148,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             .transpose()?
             .flatten(),
         latent,
+        dropout: dropout::read(config, switches.dropout)?,
     })
 }
 
