@@ -47,6 +47,7 @@ pub enum Family {
     Gemma4,
     Llama4,
     SeedOss,
+    Mixtral,
 }
 
 /// What is to be known of a family.

@@ -881,4 +881,32 @@ pub(super) const ROWS: &[FamilyRow] = &[
             assistant: "<seed:bos>assistant\n",
         },
     },
+    FamilyRow {
+        family: Family::Mixtral,
+        name: "mixtral",
+        text_names: &[],
+        switches: Switches {
+            default_epsilon: 1e-5,
+            windows: Windows::All { default: None },
+            rope_base: 1_000_000.0,
+            refused: &["router_jitter_noise"],
+            names: LayerNames {
+                mlp: ["mlp.gate_up_proj", "mlp.w2"],
+                gate_and_up: ["mlp.w1", "mlp.w3"],
+                ..NAMES
+            },
+            experts: Some(ExpertSwitches {
+                count: &["num_local_experts", "num_experts"],
+                intermediate_size: "intermediate_size",
+                normalised: true,
+                sparse: SparseLayers::All,
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        chat: ChatMarks {
+            user: "[INST]",
+            assistant: "[/INST]",
+        },
+    },
 ];
