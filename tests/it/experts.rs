@@ -129,6 +129,49 @@ fn check_joined(family: &str) {
     );
 }
 
+/// The experts' tensors in the layout that transformers 5 has in memory.
+fn stack_experts(weights: &mut HashMap<String, Tensor>, block: &str, [gate, up, down]: [&str; 3]) {
+    for layer in 0..2 {
+        let place = format!("model.layers.{layer}.{block}.experts");
+        let mut of = |part: &str| -> Vec<Tensor> {
+            let names = (0..8).map(|expert| format!("{place}.{expert}.{part}.weight"));
+            names.map(|name| weights.remove(&name).unwrap()).collect()
+        };
+        let (gate, up, down) = (of(gate), of(up), of(down));
+        let both = gate.iter().zip(&up);
+        let both: Vec<Tensor> = both.map(|(gate, up)| Tensor::cat(&[gate, up], 0).unwrap()).collect();
+        let modules = format!("model.layers.{layer}.mlp.experts");
+        weights.insert(format!("{modules}.gate_up_proj"), Tensor::stack(&both, 0).unwrap());
+        weights.insert(format!("{modules}.down_proj"), Tensor::stack(&down, 0).unwrap());
+    }
+}
+
+#[test]
+fn experts_in_the_layout_of_transformers_are_the_same_model() {
+    for (family, block, parts) in [
+        ("ref_qwen3_moe", "mlp", ["gate_proj", "up_proj", "down_proj"]),
+        ("ref_mixtral", "block_sparse_moe", ["w1", "w3", "w2"]),
+    ] {
+        let fused = changed(family, |_| (), |weights| stack_experts(weights, block, parts));
+        let loss = |model: Arc<BaseModel>| {
+            let recipe = recipe(&folder(family).join("adapter_init"));
+            let mut trainer = Trainer::new(model, &recipe, 20).unwrap();
+            (
+                losses(&mut trainer, &whole_batch(family), 3),
+                trainer.merged_tensors().unwrap(),
+            )
+        };
+        let (expected, _) = loss(base(family, Precision::Fp32));
+        let (found, merged) = loss(Arc::new(load(fused.path()).unwrap()));
+        assert_eq!(found, expected, "{family}");
+        // What was read stacked is merged stacked.
+        assert!(
+            merged.contains_key("model.layers.0.mlp.experts.gate_up_proj"),
+            "{family}"
+        );
+    }
+}
+
 #[test]
 fn a_merged_mixture_has_the_names_of_its_files() {
     let family = "ref_mixtral";
