@@ -391,6 +391,7 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
     let (output, down) = match family {
         "granitemoehybrid" => ("o_proj", "output_linear"),
         "lfm2" => ("out_proj", "w2"),
+        "mixtral" => ("o_proj", "w2"),
         _ => ("o_proj", "down_proj"),
     };
     let targets = [
@@ -519,6 +520,10 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         ),
         "gpt_oss" => format!(
             r#", "head_dim": {head_dim}, "sliding_window": 100, "num_local_experts": 8, "num_experts_per_tok": {}"#,
+            one(random, &[2, 4])
+        ),
+        "mixtral" => format!(
+            r#", "head_dim": {head_dim}, "num_local_experts": 8, "num_experts_per_tok": {}"#,
             one(random, &[2, 4])
         ),
         "olmoe" => format!(r#", "num_experts": 8, "num_experts_per_tok": {}"#, one(random, &[2, 4])),

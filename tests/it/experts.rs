@@ -1,6 +1,6 @@
 //! Mixtures of experts beyond the checks that all families share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +8,9 @@ use candle_core::{Device, Tensor};
 use peft_tune_core::recipe::{AdapterSettings, Checkpointing, Precision, Recipe, TargetModules, TargetPreset};
 use peft_tune_engine::adapter::{SavedAdapter, write};
 use peft_tune_engine::data::MicroBatch;
-use peft_tune_engine::{BaseModel, Control, GenerationSettings, Generator, TextEnd, Trainer};
+use peft_tune_engine::{
+    BaseModel, Control, GenerationSettings, Generator, ModelDirectory, TextEnd, Trainer, WrittenDtype,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -19,11 +21,12 @@ use crate::golden::{
 /// Relative tolerance in float32, that of `parity`.
 const F32: f64 = 1e-5;
 
-const FAMILIES: [&str; 10] = [
+const FAMILIES: [&str; 11] = [
     "ref_qwen3_moe",
     "ref_qwen2_moe",
     "ref_glm4_moe",
     "ref_olmoe",
+    "ref_mixtral",
     "ref_deepseek_v3",
     "ref_deepseek_v2",
     "ref_glm4_moe_lite",
@@ -92,7 +95,12 @@ fn losses_without_adapters_on_experts_match() {
 
 #[test]
 fn adapters_of_single_experts_are_joined() {
-    let family = "ref_qwen3_moe";
+    for family in ["ref_qwen3_moe", "ref_mixtral"] {
+        check_joined(family);
+    }
+}
+
+fn check_joined(family: &str) {
     let (expected, batch) = (json(&folder(family).join("ref.json")), whole_batch(family));
     let adapter = folder(family).join("adapter_v4");
     let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe(&adapter), 1).unwrap();
@@ -119,6 +127,83 @@ fn adapters_of_single_experts_are_joined() {
         F32,
         "merged",
     );
+}
+
+/// The experts' tensors in the layout that transformers 5 has in memory.
+fn stack_experts(weights: &mut HashMap<String, Tensor>, block: &str, [gate, up, down]: [&str; 3]) {
+    for layer in 0..2 {
+        let place = format!("model.layers.{layer}.{block}.experts");
+        let mut of = |part: &str| -> Vec<Tensor> {
+            let names = (0..8).map(|expert| format!("{place}.{expert}.{part}.weight"));
+            names.map(|name| weights.remove(&name).unwrap()).collect()
+        };
+        let (gate, up, down) = (of(gate), of(up), of(down));
+        let both = gate.iter().zip(&up);
+        let both: Vec<Tensor> = both.map(|(gate, up)| Tensor::cat(&[gate, up], 0).unwrap()).collect();
+        let modules = format!("model.layers.{layer}.mlp.experts");
+        weights.insert(format!("{modules}.gate_up_proj"), Tensor::stack(&both, 0).unwrap());
+        weights.insert(format!("{modules}.down_proj"), Tensor::stack(&down, 0).unwrap());
+    }
+}
+
+#[test]
+fn experts_in_the_layout_of_transformers_are_the_same_model() {
+    for (family, block, parts) in [
+        ("ref_qwen3_moe", "mlp", ["gate_proj", "up_proj", "down_proj"]),
+        ("ref_mixtral", "block_sparse_moe", ["w1", "w3", "w2"]),
+    ] {
+        let fused = changed(family, |_| (), |weights| stack_experts(weights, block, parts));
+        let loss = |model: Arc<BaseModel>| {
+            let recipe = recipe(&folder(family).join("adapter_init"));
+            let mut trainer = Trainer::new(model, &recipe, 20).unwrap();
+            (
+                losses(&mut trainer, &whole_batch(family), 3),
+                trainer.merged_tensors().unwrap(),
+            )
+        };
+        let (expected, _) = loss(base(family, Precision::Fp32));
+        let (found, merged) = loss(Arc::new(load(fused.path()).unwrap()));
+        assert_eq!(found, expected, "{family}");
+        // What was read stacked is merged stacked.
+        assert!(
+            merged.contains_key("model.layers.0.mlp.experts.gate_up_proj"),
+            "{family}"
+        );
+    }
+}
+
+#[test]
+fn a_merged_mixture_has_the_names_of_its_files() {
+    let family = "ref_mixtral";
+    let (source, batch) = (folder(family).join("model"), whole_batch(family));
+    let mut trainer = Trainer::new(
+        base(family, Precision::Fp32),
+        &recipe(&folder(family).join("adapter_v4")),
+        1,
+    )
+    .unwrap();
+    let expected = trainer.evaluate(&batch).unwrap().loss;
+    let output = TempDir::new().unwrap();
+    let directory = ModelDirectory {
+        source: &source,
+        dtype: WrittenDtype::AsStored,
+        shard_bytes: 100_000,
+        quantization: None,
+    };
+    directory.write(output.path(), &trainer.merged().unwrap()).unwrap();
+    let index = json(&output.path().join("model.safetensors.index.json"));
+    let written = index["weight_map"].as_object().unwrap().keys().cloned();
+    let published = tensors(&source.join("model.safetensors")).into_keys();
+    let is_expert = |name: &String| name.contains(".block_sparse_moe.experts.7.w3.");
+    let (written, published): (BTreeSet<String>, BTreeSet<String>) = (written.collect(), published.collect());
+    assert!(written == published && written.iter().any(is_expert), "{written:?}");
+    let mut plain = recipe(&folder(family).join("adapter_init"));
+    plain.adapter = Some(AdapterSettings {
+        target_modules: TargetModules::Preset(TargetPreset::Attention),
+        ..AdapterSettings::default()
+    });
+    let mut again = Trainer::new(Arc::new(load(output.path()).unwrap()), &plain, 1).unwrap();
+    assert_close(&[again.evaluate(&batch).unwrap().loss], &[expected], F32, family);
 }
 
 #[test]
@@ -182,6 +267,13 @@ fn tensors_of_a_shared_expert_stay_in_a_joined_adapter() {
 
 #[test]
 fn what_is_written_is_what_peft_reads_and_what_is_read_again() {
+    for (family, down) in [("ref_qwen3_moe", "down_proj"), ("ref_mixtral", "w2")] {
+        check_written(family, down);
+    }
+}
+
+/// `down` is the name of modules that stands for the projection down of all experts.
+fn check_written(family: &str, down: &str) {
     for (targets, parameters, ranks) in [
         (
             TargetModules::Preset(TargetPreset::AllLinear),
@@ -194,21 +286,21 @@ fn what_is_written_is_what_peft_reads_and_what_is_read_again() {
             json!({"mlp.experts.gate_up_proj": 8}),
         ),
         (
-            TargetModules::Named(vec!["q_proj".into(), "down_proj".into()]),
+            TargetModules::Named(vec!["q_proj".into(), down.into()]),
             json!(["mlp.experts.down_proj"]),
             json!({}),
         ),
         (TargetModules::Preset(TargetPreset::Attention), json!(null), json!({})),
     ] {
-        let mut recipe = recipe(&folder("ref_qwen3_moe/adapter_init"));
+        let mut recipe = recipe(&folder(family).join("adapter_init"));
         recipe.adapter = Some(AdapterSettings {
             rank: 4,
             alpha: 8.0,
             target_modules: targets.clone(),
             ..AdapterSettings::default()
         });
-        let mut trainer = Trainer::new(base("ref_qwen3_moe", Precision::Fp32), &recipe, 4).unwrap();
-        let before = losses(&mut trainer, &whole_batch("ref_qwen3_moe"), 2);
+        let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe, 4).unwrap();
+        let before = losses(&mut trainer, &whole_batch(family), 2);
         let directory = TempDir::new().unwrap();
         write(
             directory.path(),
@@ -221,12 +313,12 @@ fn what_is_written_is_what_peft_reads_and_what_is_read_again() {
         assert_eq!(
             (&config["target_parameters"], &config["rank_pattern"]),
             (&parameters, &ranks),
-            "{targets:?}"
+            "{family} {targets:?}"
         );
         let again = self::recipe(directory.path());
-        let mut again = Trainer::new(base("ref_qwen3_moe", Precision::Fp32), &again, 4).unwrap();
-        let loss = again.evaluate(&whole_batch("ref_qwen3_moe")).unwrap().loss;
-        assert_eq!(loss, before[2], "{targets:?}");
+        let mut again = Trainer::new(base(family, Precision::Fp32), &again, 4).unwrap();
+        let loss = again.evaluate(&whole_batch(family)).unwrap().loss;
+        assert_eq!(loss, before[2], "{family} {targets:?}");
     }
 }
 
@@ -245,7 +337,8 @@ fn adapted_shapes_are_those_of_peft() {
             "up_proj",
             "down_proj",
         ];
-        let cases = [
+        let of_mixtral = ["q_proj", "k_proj", "v_proj", "o_proj", "w1", "w2", "w3"];
+        let mut cases = vec![
             ("the seven names (q,k,v,o,gate,up,down)_proj", named(&seven), vec![]),
             ("all-linear", TargetModules::Preset(TargetPreset::AllLinear), vec![]),
             (
@@ -254,6 +347,9 @@ fn adapted_shapes_are_those_of_peft() {
                 vec!["experts.gate_up_proj".to_owned(), "experts.down_proj".to_owned()],
             ),
         ];
+        if family == "ref_mixtral" {
+            cases.push(("q, k, v, o and w1, w2, w3", named(&of_mixtral), vec![]));
+        }
         for (key, target_modules, target_parameters) in cases {
             let settings = AdapterSettings {
                 rank: 4,
@@ -774,6 +870,13 @@ fn what_peft_refuses_on_experts_is_refused_by_name() {
     assert!(message(|settings| settings.lora_bias = true).contains("`lora_bias` cannot be combined"));
     let half = message(|settings| settings.target_modules = TargetModules::Named(vec!["up_proj".into()]));
     assert!(half.contains("names `up_proj` without `gate_proj`"), "{half}");
+    let mixtral = AdapterSettings {
+        target_modules: TargetModules::Named(vec!["w1".into(), "w2".into()]),
+        ..AdapterSettings::default()
+    };
+    let architecture = base("ref_mixtral", Precision::Fp32).architecture().clone();
+    let half = peft_tune_core::plan::ModelPlan::adapted(&architecture, &mixtral).unwrap_err();
+    assert!(half.to_string().contains("names `w1` without `w3`"), "{half}");
     let unknown = message(|settings| settings.target_parameters = vec!["experts.w1".into()]);
     assert!(
         unknown.contains("`experts.w1`") && unknown.contains("experts.gate_up_proj"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use peft_tune::export::{ExportError, ExportFormat, write};
 use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune::tools::Tool;
-use peft_tune::tools::export::{AnswerMarks, ExportInput, Exported, Known, RenderError, TrainedRows};
+use peft_tune::tools::export::{AnswerMarks, ExportInput, Exported, Known, RenderError, TrainedRows, Warning};
 use peft_tune::tools::import::parse_recipe;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
@@ -198,6 +198,25 @@ fn check(case: &str, recipe: &Recipe) {
             std::fs::write(&kept, &text).unwrap();
         }
         assert_eq!(text, std::fs::read_to_string(&kept).unwrap(), "{}", kept.display());
+    }
+}
+
+#[test]
+fn dropout_that_only_the_tool_obeys_is_told() {
+    let mut seed_oss = architecture("seed_oss");
+    for dropout in [vec![], vec![("residual_dropout", 0.1)]] {
+        seed_oss.dropout = dropout;
+        let (folder, is_told) = (tempfile::tempdir().unwrap(), !seed_oss.dropout.is_empty());
+        let known = Known {
+            architecture: Some(&seed_oss),
+            ..Known::default()
+        };
+        let trl = ExportFormat::Tool(Tool::Trl);
+        let exported = export_over(&lora(), trl, folder.path(), known, false).unwrap();
+        let told = |warning: &Warning| warning.field == "model" && warning.message.contains("`residual_dropout: 0.1`");
+        assert_eq!(exported.warnings.iter().any(told), is_told);
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        assert_eq!(text.contains("`residual_dropout: 0.1`"), is_told);
     }
 }
 

@@ -42,7 +42,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts, and models whose layers do not all attend.
-const FAMILIES: [&str; 43] = [
+const FAMILIES: [&str; 45] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -72,6 +72,7 @@ const FAMILIES: [&str; 43] = [
     "ref_glm",
     "ref_helium",
     "ref_cohere",
+    "ref_seed_oss",
     "ref_gemma4",
     "ref_gemma4_e2b",
     "ref_qwen3_moe",
@@ -79,6 +80,7 @@ const FAMILIES: [&str; 43] = [
     "ref_glm4_moe",
     "ref_gpt_oss",
     "ref_olmoe",
+    "ref_mixtral",
     "ref_deepseek_v3",
     "ref_deepseek_v2",
     "ref_glm4_moe_lite",

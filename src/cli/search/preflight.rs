@@ -44,6 +44,9 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
         data.at_length(shortest).and_then(|data| data.check_fits(&architecture))
     }
     .map_err(CliError::bad_input)?;
+    if let Some(warning) = architecture.dropout_warning() {
+        tell(format_args!("warning: {warning}"));
+    }
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }

@@ -21,6 +21,9 @@ pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedDat
     let data = prepared(recipe, files, Reading::shown())?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
+    if let Some(warning) = architecture.dropout_warning() {
+        tell(format_args!("warning: {warning}"));
+    }
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }

@@ -50,11 +50,12 @@ impl Advice {
 
 impl<'a> Draft<'a> {
     pub(in crate::tools) fn new(tool: Tool, input: &'a ExportInput<'a>) -> Self {
+        let dropout = input.known.architecture.and_then(|model| model.dropout_warning());
         Self {
             input,
             yaml: TargetYaml::default(),
             tool,
-            warnings: Vec::new(),
+            warnings: dropout.into_iter().map(|told| Warning::new("model", told)).collect(),
             // Every header says how many processes to start.
             said: ["batch.devices"].into(),
         }

@@ -141,7 +141,7 @@ impl Config {
     pub(super) fn check_off(&self, key: &str) -> Result<(), ArchitectureError> {
         match self.value(key) {
             None | Some(Value::Bool(false)) => Ok(()),
-            Some(value) if value.as_u64() == Some(0) => Ok(()),
+            Some(value) if value.as_f64() == Some(0.0) => Ok(()),
             Some(value) => Err(self.unsupported(key, &value.to_string(), "false, or 0")),
         }
     }
@@ -237,15 +237,6 @@ impl Config {
     pub(super) fn set_default(&mut self, key: &str, default: Value) {
         if self.value(key).is_none() {
             self.map.insert(key.to_owned(), default);
-        }
-    }
-
-    /// The error for a model family that is known and cannot run yet.
-    pub(super) fn unfinished(&self, model_type: &str, lacks: &'static str) -> ArchitectureError {
-        ArchitectureError::Unfinished {
-            path: self.path.clone(),
-            model_type: model_type.to_owned(),
-            lacks,
         }
     }
 

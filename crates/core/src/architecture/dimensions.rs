@@ -95,6 +95,8 @@ pub struct Architecture {
     pub layer_inputs: Option<LayerInputs>,
     /// How queries, keys and values come by two projections each, where they do.
     pub latent: Option<Latent>,
+    /// Keys of `config.json` with probabilities above 0 by which transformers drops values of the base model in training.
+    pub dropout: Vec<(&'static str, f64)>,
 }
 
 /// Attention of one decoder layer.

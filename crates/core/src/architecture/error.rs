@@ -37,15 +37,6 @@ pub enum ArchitectureError {
         supported: Vec<&'static str>,
     },
 
-    #[error(
-        "model_type `{model_type}` in {path} is not supported yet: it needs {lacks}; docs/mixtures.md has the mixtures that run"
-    )]
-    Unfinished {
-        path: PathBuf,
-        model_type: String,
-        lacks: &'static str,
-    },
-
     #[error("key `{key}` in {path} asks for `{value}`, which is not supported; supported: {supported}")]
     Unsupported {
         path: PathBuf,

@@ -74,9 +74,6 @@ pub enum SparseLayers {
     Listed,
 }
 
-/// Mixtures that are known and cannot run yet, and what the engine lacks for them.
-pub(super) const UNFINISHED: &[(&str, &str)] = &[("mixtral", "experts under the names that its files have")];
-
 /// Most experts of a layer; a larger number is a damaged file.
 const MOST_EXPERTS: usize = 65_536;
 

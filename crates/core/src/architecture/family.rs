@@ -46,6 +46,8 @@ pub enum Family {
     Cohere,
     Gemma4,
     Llama4,
+    SeedOss,
+    Mixtral,
 }
 
 /// Row of the table of families.
@@ -150,6 +152,8 @@ pub struct Switches {
     pub head_dim: Option<usize>,
     /// Layers that rotate see chunks of a document (Llama 4).
     pub chunks: bool,
+    /// Keys of probabilities by which transformers drops values of the base model in training, and what each is where it is absent.
+    pub dropout: &'static [(&'static str, f64)],
 }
 
 /// Place where the width of the MLP is written.

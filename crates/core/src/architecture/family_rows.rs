@@ -56,6 +56,7 @@ const PLAIN: Switches = Switches {
     head_gates: false,
     head_dim: None,
     chunks: false,
+    dropout: &[("attention_dropout", 0.0)],
 };
 
 /// Names that most families have for their modules.
@@ -313,6 +314,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
             fused_qkv: true,
             fused_gate_up: true,
             windows: Windows::All { default: None },
+            dropout: &[("attention_dropout", 0.0), ("resid_pdrop", 0.0)],
             ..PLAIN
         },
         chat: ChatMarks {
@@ -860,6 +862,51 @@ pub(super) const ROWS: &[FamilyRow] = &[
         chat: ChatMarks {
             user: "<|header_start|>user<|header_end|>\n\n",
             assistant: "<|header_start|>assistant<|header_end|>\n\n",
+        },
+    },
+    FamilyRow {
+        family: Family::SeedOss,
+        name: "seed_oss",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Unless("attention_bias"),
+            output_bias: Bias::Key("attention_out_bias"),
+            mlp_bias: Bias::Key("mlp_bias"),
+            head_dim: Some(128),
+            dropout: &[("attention_dropout", 0.1), ("residual_dropout", 0.1)],
+            ..PLAIN
+        },
+        chat: ChatMarks {
+            user: "<seed:bos>user\n",
+            assistant: "<seed:bos>assistant\n",
+        },
+    },
+    FamilyRow {
+        family: Family::Mixtral,
+        name: "mixtral",
+        text_names: &[],
+        switches: Switches {
+            default_epsilon: 1e-5,
+            windows: Windows::All { default: None },
+            rope_base: 1_000_000.0,
+            refused: &["router_jitter_noise"],
+            names: LayerNames {
+                mlp: ["mlp.gate_up_proj", "mlp.w2"],
+                gate_and_up: ["mlp.w1", "mlp.w3"],
+                ..NAMES
+            },
+            experts: Some(ExpertSwitches {
+                count: &["num_local_experts", "num_experts"],
+                intermediate_size: "intermediate_size",
+                normalised: true,
+                sparse: SparseLayers::All,
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        chat: ChatMarks {
+            user: "[INST]",
+            assistant: "[/INST]",
         },
     },
 ];

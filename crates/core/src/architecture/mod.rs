@@ -5,6 +5,7 @@
 
 mod config;
 mod dimensions;
+mod dropout;
 mod error;
 mod expert_switches;
 mod experts;
@@ -15,6 +16,7 @@ mod layer_heads;
 mod layer_inputs;
 mod layers;
 mod mixer;
+mod module_names;
 mod multimodal;
 mod read;
 mod rope;
@@ -39,6 +41,7 @@ pub use latent::{LATENT_NORM_EPSILON, Latent};
 pub use layer_inputs::{LAYER_INPUT_END, LAYER_INPUT_NORM, LAYER_INPUT_PROJECTION, LAYER_INPUT_TABLE, LayerInputs};
 pub(crate) use mixer::is_frozen;
 pub use mixer::{DeltaRule, GATED_NORM, Mixer, Mixers, ShortConvolution};
+pub use module_names::module_name;
 pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
 pub use tensors::{
     EMBEDDING, FINAL_NORM, LAYER_SCALAR, LM_HEAD, SINKS, is_token_table, name_alone, name_within,

@@ -6,7 +6,7 @@ use super::{
     Activation, Architecture, ArchitectureError, Dtype, Experts, KeyValueSource, Latent, LayerAttention, LayerInputs,
     Mixer, QueryKeyNorm,
 };
-use super::{expert_switches, layer_heads, layers, multimodal, rope_config, shared_keys, unknown};
+use super::{dropout, layer_heads, layers, multimodal, rope_config, shared_keys, unknown};
 
 /// Decoder layers beyond what any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -26,12 +26,6 @@ pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
 /// Reads the architecture of a language model from its own object.
 fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
     let model_type = config.text("model_type")?;
-    if let Some((_, lacks)) = expert_switches::UNFINISHED
-        .iter()
-        .find(|(known, _)| *known == model_type)
-    {
-        return Err(config.unfinished(model_type, lacks));
-    }
     let Some(family) = Family::from_model_type(model_type) else {
         return Err(unknown::error(config, model_type));
     };
@@ -148,6 +142,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             .transpose()?
             .flatten(),
         latent,
+        dropout: dropout::read(config, switches.dropout)?,
     })
 }
 

@@ -56,8 +56,8 @@ pub struct BaseShape {
     /// Every other parameter; `modules_to_save` chooses from them and from the linears. Experts' own tensors are not among them, nor
     /// what never trains.
     pub others: Vec<ParameterShape>,
-    /// Whether PEFT takes `gate_proj`, `up_proj` and `down_proj` for the experts of a layer.
-    pub modules_are_experts: bool,
+    /// The names of modules that PEFT takes for gate, up and down of all experts of a layer, where it takes any.
+    pub expert_modules: Option<[&'static str; 3]>,
     /// Whether the LM head is the embedding.
     pub tied_embeddings: bool,
 }
@@ -98,10 +98,7 @@ impl BaseShape {
             within: architecture.within,
             others: others.collect(),
             linears,
-            modules_are_experts: architecture
-                .experts
-                .as_ref()
-                .is_some_and(|experts| experts.names.modules_are_experts),
+            expert_modules: expert_modules(architecture),
             tied_embeddings: architecture.tied_embeddings,
         }
     }
@@ -112,6 +109,14 @@ impl BaseShape {
             .iter()
             .any(|linear| matches!(linear.kind, LinearKind::Experts(_)))
     }
+}
+
+/// Names of an expert's projections where PEFT takes them for experts, as it then takes those of an MLP.
+fn expert_modules(architecture: &Architecture) -> Option<[&'static str; 3]> {
+    let experts = architecture.experts.as_ref()?;
+    let ([gate, up], [_, down]) = (architecture.names.gate_and_up, architecture.names.mlp);
+    let modules = [gate, up, down].map(last_component);
+    experts.names.modules_are_experts.then_some(modules)
 }
 
 /// Linear layers of decoder layer `index` that an adapter can attach to.

@@ -3,8 +3,8 @@
 //! A name t selects a module n if n == t or n ends in `.t`; it selects a parameter in the same way, by the name of its module and
 //! its own. With `layers_to_transform`, only modules below a numbered layer count, and its number must be in the list.
 //!
-//! The experts of a layer are two parameters to PEFT. In some families it takes `gate_proj`, `up_proj` and `down_proj`, however
-//! they are spelt, for these two, and never for the shared expert or the layers without experts; gate and up together then
+//! The experts of a layer are two parameters to PEFT. In some families it takes `gate_proj`, `up_proj` and `down_proj`, in Mixtral
+//! `w1`, `w3` and `w2`, however they are spelt, for these two, and never for the shared expert or the layers without experts; gate and up together then
 //! have twice the rank. `all-linear` means the router too there.
 
 use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
@@ -48,7 +48,7 @@ const MLP: &[&str] = &[
 const PLAIN_ATTENTION: [&str; 3] = ["q_proj", "k_proj", "v_proj"];
 const LATENT: &str = "kv_a_proj_with_mqa";
 
-/// Endings that stand for experts, and for gate and up of them.
+/// Endings that PEFT passes over in a mixture where they stand for no module.
 const EXPERTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 /// Ending that stands for the router where names stand for experts.
@@ -87,7 +87,7 @@ pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Res
     if selected.is_empty() {
         let layers = base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
         let known = known_suffixes(layers.map(|linear| linear.name.as_str()));
-        return Err(if base.has_experts() && !base.modules_are_experts {
+        return Err(if base.has_experts() && base.expert_modules.is_none() {
             PlanError::NoTargetBesideExperts { known }
         } else {
             PlanError::NoTarget { known }
@@ -152,23 +152,24 @@ impl<'a> Named<'a> {
             TargetModules::Preset(_) => return Ok(Self::default()),
         };
         let mut named = Self::default();
+        let Some(experts) = base.expert_modules else {
+            named.modules = names.iter().map(String::as_str).collect();
+            return Ok(named);
+        };
         let mut found = [false; 3];
         for name in names {
-            let expert = EXPERTS
-                .iter()
-                .position(|ending| base.modules_are_experts && ends_in(name, ending));
-            match expert {
+            match experts.iter().position(|ending| ends_in(name, ending)) {
                 Some(expert) => found[expert] = true,
-                None if base.modules_are_experts && ends_in(name, ROUTER) => named.router = true,
+                None if ends_in(name, ROUTER) => named.router = true,
                 None => named.modules.push(name),
             }
         }
         let [gate, up, down] = found;
         if gate != up {
-            let (given, missing) = if gate {
-                ("gate_proj", "up_proj")
+            let [given, missing] = if gate {
+                [experts[0], experts[1]]
             } else {
-                ("up_proj", "gate_proj")
+                [experts[1], experts[0]]
             };
             return Err(PlanError::HalfOfExperts { given, missing });
         }
@@ -201,13 +202,14 @@ fn target<'a>(
     let is_gate_up = last_component(&linear.name) == "gate_up_proj";
     match (linear.kind, &settings.target_modules) {
         (LinearKind::Experts(_), TargetModules::Preset(TargetPreset::AllLinear | TargetPreset::Mlp)) => base
-            .modules_are_experts
+            .expert_modules
+            .is_some()
             .then(|| target(true, if is_gate_up { 2 } else { 1 }))?,
         (LinearKind::Experts(_), TargetModules::Preset(TargetPreset::Attention)) => None,
         (LinearKind::Experts(_), TargetModules::Named(_)) if is_gate_up => named.gate_up.then(|| target(true, 2))?,
         (LinearKind::Experts(_), TargetModules::Named(_)) => named.down.then(|| target(true, 1))?,
         (LinearKind::Parameter, TargetModules::Preset(TargetPreset::AllLinear)) => {
-            base.modules_are_experts.then(|| target(true, 1))?
+            base.expert_modules.is_some().then(|| target(true, 1))?
         }
         (LinearKind::Parameter, TargetModules::Named(_)) => named.router.then(|| target(true, 1))?,
         (LinearKind::Parameter, TargetModules::Preset(_)) => None,
@@ -218,9 +220,9 @@ fn target<'a>(
 fn is_target(targets: &TargetModules, named: &Named<'_>, base: &BaseShape, name: &str) -> bool {
     let is_mlp = MLP.contains(&last_component(name));
     match targets {
-        TargetModules::Preset(TargetPreset::AllLinear) => !(base.modules_are_experts && is_mlp),
+        TargetModules::Preset(TargetPreset::AllLinear) => !(base.expert_modules.is_some() && is_mlp),
         TargetModules::Preset(TargetPreset::Attention) => ATTENTION.contains(&last_component(name)),
-        TargetModules::Preset(TargetPreset::Mlp) => is_mlp && !base.modules_are_experts,
+        TargetModules::Preset(TargetPreset::Mlp) => is_mlp && base.expert_modules.is_none(),
         TargetModules::Named(_) => named.modules.iter().any(|target| ends_in(name, target)),
     }
 }

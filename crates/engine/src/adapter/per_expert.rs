@@ -1,4 +1,5 @@
-//! Adapters with tensors for each expert apart, as PEFT wrote them under transformers 4: `mlp.experts.3.up_proj.lora_A.weight`.
+//! Adapters with tensors for each expert apart, as PEFT wrote them under transformers 4: `mlp.experts.3.up_proj.lora_A.weight`, with
+//! the names of modules for those that the files of Mixtral have.
 //!
 //! They become adapters on stacked parameters. Gate and up share their input, so that their factors are joined: A_e is that of gate
 //! above that of up, and B_e has both on its diagonal. The rank is the sum of both, and alpha keeps the scaling.

@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::Parameters;
 use crate::checkpoint::header;
-use peft_tune_core::architecture::{Architecture, EMBEDDING, LM_HEAD, name_alone};
+use peft_tune_core::architecture::{Architecture, EMBEDDING, LM_HEAD, module_name, name_alone};
 use peft_tune_core::bounded;
 use peft_tune_core::recipe::AdapterSettings;
 use peft_tune_core::whole_file::{make_folder, remove_file, write_whole};
@@ -244,7 +244,7 @@ fn read_tensors(path: &Path, bytes: &[u8]) -> Result<Tensors, AdapterError> {
         let name = name
             .strip_suffix(MAGNITUDE_WEIGHT)
             .map_or(name.to_owned(), |head| format!("{head}{MAGNITUDE}"));
-        tensors.insert(name, (view.shape().to_vec(), values));
+        tensors.insert(module_name(&name), (view.shape().to_vec(), values));
     }
     Ok(tensors)
 }

@@ -490,6 +490,7 @@ impl BaseLoader {
         let mut architecture = Architecture::from_config(&config)?;
         refuse_on(device, &architecture)?;
         let checkpoint = Checkpoint::open_for(directory, &architecture)?;
+        architecture = stacked::as_stored(architecture, &checkpoint);
         if architecture.tied_embeddings && checkpoint.has_own_head()? {
             tracing::warn!(
                 "{} ties the LM head to the embedding (`tie_word_embeddings`), and the weights beside it have an `{LM_HEAD}` with values \

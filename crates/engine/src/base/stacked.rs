@@ -5,6 +5,7 @@
 //! | `gate_up_proj` | (E, H, 2 I) | gate in the even columns, up in the odd ones; in Llama 4 in the first and the second half |
 //! | `down_proj` | (E, I, H) | |
 //! | both in Gemma 4 | (E, 2 I, H), (E, H, I) | gate in the first half of the rows, up in the second |
+//! | both of a family with a tensor for each expert, where transformers wrote its own layout | as in Gemma 4 | the same |
 //! | `*_blocks` | (E, out, in / 32, 16) U8 | MXFP4: two values a byte, the low half first |
 //! | `*_scales` | (E, out, in / 32) U8 | 2^(scale - 127) for each 32 values |
 //!
@@ -25,6 +26,24 @@ use safetensors::Dtype;
 const BLOCK: usize = 32;
 /// Magnitudes that the four bits of a value mean, without its sign.
 const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// The architecture as `checkpoint` has its experts: a family with a tensor for each expert is also written with one for all of a
+/// layer (`save_original_format=False` of transformers 5).
+pub(super) fn as_stored(mut architecture: Architecture, checkpoint: &Checkpoint) -> Architecture {
+    let mut layers = 0..architecture.layers.len();
+    let sparse = layers.find(|index| architecture.experts_of(*index).is_some());
+    if let (Some(index), Some(experts)) = (sparse, &mut architecture.experts)
+        && !experts.names.stacked
+        && checkpoint.contains(&format!(
+            "{}.{}",
+            Architecture::layer_name(index),
+            experts.names.gate_up
+        ))
+    {
+        (experts.names.stacked, experts.names.upright) = (true, true);
+    }
+    architecture
+}
 
 /// The stacked tensors of one layer.
 pub(crate) struct Stacked<'a> {

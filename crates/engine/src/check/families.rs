@@ -15,7 +15,7 @@ use peft_tune_kernels::compare::{Check, distance, on_cpu};
 const GRADIENTS_AT: usize = 3;
 
 /// `config.json` without what all have in common.
-const FAMILIES: [(&str, &str); 29] = [
+const FAMILIES: [(&str, &str); 30] = [
     ("llama", r#""head_dim": 16, "rope_theta": 10000.0"#),
     (
         "mistral",
@@ -72,6 +72,7 @@ const FAMILIES: [(&str, &str); 29] = [
     ("olmo2", r#""rope_theta": 500000.0"#),
     ("glm", r#""partial_rotary_factor": 0.5"#),
     ("helium", r#""head_dim": 16"#),
+    ("seed_oss", r#""head_dim": 24"#),
     ("cohere", r#""logit_scale": 0.25"#),
     (
         "granitemoehybrid",

@@ -18,7 +18,9 @@ use super::floats::{Float, converted};
 use super::header;
 use super::packed::{self, Packing};
 use crate::gguf::GgufWeights;
-use peft_tune_core::architecture::{self, Architecture, EMBEDDING, LM_HEAD, TensorShape, names_of_language_model};
+use peft_tune_core::architecture::{
+    self, Architecture, EMBEDDING, LM_HEAD, TensorShape, module_name, names_of_language_model,
+};
 use peft_tune_core::bounded;
 use peft_tune_kernels::quant::RawTensor;
 
@@ -67,7 +69,7 @@ impl Checkpoint {
         let single = directory.join(SINGLE);
         if single.is_file() {
             let shard = Shard::open(single.clone())?;
-            let place = |name: String| (name.clone(), TensorLocation { shard: 0, name });
+            let place = |name: String| (module_name(&name), TensorLocation { shard: 0, name });
             let places = shard.names().into_iter().map(place).collect();
             return Ok(Self {
                 shards: vec![shard],
@@ -177,7 +179,7 @@ impl Checkpoint {
                 });
             }
             let name = name.clone();
-            places.insert(name.clone(), TensorLocation { shard, name });
+            places.insert(module_name(&name), TensorLocation { shard, name });
         }
         Ok(Self {
             shards,
@@ -202,7 +204,12 @@ impl Checkpoint {
         self
     }
 
-    /// Names of all tensors, sorted.
+    /// What the file itself calls the tensor `name`.
+    pub(crate) fn name_in_file<'n>(&'n self, name: &'n str) -> &'n str {
+        self.places.get(name).map_or(name, |place| place.name.as_str())
+    }
+
+    /// Names of all tensors, sorted: those of modules, which the files may have others for.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.places.keys().map(String::as_str)
     }

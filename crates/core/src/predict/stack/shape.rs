@@ -42,9 +42,10 @@ pub struct ExpertShape {
 }
 
 /// Families whose layers were compared with what is counted of them here.
-const CHECKED: [Family; 13] = [
+const CHECKED: [Family; 14] = [
     Family::Llama,
     Family::Mistral,
+    Family::Mixtral,
     Family::Phi3,
     Family::Gemma,
     Family::Gemma2,
@@ -59,8 +60,7 @@ const CHECKED: [Family; 13] = [
 ];
 
 /// Types that were compared too and are no family of [`Family`].
-const CHECKED_BESIDE: [(&str, Layout); 5] = [
-    ("mixtral", Layout::PLAIN),
+const CHECKED_BESIDE: [(&str, Layout); 4] = [
     ("power", Layout::PLAIN),
     (
         "qwen",

@@ -19,6 +19,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("qwen3_moe", r#", "mlp_only_layers": [1]"#),
     ("qwen2_moe", ""),
     ("olmoe", ""),
+    ("mixtral", ""),
+    ("mixtral", r#", "sliding_window": 100"#),
     (
         "glm4_moe",
         r#", "first_k_dense_replace": 1, "use_qk_norm": true, "attention_bias": true, "routed_scaling_factor": 1.5"#,

@@ -75,6 +75,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("cohere", ""),
     ("hunyuan_v1_dense", ""),
     ("helium", ""),
+    ("seed_oss", ""),
+    ("seed_oss", r#", "attention_out_bias": true, "attention_bias": false"#),
     (
         "granitemoehybrid",
         r#", "residual_multiplier": 0.25, "shared_intermediate_size": 256, "position_embedding_type": "rope""#,
