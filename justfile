@@ -116,26 +116,6 @@ beside-peft *args:
 compare-backends *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
 
-# What the values of one setting do to throughput, memory and loss
-[group('measure')]
-values-of-setting *args:
-    scripts/measure/values_of_setting.py --binary {{binary}} {{args}}
-
-# What `sharding: full` does to throughput, memory and loss
-[group('measure')]
-sharding *args:
-    scripts/measure/sharding.py --binary {{binary}} {{args}}
-
-# Several trainings on one base in the same passes, against one after the other; `--paper` for a GPU
-[group('measure')]
-together *args:
-    scripts/measure/together.py --binary {{binary}} {{args}}
-
-# What a `weight_sparsity` does to throughput, memory and loss
-[group('measure')]
-weight-sparsity *args:
-    scripts/measure/weight_sparsity.py --binary {{binary}} {{args}}
-
 # A Python wheel of this machine
 [group('package')]
 wheel folder='dist':
@@ -206,16 +186,6 @@ release-version tag:
 parity:
     @cargo test --locked --test it -- --ignored --nocapture --test-threads 1 table_of_all_families 2>/dev/null | grep , | sed 's/.* //'
 
-# What it costs to bring a study of 1,250 and of 5,000 trials to each tracker
-[group('measure')]
-large-trackers *args:
-    scripts/measure/trackers.py --binary {{binary}} {{args}}
-
-# What a search costs around its trials: coordinator, idle workers, memory, starts
-[group('measure')]
-workers *args:
-    scripts/measure/workers.py {{args}}
-
 # A LoRA step of Llama-3-8B on paper, on H100 and H200: FLOPs, bytes and milliseconds of each part
 [group('measure')]
 roofline *args:
@@ -226,22 +196,11 @@ roofline *args:
 published rows models *args:
     cargo run --release --locked --example published -- {{rows}} {{models}} > target/published.jsonl
     scripts/measure/stacks.py {{rows}} target/published.jsonl {{args}}
-    scripts/measure/estimators.py {{rows}} {{models}} target/published.jsonl
 
 # Memory and speed of TRL and PEFT on this CPU beside their predictions; needs torch, transformers, peft and trl: half an hour
 [group('measure')]
 beside-trl *args:
     scripts/measure/beside_trl.py --binary {{binary}} {{args}}
-
-# Speed, memory and loss of twenty settings here and in TRL: do they stand in the same order?
-[group('measure')]
-rank-with-trl *args:
-    scripts/measure/rank_with_trl.py --binary {{binary}} {{args}}
-
-# A search beside a program that takes all cores a third of the time: is its front right in peace?
-[group('measure')]
-beside-noise *args:
-    scripts/measure/beside_noise.py --binary {{binary}} {{args}}
 
 # Quickstarts with several seeds, quiet or beside busy loops: is what they recommend sound? Two minutes each
 [group('measure')]
@@ -257,11 +216,6 @@ tables *args:
 [group('measure')]
 real-table model train held_out *args:
     scripts/measure/real_table.py {{binary}} {{model}} {{train}} {{held_out}} benches/race/lengths/smollm2-gsm8k.csv {{args}}
-
-# Whether short trainings choose what is best at full length, on the models of `tables`: hours
-[group('measure')]
-length *args:
-    scripts/measure/length.py {{binary}} {{args}}
 
 # Trainings of a small model at several lengths, by which `just bench length` judges what is said of long ones: half an hour
 [group('measure')]

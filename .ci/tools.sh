@@ -5,6 +5,7 @@
 declare -A packages=(
   [llamafactory]="llamafactory==0.9.5 torch==2.9.1 torchaudio==2.9.1"
   [axolotl]="axolotl==0.19.0 torch==2.14.1"
+  [torchtune]="torchtune==0.6.1 torchao==0.12.0 torch==2.8.0"
 )
 tool() {
   local folder="${PARTS_TOOLS:?is set by .ci/part}/$1" words

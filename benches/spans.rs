@@ -1,4 +1,4 @@
-//! What recording spans costs a step: the same step with nobody recording and with somebody, in turn.
+//! Costs of recording spans in a step: the same step with nobody recording and with somebody, in turn.
 //!
 //! `cargo bench --bench spans -- [--pairs 30] [--config path/to/config.json]`
 //!

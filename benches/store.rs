@@ -78,17 +78,19 @@ static FILLED: LazyLock<Filled> = LazyLock::new(|| {
 });
 
 async fn fill(store: &Store) {
-    let study = store.begin_study(&record()).await.expect("a new study");
+    let study = store.studies().begin(&record()).await.expect("a new study");
     let mut random = SmallRng::seed_from_u64(1);
     for number in (0..TRIALS).map(TrialNumber) {
         let params = params(&mut random);
         store
-            .start_trial(study.id, number, &params, None)
+            .trials()
+            .start(study.id, number, &params, None)
             .await
             .expect("a new trial");
         let steps: Vec<StepRecord> = (1..=STEPS).map(step).collect();
         store
-            .record_steps(study.id, number, &steps)
+            .steps()
+            .record(study.id, number, &steps)
             .await
             .expect("steps are new");
         let evaluation = EvaluationRecord {
@@ -100,12 +102,14 @@ async fn fill(store: &Store) {
             seconds: 0.5,
         };
         store
-            .record_evaluation(study.id, number, &evaluation)
+            .evaluations()
+            .record(study.id, number, &evaluation)
             .await
             .expect("the first evaluation");
         let state = state(&mut random);
         store
-            .finish_trial(study.id, number, &state, 3.0)
+            .trials()
+            .finish(study.id, number, &state, 3.0)
             .await
             .expect("the trial runs");
     }
@@ -204,7 +208,7 @@ impl RowSink for Rows {
 fn ask(sql: &str) -> u64 {
     let filled = &*FILLED;
     let mut rows = Rows::default();
-    let asked = filled.store.query_about(sql, Some(STUDY), &mut rows);
+    let asked = filled.store.queries().run_about(sql, Some(STUDY), &mut rows);
     filled.runtime.block_on(asked).expect("a sound query");
     rows.0
 }
@@ -223,7 +227,8 @@ fn view(bencher: Bencher, view: &str) {
     bencher.bench_local(|| ask(&sql));
 }
 
-/// The same through the driver's own stream, from its thread to this one, every value copied: how queries were read once.
+/// Reads a view through the driver's own stream, from its thread to this one, every value copied: how queries were read
+/// once.
 #[divan::bench(args = VIEWS, sample_count = 9, sample_size = 1)]
 fn view_through_the_driver(bencher: Bencher, view: &str) {
     let filled = &*FILLED;
@@ -286,13 +291,14 @@ fn steps_one_by_one(bencher: Bencher) {
         runtime.block_on(async {
             let number = TrialNumber(number);
             store
-                .start_trial(study, number, &Params::new(), None)
+                .trials()
+                .start(study, number, &Params::new(), None)
                 .await
                 .expect("a new trial");
             for step in (1..=20_000).map(step) {
-                store.record_step(study, number, step).await.expect("a new step");
+                store.steps().record(study, number, &[step]).await.expect("a new step");
             }
-            store.flush_steps().await.expect("steps are new");
+            store.steps().flush().await.expect("steps are new");
         });
     });
 }
@@ -305,7 +311,7 @@ fn empty() -> (Runtime, Store, StudyId, TempDir) {
         let store = Store::open(&folder.path().join("steps.db"))
             .await
             .expect("a new database");
-        let study = store.begin_study(&record()).await.expect("a new study");
+        let study = store.studies().begin(&record()).await.expect("a new study");
         let id = study.id;
         std::mem::forget(study);
         (store, id)

@@ -66,7 +66,7 @@ impl<W: Quantized + std::fmt::Debug + Sync> QuantizedMatrix for Coded<W> {
     }
 }
 
-/// What is multiplied: storage of the weight, and whether activations are quantized.
+/// Kinds of products: storage of the weight, and whether activations are quantized.
 const KINDS: [(&str, ActivationQuantization); 5] = [
     ("bf16", ActivationQuantization::None),
     ("int8", ActivationQuantization::None),

@@ -1,5 +1,5 @@
-//! What stands in the place of attention: the convolution of LFM2 1.2B and the gated delta rule of Qwen3.5 with eight value heads, one
-//! document of 1024 tokens beside attention of as many.
+//! Mixers in the place of attention: the convolution of LFM2 1.2B and the gated delta rule of Qwen3.5 with eight value
+//! heads, one document of 1024 tokens beside attention of as many.
 
 use candle_core::{DType, Device, Tensor};
 use peft_tune_kernels::ops::convolution::{self, Convolution};

@@ -41,7 +41,7 @@ struct Options {
     trace: bool,
 }
 
-/// Where a study stood at the end of each trial.
+/// Points of a study at the end of each trial.
 struct Run {
     /// Training steps, whole trials and hypervolume.
     points: Vec<(u64, f64)>,
@@ -64,7 +64,7 @@ async fn run(seed: u64, options: &Options) -> Run {
     study.budget.trials = Some(options.trials);
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::open(&folder.path().join("race.db")).await.expect("a database");
-    let open = store.begin_study(&record(&study)).await.expect("a study");
+    let open = store.studies().begin(&record(&study)).await.expect("a study");
     let interrupt = Interrupt::default();
     let spent = Rc::new(RefCell::new(Vec::new()));
     let evaluator = Simulated {

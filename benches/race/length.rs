@@ -1,4 +1,4 @@
-//! What is said of long trainings from short ones, against tables of trainings at several lengths.
+//! Forecasts of long trainings from short ones, against tables of trainings at several lengths.
 //!
 //! `cargo bench --bench length -- [--cases 20] [--tables NAME,..] [--by-plan] [--csv]`
 //!
@@ -58,12 +58,12 @@ struct Args {
     /// One line a case, as comma-separated values.
     #[arg(long)]
     csv: bool,
-    /// What `cargo bench` adds.
+    /// Flag that `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Which longer trainings a search makes: how many of 3 times the short length, and how many of 10 times.
+/// Longer trainings that a search makes: how many of 3 times the short length, and how many of 10 times.
 const PLANS: [(&str, usize, usize); 4] = [
     ("2 of 3x", 2, 0),
     ("2 of 10x", 0, 2),
@@ -169,7 +169,7 @@ fn params_of(row: &BTreeMap<String, String>) -> Params {
     OTHERS.iter().filter_map(one).collect()
 }
 
-/// What a search has trained.
+/// Trainings that a search has made.
 struct Case {
     short: Vec<Setting>,
     /// The longest training of each setting that was trained longer.
@@ -261,11 +261,11 @@ fn searched(table: &Table, base: u64, case: u64) -> Option<Vec<Setting>> {
     Some(found)
 }
 
-/// What came of one case.
+/// Results of one case.
 struct Outcome {
     probability: f64,
     regret: f64,
-    /// That of the rule before.
+    /// Regret of the rule before.
     before: f64,
     seconds: f64,
 }
@@ -394,7 +394,7 @@ fn main() {
     print_gains(&gains);
 }
 
-/// What a doubling was expected to gain, and what it gained.
+/// Gain that was expected of a doubling, and what it gained.
 struct Gain {
     expected: PayingLength,
     true_gain: f64,

@@ -11,7 +11,7 @@ pub(crate) const STEPS: f64 = 100.0;
 /// Device memory of the published problem in GiB.
 pub(crate) const CAPACITY: f64 = 24.0;
 
-/// What differs between the published problem and a variation of it.
+/// Machine in which the published problem and a variation of it differ.
 #[derive(Clone, Copy)]
 struct Machine {
     capacity_gib: f64,
@@ -74,7 +74,7 @@ pub(crate) struct Lora<'a> {
 }
 
 impl<'a> Lora<'a> {
-    /// On the published problem's machine.
+    /// Makes a LoRA on the published problem's machine.
     pub(crate) fn new(params: &'a Params) -> Self {
         Self::on(params, PUBLISHED)
     }
@@ -245,7 +245,7 @@ pub(crate) fn lora(params: &Params) -> Option<Vec<f64>> {
     evaluate(&Lora::new(params))
 }
 
-/// The same on a smaller machine with a smaller model that wants lower learning rates.
+/// Scores a LoRA on a smaller machine, with a smaller model that wants lower learning rates.
 pub(crate) fn smaller(params: &Params) -> Option<Vec<f64>> {
     evaluate(&Lora::on(params, SMALLER))
 }

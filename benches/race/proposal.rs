@@ -22,7 +22,7 @@ fn bayes(bencher: divan::Bencher<'_, '_>, trials: usize) {
     bencher.bench(|| build(SamplerKind::Bayes, &problem, 1).map(|mut sampler| sampler.ask(&problem, &history)));
 }
 
-/// What a study loop asks: a proposal, and what is expected of it and of ten others.
+/// Requests of a study loop: a proposal, and what is expected of it and of ten others.
 #[divan::bench(args = [60, 1000], sample_count = 10, sample_size = 1)]
 fn bayes_with_prospects(bencher: divan::Bencher<'_, '_>, trials: usize) {
     let (problem, history) = history(trials);

@@ -1,4 +1,4 @@
-//! What a search leaves on the table: its recommendations against exhaustive tables of real trainings.
+//! Regrets of searches: their recommendations against exhaustive tables of real trainings.
 //!
 //! `cargo bench --bench regret -- [--seeds 10] [--first-seed 0] [--trainings 20,40] [--tables NAME,..] [--csv]`
 //!
@@ -51,12 +51,12 @@ struct Args {
     /// Prints every training of every search.
     #[arg(long)]
     trace: bool,
-    /// What `cargo bench` adds.
+    /// Flag that `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// What a setting was measured and predicted to be.
+/// Numbers that a setting was measured and predicted to have.
 struct Row {
     params: Params,
     metrics: Metrics,
@@ -217,7 +217,7 @@ fn baseline(table: &Table) -> Params {
     parameters.filter_map(value).collect()
 }
 
-/// What each wish loses, in percent.
+/// Losses of each wish, in percent.
 fn regrets(table: &Table, whole: &[Trial], history: &[Trial]) -> [f64; 4] {
     let problem = &table.problem;
     let value = |trial: &Trial, metric: &str| {

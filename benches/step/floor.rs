@@ -1,4 +1,4 @@
-//! What a step would take if it were nothing but its products, at the rate of one product alone.
+//! Time that a step would take if it were nothing but its products, at the rate of one product alone.
 
 use std::time::Instant;
 

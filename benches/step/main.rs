@@ -108,7 +108,7 @@ struct Options {
     json: bool,
 }
 
-/// What one setting was measured at; times are medians over the steps.
+/// Measurements of one setting; times are medians over the steps.
 struct Measured {
     tokens_per_s: f64,
     seconds: StepSeconds,

@@ -221,7 +221,7 @@ fn real_database(folder: &Path) -> PathBuf {
     path
 }
 
-/// Where files are written fastest.
+/// Folder in which files are written fastest.
 fn shared_memory() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {

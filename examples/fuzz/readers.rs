@@ -127,7 +127,7 @@ impl Corpus {
         self.root.join("search_spaces/quickstart/base")
     }
 
-    /// What the files of a folder hold whose names end so.
+    /// Contents of the files of a folder whose names end so.
     fn files(&self, folder: &str, ending: &str) -> Vec<Vec<u8>> {
         let entries = std::fs::read_dir(self.root.join(folder))
             .into_iter()
@@ -254,13 +254,13 @@ fn database(corpus: &Corpus, bytes: &[u8]) {
         let Ok(store) = Store::open_read_only(&path).await else {
             return;
         };
-        for study in store.studies().await.unwrap_or_default() {
-            drop(store.confirmed_trials(study.id).await);
-            drop(store.search_space(study.id).await);
-            drop(store.trial_runs(study.id).await);
-            drop(store.variants(study.id).await);
-            drop(store.baseline(study.id).await);
-            drop(store.curves(study.id).await);
+        for study in store.studies().all().await.unwrap_or_default() {
+            drop(store.history().confirmed_trials(study.id).await);
+            drop(store.definitions().search_space(study.id).await);
+            drop(store.history().runs(study.id).await);
+            drop(store.inheritance().variants(study.id).await);
+            drop(store.baselines().of(study.id).await);
+            drop(store.reports().curves(study.id).await);
         }
         drop(store.close().await);
     });
@@ -295,7 +295,8 @@ impl Dice {
     }
 }
 
-/// What is put into inputs: values at the edge of their types, brackets, and what languages of the readers are made of.
+/// Words that are put into inputs: values at the edge of their types, brackets, and what languages of the readers are
+/// made of.
 const WORDS: &[&str] = &[
     "0",
     "-1",

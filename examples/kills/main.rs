@@ -30,7 +30,7 @@ use std::time::Duration;
 use clap::Parser;
 use peft_tune_engine::profile::CountingAllocator;
 
-/// As the program has it: its workers measure memory.
+/// Allocator of the program: its workers measure memory.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

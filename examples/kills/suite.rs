@@ -89,7 +89,7 @@ pub(super) fn many_trials(trials: u64, killed_every: Option<Duration>) -> String
     )
 }
 
-/// What a killed search leaves behind would disturb the next one's measurements.
+/// Checks that a killed search leaves no worker behind, which would disturb the next one's measurements.
 fn assert_all_end(workers: &[(u32, String)]) {
     let began = Instant::now();
     while workers.iter().any(|(worker, words)| is_still(*worker, words)) {

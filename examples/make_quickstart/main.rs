@@ -21,7 +21,7 @@ use texts::{TaskRows, to_jsonl};
 /// Makes the quickstart's base model and data.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where to write.
+    /// Folder to write to.
     #[arg(long, default_value = "search_spaces/quickstart")]
     output: PathBuf,
     /// Tokens that the base model is trained on.

@@ -29,7 +29,7 @@ pub(crate) struct Case {
     pub length: usize,
 }
 
-/// What was counted, and what was predicted.
+/// Numbers that were counted, and that were predicted.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub counted: u64,
@@ -69,7 +69,7 @@ fn on_own_threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
     outcome
 }
 
-/// What Gemma 4 with experts is called here: its family has models without.
+/// Name that Gemma 4 with experts has here: its family has models without.
 const GEMMA4_MOE: &str = "gemma4_moe";
 
 /// `count` settings, the families by turns, with rows of some of these lengths; and an eighth as many of Gemma 4 with experts.
@@ -169,7 +169,7 @@ impl Case {
         }
     }
 
-    /// In a few words.
+    /// Describes the case in a few words.
     pub(crate) fn describe(&self) -> String {
         let adapter = match &self.recipe.adapter {
             None => "full".to_owned(),
@@ -210,7 +210,7 @@ impl Case {
         self.outcome(host, self.count(host.threads))
     }
 
-    /// What is predicted beside what was counted: the peak, and what the forward pass keeps.
+    /// Numbers that are predicted beside those that were counted: the peak, and what the forward pass keeps.
     fn outcome(&self, host: Host, (counted, counted_saved): (u64, u64)) -> Outcome {
         let predictor = peft_tune_engine::predictor(self.architecture(), Machine::Unmeasured(host));
         let stream = StreamShape::full(self.rows, self.length);
@@ -424,7 +424,7 @@ fn narrowest(model: &Architecture) -> usize {
     widths.min().unwrap_or(1)
 }
 
-/// What `q_lora_rank` is drawn from.
+/// Ranks that `q_lora_rank` is drawn from.
 fn query_ranks(family: &str) -> &'static [&'static str] {
     match family {
         "deepseek_v2" => &["null"],

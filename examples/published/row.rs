@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What a row says of its setting.
+/// Setting of a row, as it says it.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub source: String,

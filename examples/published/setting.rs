@@ -117,7 +117,7 @@ fn optimizer(row: &Row, default: OptimizerForm) -> OptimizerForm {
     }
 }
 
-/// What the sources of rows say of their runs in words.
+/// Settings of runs that the sources of rows say in words.
 fn of_source(row: &Row, setting: &mut StackSetting) {
     if row.source.starts_with("fms-") {
         let has_kernels = row.framework.contains("foak") || row.framework.contains("liger");

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Compares the rows that a tool trains on, from its exported file, with those of the engine: all of them, by token.
 
-    scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|unsloth [--python PY] [--forms a,b]
-                                   [--length N] [--no-data] [--keep FOLDER] [--json]
+    scripts/peers/exported_rows.py PROGRAM --tool trl|llamafactory|axolotl|torchtune|unsloth [--python PY] [--forms a,b]
+                                   [--length N] [--packing] [--base MODEL] [--no-data] [--keep FOLDER] [--json]
 
 Every form of data (exported_rows_forms.py) is searched for one step, exported and read by the tool itself
 (exported_rows_readers.py), which needs no GPU. Ids and labels of all rows are compared in any order, and so is their
 number; the held-out rows as well, where the tool evaluates. The first label of a row counts nowhere: nothing comes
-before it. --no-data exports the tool's file alone, which names the data that the study names.
+before it. With --packing the documents of packed rows are; only torchtune packs without a GPU. --no-data exports the tool's
+file alone, which names the data that the study names.
 
-Checked with TRL 1.16.0, LLaMA-Factory 0.9.5 and axolotl 0.19.0 (.ci/tools.sh). A tool that is not installed is not
-compared. Ends with status 1 where something differs and no warning of the export is about the data, 2 for a wrong
-command line.
+Checked with TRL 1.16.0, LLaMA-Factory 0.9.5, axolotl 0.19.0 and torchtune 0.6.1 (.ci/tools.sh). A tool that is not
+installed is not compared. Ends with status 1 where something differs and no warning of the export is about the data, 2
+for a wrong command line.
 """
 
 import argparse
@@ -29,7 +30,6 @@ from exported_rows_forms import FORMS, write_rows  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BASE = HERE.parents[1] / "search_spaces" / "quickstart" / "base"
-TOOLS = ("trl", "llamafactory", "axolotl", "unsloth")
 #: What has to be installed for a tool's file to be read.
 PACKAGES = {"unsloth": ("trl", "peft"), "trl": ("trl", "peft")}
 TRAINING_ROWS, HELD_OUT_ROWS = 24, 6
@@ -37,6 +37,7 @@ FILES = {
     "trl": "trl_sft.yaml",
     "llamafactory": "llamafactory.yaml",
     "axolotl": "axolotl.yaml",
+    "torchtune": "torchtune.yaml",
     "unsloth": "unsloth_train.py",
 }
 
@@ -47,7 +48,7 @@ class ExportRefused(RuntimeError):
     """The export says itself that the tool cannot have these rows."""
 
 
-def study_of(form, folder, length, python):
+def study_of(form, folder, length, python, model=BASE, packing=False):
     """Writes the files of a form and a study of one trial, and returns the study's path."""
     names = [f"rows-{number}.{form.extension}" for number in range(form.files)]
     share = TRAINING_ROWS // form.files
@@ -61,7 +62,7 @@ def study_of(form, folder, length, python):
         data["chat_template"] = "template.jinja"
     study = {
         "study": "rows",
-        "model": str(BASE),
+        "model": str(model),
         "data": data,
         "seed": 1,
         "space": {
@@ -71,7 +72,7 @@ def study_of(form, folder, length, python):
             "global_batch": 4,
             "sequence_length": length,
             "precision": "fp32",
-            "packing": False,
+            "packing": packing,
         },
         "trial": {"profile_steps": 1, "training_steps": 1, "evaluation": {"rows": 2}},
         "confirm": "none",
@@ -221,7 +222,7 @@ def compared(options, scratch):
         folder = scratch / name
         folder.mkdir()
         try:
-            study = study_of(FORMS[name], folder, options.length, options.python)
+            study = study_of(FORMS[name], folder, options.length, options.python, options.base, options.packing)
             # What is measured does not matter here, and so nothing waits for a quiet machine.
             run(options.program, "search", study.name, "--db", "rows.db", "--wait-quiet", "0s", folder=folder)
             recipe, warnings = exported(options.program, options.tool, folder, ["--no-data"] if options.no_data else [])
@@ -251,10 +252,12 @@ def forms_of(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
-    parser.add_argument("--tool", choices=TOOLS, required=True)
+    parser.add_argument("--tool", choices=FILES, required=True)
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the tool")
     parser.add_argument("--forms", type=forms_of, default=list(FORMS), help="names with commas between")
     parser.add_argument("--length", type=int, default=64, help="sequence length in tokens")
+    parser.add_argument("--packing", action="store_true", help="pack rows, of which documents are compared")
+    parser.add_argument("--base", type=lambda path: pathlib.Path(path).resolve(), default=BASE, help="folder of the model")
     parser.add_argument("--no-data", action="store_true", help="export without the rows")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the exported files, which stay there")

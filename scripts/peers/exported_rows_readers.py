@@ -9,6 +9,7 @@ the model.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -57,6 +58,79 @@ def axolotl(folder):
     # Its kernels need a GPU, and it turns them on by itself.
     config = load_cfg(str(folder / "axolotl.yaml"), lora_mlp_kernel=False, lora_qkv_kernel=False, lora_o_kernel=False)
     raise Ready(setup_model_and_trainer(config, load_datasets(cfg=config))[0])
+
+
+def torchtune(folder):
+    from omegaconf import OmegaConf
+
+    recipe, config = recipe_of_torchtune(), OmegaConf.load(folder / "torchtune.yaml")
+
+    def train(self):
+        raise Ready(RowsOfTorchtune(self, config.dataset))
+
+    recipe.LoRAFinetuneRecipeSingleDevice.train = train
+    run_torchtune(recipe, folder)
+
+
+def recipe_of_torchtune():
+    """The module that `tune run lora_finetune_single_device` runs; torchtune forbids to import it by name."""
+    import torchtune
+
+    path = pathlib.Path(torchtune.__file__).parents[1] / "recipes" / "lora_finetune_single_device.py"
+    specification = importlib.util.spec_from_file_location("lora_finetune_single_device", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def run_torchtune(recipe, folder):
+    sys.argv = ["lora_finetune_single_device", "--config", str(folder / "torchtune.yaml"), "device=cpu"]
+    recipe.recipe_main()
+
+
+class RowsOfTorchtune:
+    """The rows of torchtune's recipe, in the place of a trainer's. The recipe evaluates nothing."""
+
+    eval_dataset = None
+
+    def __init__(self, recipe, words):
+        self.loader, self.words = recipe._dataloader, words
+
+    def get_train_dataloader(self):
+        if self.words.get("packed"):
+            return self.documents()
+        return self.repeated() if "passes" in self.words else self.batches()
+
+    def batches(self):
+        # A number that is no token tells how long a row is.
+        self.loader.collate_fn.keywords["padding_idx"] = -1
+        for batch in self.loader:
+            ids, labels = batch["tokens"], batch["labels"]
+            yield {"input_ids": ids, "labels": labels, "attention_mask": ids != -1}
+
+    def repeated(self):
+        """Each row once, of those that come several times over; of halved ones both halves of the targets."""
+        rows, order = {}, iter(self.loader.dataset.order)
+        for ids, labels in (row for batch in self.batches() for row in zip(*each_row(batch))):
+            known = rows.setdefault(next(order)[0], (ids, labels.clone()))
+            assert known[0].equal(ids)
+            known[1][labels != -100] = labels[labels != -100]
+        for ids, labels in rows.values():
+            yield {"input_ids": ids[None], "labels": labels[None]}
+
+    def documents(self):
+        """The documents of packed rows, each for itself: those that attention keeps apart."""
+        for pack in self.loader.dataset:
+            lengths = pack["seq_lens"].tolist()
+            for ids, labels in zip(pack["tokens"].split(lengths), pack["labels"].split(lengths)):
+                if (labels != -100).any():  # others fill the row up
+                    yield {"input_ids": ids[None], "labels": labels[None]}
+
+
+def each_row(batch):
+    """Ids and labels of the rows of a batch, without padding."""
+    lengths = (batch["attention_mask"] != 0).sum(1).tolist()
+    return [[row[:length] for row, length in zip(batch[name], lengths)] for name in ("input_ids", "labels")]
 
 
 def unsloth(folder):
@@ -117,9 +191,10 @@ IMPORTS = {
     "trl": ("trl.trainer.sft_trainer", "trl.scripts.sft"),
     "llamafactory": ("llamafactory.train.tuner",),
     "axolotl": ("axolotl.cli.config", "axolotl.common.datasets", "axolotl.train"),
+    "torchtune": ("torchtune.training", "torchtune.datasets"),
     "unsloth": ("trl.trainer.sft_trainer", "peft"),
 }
-READERS = {reader.__name__: reader for reader in (trl, llamafactory, axolotl, unsloth)}
+READERS = {reader.__name__: reader for reader in (trl, llamafactory, axolotl, torchtune, unsloth)}
 
 
 def rows_of(loader):
@@ -157,7 +232,8 @@ def read(tool, folder):
 def main():
     tool, folders = sys.argv[1], [pathlib.Path(folder).resolve() for folder in sys.argv[2:]]
     # Imports take longest. What one file changes in the tool must not reach the next: each is read by a child.
-    stop_before_training()
+    if tool != "torchtune":
+        stop_before_training()
     for module in IMPORTS[tool]:
         importlib.import_module(module)
     for folder in folders:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains ten steps from one adapter with the engine, a plain loop over PEFT and the tools, each from its exported file.
 
-    scripts/peers/ten_steps.py PROGRAM --tools trl=PY,loop=PY,llamafactory=PY,axolotl=PY [--form plain] [--length N]
+    scripts/peers/ten_steps.py PROGRAM --tools trl=PY,loop=PY,llamafactory=PY,torchtune=PY [--form plain] [--length N]
                                [--accumulation N] [--as-stored] [--no-data] [--json]
 
 PY is the interpreter that has the tool; `loop` needs PyTorch, transformers and PEFT. All is fp32 on

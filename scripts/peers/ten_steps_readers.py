@@ -5,7 +5,7 @@
 FOLDER holds what `peft-tune export` wrote; TOOL is one of exported_rows_readers.py, or `loop` for a plain loop over
 PEFT's model. Only two things are done to a tool: the weights of ADAPTER go into its model before the first step, since
 a study names no adapter to start from, and axolotl, whose exported file has no key for the order of rows, is told
-`curriculum_sampling`. FOLDER.json gets the loss of each step in full precision, and its learning rate.
+`curriculum_sampling`. torchtune's file says `device: cuda`, which is overridden. FOLDER.json gets the loss of each step in full precision, and its learning rate.
 """
 
 import json
@@ -105,12 +105,54 @@ def axolotl(folder):
     setup_model_and_trainer(config, load_datasets(cfg=config))[0].train()
 
 
+def torchtune(folder, adapter):
+    recipe, steps = readers.recipe_of_torchtune(), []
+    train = recipe.LoRAFinetuneRecipeSingleDevice.train
+
+    def from_adapter(self):
+        self._model.load_state_dict(weights_for_torchtune(self, adapter), strict=False)
+        # Its logger is told the rate of the step that comes next.
+        self._optimizer.register_step_pre_hook(
+            lambda optimizer, *_: steps.append({"learning_rate": optimizer.param_groups[0]["lr"]})
+        )
+        self._metric_logger.log_dict = lambda told, step: steps[step - 1].update(loss=float(told["loss"]))
+        train(self)
+        raise Trained(steps)
+
+    recipe.LoRAFinetuneRecipeSingleDevice.train = from_adapter
+    readers.run_torchtune(recipe, folder)
+
+
+def weights_for_torchtune(recipe, adapter):
+    """Weights of PEFT's file under the names and in the order of torchtune: what its own conversion to PEFT does, undone."""
+    import torch
+    from safetensors.torch import load_file
+    from torchtune.models.convert_weights import tune_to_peft_adapter_weights
+    from torchtune.modules.peft import get_adapter_state_dict
+
+    model = json.loads((pathlib.Path(recipe._checkpointer._checkpoint_dir) / "config.json").read_text())
+    heads, kv_heads, size = (model[name] for name in ("num_attention_heads", "num_key_value_heads", "hidden_size"))
+    of_file, weights = load_file(adapter / "adapter_model.safetensors"), {}
+    for name, weight in get_adapter_state_dict(recipe._model.state_dict()).items():
+        numbered = {name: torch.arange(weight.numel()).reshape(weight.shape)}
+        [(name_of_file, places)] = tune_to_peft_adapter_weights(numbered, heads, kv_heads, size).items()
+        flat = torch.empty(weight.numel())
+        flat[places.flatten()] = of_file.pop(name_of_file).flatten()
+        weights[name] = flat.reshape(weight.shape)
+    assert not of_file, sorted(of_file)
+    return weights
+
+
+#: What trains without transformers' trainer.
+ALONE = {"loop": loop, "torchtune": torchtune}
+
+
 def main():
     tool, folder, adapter = sys.argv[1], *(pathlib.Path(path).resolve() for path in sys.argv[2:])
     os.chdir(folder)
     try:
-        if tool == "loop":
-            loop(folder, adapter)
+        if tool in ALONE:
+            ALONE[tool](folder, adapter)
         record_training(adapter)
         (axolotl if tool == "axolotl" else readers.READERS[tool])(folder)
     except Trained as trained:

@@ -75,11 +75,11 @@ impl<'a> Grounds<'a> {
 /// The forecast of a study of the database, where this machine can make one without a network and without measuring anything:
 /// it has the model, the data and, for the CPU, ceilings. What the search corrected its trials by.
 pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
-    let text = store.space_text(study.id).await.ok()?;
+    let text = store.definitions().file_text(study.id).await.ok()?;
     let options = ReadOptions { check_files: false };
     let mut file = StudyFile::parse(&study.space_path, &text, options).ok()?;
     // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
-    let settings = store.study_settings(study.id).await.ok()?;
+    let settings = store.definitions().settings(study.id).await.ok()?;
     file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let (base, Backend::Native) = (file.base.as_ref()?, &file.backend) else {
         return None;

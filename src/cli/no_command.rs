@@ -42,7 +42,7 @@ impl NextSteps {
         let file = study_file(Path::new("."));
         match path
             .exists()
-            .then(|| database.read(async |store| store.studies().await))
+            .then(|| database.read(async |store| store.studies().all().await))
         {
             Some(Ok(studies)) if !studies.is_empty() => Self::with_results(database, &studies),
             Some(Err(error)) => Self {

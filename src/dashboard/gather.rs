@@ -35,23 +35,27 @@ impl Gatherer {
     /// Everything that a page may show of a study.
     pub async fn gather(&mut self, store: &Store, study: &StudyOverview) -> Result<PageInput, StoreError> {
         self.forget_deleted(study);
-        let measured = store.trials(study.id).await?;
-        let confirmed = store.confirmations(study.id).await?;
+        let measured = store.history().trials(study.id).await?;
+        let confirmed = store.repeats().confirmations(study.id).await?;
         let trials = with_confirmed(&measured, &confirmed);
-        let times = store.trial_times(study.id).await?;
+        let times = store.history().times(study.id).await?;
         let front = study.front(&trials);
-        let inherited = store.all_inherited(study.id).await?;
+        let inherited = store.inheritance().all(study.id).await?;
         let mut trial_curves = self.trial_curves(store, study.id, &trials, &times).await?;
-        add_reports(&mut trial_curves, &store.curves(study.id).await?, &study.objectives);
+        add_reports(
+            &mut trial_curves,
+            &store.reports().curves(study.id).await?,
+            &study.objectives,
+        );
         let recommendation = recommended(study, &trials);
         let recipe = match &recommendation {
             Some(chosen) => {
-                let recipe = store.trial(study.id, chosen.trial).await?.recipe;
+                let recipe = store.trial_details().of(study.id, chosen.trial).await?.recipe;
                 recipe.map(|recipe| with_found_length(recipe, &trials))
             }
             None => None,
         };
-        let baseline = store.baseline(study.id).await?;
+        let baseline = store.baselines().of(study.id).await?;
         let pair = pair(&trials, recommendation.as_ref(), baseline);
         let commands = recommendation.as_ref().filter(|_| recipe.is_some());
         Ok(PageInput {
@@ -91,7 +95,13 @@ impl Gatherer {
             answers: None,
             predictions: predictions(store, study.id).await?,
             memory: memory(store, study.id).await?,
-            findings: store.findings(study.id).await?.into_iter().map(finding).collect(),
+            findings: store
+                .profiles()
+                .findings(study.id)
+                .await?
+                .into_iter()
+                .map(finding)
+                .collect(),
             trials,
             confirmed,
         })
@@ -125,7 +135,7 @@ impl Gatherer {
         {
             return Ok(importance.clone());
         }
-        let Some(space) = store.search_space(study.id).await? else {
+        let Some(space) = store.definitions().search_space(study.id).await? else {
             return Ok(Vec::new());
         };
         let problem = study.problem(Some(space));
@@ -176,7 +186,7 @@ pub fn importance_view(importance: Importance) -> ImportanceView {
 }
 
 async fn predictions(store: &Store, study: StudyId) -> Result<Vec<Prediction>, StoreError> {
-    let all = store.all_predictions(study).await?.into_iter();
+    let all = store.predictions().all(study).await?.into_iter();
     let one = |(number, metric, value)| Prediction { number, metric, value };
     Ok(all.map(one).collect())
 }
@@ -184,7 +194,7 @@ async fn predictions(store: &Store, study: StudyId) -> Result<Vec<Prediction>, S
 /// What each trial's memory was predicted to consist of.
 async fn memory(store: &Store, study: StudyId) -> Result<Vec<MemoryParts>, StoreError> {
     let mut memory: Vec<MemoryParts> = Vec::new();
-    for (trial, part, bytes) in store.predicted_parts(study).await? {
+    for (trial, part, bytes) in store.predictions().parts(study).await? {
         if memory.last().is_none_or(|last| last.number != trial.0) {
             memory.push(MemoryParts {
                 number: trial.0,
@@ -293,9 +303,9 @@ fn timing(times: &TrialTimes) -> Timing {
 }
 
 async fn one(store: &Store, study: StudyId, number: TrialNumber) -> Result<TrialCurves, StoreError> {
-    let profile = store.steps(study, number, Phase::Profile).await?;
-    let train = store.steps(study, number, Phase::Train).await?;
-    let evaluations = store.evaluations_of(study, number).await?;
+    let profile = store.steps().of(study, number, Phase::Profile).await?;
+    let train = store.steps().of(study, number, Phase::Train).await?;
+    let evaluations = store.evaluations().of(study, number).await?;
     let curves = [training_curve(&train), held_out_curve(&evaluations)];
     let phases = [(Phase::Profile, &profile), (Phase::Train, &train)];
     Ok(TrialCurves {

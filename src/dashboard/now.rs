@@ -55,26 +55,31 @@ pub(super) struct Waiting {
 impl Now {
     /// Reads the moment.
     pub(super) async fn read(store: &Store, study: StudyId, machine: &Machine) -> Result<Self, StoreError> {
-        let runner = store.runner(study);
+        let runner = store.studies().runner(study);
         let sample = machine.sample(runner);
         let running = sample.process_bytes.is_some();
-        let paused = running && store.is_paused(study).await?;
-        let spending = store.spending(study).await?;
+        let paused = running && store.requests().is_paused(study).await?;
+        let spending = store.searches().spending(study).await?;
         let outlook = spending.map(|spending| Outlook::new(&spending, running, paused));
-        let times = store.trial_times(study).await?;
+        let times = store.history().times(study).await?;
         let mut trials = Vec::new();
         if running {
             for one in times.iter().filter(|one| one.ended_at.is_none()) {
                 trials.extend(running_trial(store, study, one).await?);
             }
         }
-        let queue = store.waiting_requests(study).await?.into_iter().map(|waiting| Waiting {
-            kind: waiting.request.kind().to_owned(),
-            params: match waiting.request {
-                StudyRequest::Enqueue(params) => Some(params),
-                StudyRequest::Pause | StudyRequest::Resume | StudyRequest::Stop => None,
-            },
-        });
+        let queue = store
+            .requests()
+            .waiting(study)
+            .await?
+            .into_iter()
+            .map(|waiting| Waiting {
+                kind: waiting.request.kind().to_owned(),
+                params: match waiting.request {
+                    StudyRequest::Enqueue(params) => Some(params),
+                    StudyRequest::Pause | StudyRequest::Resume | StudyRequest::Stop => None,
+                },
+            });
         Ok(Self {
             running,
             paused,
@@ -82,7 +87,7 @@ impl Now {
             outlook,
             trials,
             queue: queue.collect(),
-            refused: store.refusals(study, 3).await?,
+            refused: store.requests().refusals(study, 3).await?,
             sample,
         })
     }
@@ -90,8 +95,8 @@ impl Now {
 
 /// The trial, unless it still waits to be repeated.
 async fn running_trial(store: &Store, study: StudyId, times: &TrialTimes) -> Result<Option<RunningTrial>, StoreError> {
-    let profile = store.steps(study, times.number, Phase::Profile).await?;
-    let train = store.steps(study, times.number, Phase::Train).await?;
+    let profile = store.steps().of(study, times.number, Phase::Profile).await?;
+    let train = store.steps().of(study, times.number, Phase::Train).await?;
     let latest = if train.is_empty() { &profile } else { &train };
     let curve = training_curve(&train).points;
     let every = curve.len().div_ceil(CURVE_POINTS).max(1);

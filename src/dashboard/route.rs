@@ -67,7 +67,13 @@ pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, listeners: usize) -> Rou
 
 async fn page(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
     let view = served.shared.view(which.study.as_deref()).await?;
-    let studies = served.shared.store.studies().await.map_err(DashboardError::from)?;
+    let studies = served
+        .shared
+        .store
+        .studies()
+        .all()
+        .await
+        .map_err(DashboardError::from)?;
     let names: Vec<String> = studies.into_iter().map(|study| study.name).collect();
     let page = live_document(&view, &names).map_err(DashboardError::from)?;
     Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response())
@@ -127,7 +133,8 @@ async fn request(State(served): State<Served>, Query(which): Query<Which>, heade
     let id = served
         .shared
         .store
-        .add_request(study.id, &asked)
+        .requests()
+        .add(study.id, &asked)
         .await
         .map_err(DashboardError::from)?;
     served.shared.note_change();
@@ -142,7 +149,12 @@ async fn asked(shared: &Shared, study: StudyId, body: &[u8]) -> Result<StudyRequ
     let body: serde_json::Value = serde_json::from_slice(body).map_err(unreadable)?;
     let setting = if body["kind"] == COPY {
         let copy: CopyRequest = serde_json::from_value(body).map_err(unreadable)?;
-        let trials = shared.store.trials(study).await.map_err(DashboardError::from)?;
+        let trials = shared
+            .store
+            .history()
+            .trials(study)
+            .await
+            .map_err(DashboardError::from)?;
         let Some(trial) = trials.iter().find(|trial| trial.number.0 == copy.trial) else {
             return Err(refused(format!("the study has no trial {}", copy.trial)));
         };

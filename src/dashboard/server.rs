@@ -138,7 +138,7 @@ impl Dashboard {
 impl Shared {
     /// The study of this name, else the dashboard's own, else the latest.
     pub(super) async fn study(&self, name: Option<&str>) -> Result<StudyOverview, DashboardError> {
-        Ok(self.store.study(name.or(self.study.as_deref())).await?)
+        Ok(self.store.studies().find(name.or(self.study.as_deref())).await?)
     }
 
     /// A study as a page that listens shows it: perhaps as it was a short time ago.
@@ -177,9 +177,9 @@ impl Shared {
 
     /// The space that a study samples, with the ranges that were widened.
     pub(super) async fn space(&self, study: StudyId) -> Result<SearchSpace, DashboardError> {
-        let mut settings = self.store.study_settings(study).await?;
+        let mut settings = self.store.definitions().settings(study).await?;
         let mut space: SearchSpace = serde_json::from_value(settings["space"].take())?;
-        space.widen(&self.store.widenings(study).await?);
+        space.widen(&self.store.widenings().of(study).await?);
         Ok(space)
     }
 

@@ -87,7 +87,7 @@ impl Listener {
         let is_due = |(told, took): (Instant, Duration)| told.elapsed() + LOOK / 2 >= MOMENT.max(took * REST);
         if self.told.is_none_or(is_due) {
             let began = Instant::now();
-            let study = self.shared.store.study(Some(&self.study)).await?;
+            let study = self.shared.store.studies().find(Some(&self.study)).await?;
             let now = Now::read(&self.shared.store, study.id, &self.shared.machine).await?;
             let data = serde_json::to_string(&now)?;
             self.waiting.push_back(Event::default().event("now").data(data));

@@ -1,4 +1,4 @@
-//! What can go wrong with the results database.
+//! Errors of the results database.
 
 use std::path::{Path, PathBuf};
 
@@ -153,7 +153,7 @@ pub enum QueryError {
         sql: String,
         /// Byte of `sql` that the message is about.
         offset: Option<usize>,
-        /// What to try instead.
+        /// A name to try instead.
         hint: Option<String>,
     },
     #[error("cannot write the result: {0}")]
@@ -214,7 +214,7 @@ impl StoreError {
         })
     }
 
-    /// Likewise for what SQLite says itself.
+    /// Turns SQLite's own result code and message into an error that says what to do.
     pub(super) fn from_code(path: &Path, code: i32, message: String) -> Self {
         Self::known(path, code).unwrap_or_else(|| Self::Sqlite {
             path: path.to_owned(),

@@ -1,86 +1,43 @@
 //! The results database: the only SQL of the program.
 //!
-//! One SQLite file holds any number of studies. [`Store`] opens and writes it; `docs/database.md` lists its
-//! tables and views, which are a public interface: people and other programs query them.
+//! One SQLite file holds any number of studies. [`Store`] opens and closes it and begins its transactions. Everything
+//! else is done by the parts behind its doors, such as `store.trials()` or `store.profiles()`: each borrows the store and
+//! has the tables of one subject. `docs/database.md` lists tables and views, which are a public interface: people and
+//! other programs query them.
 //!
-//! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
+//! A process may be killed at any moment: a trial that was committed stays, a trial that was running
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
-mod baseline;
-mod confirmation;
-mod delete;
-mod detail;
-mod diagnosis;
+mod ceilings;
+mod doors;
 mod error;
-mod fidelity;
-mod files;
-mod foreign_file;
-mod held_out;
-mod history;
-mod import;
-mod infer_bench;
-mod inheritance;
-mod input;
-mod kernels;
-mod lock;
-mod loss;
-mod measurement;
-mod named;
-mod open;
+mod file;
+mod inference_benches;
 mod optuna;
-mod overview;
-mod permission;
-mod precision;
-mod prediction;
-mod profile;
+mod profiles;
 mod query;
 mod record;
-mod request;
-mod rescue;
 mod row;
-mod rows;
-mod run;
-mod search_state;
-mod spent;
-mod state;
-mod step;
 mod study;
-mod timeline;
 mod trackio;
 mod trial;
-mod warm_start;
-mod widening;
 
-pub use confirmation::Confirmations;
-pub use delete::Vacuumed;
-pub use detail::{PhaseSteps, TrialDetail};
-pub use diagnosis::TrialFinding;
+pub use ceilings::CeilingRecord;
 pub use error::{QueryError, StoreError};
-pub use fidelity::EndingRecord;
-pub use held_out::HeldOutRecord;
-pub use import::{ImportOutcome, ImportWish, Imported};
-pub use infer_bench::{InferenceRecord, MeasuredForm, RequestRecord};
-pub use inheritance::Variants;
-pub use input::{InputRecord, TARGET_DEVICE, TARGET_STACK};
-pub use kernels::{KernelsOfTrials, TrialKernels};
-pub use lock::StudyLock;
-pub use loss::LostAttempt;
-pub use measurement::Measurements;
-pub use named::NamedQuery;
-pub use open::Store;
-pub use optuna::{OptunaFile, OptunaStudy, RecommendedTrial};
-pub use overview::{FINDS_LENGTH, StudyOverview};
-pub use precision::PrecisionRecord;
-pub use prediction::{CeilingRecord, PredictionRecord};
-pub use profile::{
-    DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,
+pub use file::{ImportOutcome, ImportWish, Imported, Store, StudyLock, Vacuumed, import_studies, vacuum};
+pub use inference_benches::{InferenceRecord, MeasuredForm, RequestRecord};
+pub use optuna::{OptunaFile, OptunaStudy, RecommendedTrial, write_optuna};
+pub use profiles::{
+    DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileRecord, SampleRecord, StoredProfile, TrialFinding,
 };
-pub use query::{RowSink, SqlValue};
+pub use query::{NamedQuery, RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
-pub use request::{RequestId, RequestOutcome, StoredRequest};
-pub use run::TrialRun;
-pub use search_state::{SearchBudget, SearchStage, Spending};
-pub use spent::SpentTime;
-pub use study::{OpenStudy, StudyId};
-pub use timeline::{Runner, TrialTimes};
+pub use study::{
+    EndingRecord, FINDS_LENGTH, InputRecord, OpenStudy, RequestId, RequestOutcome, Runner, SearchBudget, SearchStage,
+    Spending, SpentTime, StoredRequest, StudyId, StudyOverview, TARGET_DEVICE, TARGET_STACK,
+};
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};
+pub use trial::{
+    Confirmations, HeldOutRecord, KernelsOfTrials, LostAttempt, Measurements, PhaseSteps, PrecisionRecord,
+    PredictionRecord, TrialDetail, TrialKernels, TrialRun, TrialTimes, Variants,
+};

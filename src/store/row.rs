@@ -1,4 +1,4 @@
-//! Between Rust's numbers and SQLite's.
+//! Numbers of Rust as SQLite holds them.
 
 use super::StoreError;
 

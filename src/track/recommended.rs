@@ -27,11 +27,11 @@ impl Recommended {
 
     /// Reads the recommendation of a study as it stands; `None` where nothing can be recommended.
     pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
         let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
             return Ok(None);
         };
-        let baseline = store.baseline(study.id).await?;
+        let baseline = store.baselines().of(study.id).await?;
         let baseline = baseline.and_then(|number| trials.iter().find(|trial| trial.number == number));
         Ok(Some(Self {
             trial: chosen.trial.number,

@@ -30,10 +30,10 @@ pub struct TrackedTrial {
 impl TrackedStudy {
     /// The study of this name, the latest where absent.
     pub async fn read(store: &Store, name: Option<&str>) -> Result<Self, StoreError> {
-        let overview = store.study(name).await?;
+        let overview = store.studies().find(name).await?;
         Ok(Self {
-            space: store.search_space(overview.id).await?,
-            runs: store.trial_runs(overview.id).await?,
+            space: store.definitions().search_space(overview.id).await?,
+            runs: store.history().runs(overview.id).await?,
             recommended: None,
             overview,
         })
@@ -61,8 +61,8 @@ impl TrackedTrial {
     /// A trial with its steps.
     pub async fn read(store: &Store, study: &TrackedStudy, run: &TrialRun) -> Result<Self, StoreError> {
         let (id, number) = (study.overview.id, run.trial.number);
-        let mut steps = store.steps(id, number, Phase::Profile).await?;
-        steps.extend(store.steps(id, number, Phase::Train).await?);
+        let mut steps = store.steps().of(id, number, Phase::Profile).await?;
+        steps.extend(store.steps().of(id, number, Phase::Train).await?);
         Ok(Self {
             run: run.clone(),
             steps,

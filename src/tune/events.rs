@@ -31,7 +31,10 @@ impl Tuner<'_> {
             TrialEvent::Step { phase, step, .. } => {
                 if let Some(decision) = precision_record(&step) {
                     let store = self.parts.store;
-                    store.record_precision(self.parts.id, number, &decision).await?;
+                    store
+                        .precision_decisions()
+                        .record(self.parts.id, number, &decision)
+                        .await?;
                 }
                 if running.keep_step(step_record(phase, &step)) {
                     self.record_waiting(number).await?;
@@ -39,7 +42,11 @@ impl Tuner<'_> {
                 return Ok(());
             }
             TrialEvent::Phase { phase, .. } => {
-                self.parts.store.record_phase(self.parts.id, number, phase).await?;
+                self.parts
+                    .store
+                    .trials()
+                    .record_phase(self.parts.id, number, phase)
+                    .await?;
                 return Ok(());
             }
             TrialEvent::Kernels {
@@ -64,7 +71,8 @@ impl Tuner<'_> {
                 let record = evaluation_record(&evaluation);
                 self.parts
                     .store
-                    .record_evaluation(self.parts.id, number, &record)
+                    .evaluations()
+                    .record(self.parts.id, number, &record)
                     .await?;
             }
             TrialEvent::Report { step, metrics, .. } if !stopped => {
@@ -119,7 +127,11 @@ impl Tuner<'_> {
     }
 
     pub(super) async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
-        self.parts.store.record_stop(self.parts.id, number, &order.stop).await?;
+        self.parts
+            .store
+            .stops()
+            .record(self.parts.id, number, &order.stop)
+            .await?;
         if let Some(running) = self.running.get_mut(number) {
             running.stop(order);
         }
@@ -144,7 +156,10 @@ impl Tuner<'_> {
         let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
         let best = rows.and_then(|rows| self.rivals.offer(study, &self.problem, trial, rows));
         if let Some(NewBest { instead_of, rows }) = best {
-            store.record_held_out(id, trial.number, instead_of, &rows).await?;
+            store
+                .held_out_losses()
+                .record(id, trial.number, instead_of, &rows)
+                .await?;
         }
         Ok(())
     }
@@ -156,8 +171,8 @@ impl Tuner<'_> {
         };
         let (steps, reports) = running.take_waiting();
         let (store, id) = (self.parts.store, self.parts.id);
-        store.record_steps(id, number, &steps).await?;
-        Ok(store.record_reports(id, number, &reports).await?)
+        store.steps().record(id, number, &steps).await?;
+        Ok(store.reports().record(id, number, &reports).await?)
     }
 
     pub(super) async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
@@ -186,7 +201,7 @@ impl Tuner<'_> {
             "a trial ended"
         );
         let (store, id) = (self.parts.store, self.parts.id);
-        store.finish_trial(id, number, &state, wall_s).await?;
+        store.trials().finish(id, number, &state, wall_s).await?;
         let is_whole = running.inherited().is_empty() && matches!(state, TrialState::Complete { .. });
         self.note_trial_time(number, wall_s, is_whole);
         let is_complete = matches!(state, TrialState::Complete { .. });

@@ -68,10 +68,10 @@ pub async fn reopen_failed_study(
     store: &Store,
     id: StudyId,
 ) -> Result<Option<(usize, String)>, crate::store::StoreError> {
-    if store.has_success(id).await? {
+    if store.history().has_success(id).await? {
         return Ok(None);
     }
-    let history = store.trials(id).await?;
+    let history = store.history().trials(id).await?;
     let mut alike = FailAlike::default();
     let finished: Vec<&Trial> = history.iter().filter(|trial| trial.state.is_finished()).collect();
     finished.iter().for_each(|trial| alike.ended(trial));
@@ -81,7 +81,7 @@ pub async fn reopen_failed_study(
     ) else {
         return Ok(None);
     };
-    store.reopen_failed_trials(id, &alike.trials).await?;
+    store.trials().reopen_failed(id, &alike.trials).await?;
     Ok(Some((alike.trials.len(), reason.message().to_owned())))
 }
 

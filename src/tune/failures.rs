@@ -58,7 +58,7 @@ impl Tuner<'_> {
     /// Hands a trial back whose process is gone, or sets it aside.
     pub(super) async fn lost(&mut self, number: TrialNumber, reason: FailReason, wall_s: f64) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
-        let lost = store.record_loss(id, number, &reason, wall_s).await?;
+        let lost = store.lost_attempts().record(id, number, &reason, wall_s).await?;
         tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
         let safer = self.takes_safer_kernels(number);
         if safer || self.failures.retries.repeats(lost) {
@@ -91,7 +91,7 @@ impl Tuner<'_> {
         if running.is_some_and(|running| running.has_measured()) {
             self.known.forget(number);
         }
-        self.parts.store.release_trial(self.parts.id, number).await?;
+        self.parts.store.trials().release(self.parts.id, number).await?;
         self.trials.hand_back(number);
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Tuner<'_> {
         }
         let (store, id) = (self.parts.store, self.parts.id);
         let (trials, reason) = self.failures.alike.take();
-        store.reopen_failed_trials(id, &trials).await?;
+        store.trials().reopen_failed(id, &trials).await?;
         Err(TuneError::FailAlike {
             trials: trials.len(),
             message: reason.map(|reason| reason.message().to_owned()).unwrap_or_default(),

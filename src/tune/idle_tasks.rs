@@ -49,7 +49,7 @@ impl Tuner<'_> {
                 Err(reason) => {
                     if let Some(fault) = ran.fault {
                         let (store, id) = (self.parts.store, self.parts.id);
-                        store.record_loss(id, number, &reason, ran.wall_s).await?;
+                        store.lost_attempts().record(id, number, &reason, ran.wall_s).await?;
                         if self.forms.fall_back(number, fault) {
                             continue;
                         }

@@ -106,6 +106,9 @@ impl Tuner<'_> {
     pub(super) async fn note_ran(&self, number: TrialNumber, ran: KernelsUsed) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         let attention = ran.attention.map(AttentionKernels::name);
-        Ok(store.record_ran(id, number, attention, ran.longer_sums).await?)
+        Ok(store
+            .kernel_forms()
+            .record_ran(id, number, attention, ran.longer_sums)
+            .await?)
     }
 }

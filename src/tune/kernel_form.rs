@@ -31,7 +31,7 @@ impl KernelForms {
     /// # Errors
     /// The database cannot be read.
     pub(super) async fn stored(study: &Study, store: &Store, id: StudyId) -> Result<Self, StoreError> {
-        let stored = store.kernels(id).await?.into_iter();
+        let stored = store.kernel_forms().forms(id).await?.into_iter();
         let measured = stored.filter_map(|(number, name)| Some((number, Kernels::from_name(&name)?)));
         Ok(Self {
             are_known: study.backend == Backend::Native,
@@ -91,7 +91,10 @@ impl KernelForms {
         if self.are_known {
             let safer = self.safer.get(&number).map(|safer| safer.instead_of);
             let instead_of = safer.or(self.instead_of).map(Kernels::name);
-            store.record_kernels(id, number, kernels.name(), instead_of).await?;
+            store
+                .kernel_forms()
+                .record(id, number, kernels.name(), instead_of)
+                .await?;
             self.measured.insert(number, kernels);
         }
         Ok(())

@@ -98,14 +98,14 @@ impl Predictions {
                 deviation: expected.deviation,
             })
             .collect();
-        store.record_predictions(id, trial.number, &records).await?;
+        store.predictions().record(id, trial.number, &records).await?;
         let parts: Vec<(&str, u64)> = prediction
             .bytes
             .iter()
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(part, bytes)| (part.name(), bytes))
             .collect();
-        store.record_predicted_parts(id, trial.number, &parts).await?;
+        store.predictions().record_parts(id, trial.number, &parts).await?;
         Ok(self.forecast.does_not_fit(&prediction))
     }
 }

@@ -125,8 +125,8 @@ impl Tuner<'_> {
         let old = self.stored_cost(number).await?;
         let (store, id) = (self.parts.store, self.parts.id);
         found.insert(REPEAT_WALL_S, ran.wall_s + self.disturbed.take_untold_s());
-        store.record_measurement(id, number, &old, &found).await?;
-        let mut all = store.measurements(id).await?.remove(&number).unwrap_or_default();
+        store.measurements().record(id, number, &old, &found).await?;
+        let mut all = store.measurements().of(id).await?.remove(&number).unwrap_or_default();
         // What a repeat took is nothing that the trial measured.
         let of_trial = |one: &mut Metrics| one.retain(|name| name != REPEAT_WALL_S);
         all.iter_mut().for_each(of_trial);
@@ -162,7 +162,7 @@ impl Tuner<'_> {
     }
 
     pub(super) async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {
-        Ok(Measurement::Cost.of(&self.parts.store.metrics(self.parts.id, number).await?))
+        Ok(Measurement::Cost.of(&self.parts.store.history().metrics(self.parts.id, number).await?))
     }
 
     /// Replaces the values of the profile phase that count, for the trial and for those that took them over.
@@ -173,7 +173,7 @@ impl Tuner<'_> {
         new: &Metrics,
     ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
-        for changed in store.replace_cost(id, number, old, new).await? {
+        for changed in store.measurements().replace_cost(id, number, old, new).await? {
             self.trials.replace_cost(changed, old, new, &self.problem);
         }
         if let (Some(trial), Some(predictions)) = (self.trials.get(number), &mut self.predictions) {

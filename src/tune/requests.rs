@@ -30,7 +30,7 @@ pub(super) struct Requests {
 impl Requests {
     /// Begins with the settings that wait, and drops all else that an earlier search was asked for.
     pub(super) async fn begin(store: &Store, study: StudyId) -> Result<Self, StoreError> {
-        store.expire_requests(study).await?;
+        store.requests().expire(study).await?;
         Ok(Self {
             paused: false,
             told_paused: false,
@@ -52,7 +52,7 @@ impl Requests {
             return Ok(());
         }
         self.looked = Some(Instant::now());
-        for waiting in store.waiting_requests(study).await? {
+        for waiting in store.requests().waiting(study).await? {
             let done = RequestOutcome::Done { trial: None };
             let outcome = match waiting.request {
                 StudyRequest::Pause => {
@@ -73,7 +73,7 @@ impl Requests {
                     Some(why) => RequestOutcome::Refused { why },
                 },
             };
-            store.settle_request(waiting.id, &outcome).await?;
+            store.requests().settle(waiting.id, &outcome).await?;
         }
         Ok(())
     }
@@ -107,7 +107,8 @@ impl Requests {
             return Ok(());
         };
         store
-            .settle_request(id, &RequestOutcome::Done { trial: Some(trial.0) })
+            .requests()
+            .settle(id, &RequestOutcome::Done { trial: Some(trial.0) })
             .await
     }
 

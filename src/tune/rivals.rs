@@ -78,7 +78,7 @@ impl Rivals {
         history: &[Trial],
     ) -> Result<Self, TuneError> {
         let mut rivals = Self::new(problem);
-        for (number, HeldOutRecord { target_tokens, losses }) in store.held_out(id).await? {
+        for (number, HeldOutRecord { target_tokens, losses }) in store.held_out_losses().of(id).await? {
             let rows = HeldOutLosses { target_tokens, losses };
             if let Some(trial) = history.iter().find(|trial| trial.number == number) {
                 rivals.offer(study, problem, trial, rows);

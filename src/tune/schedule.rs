@@ -53,18 +53,18 @@ pub(super) struct Schedule<'a> {
 impl Schedule<'_> {
     /// The progress of the study.
     pub(super) fn progress(&self) -> Progress {
-        let (budget, standing) = (&self.study.budget, self.trials.standing());
+        let (budget, finished_trials) = (&self.study.budget, self.trials.finished_trials());
         let under_way_s: f64 = self.running.elapsed_s().sum();
         let mut spent = self.clock.spent();
         // Trials that share a worker share its time.
         spent.trials_s += under_way_s / self.sharing() as f64;
         Progress {
-            finished: standing.finished(),
-            variants: standing.variants(),
+            finished: finished_trials.finished(),
+            variants: finished_trials.variants(),
             budget_trials: budget.trials,
             spent,
             budget_s: budget.time_s,
-            best: standing.best().clone(),
+            best: finished_trials.best().clone(),
             workers: self.workers,
             trials_are_over: self.confirmation.trials_are_over(),
             end_s: self.expected_end_s(self.trainings_at_end()),
@@ -75,7 +75,7 @@ impl Schedule<'_> {
     pub(super) fn budget_ending(&self) -> Option<Ending> {
         let trained = self.running.numbers().filter(|number| !self.trials.is_variant(*number));
         let begun = trained.count() + self.queue.len();
-        let begun = self.trials.standing().counted() + begun as u64;
+        let begun = self.trials.finished_trials().counted() + begun as u64;
         if self.study.budget.trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
         }
@@ -112,7 +112,7 @@ impl Schedule<'_> {
 
     /// Whether the study has nothing yet: its first trial runs whatever its budget of time.
     fn is_first(&self) -> bool {
-        self.trials.standing().counted() == 0 && self.running.is_empty()
+        self.trials.finished_trials().counted() == 0 && self.running.is_empty()
     }
 
     /// Seconds of the budget that are neither spent nor taken by trials under way; infinite where no time limits the study.
@@ -137,7 +137,7 @@ impl Schedule<'_> {
 
     /// Seconds that are left for trials, trainings and variants.
     pub(super) fn left_for_trials_s(&self) -> f64 {
-        self.left_s() - self.expected_end_s(self.trials.standing().counted())
+        self.left_s() - self.expected_end_s(self.trials.finished_trials().counted())
     }
 
     fn left_for_trainings_s(&self) -> f64 {

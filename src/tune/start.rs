@@ -15,16 +15,19 @@ impl Tuner<'_> {
         let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
         let number = trial.number;
         let task = whole_task(study, &trial.params);
-        let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
+        let attempt = store
+            .trials()
+            .start(id, number, &trial.params, recipe_of(&task))
+            .await?;
         self.requests.started(store, number).await?;
         if number.0 == 0 && self.queue.baseline() == Some(&trial.params) {
-            store.record_baseline(id, number).await?;
+            store.baselines().record(id, number).await?;
         }
         let kernels = self.kernels_of(number);
         self.forms.record(store, id, number, kernels).await?;
         let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
         if let Some(gain) = score.map(|score| score.expected_improvement) {
-            store.record_expectation(id, number, gain).await?;
+            store.proposals().record(id, number, gain).await?;
             self.trials.expect_gain(number, gain);
         }
         let bounds = self.known.bounds(study, &self.problem, &trial.params);
@@ -160,7 +163,7 @@ impl Tuner<'_> {
             self.record_source(number, &part, source).await?;
             let metrics = match self.running.get(source) {
                 Some(running) => running.measured(&part),
-                None => part.of(&self.parts.store.metrics(self.parts.id, source).await?),
+                None => part.of(&self.parts.store.history().metrics(self.parts.id, source).await?),
             };
             inherited.push(Inherited { part, source, metrics });
         }
@@ -184,9 +187,9 @@ impl Tuner<'_> {
     ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         match part {
-            Measurement::Cost => store.record_inherited(id, number, "cost", source).await?,
-            Measurement::Loss => store.record_inherited(id, number, "loss", source).await?,
-            Measurement::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
+            Measurement::Cost => store.inheritance().record(id, number, "cost", source).await?,
+            Measurement::Loss => store.inheritance().record(id, number, "loss", source).await?,
+            Measurement::Metric(metric) => store.inheritance().record_metric(id, number, metric, source).await?,
         }
         Ok(())
     }

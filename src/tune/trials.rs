@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::finished_trials::FinishedTrials;
 use super::kept_metrics::KeptMetrics;
 use super::propose::Proposed;
-use super::standing::Standing;
 use crate::store::{Confirmations, Store, StoreError, StudyId};
 use peft_tune_core::space::StopRule;
 use peft_tune_core::study::{Curve, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
@@ -27,7 +27,7 @@ pub(super) struct Trials {
     variants: BTreeSet<TrialNumber>,
     /// Trials that took their cost over from another.
     inherits_cost: BTreeSet<TrialNumber>,
-    standing: Standing,
+    finished_trials: FinishedTrials,
     /// Values that repeats confirmed in earlier runs of the study: they count where people are told how far the study
     /// is.
     confirmed: Confirmations,
@@ -45,16 +45,16 @@ impl Trials {
         store: &Store,
         id: StudyId,
     ) -> Result<Self, StoreError> {
-        let variants: BTreeSet<TrialNumber> = store.variants(id).await?.into_keys().collect();
-        let inherited = store.all_inherited(id).await?;
+        let variants: BTreeSet<TrialNumber> = store.inheritance().variants(id).await?.into_keys().collect();
+        let inherited = store.inheritance().all(id).await?;
         let of_cost = inherited.iter().filter(|(_, part, _)| part == "cost");
-        let confirmed = store.confirmations(id).await?;
-        let mut standing = Standing::default();
-        standing.count(problem, &with_confirmed(&history, &confirmed));
+        let confirmed = store.repeats().confirmations(id).await?;
+        let mut finished_trials = FinishedTrials::default();
+        finished_trials.count(problem, &with_confirmed(&history, &confirmed));
         let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
-        standing.count_variants(history.iter().filter(is_variant).count() as u64);
+        finished_trials.count_variants(history.iter().filter(is_variant).count() as u64);
         history.iter_mut().for_each(|trial| kept.reduce(trial));
-        let mut curves = store.curves(id).await?;
+        let mut curves = store.reports().curves(id).await?;
         let complete = history.iter().filter(|trial| trial.state.name() == "complete");
         let longest = complete
             .filter_map(|trial| Some(curves.get(&trial.number)?.last_step()))
@@ -66,10 +66,10 @@ impl Trials {
             kept,
             curves,
             longest,
-            expected_gains: store.expectations(id).await?,
+            expected_gains: store.proposals().expectations(id).await?,
             inherits_cost: of_cost.map(|(number, _, _)| *number).collect(),
             variants,
-            standing,
+            finished_trials,
             confirmed,
         })
     }
@@ -99,8 +99,8 @@ impl Trials {
     }
 
     /// The sums over the finished trials.
-    pub(super) fn standing(&self) -> &Standing {
-        &self.standing
+    pub(super) fn finished_trials(&self) -> &FinishedTrials {
+        &self.finished_trials
     }
 
     /// Curves that finished trials told on their way, where a pruner asks for them.
@@ -157,8 +157,9 @@ impl Trials {
     pub(super) fn end(&mut self, number: TrialNumber, state: TrialState, problem: &Problem) -> Option<Trial> {
         let mut trial = self.get(number).cloned()?;
         trial.state = state;
-        self.standing.count(problem, std::slice::from_ref(&trial));
-        self.standing.count_variants(u64::from(self.variants.contains(&number)));
+        self.finished_trials.count(problem, std::slice::from_ref(&trial));
+        self.finished_trials
+            .count_variants(u64::from(self.variants.contains(&number)));
         Some(trial)
     }
 
@@ -195,7 +196,7 @@ impl Trials {
                 metrics.insert(name, value);
             }
         }
-        self.standing.count_best(problem, std::slice::from_ref(&trial));
+        self.finished_trials.count_best(problem, std::slice::from_ref(&trial));
         self.keep(trial);
     }
 
@@ -273,7 +274,7 @@ mod tests {
             expected_gains: BTreeMap::new(),
             variants: BTreeSet::new(),
             inherits_cost: BTreeSet::new(),
-            standing: Standing::default(),
+            finished_trials: FinishedTrials::default(),
             confirmed: Confirmations::new(),
         }
     }
@@ -315,9 +316,13 @@ mod tests {
         assert!(!trials.is_open(number));
         let kept = trials.get(number).unwrap().state.metrics().unwrap();
         assert_eq!(*kept, [("loss", 2.0)].into());
-        let standing = trials.standing();
+        let finished_trials = trials.finished_trials();
         assert_eq!(
-            (standing.finished(), standing.counted(), standing.best()["loss"]),
+            (
+                finished_trials.finished(),
+                finished_trials.counted(),
+                finished_trials.best()["loss"]
+            ),
             (1, 0, 2.0)
         );
     }

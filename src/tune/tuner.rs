@@ -75,15 +75,15 @@ pub struct Tuner<'a> {
 impl<'a> Tuner<'a> {
     /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
-        let history = parts.store.trials(parts.id).await?;
+        let history = parts.store.history().trials(parts.id).await?;
         let problem = WideningProblem::stored(parts.study.problem(), parts.store, parts.id).await?;
-        let overview = parts.store.study(Some(&parts.study.name)).await?;
+        let overview = parts.store.studies().find(Some(&parts.study.name)).await?;
         let mut known = KnownMeasurements::new(parts.study);
         let forms = KernelForms::stored(parts.study, parts.store, parts.id).await?;
         for trial in &history {
             known.learn(parts.study, &problem, trial, forms.of_measured(trial.number));
         }
-        for number in parts.store.costs_from_unfinished(parts.id).await? {
+        for number in parts.store.inheritance().costs_from_unfinished(parts.id).await? {
             known.forget(number);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
@@ -92,14 +92,14 @@ impl<'a> Tuner<'a> {
         let pruner = build_pruner(&parts.study.pruner);
         let kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         let trials = Trials::stored(history, kept, &problem, parts.store, parts.id).await?;
-        let disturbed = DisturbedTrials::of(&trials, &parts.store.measurements(parts.id).await?);
-        let seconds = parts.store.trial_seconds(parts.id).await?;
+        let disturbed = DisturbedTrials::of(&trials, &parts.store.measurements().of(parts.id).await?);
+        let seconds = parts.store.spent_times().of_trials(parts.id).await?;
         let trainings = seconds.iter().filter(|(number, _)| !trials.is_variant(*number));
         let clock = Clock::new(
-            parts.store.spent(parts.id).await?,
+            parts.store.spent_times().of(parts.id).await?,
             trainings.map(|(_, seconds)| *seconds),
         );
-        let runs_made = RunsMade::of(&parts.store.repeats(parts.id).await?);
+        let runs_made = RunsMade::of(&parts.store.repeats().of(parts.id).await?);
         Ok(Self {
             trials,
             disturbed,
@@ -130,20 +130,20 @@ impl<'a> Tuner<'a> {
     /// under way are then handed back.
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
         let budget = self.progress().budget();
-        self.parts.store.record_search_begin(self.parts.id, budget).await?;
+        self.parts.store.searches().record_begin(self.parts.id, budget).await?;
         let mut ending = self.run_round().await?;
         for _ in 1..MOST_ROUNDS {
-            let finished = self.trials.standing().finished();
+            let finished = self.trials.finished_trials().finished();
             if !self.goes_on_after(&ending) {
                 break;
             }
             ending = self.run_round().await?;
-            if self.trials.standing().finished() == finished {
+            if self.trials.finished_trials().finished() == finished {
                 break;
             }
         }
         self.now_at(SearchStage::Ended).await?;
-        let record = ending.record(self.trials.standing().finished());
+        let record = ending.record(self.trials.finished_trials().finished());
         tracing::info!(kind = record.kind, trials = record.trials, "the search ended");
         Ok(ending)
     }
@@ -161,8 +161,12 @@ impl<'a> Tuner<'a> {
                 return Err(error);
             }
         };
-        let record = ending.record(self.trials.standing().finished());
-        self.parts.store.record_ending(self.parts.id, &record).await?;
+        let record = ending.record(self.trials.finished_trials().finished());
+        self.parts
+            .store
+            .searches()
+            .record_ending(self.parts.id, &record)
+            .await?;
         if ending != Ending::Interrupted {
             self.now_at(SearchStage::MeasuringAgain).await?;
             self.measure_again_at_end().await?;
@@ -187,7 +191,7 @@ impl<'a> Tuner<'a> {
 
     /// Tells whoever looks at the database what the search does from now on.
     async fn now_at(&self, stage: SearchStage) -> Result<(), TuneError> {
-        Ok(self.parts.store.record_search_stage(self.parts.id, stage).await?)
+        Ok(self.parts.store.searches().record_stage(self.parts.id, stage).await?)
     }
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {

@@ -25,7 +25,7 @@ impl WideningProblem {
     /// # Errors
     /// The database cannot be read.
     pub(super) async fn stored(mut problem: Problem, store: &Store, id: StudyId) -> Result<Self, StoreError> {
-        problem.space.widen(&store.widenings(id).await?);
+        problem.space.widen(&store.widenings().of(id).await?);
         Ok(Self {
             problem,
             looked_at: None,
@@ -58,12 +58,12 @@ impl Deref for WideningProblem {
 impl Tuner<'_> {
     /// Widens the ranges on whose edges the best trials sit. Looks again once another trial has ended.
     pub(super) async fn widen_ranges(&mut self) -> Result<(), TuneError> {
-        let finished = self.trials.standing().finished();
+        let finished = self.trials.finished_trials().finished();
         if !self.parts.sampler.follows_best() || !self.problem.is_due(finished) {
             return Ok(());
         }
         while let Some(widening) = self.problem.next(self.trials.all()) {
-            self.parts.store.record_widening(self.parts.id, &widening).await?;
+            self.parts.store.widenings().record(self.parts.id, &widening).await?;
             tracing::info!(
                 parameter = widening.parameter,
                 low = widening.to.low,

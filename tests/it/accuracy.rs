@@ -26,7 +26,7 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// What a search says, and the folder with its database.
+/// Text of a search, and the folder with its database.
 fn searched(rest: &str) -> (String, tempfile::TempDir) {
     let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space(rest)).unwrap();

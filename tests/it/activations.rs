@@ -259,8 +259,8 @@ fn with_outliers(place: &Path) {
     candle_core::safetensors::save(&weights, place.join("model.safetensors")).unwrap();
 }
 
-/// What a study with `accuracy_check` says of int8 weights without and with activations in 8 bits: loss kept and same likeliest tokens, in
-/// percent.
+/// Results of a study with `accuracy_check` for int8 weights without and with activations in 8 bits: loss kept and same
+/// likeliest tokens, in percent.
 fn accuracy(folder: &Path, name: &str, model: &Path) -> [[f64; 2]; 2] {
     let (quickstart, model) = (quickstart(), model.display());
     let space = format!(

@@ -1,4 +1,4 @@
-//! One study, every way to look at it: all say the same front, the same hypervolume and the same values.
+//! Ways to look at one study: all say the same front, the same hypervolume and the same values.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ async fn fill(path: &Path) {
         metric: PEAK_MEMORY.to_owned(),
         bound: Bound::AtMost(5.0 * GB),
     }];
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     let pruned = TrialState::Pruned {
         at_step: 2,
         rule: "dominance: trial 0 is better".to_owned(),
@@ -55,10 +55,11 @@ async fn fill(path: &Path) {
     }
     let source = TrialNumber(0);
     store
-        .record_inherited(study.id, TrialNumber(6), "loss", source)
+        .inheritance()
+        .record(study.id, TrialNumber(6), "loss", source)
         .await
         .unwrap();
-    store.record_baseline(study.id, TrialNumber(6)).await.unwrap();
+    store.baselines().record(study.id, TrialNumber(6)).await.unwrap();
     for (number, metric, value, repeats) in [
         (2, THROUGHPUT, 90.0, 3),
         (4, PEAK_MEMORY, 6.0 * GB, 2),
@@ -73,7 +74,8 @@ async fn fill(path: &Path) {
         let all = [(number, [(metric.to_owned(), confirmed)].into())].into();
         let one = [(metric, value)].into();
         store
-            .record_repeat(study.id, number, repeats, &one, &all)
+            .repeats()
+            .record(study.id, number, repeats, &one, &all)
             .await
             .unwrap();
     }

@@ -28,7 +28,7 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// What a search says, and the settings of its first trial.
+/// Text of a search, and the settings of its first trial.
 fn searched(baseline: &str, arguments: &[&str], file: Option<(&str, &str)>) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

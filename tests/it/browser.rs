@@ -63,7 +63,7 @@ async fn pages_work_in_a_browser() {
     let database = folder.path().join("live.db");
     let store = Store::open(&database).await.unwrap();
     // The study must be there before a page can listen to it.
-    drop(store.begin_study(&record(&study())).await.unwrap());
+    drop(store.studies().begin(&record(&study())).await.unwrap());
     let settings = DashboardSettings {
         port: 0,
         study: None,

@@ -1,4 +1,4 @@
-//! What a search does with a budget of time: made-up trials of a given length, and sums of what runs say that they took.
+//! Budgets of time: made-up trials of a given length, and sums of what runs say that they took.
 
 use std::path::Path;
 use std::process::Output;
@@ -40,7 +40,7 @@ fn number(folder: &Path, sql: &str) -> f64 {
     rows[0].as_object().unwrap().values().next().unwrap().as_f64().unwrap()
 }
 
-/// What a study has spent, by what its search says.
+/// Budget that a study has spent, by what its search says.
 struct Spent {
     trials_s: f64,
     confirming_s: f64,

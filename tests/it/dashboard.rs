@@ -157,7 +157,7 @@ pub(crate) async fn search(database: &Path, trials: u64, milliseconds: u64) -> E
     let mut study = study();
     study.budget.trials = Some(trials);
     let store = Store::open(database).await.unwrap();
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let measure = move |request: &TrialRequest| {
         std::thread::sleep(Duration::from_millis(milliseconds));
         let Task::Recipe { recipe, .. } = &request.task else {
@@ -292,9 +292,9 @@ async fn foreign_hosts_pages_and_guessed_tokens_are_turned_away() {
         415
     );
     let store = Store::open_read_only(&database).await.unwrap();
-    let study = store.study(None).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
     assert!(
-        store.waiting_requests(study.id).await.unwrap().is_empty(),
+        store.requests().waiting(study.id).await.unwrap().is_empty(),
         "nothing was asked of the study"
     );
 }
@@ -313,13 +313,13 @@ async fn a_study_in_the_place_of_a_deleted_one_has_nothing_of_it() {
     };
     assert_eq!(curves().await, (json!("first"), 5));
     let store = Store::open(&database).await.unwrap();
-    let first = store.study(None).await.unwrap();
-    store.delete_study(first.id, "first").await.unwrap();
+    let first = store.studies().find(None).await.unwrap();
+    store.studies().delete(first.id, "first").await.unwrap();
     store.close().await.unwrap();
     // It gets the same number, and its trials measured no step.
     synthetic(&database, "second", 5, 0).await;
     let store = Store::open_read_only(&database).await.unwrap();
-    assert_eq!(store.study(None).await.unwrap().id, first.id);
+    assert_eq!(store.studies().find(None).await.unwrap().id, first.id);
     assert_eq!(curves().await, (json!("second"), 0));
 }
 
@@ -339,7 +339,7 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
     let database = folder.path().join("a.db");
     // The study must be there before a page can listen to it.
     let first = Store::open(&database).await.unwrap();
-    first.begin_study(&record(&study())).await.unwrap();
+    first.studies().begin(&record(&study())).await.unwrap();
     first.close().await.unwrap();
     let served = served(&database, true).await;
     let token = served.token.clone();
@@ -409,8 +409,8 @@ async fn a_page_sees_trials_come_and_can_pause_enqueue_and_stop() {
     let (ending, ()) = tokio::join!(search(&database, 100_000, 15), control);
     assert_eq!(ending, Ending::Interrupted);
     let store = Store::open_read_only(&database).await.unwrap();
-    let study = store.study(None).await.unwrap();
-    let trials = store.trials(study.id).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
+    let trials = store.history().trials(study.id).await.unwrap();
     let ran = trials
         .iter()
         .find(|trial| trial.params["learning_rate"] == ParamValue::Float(0.00125));

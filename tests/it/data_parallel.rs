@@ -56,7 +56,7 @@ fn recipe(devices: usize) -> Recipe {
     recipe
 }
 
-/// What is left of a training of [`STEPS`] steps.
+/// Results of a training of [`STEPS`] steps.
 struct Trained {
     events: Vec<StepEvent>,
     first_gradients: Vec<f32>,

@@ -46,7 +46,7 @@ fn measured(request: &TrialRequest, profiled: &Cell<usize>, lost: &[f64]) -> Tri
 async fn search(folder: &Path, lost: &'static [f64]) -> (usize, Vec<Trial>) {
     let store = Store::open(&folder.join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let profiled = Rc::new(Cell::new(0));
     let counter = profiled.clone();
     let parts = TunerParts {
@@ -62,8 +62,8 @@ async fn search(folder: &Path, lost: &'static [f64]) -> (usize, Vec<Trial>) {
     let mut tuner = Tuner::new(parts).await.unwrap().waiting_for_quiet(Some(1.0));
     tuner.run().await.unwrap();
     let history = tuner.history().to_vec();
-    assert_eq!(store.trials(open.id).await.unwrap().len(), history.len());
-    for (trial, stored) in history.iter().zip(store.trials(open.id).await.unwrap()) {
+    assert_eq!(store.history().trials(open.id).await.unwrap().len(), history.len());
+    for (trial, stored) in history.iter().zip(store.history().trials(open.id).await.unwrap()) {
         let value = |trial: &Trial, name: &str| trial.state.metrics().unwrap().value(name);
         for name in ["throughput", "disturbed", "throughput_interval", "loss"] {
             assert_eq!(
@@ -95,8 +95,8 @@ async fn a_disturbed_trial_is_measured_again_once_it_is_quiet_and_its_value_repl
         "also those that took the cost over"
     );
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
-    let study = store.study(None).await.unwrap();
-    let kept = store.measurements(study.id).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
+    let kept = store.measurements().of(study.id).await.unwrap();
     let (number, both) = kept.first_key_value().unwrap();
     assert_eq!((kept.len(), number.0, both.len()), (1, 0, 2), "nothing is lost");
     assert_eq!(disturbed(&both[0]), Some(0.6));

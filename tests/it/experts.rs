@@ -16,7 +16,7 @@ use crate::golden::{
     Sample, assert_close, base, documents, folder, json, losses, numbers, recipe, relative_error, tensors, whole_batch,
 };
 
-/// As in `parity`.
+/// Relative tolerance in float32, that of `parity`.
 const F32: f64 = 1e-5;
 
 const FAMILIES: [&str; 10] = [

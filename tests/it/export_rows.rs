@@ -49,7 +49,7 @@ impl Study {
         command.output().unwrap()
     }
 
-    /// What is said of a command that succeeds.
+    /// Output of a command that succeeds.
     fn succeeds(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -67,7 +67,8 @@ impl Study {
         std::fs::read_to_string(self.root().join(file)).unwrap()
     }
 
-    /// What the engine trains on or scores, as `rows` shows it: of `training`, of `held-out`, or of both where nothing tells them apart.
+    /// Rows that the engine trains on or scores, as `rows` shows them: of `training`, of `held-out`, or of both where
+    /// nothing tells them apart.
     fn trained(&self, set: &str) -> Vec<Row> {
         let output = self.run(&["rows", "space.yaml", "--count", "100", "--json"]);
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -167,7 +168,7 @@ fn plain(count: usize) -> Vec<Value> {
 fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
     let study = Study::searched(&sharegpt(8), "held_out: aside.jsonl");
     let (train, held_out) = (study.trained("training"), study.trained("held-out"));
-    for format in ["trl", "axolotl", "unsloth"] {
+    for format in ["trl", "axolotl", "unsloth", "torchtune"] {
         let said = study.export(format, &[]);
         assert!(
             said.contains("ShareGPT rows") && said.contains("8 to train on, 2 held out"),
@@ -190,6 +191,8 @@ fn each_tool_is_given_the_tokens_of_rows_that_it_reads_otherwise() {
         assert!(!text.contains("rows.jsonl"), "{text}");
     }
     assert!(study.text("trl/trl_sft.yaml").contains("/trl/trl_data\n"));
+    let text = study.text("torchtune/torchtune.yaml");
+    assert!(text.contains("/train.jsonl]") && !text.contains("rows.jsonl"), "{text}");
     study.export("llamafactory", &[]);
     assert!(
         study
@@ -300,7 +303,8 @@ fn where_everything_is_learnt_first_tokens_are_no_labels() {
 #[test]
 fn without_data_the_difference_is_told_and_nothing_is_written() {
     let study = Study::searched(&sharegpt(8), "held_out: aside.jsonl");
-    for format in ["trl", "axolotl", "llamafactory", "unsloth"] {
+    // The quickstart's model has no tokenizer that torchtune reads, which is told too.
+    for format in ["trl", "axolotl", "llamafactory", "unsloth", "torchtune"] {
         let said = study.export(format, &["--no-data"]);
         assert!(
             said.contains("warning: `data.train`: ") && said.contains("ShareGPT rows"),
@@ -309,7 +313,7 @@ fn without_data_the_difference_is_told_and_nothing_is_written() {
         let names: Vec<_> = std::fs::read_dir(study.root().join(format)).unwrap().collect();
         assert!(names.iter().all(|entry| {
             let name = entry.as_ref().unwrap().file_name();
-            !["train.jsonl", "held_out.jsonl", "tokens"].contains(&name.to_str().unwrap())
+            !["train.jsonl", "held_out.jsonl", "tokens", "peft_tune_rows.py"].contains(&name.to_str().unwrap())
         }));
     }
 }

@@ -7,6 +7,8 @@
 mod bench;
 /// The database: full, locked, read-only, run by two.
 mod database;
+/// Files that change and clocks that jump.
+mod files_and_clocks;
 /// Mutated inputs of every reader.
 mod fuzz;
 /// Models, data and databases of others.
@@ -23,9 +25,7 @@ mod places;
 mod protocol;
 /// Faults that are not a setting's.
 mod study;
-/// Files that change and clocks that jump.
-mod surroundings;
-/// What a person sees: terminals, pipes, Ctrl-C.
+/// Output as a person sees it: terminals, pipes, Ctrl-C.
 mod terminals;
 /// Workers that hang, crash, and run out of memory.
 mod workers;

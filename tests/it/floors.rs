@@ -1,5 +1,5 @@
-//! What the compiler cannot see of the floor plan: inside a crate, arrows between modules run down only, files of the
-//! command line use each other in no circle, and a heavy dependency enters through one folder. Between crates the
+//! Rules of the floor plan that the compiler cannot see: inside a crate, arrows between modules run down only, files of
+//! the command line use each other in no circle, and a heavy dependency enters through one folder. Between crates the
 //! manifests keep the walls.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ pub(crate) fn for_database() -> TempDir {
     }
 }
 
-/// Where Linux has files in memory, if there is room, and programs may be started there.
+/// Folder in which Linux has files in memory, if there is room, and programs may be started there.
 #[cfg(target_os = "linux")]
 fn in_memory() -> Option<&'static str> {
     /// Bytes that tests side by side may write, many times over: containers have 64 MiB there.

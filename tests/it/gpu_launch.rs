@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What the program is linked to.
+/// Libraries that the program is linked to.
 const LIBRARIES: [&str; 6] = [
     "libcuda.so.1",
     "libcudart.so.13",

@@ -1,4 +1,5 @@
-//! What trials tell of a GPU, as people see it: `show`, the report, and the table that report and dashboard share.
+//! Numbers of a GPU that trials tell, as people see them: `show`, the report, and the table that report and dashboard
+//! share.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,11 +37,12 @@ globalThis.document = {
 
 async fn stored(path: &Path) {
     let store = Store::open(path).await.unwrap();
-    let study = store.begin_study(&study_record("numbers")).await.unwrap();
+    let study = store.studies().begin(&study_record("numbers")).await.unwrap();
     for number in [0, 1].map(TrialNumber) {
         let params = Params::from([("rank".to_owned(), 8.into())]);
         store
-            .start_trial(study.id, number, &params, Some(&recipe()))
+            .trials()
+            .start(study.id, number, &params, Some(&recipe()))
             .await
             .unwrap();
         let mut metrics: Metrics = [("throughput", 1000.0), ("peak_memory", 5e8), ("loss", 2.5)].into();
@@ -51,7 +53,7 @@ async fn stored(path: &Path) {
             }
         }
         let state = TrialState::Complete { metrics };
-        store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
+        store.trials().finish(study.id, number, &state, 1.0).await.unwrap();
     }
     store.close().await.unwrap();
 }

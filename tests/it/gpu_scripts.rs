@@ -14,7 +14,7 @@ fn has_python() -> bool {
     Command::new("python3").arg("--version").output().is_ok()
 }
 
-/// What becomes of a folder's results, as `table` or `json`; without Python there is nothing to try.
+/// Summary of a folder's results, as `table` or `json`; without Python there is nothing to try.
 fn results(form: &str, folder: &Path) -> String {
     let output = Command::new("python3")
         .args([
@@ -40,7 +40,7 @@ fn timing(shape: &str, precision: &str, batch: (u64, u64), tokens_per_s: f64, pe
     })
 }
 
-/// One of PEFT.
+/// Row of results that was measured with PEFT.
 fn other(precision: &str, batch: (u64, u64), mode: &str, tokens_per_s: f64, peak_gb: f64) -> Value {
     json!({
         "shape": "llama-3.1-8b", "precision": precision, "checkpointing": "none", "rows": batch.0, "length": batch.1, "mode": mode,
@@ -248,7 +248,7 @@ fn check(folder: &Path, behaviour: &str, parts: &[&str]) -> (Output, String) {
     (output, calls)
 }
 
-/// What lies in `results.json`: of each part its name, its status and its log.
+/// Parts in `results.json`: of each its name, its status and its log.
 fn parts(folder: &Path) -> Vec<(String, Value, String)> {
     let Ok(text) = std::fs::read_to_string(folder.join("out/results.json")) else {
         return Vec::new();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::train::Workplace;
 
-/// What the hub has: by repository and revision, a commit and its files.
+/// Repositories of the hub: by repository and revision, a commit and its files.
 type Repositories = BTreeMap<(&'static str, &'static str), (&'static str, BTreeMap<String, Vec<u8>>)>;
 
 const CONVERSION: &str = "refs%2Fconvert%2Fparquet";
@@ -162,7 +162,7 @@ impl HubTraining {
         command.envs(more.iter().copied()).output().unwrap()
     }
 
-    /// What a training on data that cannot be had says.
+    /// Message of a training on data that cannot be had.
     fn refused(&self, hub: &str, more: &[(&str, &str)]) -> String {
         let output = self.train(hub, more);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();

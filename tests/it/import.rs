@@ -19,7 +19,7 @@ fn tools() -> impl Iterator<Item = ExportFormat> {
     Tool::ALL.iter().copied().map(ExportFormat::Tool)
 }
 
-/// What the files say, without comments: a rounding is told in the first export only.
+/// Text of the files, without comments: a rounding is told in the first export only.
 fn said(exported: &Exported) -> Vec<String> {
     let files = exported
         .files

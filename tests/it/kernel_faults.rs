@@ -52,7 +52,7 @@ fn plan(request: &TrialRequest) -> &TrialPlan {
     }
 }
 
-/// What a trial of this form measures, as far as it is asked: other kernels take another time, and lose as much.
+/// Metrics of a trial in this form, as far as it is asked: other kernels take another time, and lose as much.
 fn measured(request: &TrialRequest, kernels: Kernels) -> Metrics {
     let plan = plan(request);
     let mut metrics = Metrics::default();
@@ -147,7 +147,7 @@ impl Searched {
             held_out_rows: Some(10),
             learnt: None,
         });
-        let open = store.begin_study(&record).await.unwrap();
+        let open = store.studies().begin(&record).await.unwrap();
         let mut told = Told::default();
         let parts = TunerParts {
             study: &study,
@@ -172,9 +172,9 @@ impl Searched {
         }
     }
 
-    /// What each trial was measured in.
+    /// Form that each trial was measured in.
     async fn forms(&self) -> Vec<String> {
-        let forms = self.store.trial_kernels(self.id).await.unwrap().into_values();
+        let forms = self.store.kernel_forms().of(self.id).await.unwrap().into_values();
         let named = |name: Option<String>| name.unwrap_or_else(|| "-".to_owned());
         let forms = forms.map(|one| {
             assert_eq!(one.longer_sums, one.kernels == "tiled", "{one:?}");
@@ -185,17 +185,17 @@ impl Searched {
 
     /// The values of a metric in all repeats of all trials.
     async fn repeated(&self, metric: &str) -> Vec<f64> {
-        let repeats = self.store.repeats(self.id).await.unwrap();
+        let repeats = self.store.repeats().of(self.id).await.unwrap();
         repeats.values().flatten().filter_map(|run| run.value(metric)).collect()
     }
 
     async fn throughput(&self, trial: u64) -> f64 {
-        let metrics = self.store.metrics(self.id, TrialNumber(trial)).await.unwrap();
+        let metrics = self.store.history().metrics(self.id, TrialNumber(trial)).await.unwrap();
         metrics.value("throughput").unwrap()
     }
 }
 
-/// What trials ran in, and which changes were told, where kernels fail in some forms.
+/// Forms that trials ran in, and which changes were told, where kernels fail in some forms.
 async fn searched(fails_in: &'static [Kernels], rehearses: bool) -> (Vec<String>, Told) {
     let evaluator = Faulty {
         fails_in,
@@ -284,12 +284,12 @@ async fn a_fault_in_a_longer_training_leads_to_the_form_that_the_recommendation_
         ("tiled tiled fused", "fused hopper -")
     );
     // The search stays with it when it is started again, and the attempt that was lost is told.
-    let known = searched.store.safer_kernels(searched.id).await.unwrap().unwrap();
+    let known = searched.store.kernel_forms().safer(searched.id).await.unwrap().unwrap();
     assert_eq!(
         (known.kernels.as_str(), known.instead_of.as_deref()),
         ("tiled", Some("fused"))
     );
-    assert_eq!(searched.store.count_lost_attempts(searched.id).await.unwrap(), 1);
+    assert_eq!(searched.store.lost_attempts().count(searched.id).await.unwrap(), 1);
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn a_fault_in_a_repeated_measurement_is_met_by_the_same_rule() {
     assert_eq!(searched.forms().await[0], "reference - fused");
     assert_eq!(searched.throughput(0).await, 5.0);
     assert_eq!(searched.repeated("throughput").await, [5.0, 5.0]);
-    assert_eq!(searched.store.count_lost_attempts(searched.id).await.unwrap(), 2);
+    assert_eq!(searched.store.lost_attempts().count(searched.id).await.unwrap(), 2);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! What a recipe's keys say on the real engine: two recipes with one loss key train to the same loss, two with one cost
-//! key have the same peak memory.
+//! Keys of recipes on the real engine: two recipes with one loss key train to the same loss, two with one cost key have
+//! the same peak memory.
 
 use std::path::Path;
 use std::time::Duration;

@@ -13,7 +13,7 @@ while [ $# -gt 0 ]; do case "$1" in --*) shift ;; *) break ;; esac; done
 exec "$@"
 "#;
 
-/// As ssh: joins the words behind `--` and hands them to a shell.
+/// Stand-in for ssh: joins the words behind `--` and hands them to a shell.
 const SSH: &str = r#"#!/bin/sh
 echo "ssh $*" >> "$LAUNCHER_LOG"
 while [ "$1" != -- ]; do shift; done
@@ -76,7 +76,7 @@ impl Bench {
         (output, log)
     }
 
-    /// Both trials are complete.
+    /// Checks that both trials are complete.
     fn assert_complete(&self, output: &Output) {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");

@@ -8,7 +8,7 @@
 
 use peft_tune_engine::profile::CountingAllocator;
 
-/// As the program has it: tests measure memory.
+/// Allocator of the program: tests measure memory.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
@@ -41,12 +41,12 @@ mod adopt;
 /// Every way to look at a study says the same of it.
 mod agreement;
 mod baseline;
-/// What a search does with a budget of time.
+/// Budgets of time in a search.
 mod budget;
 mod changed_inputs;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
-/// From data files to micro-batches, against transformers' tokens and templates.
+/// Micro-batches from data files, against transformers' tokens and templates.
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
@@ -56,7 +56,7 @@ mod disturbed;
 mod docs;
 /// Mixtures of experts beyond the checks that all families share: adapters as PEFT writes them, storage, bad inputs.
 mod experts;
-/// What a study found, in words.
+/// Explanations of what a study found, in words.
 mod explain;
 /// Files for other tools against golden ones.
 mod export;
@@ -64,7 +64,7 @@ mod export;
 mod export_check;
 /// Rows beside exported files.
 mod export_rows;
-/// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
+/// Faults around trials: processes that die or hang, databases that fail, people who stop.
 #[cfg(target_os = "linux")]
 mod faults;
 /// Trials that are stopped early, that inherit from others, or that are repeated.
@@ -84,7 +84,7 @@ mod golden;
 /// The launcher of the package with NVIDIA support.
 #[cfg(unix)]
 mod gpu_launch;
-/// What trials tell of a GPU, as `show`, reports and the dashboard show it.
+/// Numbers of a GPU that trials tell, as `show`, reports and the dashboard show them.
 mod gpu_numbers;
 /// The scripts that check and time a GPU, without one.
 #[cfg(unix)]
@@ -111,12 +111,12 @@ mod packed;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
-/// What `plan` says from dimensions alone.
+/// Output of `plan` from dimensions alone.
 mod plan;
 /// Trials whose precision changes on their way.
 mod precision_trials;
 mod predict;
-/// What samplers propose, as it was written down once.
+/// Proposals of samplers, as they were written down once.
 mod proposals;
 /// Trials that report on their way, and what a pruner makes of that.
 mod pruning;
@@ -157,11 +157,11 @@ mod widen;
 /// The words with which doc comments begin.
 mod words;
 
-/// Which setting can change what, on the real engine through a worker.
+/// Cost and loss keys of single settings, on the real engine through a worker.
 mod keys;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
-/// The same for every setting with every optimizer, against the table.
+/// Cost and loss keys of every setting with every optimizer, against the table.
 mod settings;
 
 /// Evaluations that end early, beside the best one on the same rows.
@@ -171,7 +171,7 @@ mod rivals;
 #[cfg(unix)]
 mod signals;
 
-/// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
+/// Uses of results: comparing, deleting, importing, exporting studies, and files that are not sound.
 mod results;
 mod rows;
 

@@ -23,7 +23,7 @@ struct Layout {
     model_type: &'static str,
     /// The language model's `model_type`; `None` where its keys stand at the top.
     text: Option<&'static str>,
-    /// What stands in the place of `model.`, and of `lm_head`.
+    /// Names in the place of `model.`, and of `lm_head`.
     names: [&'static str; 2],
 }
 

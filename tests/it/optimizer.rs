@@ -56,7 +56,7 @@ impl Golden {
             .unwrap();
     }
 
-    /// After 24 steps of Schedule-Free AdamW, whose gradients halve with each round of four.
+    /// Error after 24 steps of Schedule-Free AdamW, whose gradients halve with each round of four.
     fn schedule_free_error(&self, name: &str, settings: &OptimizerSettings, warmup: f64) -> f32 {
         let parameters = self.parameters();
         let schedule = ScheduleSettings {
@@ -94,7 +94,7 @@ impl Golden {
         largest((difference * self.kept(name)).unwrap()) / change
     }
 
-    /// After the four steps.
+    /// Error after the four steps.
     fn error(&self, name: &str, settings: &OptimizerSettings) -> f32 {
         let parameters = self.parameters();
         let mut optimizer = Optimizer::new(settings, &parameters.layout, &Device::Cpu).unwrap();

@@ -202,7 +202,7 @@ fn formats_that_are_not_read_are_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the parts of a packed weight are, reading them ends with a model or a message.
+    /// Checks that reading ends with a model or a message, whatever the parts of a packed weight are.
     #[test]
     fn damaged_parts_never_end_the_process(
         format in proptest::sample::select(&FORMATS),

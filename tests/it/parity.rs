@@ -17,8 +17,8 @@ use crate::golden::{
 /// Relative tolerance in float32: the references' own float32 and float64 differ by up to 3e-6.
 const F32: f64 = 1e-5;
 
-/// As [`F32`] where products of F32 run on AMX, in digits that the values of a row share: gradients of this family pass through the
-/// sums of a delta rule, whose rows have values of very different sizes.
+/// Relative tolerance in float32 where products of F32 run on AMX, in digits that the values of a row share: gradients
+/// of this family pass through the sums of a delta rule, whose rows have values of very different sizes.
 const DIGITS_IN_DELTA_RULES: (&str, f64) = ("ref_qwen3_5", 2e-5);
 
 /// Relative tolerance of a loss in bfloat16, whose 8 bits of mantissa give each activation an error of up to 4e-3; the
@@ -29,7 +29,7 @@ const BF16: f64 = 2e-3;
 /// 1.7e-3 from that in float64 then. Logits are F32 here, and all losses are held to those in float64 too.
 const ROUNDED_ROUTER: (&str, usize) = ("ref_gemma4_moe", 20);
 
-/// As [`BF16`], in float16 with its 11 bits, against float64.
+/// Relative tolerance of a loss in float16 with its 11 bits, against float64.
 const FP16: f64 = 5e-4;
 
 /// Steps after which a rounding chooses between two experts, or in gpt_oss cuts a unit off at 7.0 or does not: single losses move by
@@ -37,7 +37,7 @@ const FP16: f64 = 5e-4;
 /// seventeenth of deepseek_v3). On AMX gemma4_moe is off by 5.8e-4 at its sixteenth and seventeenth, and by 1e-5 around them.
 const STEPS_BEFORE_A_TIE: [(&str, usize); 3] = [("ref_gpt_oss", 13), ("ref_deepseek_v3", 15), ("ref_gemma4_moe", 15)];
 
-/// As [`FP16`], after such a tie.
+/// Relative tolerance of a loss in float16 after one of [`STEPS_BEFORE_A_TIE`].
 const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
@@ -337,7 +337,7 @@ fn layer_bytes(architecture: &Architecture, index: usize, tokens: usize, rank: u
     4 * tokens * (norms + head_norms + value_norms + attention + mlp + input + adapters)
 }
 
-/// What layers have from each other: keys and values that several read, and all their inputs.
+/// Bytes that layers have from each other: keys and values that several read, and all their inputs.
 fn cross_layer_bytes(architecture: &Architecture, tokens: usize) -> usize {
     let count = architecture.layers.len();
     let sources = (0..count).filter(|index| architecture.readers_of(*index).next().is_some());

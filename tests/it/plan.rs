@@ -168,7 +168,7 @@ fn activations_of_experts_in_eight_bits_are_no_settings_of_a_gpu() {
     assert!(!output.status.success() && said.contains(because), "{said}");
 }
 
-/// Other models have: a plan says what they spare.
+/// Checks what a plan says that activations in 8 bits spare, on models that have them.
 #[test]
 fn activations_in_eight_bits_are_settings_of_a_gpu() {
     let folder = study_of(GEMMA_2_9B);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What a command that succeeds prints.
+/// Output of a command that succeeds.
 fn peft_tune(folder: &Path, arguments: &[&str]) -> String {
     let mut command = crate::program();
     command

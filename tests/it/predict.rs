@@ -9,14 +9,14 @@ use peft_tune_core::plan::ModelPlan;
 use peft_tune_core::recipe::{OptimizerKind, PrecisionSchedule, QuantizationAware, Recipe, Sharding, WeightSparsity};
 use peft_tune_engine::profile::ceilings;
 
-/// Most that a prediction may miss the counted peak by: what docs/prediction.md claims.
+/// Error that a prediction may have at most against the counted peak: what docs/prediction.md claims.
 const TOLERANCE: f64 = 0.02;
 
-/// As [`TOLERANCE`], for the whole model trained by an optimizer that works on one matrix at a time: which of them is there
-/// at the peak is bounded from above.
+/// Error for the whole model trained by an optimizer that works on one matrix at a time: which of them is there at the
+/// peak is bounded from above.
 const TOLERANCE_OF_MATRICES: f64 = 0.07;
 
-/// As [`TOLERANCE`], with steps in F32 on weights of 16 bits: what is bounded from above in such a step is a larger share of a
+/// Error with steps in F32 on weights of 16 bits: what is bounded from above in such a step is a larger share of a
 /// total in which the weights take half; with AMX, whose buffers of both dtypes are kept, it is 4.3% in one recipe.
 const TOLERANCE_OF_SCHEDULES: f64 = 0.05;
 
@@ -138,7 +138,7 @@ fn with_whole_weights(case: &cases::Case) -> cases::Case {
     }
 }
 
-/// The same as one of `ranks` ranks; `None` where the recipe freezes nothing, or cannot be shared out.
+/// Returns the case as one of `ranks` ranks; `None` where the recipe freezes nothing, or cannot be shared out.
 fn shared_out(case: &cases::Case, ranks: usize) -> Option<cases::Case> {
     let mut recipe = case.recipe.clone();
     recipe.quantization_aware = QuantizationAware::None;
@@ -152,7 +152,7 @@ fn shared_out(case: &cases::Case, ranks: usize) -> Option<cases::Case> {
     })
 }
 
-/// The same with sparse weights; `None` where the recipe or the model has no place for them.
+/// Returns the case with sparse weights; `None` where the recipe or the model has no place for them.
 fn sparse(case: &cases::Case) -> Option<cases::Case> {
     let mut recipe = case.recipe.clone();
     (recipe.quantization_aware, recipe.weight_sparsity) = (QuantizationAware::None, WeightSparsity::Magnitude);
@@ -167,7 +167,8 @@ fn sparse(case: &cases::Case) -> Option<cases::Case> {
         })
 }
 
-/// The same with a schedule, whose first step is in F32, and with more steps that are ready ahead; `None` where the precision has none.
+/// Returns the case with a schedule, whose first step is in F32, and with more steps that are ready ahead; `None` where
+/// the precision has none.
 fn scheduled(case: &cases::Case, schedule: PrecisionSchedule) -> Option<cases::Case> {
     let mut recipe = case.recipe.clone();
     recipe.quantization_aware = QuantizationAware::None;

@@ -1,4 +1,4 @@
-//! What samplers propose, trial by trial: a study that was started with an earlier version continues as it would have
+//! Proposals of samplers, trial by trial: a study that was started with an earlier version continues as it would have
 //! there.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a pruner does in the study loop, with a stand-in for the trial process that reports on its way.
+//! Pruners in the study loop, with a stand-in for the trial process that reports on its way.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -118,7 +118,7 @@ async fn a_trial_whose_own_reports_beat_the_others_is_not_stopped_for_what_was_e
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let parts = TunerParts {
         study: &study,
         store: &store,

@@ -63,7 +63,7 @@ async fn fill(path: &Path) {
         source: "models/tiny".into(),
         ..ModelRecord::default()
     });
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     let gib = 1_073_741_824.0;
     let states = [
         complete(5120.4, 1.5 * gib, 2.12345),
@@ -80,7 +80,8 @@ async fn fill(path: &Path) {
         add_trial(&store, study.id, number as u64, &params, state).await;
     }
     store
-        .start_trial(study.id, TrialNumber(4), &Params::new(), Some(&recipe()))
+        .trials()
+        .start(study.id, TrialNumber(4), &Params::new(), Some(&recipe()))
         .await
         .unwrap();
     drop(study);
@@ -418,7 +419,8 @@ fn hostile_names_do_not_reach_the_terminal() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open(&path).await.unwrap();
         store
-            .begin_study(&study_record("a\u{1b}]0;x\u{7}\n'; drop table study; --"))
+            .studies()
+            .begin(&study_record("a\u{1b}]0;x\u{7}\n'; drop table study; --"))
             .await
             .unwrap();
         store.close().await.unwrap();

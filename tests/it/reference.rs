@@ -10,7 +10,7 @@ use peft_tune::tools::Tool;
 use peft_tune::worker::{MetricPart, metric_rows};
 use peft_tune_core::recipe::settings::settings;
 
-/// Where the part begins that is made; the text before it is by hand.
+/// Mark at which the part begins that is made; the text before it is by hand.
 const MARK: &str = "<!-- made by tests/it/reference.rs: UPDATE_DOCS=1 cargo test --test it reference -->\n";
 
 /// Holds a page below its mark against `made`, or writes it anew.

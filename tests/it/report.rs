@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::store::{recipe, study_record};
 
-/// What breaks out of pages that do not escape.
+/// Text that breaks out of pages that do not escape.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script> \"'<!-- é漢 &amp; $(rm)";
 
 /// A study in a database: params decide the metrics by plain formulas with a little noise.
@@ -29,7 +29,7 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
         metric: PEAK_MEMORY.to_owned(),
         bound: Bound::AtMost(140e6),
     }];
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     let mut random = StdRng::seed_from_u64(7);
     for number in (0..trials).map(TrialNumber) {
         let rank = [2i64, 4, 8, 16, 32][random.random_range(0..5)];
@@ -45,7 +45,8 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
             (name.to_owned(), ParamValue::from(if whole { HOSTILE } else { "plain" })),
         ]);
         store
-            .start_trial(study.id, number, &params, Some(&recipe()))
+            .trials()
+            .start(study.id, number, &params, Some(&recipe()))
             .await
             .unwrap();
         let loss =
@@ -64,14 +65,14 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
             ..StepRecord::default()
         };
         let courses: Vec<StepRecord> = (1..=steps).map(course).collect();
-        store.record_steps(study.id, number, &courses).await.unwrap();
+        store.steps().record(study.id, number, &courses).await.unwrap();
         let evaluation = EvaluationRecord {
             step: steps,
             tokens: 512 * steps,
             loss,
             ..EvaluationRecord::default()
         };
-        store.record_evaluation(study.id, number, &evaluation).await.unwrap();
+        store.evaluations().record(study.id, number, &evaluation).await.unwrap();
         let metrics: Metrics = [
             (THROUGHPUT, throughput),
             (PEAK_MEMORY, memory),
@@ -98,7 +99,7 @@ pub(crate) async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) 
             },
             _ => TrialState::Complete { metrics },
         };
-        store.finish_trial(study.id, number, &state, 1.5).await.unwrap();
+        store.trials().finish(study.id, number, &state, 1.5).await.unwrap();
     }
     drop(study);
     store.close().await.unwrap();
@@ -111,7 +112,7 @@ async fn view_of(path: &Path) -> StudyView {
 /// A study with every part that a page may show.
 pub(crate) async fn input_of(path: &Path) -> PageInput {
     let store = Store::open_read_only(path).await.unwrap();
-    let study = store.study(None).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
     let mut input = peft_tune::dashboard::Gatherer::default()
         .gather(&store, &study)
         .await
@@ -252,9 +253,9 @@ async fn the_finding_comes_first_with_the_intervals_of_repeats() {
     let best = view_of(&database).await.recommendation.unwrap().trial;
     let baseline = TrialNumber(if best == 0 { 1 } else { 0 });
     let store = Store::open(&database).await.unwrap();
-    let study = store.study(None).await.unwrap();
-    store.record_baseline(study.id, baseline).await.unwrap();
-    let trials = store.trials(study.id).await.unwrap();
+    let study = store.studies().find(None).await.unwrap();
+    store.baselines().record(study.id, baseline).await.unwrap();
+    let trials = store.history().trials(study.id).await.unwrap();
     for number in [TrialNumber(best), baseline] {
         let metrics = trials[number.0 as usize].state.metrics().unwrap();
         let value = metrics.value(THROUGHPUT).unwrap();
@@ -265,7 +266,7 @@ async fn the_finding_comes_first_with_the_intervals_of_repeats() {
         };
         let all = [(number, [(THROUGHPUT.to_owned(), confirmed)].into())].into();
         let one = [(THROUGHPUT, value)].into();
-        store.record_repeat(study.id, number, 3, &one, &all).await.unwrap();
+        store.repeats().record(study.id, number, 3, &one, &all).await.unwrap();
     }
     drop(study);
     store.close().await.unwrap();

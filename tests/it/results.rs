@@ -1,4 +1,4 @@
-//! What people do with results, through the program itself.
+//! Uses of results, through the program itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -60,7 +60,7 @@ impl Workspace {
 /// Adds a study of three trials: two complete, one out of memory.
 async fn fill(path: &Path, name: &str) {
     let store = Store::open(path).await.unwrap();
-    let study = store.begin_study(&study_record(name)).await.unwrap();
+    let study = store.studies().begin(&study_record(name)).await.unwrap();
     let states = [
         complete(100.0, 2e9, 2.0),
         complete(150.0, 3e9, 2.1),
@@ -399,7 +399,7 @@ fn a_database_that_another_process_holds_or_nobody_may_write_is_left_alone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let study = runtime.block_on(async {
         let store = Store::open(&path).await.unwrap();
-        let study = store.begin_study(&study_record("first")).await.unwrap();
+        let study = store.studies().begin(&study_record("first")).await.unwrap();
         (store, study)
     });
     let told = String::from_utf8(workspace.run(&["delete", "first", "--yes"]).stderr).unwrap();
@@ -450,7 +450,7 @@ fn every_command_has_a_manual_page() {
     assert!(!pages.join("peft-tune-worker.1").exists());
 }
 
-/// What bash offers for the last of these words, by the script that the program prints.
+/// Words that bash offers for the last of these, by the script that the program prints.
 fn offered(script: &std::path::Path, words: &[&str]) -> String {
     const ASK: &str = r#"
         source "$1"; shift

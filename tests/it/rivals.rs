@@ -52,7 +52,7 @@ fn query(folder: &Path, sql: &str) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a trial's loss is, and what it rests on.
+/// Loss of a trial, and what it rests on.
 #[derive(Debug)]
 struct Loss {
     learning_rate: f64,

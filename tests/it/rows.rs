@@ -244,11 +244,11 @@ fn a_page_needs_no_network_and_mistakes_are_told() {
 const CALLS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}(plan){{ m.reasoning_content }}(/plan)\
                      {% endif %}{{ m.content | trim }}{% if m.tool_calls %}(call){{ m.tool_calls[0].function.arguments | tojson }}\
                      {% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-/// One whose turns only the next turn ends.
+/// Template whose turns only the next turn ends.
 const OPEN_ENDED: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}\
                           {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// What is learnt of the first of two like rows, stretch by stretch, and what is told; what is refused.
+/// Texts that are learnt of the first of two like rows, stretch by stretch, and what is told; what is refused.
 fn learnt(row: &str, template: Option<&str>) -> Result<(Vec<String>, String), String> {
     let rows = Rows::new(&format!("{row}\n").repeat(2), "");
     let path = |name: &str| rows.folder.path().join(name);

@@ -51,7 +51,7 @@ fn run(space: &str, options: &[&str], fault: Option<&str>) -> tempfile::TempDir 
     folder
 }
 
-/// What a search with these options says as it refuses.
+/// Message of a search that refuses these options.
 fn refused(space: &str, options: &[&str]) -> String {
     let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space).unwrap();
@@ -83,7 +83,7 @@ fn curves(folder: &Path) -> Vec<Value> {
     [rows(folder, steps), rows(folder, evaluations)].concat()
 }
 
-/// What trials of [`RANKS`] come to one at a time.
+/// Results of trials of [`RANKS`] that run one at a time.
 struct Alone {
     curves: Vec<Value>,
     losses: Vec<(u64, f64)>,

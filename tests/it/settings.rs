@@ -77,7 +77,7 @@ fn alone() {
     });
 }
 
-/// What one training came to.
+/// Numbers that one training came to.
 #[derive(Clone, Debug)]
 struct Observed {
     loss: f64,
@@ -85,7 +85,7 @@ struct Observed {
     work: WorkOfSteps,
 }
 
-/// What the steps had to do.
+/// Work that the steps had to do.
 #[derive(Clone, Debug, PartialEq)]
 struct WorkOfSteps {
     tokens: Vec<u64>,
@@ -372,7 +372,7 @@ impl Engine {
         trials
     }
 
-    /// The same global batch in other micro-batches.
+    /// Trials of the same global batch in other micro-batches.
     fn in_other_parts(&mut self, context: usize, recipe: &Recipe) -> Vec<Trial> {
         let parts = [(4, 1, 1), (1, 2, 2)];
         let trial = |(micro_batch, gradient_accumulation, devices)| {

@@ -62,7 +62,7 @@ fn batch(seed: usize) -> MicroBatch {
     MicroBatch::from_documents(&[document(0), document(1)])
 }
 
-/// What is left of a training.
+/// Results of a training.
 #[derive(Debug, PartialEq)]
 struct Trained {
     losses: Vec<f64>,

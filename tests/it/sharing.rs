@@ -30,7 +30,7 @@ pruner: none
 confirm: none
 "#;
 
-/// What the places did.
+/// Log of what the places did.
 #[derive(Default)]
 struct Log {
     measured: BTreeMap<RecipeKey, u64>,
@@ -152,7 +152,7 @@ async fn run(text: &str, capacity: usize, dice: u64, lost: Option<(TrialNumber, 
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(text);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let problem = Problem {
         space: study.space.clone(),
         objectives: study.objectives.clone(),
@@ -177,10 +177,10 @@ async fn run(text: &str, capacity: usize, dice: u64, lost: Option<(TrialNumber, 
     let mut tuner = Tuner::new(parts).await.unwrap();
     tuner.run().await.unwrap();
     drop(tuner);
-    let trials = store.trials(open.id).await.unwrap();
+    let trials = store.history().trials(open.id).await.unwrap();
     for trial in &trials {
-        for (part, source) in store.inherited(open.id, trial.number).await.unwrap() {
-            let back = store.inherited(open.id, source).await.unwrap();
+        for (part, source) in store.inheritance().of(open.id, trial.number).await.unwrap() {
+            let back = store.inheritance().of(open.id, source).await.unwrap();
             assert!(
                 !back.contains(&(part.clone(), trial.number)),
                 "trials {} and {source} took {part} from each other",

@@ -68,7 +68,7 @@ fn masked(weight: &[f64], inputs: usize, norms: &[f64]) -> Vec<f64> {
     masked
 }
 
-/// The same tensors, those of linear weights masked by size.
+/// Tensors of `model`, those of linear weights masked by size.
 fn masked_by_size(model: &Path) -> BTreeMap<String, Tensor> {
     let of = |(name, tensor): (String, Tensor)| {
         if !name.ends_with("_proj.weight") {
@@ -89,7 +89,8 @@ fn losses(base: &Arc<BaseModel>, recipe: &Recipe, batch: &[MicroBatch]) -> Vec<f
     losses
 }
 
-/// On weights that were masked beforehand, by loops of this test, a dense model trains to the same losses in every bit.
+/// Checks that a dense model on weights that were masked beforehand, by loops of this test, trains to the same losses
+/// in every bit.
 #[test]
 fn a_sparse_model_trains_as_a_dense_one_of_masked_weights() {
     for family in ["ref_llama", "ref_qwen2"] {
@@ -116,7 +117,7 @@ fn a_sparse_model_trains_as_a_dense_one_of_masked_weights() {
     }
 }
 
-/// Of every family, experts and other mixers among them, in every dense precision.
+/// Checks every family, experts and other mixers among them, in every dense precision.
 #[test]
 fn every_family_trains_sparse_as_its_expanded_weights_do() {
     let families = [
@@ -275,7 +276,7 @@ impl Llama {
         out
     }
 
-    /// What the layer makes of x; `read` is told what each linear layer reads.
+    /// Output of the layer on x; `read` is told what each linear layer reads.
     fn layer(&self, index: usize, x: &Matrix, read: &mut dyn FnMut(&[&str], &Matrix)) -> Matrix {
         let name = |part: &str| format!("model.layers.{index}.{part}.weight");
         let sum = |a: &Matrix, b: &Matrix| -> Matrix {
@@ -618,7 +619,7 @@ fn what_has_no_place_beside_it_is_refused_before_anything_runs() {
     assert!(text(&profile).contains("two of each four values"));
 }
 
-/// Without rows nothing can be measured.
+/// Checks that nothing can be measured without rows.
 #[test]
 fn no_rows_to_measure_activations_on_are_told() {
     let folder = tempfile::tempdir().unwrap();

@@ -50,9 +50,13 @@ pub(crate) fn complete(throughput: f64, peak_memory: f64, loss: f64) -> TrialSta
 /// A trial from its start to its end, with three steps and an evaluation.
 pub(crate) async fn add_trial(store: &Store, study: StudyId, number: u64, params: &Params, state: &TrialState) {
     let number = TrialNumber(number);
-    store.start_trial(study, number, params, Some(&recipe())).await.unwrap();
+    store
+        .trials()
+        .start(study, number, params, Some(&recipe()))
+        .await
+        .unwrap();
     let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
-    store.record_steps(study, number, &steps).await.unwrap();
+    store.steps().record(study, number, &steps).await.unwrap();
     let evaluation = EvaluationRecord {
         step: 3,
         tokens: 300,
@@ -61,8 +65,8 @@ pub(crate) async fn add_trial(store: &Store, study: StudyId, number: u64, params
         target_tokens: 50,
         seconds: 0.25,
     };
-    store.record_evaluation(study, number, &evaluation).await.unwrap();
-    store.finish_trial(study, number, state, 12.5).await.unwrap();
+    store.evaluations().record(study, number, &evaluation).await.unwrap();
+    store.trials().finish(study, number, state, 12.5).await.unwrap();
 }
 
 /// Trials of a query's first column.
@@ -87,11 +91,11 @@ impl RowSink for Numbers {
 pub(crate) async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber> {
     let mut numbers = Numbers::default();
     let sql = "select trial from pareto_front where study = ?1 order by trial";
-    store.query_about(sql, Some(study), &mut numbers).await.unwrap();
+    store.queries().run_about(sql, Some(study), &mut numbers).await.unwrap();
     numbers.0
 }
 
-/// Out of memory while it was measured.
+/// Failure by running out of memory while it was measured.
 pub(crate) fn out_of_memory(limit_bytes: Option<u64>) -> TrialState {
     TrialState::Failed {
         reason: FailReason::OutOfMemory {
@@ -112,31 +116,34 @@ async fn a_study_is_resumed_with_its_trials() {
     let params = Params::from([("rank".to_owned(), 8i64.into())]);
 
     let store = Store::open(&path).await.unwrap();
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     assert!(!study.resumed && study.to_repeat.is_empty());
     let attempt = store
-        .start_trial(study.id, TrialNumber(0), &params, Some(&recipe()))
+        .trials()
+        .start(study.id, TrialNumber(0), &params, Some(&recipe()))
         .await
         .unwrap();
     assert_eq!(attempt, 1);
     store
-        .finish_trial(study.id, TrialNumber(0), &complete(10.0, 20.0, 2.0), 1.5)
+        .trials()
+        .finish(study.id, TrialNumber(0), &complete(10.0, 20.0, 2.0), 1.5)
         .await
         .unwrap();
     drop(study);
     store.close().await.unwrap();
 
     let store = Store::open(&path).await.unwrap();
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     assert!(study.resumed && study.to_repeat.is_empty());
-    let trials = store.trials(study.id).await.unwrap();
+    let trials = store.history().trials(study.id).await.unwrap();
     assert_eq!(trials.len(), 1);
     assert_eq!(
         (&trials[0].params, &trials[0].state),
         (&params, &complete(10.0, 20.0, 2.0))
     );
     let again = store
-        .start_trial(study.id, TrialNumber(0), &params, Some(&recipe()))
+        .trials()
+        .start(study.id, TrialNumber(0), &params, Some(&recipe()))
         .await;
     assert!(matches!(again, Err(StoreError::WrongState { .. })), "{again:?}");
     store.close().await.unwrap();
@@ -147,18 +154,19 @@ async fn another_definition_under_the_same_name_is_refused_and_says_what_differs
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let mut record = study_record("first");
-    drop(store.begin_study(&record).await.unwrap());
+    drop(store.studies().begin(&record).await.unwrap());
     record.sampler = "grid".to_owned();
     record.space_text.push_str("# a comment\n");
     drop(
         store
-            .begin_study(&record)
+            .studies()
+            .begin(&record)
             .await
             .expect("sampler and comments may change"),
     );
     record.definition["space"]["rank"]["high"] = json!(128);
     record.objectives.pop();
-    let message = store.begin_study(&record).await.unwrap_err().to_string();
+    let message = store.studies().begin(&record).await.unwrap_err().to_string();
     assert!(
         message.contains("settings.space.rank.high") && message.contains("objectives.2"),
         "{message}"
@@ -171,18 +179,18 @@ async fn a_study_is_run_by_one_at_a_time_and_two_studies_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let (one, other) = (Store::open(&path).await.unwrap(), Store::open(&path).await.unwrap());
-    let study = one.begin_study(&study_record("first")).await.unwrap();
-    let refused = other.begin_study(&study_record("first")).await.unwrap_err();
+    let study = one.studies().begin(&study_record("first")).await.unwrap();
+    let refused = other.studies().begin(&study_record("first")).await.unwrap_err();
     assert!(
         refused.to_string().contains(&std::process::id().to_string()),
         "{refused}"
     );
-    let second = other.begin_study(&study_record("second")).await.unwrap();
+    let second = other.studies().begin(&study_record("second")).await.unwrap();
     drop((study, second));
-    other.begin_study(&study_record("first")).await.unwrap();
-    assert_eq!(other.study(None).await.unwrap().name, "first", "the latest");
-    assert_eq!(other.study(Some("second")).await.unwrap().seed, u64::MAX - 1);
-    let unknown = other.study(Some("third")).await.unwrap_err().to_string();
+    other.studies().begin(&study_record("first")).await.unwrap();
+    assert_eq!(other.studies().find(None).await.unwrap().name, "first", "the latest");
+    assert_eq!(other.studies().find(Some("second")).await.unwrap().seed, u64::MAX - 1);
+    let unknown = other.studies().find(Some("third")).await.unwrap_err().to_string();
     assert!(unknown.contains("`second`, `first`"), "{unknown}");
 }
 
@@ -194,34 +202,56 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
     let number = TrialNumber(7);
     {
         let store = Store::open(&path).await.unwrap();
-        let study = store.begin_study(&record).await.unwrap();
+        let study = store.studies().begin(&record).await.unwrap();
         store
-            .start_trial(study.id, number, &Params::new(), Some(&recipe()))
+            .trials()
+            .start(study.id, number, &Params::new(), Some(&recipe()))
             .await
             .unwrap();
-        store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
-        store.flush_steps().await.unwrap();
+        store
+            .steps()
+            .record(study.id, number, &[round_trip::step(1)])
+            .await
+            .unwrap();
+        store.steps().flush().await.unwrap();
         // Dropped as a killed process drops it: without closing.
     }
     let store = Store::open(&path).await.unwrap();
-    let study = store.begin_study(&record).await.unwrap();
+    let study = store.studies().begin(&record).await.unwrap();
     assert_eq!(study.to_repeat, [number]);
-    assert_eq!(store.trials(study.id).await.unwrap()[0].state, TrialState::Waiting);
-    assert!(store.trial(study.id, number).await.unwrap().phases.is_empty());
+    assert_eq!(
+        store.history().trials(study.id).await.unwrap()[0].state,
+        TrialState::Waiting
+    );
+    assert!(
+        store
+            .trial_details()
+            .of(study.id, number)
+            .await
+            .unwrap()
+            .phases
+            .is_empty()
+    );
     assert_eq!(
         store
-            .start_trial(study.id, number, &Params::new(), Some(&recipe()))
+            .trials()
+            .start(study.id, number, &Params::new(), Some(&recipe()))
             .await
             .unwrap(),
         2
     );
-    store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
-    store.release_trial(study.id, number).await.unwrap();
-    store.flush_steps().await.unwrap();
-    let detail = store.trial(study.id, number).await.unwrap();
+    store
+        .steps()
+        .record(study.id, number, &[round_trip::step(1)])
+        .await
+        .unwrap();
+    store.trials().release(study.id, number).await.unwrap();
+    store.steps().flush().await.unwrap();
+    let detail = store.trial_details().of(study.id, number).await.unwrap();
     assert!(detail.phases.is_empty() && detail.trial.state == TrialState::Waiting);
     let error = store
-        .finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
+        .trials()
+        .finish(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
         .await
         .unwrap_err();
     assert!(matches!(error, StoreError::WrongState { .. }), "{error}");

@@ -24,7 +24,7 @@ const HEAD: &str = "lm_head.weight";
 struct Kind {
     name: &'static str,
     modules: &'static [&'static str],
-    /// What the base model's embedding is multiplied with at each end.
+    /// Factors on the base model's embedding at each end.
     ends: &'static [(&'static str, f64)],
     ties: bool,
 }

@@ -109,7 +109,7 @@ fn held_out() -> Vec<MicroBatch> {
     vec![batch(901, &[31, 8]), batch(902, &[12])]
 }
 
-/// What is to be the same: everything but the clock.
+/// Numbers that are to be the same: everything but the clock.
 #[derive(Debug, PartialEq)]
 struct Seen {
     loss: u64,
@@ -269,7 +269,7 @@ fn so_has_it_where_layers_are_computed_again() {
     }
 }
 
-/// One whose values overflow, and one whose data hold a token that the model does not know.
+/// Checks with one training whose values overflow, and one whose data hold a token that the model does not know.
 #[test]
 fn a_training_that_fails_leaves_the_others_as_they_are() {
     let base = base(LLAMA, Precision::Fp32).unwrap();

@@ -45,7 +45,7 @@ impl Bench {
         mocked::peft_tune(self.folder.path(), arguments)
     }
 
-    /// What a command that succeeds says on standard error.
+    /// Text that a command that succeeds writes to standard error.
     fn said(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", mocked::errors_of(&output));

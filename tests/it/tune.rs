@@ -59,7 +59,7 @@ fn sampler(study: &Study) -> Box<dyn Sampler> {
     peft_tune_search::build(study.sampler.kind, &problem, study.seed).unwrap()
 }
 
-/// What a trial of the request's recipe measures: only the phases that it was asked to run.
+/// State that a trial of the request's recipe measures: only the phases that it was asked to run.
 fn measure(request: &TrialRequest) -> TrialState {
     let Task::Recipe { recipe, plan } = &request.task else {
         panic!("no recipe: {request:?}")
@@ -110,7 +110,7 @@ async fn nothing_is_measured_or_trained_twice() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let seen = Seen::default();
     let (ending, history) = run(&study, &store, &open, &Interrupt::default(), watched(&seen)).await;
     assert_eq!((ending, history.len()), (Ending::Exhausted, 12));
@@ -125,8 +125,12 @@ async fn nothing_is_measured_or_trained_twice() {
             assert!(metrics.value(name).is_some(), "trial {} has no {name}", trial.number);
         }
     }
-    assert_eq!(store.trials(open.id).await.unwrap(), history);
-    let last = store.inherited(open.id, history.last().unwrap().number).await.unwrap();
+    assert_eq!(store.history().trials(open.id).await.unwrap(), history);
+    let last = store
+        .inheritance()
+        .of(open.id, history.last().unwrap().number)
+        .await
+        .unwrap();
     assert!(!last.is_empty());
 }
 
@@ -141,7 +145,7 @@ async fn what_other_kernels_cost_is_measured_again() {
             .replace("[1e-4, 1e-3]", "{low: 1e-5, high: 1e-2, scale: log}"),
     );
     study.sampler.kind = SamplerKind::Random;
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let mut profiled = Vec::new();
     for (kernels, trials) in [
         (Kernels::Fused, 3),
@@ -168,7 +172,7 @@ async fn what_other_kernels_cost_is_measured_again() {
     }
     // One setting of the cost: each form measures it once, whatever was measured in the other one.
     assert_eq!(profiled, [1, 1, 0, 1]);
-    let forms = store.kernels(open.id).await.unwrap();
+    let forms = store.kernel_forms().forms(open.id).await.unwrap();
     let reference: Vec<u64> = forms
         .iter()
         .filter(|(_, form)| *form == "reference")
@@ -178,7 +182,7 @@ async fn what_other_kernels_cost_is_measured_again() {
     assert_eq!(forms[&TrialNumber(11)], "graphs");
     // No trial took its cost over from one of the other form.
     for number in forms.keys() {
-        for (part, source) in store.inherited(open.id, *number).await.unwrap() {
+        for (part, source) in store.inheritance().of(open.id, *number).await.unwrap() {
             assert!(
                 part != "cost" || forms[number] == forms[&source],
                 "{number} from {source}"
@@ -186,7 +190,7 @@ async fn what_other_kernels_cost_is_measured_again() {
         }
     }
     assert_eq!(
-        store.trial(open.id, TrialNumber(4)).await.unwrap().kernels,
+        store.trial_details().of(open.id, TrialNumber(4)).await.unwrap().kernels,
         Some(TrialKernels {
             kernels: "reference".to_owned(),
             attention: None,
@@ -202,7 +206,7 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
         let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let study = study(&SPACE.replace("grid", "tpe"));
-        let open = store.begin_study(&record(&study)).await.unwrap();
+        let open = store.studies().begin(&record(&study)).await.unwrap();
         run(&study, &store, &open, &Interrupt::default(), measure).await.1
     };
     let folder = crate::folders::for_database();
@@ -211,7 +215,7 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let mut study = study(&SPACE.replace("grid", "tpe"));
         study.budget.trials = Some(trials);
-        let open = store.begin_study(&record(&study)).await.unwrap();
+        let open = store.studies().begin(&record(&study)).await.unwrap();
         history = run(&study, &store, &open, &Interrupt::default(), measure).await.1;
         // What takes its loss over is not counted.
         assert!(history.len() as u64 >= trials);
@@ -224,7 +228,7 @@ async fn an_interrupted_confirmation_goes_on_where_it_was() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(&SPACE.replace("confirm: none", "confirm: {repeats: 2, trainings: 4, longer: 0}"));
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let interrupt = Interrupt::default();
     let (requested, again) = (interrupt.clone(), Seen::default());
     let offset = |request: &TrialRequest| match &request.task {
@@ -239,7 +243,7 @@ async fn an_interrupted_confirmation_goes_on_where_it_was() {
     };
     run(&study, &store, &open, &interrupt, outcome).await;
     let trained = || async {
-        let repeats = store.repeats(open.id).await.unwrap();
+        let repeats = store.repeats().of(open.id).await.unwrap();
         let runs = repeats.values().flatten();
         runs.filter(|run| run.value("loss").is_some()).count()
     };
@@ -257,7 +261,7 @@ async fn an_interrupt_finishes_the_trial_under_way() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let interrupt = Interrupt::default();
     let requested = interrupt.clone();
     let mut trials = 0;
@@ -278,7 +282,7 @@ async fn what_ran_out_of_memory_fails_again_without_running() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     let study = study(SPACE);
-    let open = store.begin_study(&record(&study)).await.unwrap();
+    let open = store.studies().begin(&record(&study)).await.unwrap();
     let seen = Seen::default();
     let requests = seen.clone();
     let outcome = move |request: &TrialRequest| {

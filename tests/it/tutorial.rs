@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the tutorial's study has, and what it has here so that a processor that does other work besides is done in a minute.
+/// Settings of the tutorial's study, and what it has here so that a processor that does other work besides is done in a
+/// minute.
 const SMALLER: [(&str, &str); 6] = [
     ("training_tokens: 60k", "training_tokens: 1k"),
     ("{epochs: 3}", "{steps: 3}"),
@@ -15,7 +16,7 @@ const SMALLER: [(&str, &str); 6] = [
     ("sampler: auto", "sampler: auto\nconfirm: none"),
 ];
 
-/// What the blocks say, and what is run in its place.
+/// Words of the blocks, and what is run in their place.
 const COMMANDS: [(&str, &str); 1] = [("--trials 24", "--trials 2")];
 
 /// Says that the next block is not run, and why.

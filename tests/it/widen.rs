@@ -95,7 +95,7 @@ impl StoredStudy {
     async fn new(text: &str) -> Self {
         let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
-        let open = store.begin_study(&record(&study(text))).await.unwrap();
+        let open = store.studies().begin(&record(&study(text))).await.unwrap();
         Self {
             store,
             open,
@@ -145,7 +145,7 @@ async fn an_optimum_beyond_the_edge_is_reached_and_told() {
     assert!((7e-3..=8e-3).contains(&highest(&rates)), "{rates:?}");
     let nearest = rates.iter().map(|rate| (rate / OPTIMUM).ln().abs()).fold(1.0, f64::min);
     assert!(nearest < 0.05, "{rates:?}");
-    assert_eq!(stored.store.widenings(stored.open.id).await.unwrap(), told);
+    assert_eq!(stored.store.widenings().of(stored.open.id).await.unwrap(), told);
 }
 
 #[tokio::test]

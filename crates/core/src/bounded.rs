@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Most that settings of a model or an adapter, or the list of its shards, may have, in bytes; settings have a few thousand, and a
-/// list of 60,000 tensors has 6 million.
+/// Bytes that settings of a model or an adapter, or the list of its shards, may have at most; settings have a few
+/// thousand, and a list of 60,000 tensors has 6 million.
 pub const SETTINGS_BYTES: u64 = 16 << 20;
 
 /// Reads a file of at most `most` bytes.

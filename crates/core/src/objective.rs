@@ -101,7 +101,7 @@ const MAXIMISED: [&str; 6] = [
     TOP1_AGREEMENT_PERCENT,
 ];
 
-/// What the engine measures, and what is predicted of another stack in its place.
+/// Metrics that the engine measures, and those that are predicted of another stack in their place.
 const TARGETS: [(&str, &str); 2] = [(THROUGHPUT, TARGET_THROUGHPUT), (PEAK_MEMORY, TARGET_PEAK_MEMORY)];
 
 /// The metric that another stack's prediction of `metric` has, where one is predicted.
@@ -203,7 +203,7 @@ pub struct Constraint {
     pub bound: Bound,
 }
 
-/// Which side of a limit is allowed; limits are in the metric's own unit and included.
+/// Side of a limit that is allowed; limits are in the metric's own unit and included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {

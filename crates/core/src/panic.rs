@@ -1,4 +1,4 @@
-//! What a panic says.
+//! Messages of panics.
 
 use std::any::Any;
 

@@ -40,7 +40,7 @@ pub struct QuantityError {
     pub expected: &'static str,
 }
 
-/// What the kinds have in common.
+/// Properties that the kinds of quantities have in common.
 trait Quantity: Sized {
     const EXPECTED: &'static str;
     const NAME: &'static str;
@@ -49,7 +49,7 @@ trait Quantity: Sized {
     /// Type and least value of the plain number, for the JSON schema.
     const NUMBER: (&'static str, u64) = ("number", 0);
     fn from_number(value: f64) -> Option<Self>;
-    /// From a number that was written without a point; counts keep all its digits.
+    /// Makes the quantity from a number that was written without a point; counts keep all its digits.
     fn from_integer(value: i128) -> Option<Self> {
         Self::from_number(value as f64)
     }
@@ -169,7 +169,7 @@ impl Quantity for StepsOrShare {
     const NAME: &'static str = "StepsOrShare";
     const PATTERN: &'static str = COUNT_PATTERN;
 
-    /// Whoever reads it says which numbers are legal.
+    /// Reads any number; whoever reads the setting says which are legal.
     fn from_number(value: f64) -> Option<Self> {
         Some(Self(value))
     }
@@ -300,7 +300,7 @@ quantity!(PositiveCount);
 quantity!(StepsOrShare);
 quantity!(Seconds);
 
-/// For `deserialize_with`: a [`Count`] in the type of its field.
+/// Reads a [`Count`] in the type of its field, for `deserialize_with`.
 ///
 /// # Errors
 /// No count, or one that the type does not hold.
@@ -313,7 +313,7 @@ where
     held(count)
 }
 
-/// As [`count`], of a field that may be absent.
+/// Reads a [`Count`] of a field that may be absent.
 ///
 /// # Errors
 /// As [`count`].
@@ -326,7 +326,7 @@ where
     count.map(|Count(count)| held(count)).transpose()
 }
 
-/// As [`optional_count`], of a field that is 1 or more.
+/// Reads a [`Count`] of a field that may be absent, and is 1 or more.
 ///
 /// # Errors
 /// As [`count`], and for 0.
@@ -340,7 +340,7 @@ where
     count.map(held).transpose()
 }
 
-/// For `deserialize_with`: the number of [`StepsOrShare`].
+/// Reads the number of [`StepsOrShare`], for `deserialize_with`.
 ///
 /// # Errors
 /// No number of steps, and no fraction.
@@ -348,7 +348,7 @@ pub fn steps_or_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
     StepsOrShare::deserialize(deserializer).map(|number| number.0)
 }
 
-/// As [`steps_or_share`], of a field that may be absent.
+/// Reads the number of [`StepsOrShare`] of a field that may be absent.
 ///
 /// # Errors
 /// As [`steps_or_share`].

@@ -65,16 +65,16 @@ pub struct Recipe {
     /// How the frozen base weights are stored and multiplied.
     #[serde(default)]
     pub precision: Precision,
-    /// Which products of quantized base weights take their activations in 8 bits.
+    /// Products of quantized base weights that take their activations in 8 bits.
     #[serde(default, skip_serializing_if = "ActivationQuantization::is_none")]
     pub activation_quantization: ActivationQuantization,
-    /// Which values of the frozen linear weights are left out at load.
+    /// Values of the frozen linear weights that are left out at load.
     #[serde(default, skip_serializing_if = "WeightSparsity::is_none")]
     pub weight_sparsity: WeightSparsity,
-    /// Which form the merged weights are rounded to in each pass, so that they can be quantized so after the training.
+    /// Form that the merged weights are rounded to in each pass, so that they can be quantized so after the training.
     #[serde(default, skip_serializing_if = "QuantizationAware::is_none")]
     pub quantization_aware: QuantizationAware,
-    /// Which steps compute in fp32 instead.
+    /// Steps that compute in fp32 instead.
     #[serde(default, skip_serializing_if = "PrecisionSchedule::is_none")]
     pub precision_schedule: PrecisionSchedule,
     #[serde(default)]
@@ -115,7 +115,8 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// The same training with nothing rounded or left out: weights and activations in F32 from the first step to the last.
+    /// Returns the training with nothing rounded or left out: weights and activations in F32 from the first step to the
+    /// last.
     pub fn in_fp32(&self) -> Self {
         Self {
             precision: Precision::Fp32,

@@ -20,12 +20,12 @@ pub struct WholeFile {
     force: bool,
 }
 
-/// What a file is called as long as it is not whole.
+/// Name of a file as long as it is not whole.
 #[derive(Debug)]
 enum Draft {
     Nameless,
     Named(TempPath),
-    /// What it is called anyway: it is no file.
+    /// Name of the file itself: it is no file.
     InPlace,
 }
 
@@ -166,7 +166,7 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// What `make` makes under a free name beside `path`, with that name.
+/// File that `make` makes under a free name beside `path`, with that name.
 fn draft_of<T>(path: &Path, make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<NamedTempFile<T>> {
     let mut names = tempfile::Builder::new();
     names.suffix(".tmp").make_in(folder_of(path), make)
@@ -187,7 +187,7 @@ fn nameless(_: &Path) -> Option<File> {
     None
 }
 
-/// Where the system shows an open file of this process.
+/// Path at which the system shows an open file of this process.
 #[cfg(target_os = "linux")]
 fn own_link(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! What keeps readers that panic on damaged files from ending the program.
+//! Guard around readers that panic on damaged files, so that they do not end the program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -41,7 +41,9 @@ mod training;
 
 pub use base::{BaseModel, BaseSource, RankShare, Sparsity};
 pub use checkpoint::{Checkpoint, WeightsError};
-pub use error::TrainError;
+pub use error::{
+    BatchError, CpuOnlyError, MergeError, PromptError, ShardError, SparsityError, TogetherError, TrainError,
+};
 pub use generation::{AnswerSettings, Decoding, Generated, GenerationSettings, Generator, Prompt, TextEnd};
 pub use gguf::{GgufError, GgufType};
 pub use merge::{GgufFile, MergedModel, ModelDirectory, WeightQuantization, WrittenDtype, write_checkpoint};

@@ -55,7 +55,7 @@ impl Parameters {
         self.view(&self.gradients, index)
     }
 
-    /// These elements of the flat values and gradients.
+    /// Views of these elements of the flat values and gradients.
     pub(crate) fn part(&self, elements: &Range<usize>) -> Result<[Tensor; 2]> {
         let part = |buffer: &Tensor| buffer.narrow(0, elements.start, elements.len());
         Ok([part(&self.values)?, part(&self.gradients)?])

@@ -8,7 +8,7 @@ use loom::thread;
 #[path = "../src/parallel/meeting.rs"]
 mod meeting;
 
-/// What meetings are made of here.
+/// Atomics that meetings are made of here.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 }

@@ -83,7 +83,7 @@ pub fn check(name: &str) -> Result<(), DeviceError> {
     check_kernels(name, kernels())
 }
 
-/// As [`check`], for these kernels.
+/// Checks a device as [`check`] does, for these kernels.
 ///
 /// # Errors
 /// Those of [`check`].
@@ -138,15 +138,15 @@ fn cpu_instead(error: &DeviceError) -> Device {
     Device::Cpu
 }
 
-/// What the driver tells of a GPU.
+/// Facts that the driver tells of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Its product's name.
+    /// Name of the product.
     pub name: String,
     pub memory_bytes: u64,
 }
 
-/// What the driver tells of `device`; `None` of the CPU, and where it does not answer.
+/// Facts that the driver tells of `device`; `None` of the CPU, and where it does not answer.
 pub fn facts(device: &Device) -> Option<DeviceFacts> {
     match device {
         #[cfg(feature = "cuda")]
@@ -183,7 +183,8 @@ pub fn libraries(device: &Device) -> Option<String> {
     }
 }
 
-/// What the driver tells of the first GPU; `None` where the program was not built for one, and where the driver finds none.
+/// Facts that the driver tells of the first GPU; `None` where the program was not built for one, and where the driver
+/// finds none.
 ///
 /// Nothing is opened: a context takes hundreds of megabytes of the GPU, in each process that has one.
 pub fn first_gpu() -> Option<DeviceFacts> {

@@ -21,7 +21,7 @@ pub fn with_f32_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [f32]) -> Resul
 /// [`with_f32_mut`] for several tensors at once.
 ///
 /// # Errors
-/// As there.
+/// As for [`with_f32_mut`].
 pub fn with_f32_muts<const N: usize, R>(
     tensors: &[Tensor; N],
     change: impl FnOnce([&mut [f32]; N]) -> Result<R>,
@@ -29,7 +29,7 @@ pub fn with_f32_muts<const N: usize, R>(
     open(tensors, Vec::with_capacity(N), Box::new(change))
 }
 
-/// What is done with N slices; boxed, or the recursion of [`open`] would make ever new types.
+/// Change of N slices; boxed, or the recursion of [`open`] would make ever new types.
 type Change<'a, const N: usize, R> = Box<dyn FnOnce([&mut [f32]; N]) -> Result<R> + 'a>;
 
 /// Opens one tensor after the other and hands on what is open.
@@ -80,10 +80,10 @@ pub fn with_bytes<R>(tensor: &Tensor, read: impl FnOnce(&[u8]) -> Result<R>) -> 
     }
 }
 
-/// As [`with_bytes`]; `change` may alter them.
+/// Lets `change` alter the bytes of a tensor, which it gets as [`with_bytes`] shows them.
 ///
 /// # Errors
-/// As there.
+/// As for [`with_bytes`], and those of `change`.
 pub fn with_bytes_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
     with_mut(tensor, |storage, layout| {
         let bounds = bounds(layout)?;

@@ -1,4 +1,4 @@
-//! Which form of the ops runs: own kernels, some of them or all, or plain candle.
+//! Forms of the ops: own kernels, some of them or all, or plain candle.
 
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
@@ -17,11 +17,12 @@ pub enum Kernels {
     Fused,
     /// Plain candle ops only: slower, and the way to tell whether a fault lies in a fused form.
     Reference,
-    /// As `Fused`; on an NVIDIA GPU, passes whose shapes were met before, and updates, are replayed from CUDA graphs.
+    /// Own kernels, and CUDA graphs on an NVIDIA GPU: passes whose shapes were met before, and updates, are replayed
+    /// from them.
     Graphs,
-    /// As `Fused` on an NVIDIA GPU, where attention never takes the kernels that only Hopper has.
+    /// Own kernels on an NVIDIA GPU, where attention never takes those that only Hopper has.
     Tiled,
-    /// As `Fused` on a GPU of the Hopper generation, which is refused where the GPU is of another.
+    /// Own kernels on a GPU of the Hopper generation; refused where the GPU is of another.
     Hopper,
 }
 
@@ -35,24 +36,24 @@ pub enum AttentionKernels {
     Hopper,
     /// Tensor cores, each warp by itself.
     Tiled,
-    /// No tensor cores: F32, and sizes of heads that the others do not take.
+    /// Kernels without tensor cores: F32, and sizes of heads that the others do not take.
     Plain,
 }
 
 impl AttentionKernels {
-    /// Its name for people.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
 impl Kernels {
-    /// Its name in results.
+    /// Name in results.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn flag(self) -> &'static str {
         match self {
             Self::Fused => "auto",

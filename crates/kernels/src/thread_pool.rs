@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use gate::Gate;
 
-/// What the gate is made of.
+/// Atomics that the gate is made of.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }
@@ -48,11 +48,11 @@ struct ThreadPool {
     /// Whether a caller has the pool.
     taken: AtomicBool,
     gate: Gate,
-    /// Written by the caller while nobody is inside.
+    /// Loop under way, written by the caller while nobody is inside.
     job: UnsafeCell<Job>,
     /// The next task to hand out.
     next: AtomicUsize,
-    /// What the first task that panicked in a helper left.
+    /// Panic that the first task that panicked in a helper left.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     helpers: OnceLock<Vec<Helper>>,
 }
@@ -138,7 +138,7 @@ pub fn on_every_thread(run: impl Fn() + Sync) {
     });
 }
 
-/// As [`for_chunks`], with the chunks of the same number of two slices.
+/// Runs as [`for_chunks`] does, with the chunks of the same number of two slices.
 pub fn for_chunks2<T: Send, U: Send>(
     (values, chunk): (&mut [T], usize),
     (others, other): (&mut [U], usize),
@@ -176,7 +176,8 @@ impl<T> Chunks<T> {
     }
 }
 
-/// While it lives, helpers may be inside a loop whose body is the caller's; a panic of the caller closes the loop too.
+/// Turn of the caller, as long as it lives: helpers may be inside a loop whose body is the caller's; a panic of the
+/// caller closes the loop too.
 struct Turn;
 
 impl Drop for Turn {
@@ -189,7 +190,7 @@ impl Drop for Turn {
     }
 }
 
-/// While it lives, this thread runs tasks.
+/// Mark that this thread runs tasks, as long as it lives.
 struct WithinTask;
 
 impl WithinTask {

@@ -9,7 +9,7 @@ use sync::{AtomicBool, AtomicU64, Ordering};
 #[path = "../src/thread_pool/gate.rs"]
 mod gate;
 
-/// What the gate is made of here.
+/// Atomics that the gate is made of here.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }

@@ -16,7 +16,7 @@ mod knee;
 mod learning;
 pub mod learning_curve;
 mod length;
-mod longer;
+mod long_training;
 mod normal;
 mod paired;
 pub mod pareto;
@@ -41,7 +41,7 @@ pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_po
 pub use hypervolume::hypervolume;
 pub use knee::beyond_knee;
 pub use length::{FullLength, PayingLength, RateRange, Trained};
-pub use longer::at_full_length;
+pub use long_training::at_full_length;
 pub use paired::{PairedDifference, PairedRow, WRONG_STOP, looks};
 pub use prior::Prior;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};

@@ -8,7 +8,7 @@
 use super::cheaper_precision::{in_cheaper_precision, instead_of};
 use super::history::{Evaluated, evaluated};
 use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
-use super::longer::Longer;
+use super::long_training::LongTrainings;
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT, counted_as};
@@ -87,7 +87,7 @@ pub fn recommend<'a>(
         Rule::Knee | Rule::Weights(_) => false,
     };
     if by_loss
-        && let Some(longer) = Longer::of(history)
+        && let Some(longer) = LongTrainings::of(history)
         && let Ok(chosen) = choose(problem, &longer.trials, history, preference)
         && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
     {

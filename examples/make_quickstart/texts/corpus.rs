@@ -29,7 +29,7 @@ pub(crate) struct BaseCorpus {
 }
 
 impl BaseCorpus {
-    /// What the base model is trained on.
+    /// Corpus that the base model is trained on.
     pub(crate) fn training() -> Self {
         Self::new(BASE_SEED)
     }
@@ -98,7 +98,7 @@ impl TaskRows {
         Self::new(2000, 200)
     }
 
-    /// So many rows, no sentence twice.
+    /// Makes so many rows, no sentence twice.
     fn new(train: usize, held_out: usize) -> Self {
         let (mut dice, oskel) = (Dice::new(TASK_SEED), Tongue::oskel());
         let mut said = BTreeSet::new();

@@ -32,7 +32,7 @@ impl Dice {
         self.below(100) < percent
     }
 
-    /// One of `items`, which must not be empty.
+    /// Picks one of `items`, which must not be empty.
     pub(super) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

@@ -2,7 +2,7 @@
 //!
 //! A concept is known by its place in one of these tables. The invented tongues (`tongue.rs`) name the same concepts.
 
-/// What a noun stands for; it decides which verbs and adjectives go with it.
+/// Kind of thing that a noun stands for; it decides which verbs and adjectives go with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Person,
@@ -156,10 +156,10 @@ pub(super) const ADJECTIVES: &[Adjective] = &[
     ("dark", &[Kind::Place]),
 ];
 
-/// What a verb asks for beside its subject.
+/// Complements that a verb asks for beside its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// Nothing.
+    /// No complement.
     Alone,
     /// Somewhere to go.
     Towards,
@@ -231,7 +231,7 @@ pub(super) const VERBS: &[Verb] = &[
     ("lend", "lends", "lent", Frame::Give),
 ];
 
-/// When something happens, and whether that is in the past.
+/// Times at which something happens, and whether each is in the past.
 pub(super) const TIMES: &[(&str, bool)] = &[
     ("yesterday", true),
     ("last night", true),
@@ -245,10 +245,10 @@ pub(super) const TIMES: &[(&str, bool)] = &[
     ("at noon", false),
 ];
 
-/// Where something happens, relative to a place.
+/// Prepositions for where something happens, relative to a place.
 pub(super) const PREPOSITIONS: &[&str] = &["in", "near", "behind", "beside"];
 
-/// What ties two clauses together.
+/// Links that tie two clauses together.
 pub(super) const LINKS: &[&str] = &["and", "but", "because", "while", "before"];
 
 /// Counting words, from two.

@@ -1,4 +1,4 @@
-//! What a sentence says, apart from any tongue: clauses over the concepts of the lexicon, and their random making.
+//! Meaning of a sentence, apart from any tongue: clauses over the concepts of the lexicon, and their random making.
 
 use super::dice::Dice;
 use super::lexicon::{ADJECTIVES, COUNTS, Frame, Kind, LINKS, NAMES, NOUNS, PREPOSITIONS, TIMES, VERBS};
@@ -24,10 +24,10 @@ pub(super) enum Phrase {
     },
 }
 
-/// What is said of the subject.
+/// Predicate that is said of the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Predicate {
-    /// It has this quality.
+    /// Quality that the subject has.
     Is {
         adjective: usize,
     },
@@ -37,7 +37,7 @@ pub(super) enum Predicate {
     },
 }
 
-/// What the verb's frame asks for.
+/// Complement that the verb's frame asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Complement {
     Nothing,

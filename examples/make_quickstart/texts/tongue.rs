@@ -18,7 +18,7 @@ use super::dice::Dice;
 use super::lexicon::{ADJECTIVES, COUNTS, LINKS, NAMES, NOUNS, PREPOSITIONS, TIMES, VERBS};
 use super::meaning::{Clause, Complement, Count, Phrase, Predicate, Sentence};
 
-/// Where heads stand: before what depends on them (English-like) or after it.
+/// Order of heads: before what depends on them (English-like) or after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     HeadFirst,
@@ -75,7 +75,7 @@ impl Tongue {
         }
     }
 
-    /// Its daughter, which only the fine-tuning data speaks.
+    /// Daughter of Marrin, which only the fine-tuning data speaks.
     pub(super) fn oskel() -> Self {
         let mother = Self::marrin();
         let mut roots = Roots::new(0x6f73_6b65_6c21, "bdfghklmnprsvw", "aeiou");

@@ -6,7 +6,7 @@ use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::write_result;
 use crate::report::printable;
-use crate::store::{ImportOutcome, ImportWish};
+use crate::store::{ImportOutcome, ImportWish, import_studies};
 
 /// Copy the studies of another results database into this one, without changing those already there
 ///
@@ -39,7 +39,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     }
     let imported = args
         .database
-        .create_or_write(async |store| store.import(&args.file, &preference).await)?;
+        .create_or_write(async |store| import_studies(store, &args.file, &preference).await)?;
     let mut text = String::new();
     for study in &imported {
         let name = printable(&study.study);

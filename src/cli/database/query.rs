@@ -106,10 +106,10 @@ fn format_of(args: &Args) -> Result<RowFormat, CliError> {
 fn written(args: &Args, sql: &str, about_study: bool, mut sink: Box<dyn FinishRows>) -> Result<(), CliError> {
     args.database.read(async |store| {
         let study = match about_study {
-            true => Some(store.study(args.study.as_deref()).await?.name),
+            true => Some(store.studies().find(args.study.as_deref()).await?.name),
             false => None,
         };
-        store.query_about(sql, study.as_deref(), &mut *sink).await
+        store.queries().run_about(sql, study.as_deref(), &mut *sink).await
     })?;
     unless_closed(sink.finish()).map_err(CliError::failed)
 }

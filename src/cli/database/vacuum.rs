@@ -4,6 +4,7 @@ use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::write_result;
 use crate::report::bytes;
+use crate::store::vacuum;
 
 /// Check the results database, free the space of deleted studies, and renew its statistics
 #[derive(Debug, clap::Args)]
@@ -13,7 +14,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let vacuumed = args.database.write(async |store| store.vacuum().await)?;
+    let vacuumed = args.database.write(async |store| vacuum(store).await)?;
     write_result(&format!(
         "{}: sound, {} before, {} now\n",
         args.database.path().display(),

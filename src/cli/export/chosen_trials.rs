@@ -47,14 +47,14 @@ struct Stored {
 pub(super) fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
     let (stored, front) = database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
+        let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
         let front = match args.front {
             true => study.front(&trials),
             false => Vec::new(),
         };
         let stored = Stored {
-            baseline: store.baseline(study.id).await?,
+            baseline: store.baselines().of(study.id).await?,
             study,
             trials,
             confirmed,
@@ -84,7 +84,9 @@ pub(super) fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
 
 fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String) -> Result<Chosen, CliError> {
     let study = &stored.study;
-    let detail = args.database.read(async |store| store.trial(study.id, number).await)?;
+    let detail = args
+        .database
+        .read(async |store| store.trial_details().of(study.id, number).await)?;
     let recipe = recipe_of(&detail, stored, number)?;
     let trial = stored.trials.iter().find(|trial| trial.number == number);
     let metrics = trial

@@ -130,6 +130,7 @@ def config_of_torchtune(directory):
         raise CannotAsk(error) from error
     from omegaconf import OmegaConf
 
+    sys.path.append(str(directory))  # as `tune run` does: rows of tokens are read by a module beside the file
     written = OmegaConf.load(directory / "torchtune.yaml")
     config.validate(written)
     return written

@@ -29,8 +29,8 @@ const VIEWS: [(&str, &str); 2] = [
 pub(super) fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf>, CliError> {
     let path_of = |name: &str| args.output.join(format!("{name}.{ending}"));
     let (study, runs, recommended) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
-        let runs = store.trial_runs(study.id).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
+        let runs = store.history().runs(study.id).await?;
         let recommended = Recommended::read(store, &study).await?;
         Ok((study, runs, recommended))
     })?;
@@ -45,7 +45,7 @@ pub(super) fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<
         let (whole, output) = WholeOutput::create(&path, args.force)?;
         let mut sink = format.sink(output, None);
         args.database
-            .read(async |store| store.query_about(sql, Some(&study.name), &mut *sink).await)?;
+            .read(async |store| store.queries().run_about(sql, Some(&study.name), &mut *sink).await)?;
         sink.finish().map_err(CliError::failed)?;
         whole.keep()?;
         files.push(path);

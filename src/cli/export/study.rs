@@ -9,7 +9,7 @@ use crate::cli::row_formats::RowFormat;
 use crate::cli::terminal::output::{tell, write_exact};
 use crate::export::{ExportError, MlflowExperiment};
 use crate::report::printable;
-use crate::store::StoreError;
+use crate::store::{StoreError, write_optuna};
 use crate::track::{Recommended, TrackedStudy, TrackedTrial, mlflow_run};
 
 /// Writes the study that the arguments name.
@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
         write_exact(&format!("{}\n", file.display()))?;
     }
     let recommended = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         Recommended::read(store, &study).await
     })?;
     if let Some(one) = recommended {
@@ -69,10 +69,10 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
         })
     })?;
     args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let recommended = Recommended::read(store, &study).await?;
         let recommended = recommended.as_ref().map(|one| (one.trial, one.notes()));
-        store.write_optuna(&study, recommended, &path, args.force).await
+        write_optuna(store, &study, recommended, &path, args.force).await
     })?;
     tell(format_args!("optuna-dashboard sqlite:///{}", path.display()));
     Ok(path)

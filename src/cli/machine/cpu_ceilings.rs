@@ -94,7 +94,7 @@ pub(in crate::cli) async fn stored_or_measured(
 
 /// What the database has of this machine; something that this version cannot read counts as nothing.
 pub(in crate::cli) async fn stored(store: &Store, threads: usize) -> Result<Option<MeasuredCeilings>, CliError> {
-    let found = store.ceilings(&machine(), &build(), threads as u64).await?;
+    let found = store.ceilings().of(&machine(), &build(), threads as u64).await?;
     Ok(found.and_then(|(grids, disturbed)| {
         let ceilings = serde_json::from_str(&grids).ok()?;
         Some(MeasuredCeilings { ceilings, disturbed })
@@ -192,7 +192,7 @@ pub(super) async fn keep(store: &Store, threads: usize, found: &MeasuredCeilings
         grids: serde_json::to_string(ceilings).map_err(CliError::failed)?,
         disturbed: *disturbed,
     };
-    Ok(store.record_ceilings(&machine(), &record).await?)
+    Ok(store.ceilings().record(&machine(), &record).await?)
 }
 
 /// What a measurement belongs to besides the machine.

@@ -92,7 +92,10 @@ async fn measured_and_kept(
 
 /// What the database has of this GPU; something that this version cannot read counts as nothing.
 async fn stored(store: &Store, gpu: &Device) -> Result<Option<KnownCeilings>, CliError> {
-    let found = store.ceilings(&machine_of(gpu), &build_for(gpu), NO_THREADS).await?;
+    let found = store
+        .ceilings()
+        .of(&machine_of(gpu), &build_for(gpu), NO_THREADS)
+        .await?;
     Ok(found.and_then(|(text, disturbed)| {
         Some(KnownCeilings {
             ceilings: serde_json::from_str(&text).ok()?,
@@ -145,7 +148,7 @@ async fn keep(store: &Store, gpu: &Device, found: &KnownCeilings) -> Result<(), 
         grids: serde_json::to_string(&found.ceilings).map_err(CliError::failed)?,
         disturbed: found.disturbed,
     };
-    Ok(store.record_ceilings(&machine_of(gpu), &record).await?)
+    Ok(store.ceilings().record(&machine_of(gpu), &record).await?)
 }
 
 /// Record of this machine with `gpu`, which need not be its first one.

@@ -195,7 +195,7 @@ impl ToolCall for Resume {
 
     fn work(self, confines: &Confines) -> Result<Work, CliError> {
         let database = DatabaseArgs::at(confines.database.clone());
-        let study = database.read(async |store| store.study(self.study.as_deref()).await)?;
+        let study = database.read(async |store| store.studies().find(self.study.as_deref()).await)?;
         let (file, _) = study_file(&study.space_path, confines)?;
         let budget = Budget {
             trials: self.trials,

@@ -6,7 +6,7 @@ use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::{BaseModel, Sparsity, TrainError};
+use peft_tune_engine::{BaseModel, CpuOnlyError, Sparsity};
 use peft_tune_kernels::device;
 use peft_tune_kernels::{Kernels, set_kernels};
 
@@ -144,7 +144,7 @@ impl ComputeArgs {
         let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
         if !device.is_cpu() {
             let sparsity = sparsity.kind();
-            return Err(CliError::bad_input(TrainError::SparsityOnGpu { sparsity }));
+            return Err(CliError::bad_input(CpuOnlyError::Sparsity { sparsity }));
         }
         BaseModel::load_sparse(&files.folder, precision, sparsity, &device).map_err(CliError::bad_input)
     }

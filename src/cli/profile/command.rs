@@ -176,7 +176,7 @@ fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
 pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
     block_on(async {
         let store = Store::open(&database.path()).await?;
-        let id = store.record_profile(record).await?;
+        let id = store.profiles().record(record).await?;
         store.close().await?;
         Ok(id)
     })

@@ -66,9 +66,9 @@ impl ProfileSource {
 
     fn of_trial(study: Option<&str>, number: TrialNumber, database: &DatabaseArgs) -> Result<Self, CliError> {
         let (study, detail, trials) = database.read(async |store| {
-            let study = store.study(study).await?;
-            let detail = store.trial(study.id, number).await?;
-            let trials = store.trials(study.id).await?;
+            let study = store.studies().find(study).await?;
+            let detail = store.trial_details().of(study.id, number).await?;
+            let trials = store.history().trials(study.id).await?;
             Ok((study, detail, trials))
         })?;
         let name = format!("{}, trial {number}", study.name);

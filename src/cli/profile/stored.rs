@@ -7,7 +7,7 @@ use peft_tune_engine::profile::Profile;
 
 /// The profile of this number, with the name that it is shown under.
 pub(in crate::cli) fn stored_profile(database: &DatabaseArgs, id: i64) -> Result<(String, Profile), CliError> {
-    let stored = database.read(async |store| store.profile(ProfileId(id)).await)?;
+    let stored = database.read(async |store| store.profiles().find(ProfileId(id)).await)?;
     let Some(stored) = stored else {
         let path = database.path();
         let message = format!(

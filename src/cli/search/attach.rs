@@ -33,9 +33,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     loop {
         // What another process writes at the same moment makes a look fail now and then: the next one will do.
         let look = args.database.read(async |store| {
-            let study = store.study(args.study.as_deref()).await?;
+            let study = store.studies().find(args.study.as_deref()).await?;
             let status = StudyStatus::read(store, &study).await?;
-            let trials = store.confirmed_trials(study.id).await?.0;
+            let trials = store.history().confirmed_trials(study.id).await?.0;
             Ok((study, status, trials))
         });
         let (study, status, trials) = match look {

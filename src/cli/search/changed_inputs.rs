@@ -158,11 +158,11 @@ pub(super) async fn check(
     inputs: &[InputRecord],
     accept: bool,
 ) -> Result<Content, CliError> {
-    let all = store.studies().await?;
+    let all = store.studies().all().await?;
     let Some(known) = all.iter().find(|known| known.name == study.name) else {
         return Ok(Content::Unknown);
     };
-    let before = store.inputs(known.id).await?;
+    let before = store.inputs().of(known.id).await?;
     if before.is_empty() && study.base.is_some() {
         return Ok(Content::Unknown);
     }
@@ -179,20 +179,20 @@ pub(super) async fn check(
              keeps what was measured under another name"
         )));
     }
-    let trials = store.trials(known.id).await?;
+    let trials = store.history().trials(known.id).await?;
     if trials.is_empty() {
-        store.delete_study(known.id, &known.name).await?;
+        store.studies().delete(known.id, &known.name).await?;
         return Ok(Content::Unknown);
     }
     let settings = trials
         .into_iter()
         .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
     let settings = settings.map(|trial| StudyRequest::Enqueue(trial.params)).collect();
-    let widened = store.widenings(known.id).await?;
+    let widened = store.widenings().of(known.id).await?;
     let free = |name: &String| all.iter().all(|one| one.name != *name);
     let names = (1..).map(|number| format!("{} before change {number}", study.name));
     if let Some(name) = names.into_iter().find(free) {
-        store.rename_study(known.id, &name).await?;
+        store.studies().rename(known.id, &name).await?;
         tell(format_args!(
             "{changes} changed: what was measured before is study `{name}` now"
         ));

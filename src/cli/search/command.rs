@@ -161,7 +161,7 @@ async fn run_study(
     let ran = run_trials(args, &opened, parts, forecast, target).await;
     if let Some(tracking) = tracking {
         // What is not written yet is told when the store is closed.
-        let _ = store.flush_steps().await;
+        let _ = store.steps().flush().await;
         tokio::task::block_in_place(|| tracking.finish());
     }
     let TrialsOutcome {
@@ -170,15 +170,15 @@ async fn run_study(
         lack,
         problem,
     } = ran?;
-    let (history, confirmed) = store.confirmed_trials(id).await?;
+    let (history, confirmed) = store.history().confirmed_trials(id).await?;
     let found = SearchResult {
         problem,
         prior,
         confirmed,
-        predicted: store.all_predictions(id).await?,
-        variants: store.variants(id).await?,
-        baseline: store.baseline(id).await?,
-        kernels: store.trial_kernels(id).await?,
+        predicted: store.predictions().all(id).await?,
+        variants: store.inheritance().variants(id).await?,
+        baseline: store.baselines().of(id).await?,
+        kernels: store.kernel_forms().of(id).await?,
         history,
         spent,
         held_out_rows,

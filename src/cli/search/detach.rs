@@ -111,8 +111,8 @@ fn arguments_of_search(given: impl Iterator<Item = OsString>, log: Option<&Path>
 fn runs(database: &DatabaseArgs, study: &Study, process: u32) -> bool {
     let running = block_on(async {
         let store = Store::open_read_only(&database.path()).await?;
-        let found = store.study(Some(&study.name)).await?;
-        let runner = store.live_runner(found.id);
+        let found = store.studies().find(Some(&study.name)).await?;
+        let runner = store.studies().live_runner(found.id);
         // A search that begins while this looks is what this waits for.
         let _ = store.close().await;
         Ok(runner)

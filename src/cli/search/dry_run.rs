@@ -86,15 +86,15 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
     }
     block_on(async {
         let store = Store::open_read_only(&database.path()).await?;
-        let studies = store.studies().await?;
+        let studies = store.studies().all().await?;
         let mut found = Found::default();
         if let Some(known) = studies.iter().find(|known| known.name == study.name) {
             found = Found {
-                trials: store.trials(known.id).await?,
-                variants: store.variants(known.id).await?.len() as u64,
-                spent_s: store.spent(known.id).await?.total_s(),
-                process: store.live_runner(known.id).map(|runner| runner.process),
-                widenings: store.widenings(known.id).await?,
+                trials: store.history().trials(known.id).await?,
+                variants: store.inheritance().variants(known.id).await?.len() as u64,
+                spent_s: store.spent_times().of(known.id).await?.total_s(),
+                process: store.studies().live_runner(known.id).map(|runner| runner.process),
+                widenings: store.widenings().of(known.id).await?,
             };
         }
         store.close().await?;

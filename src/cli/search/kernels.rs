@@ -12,7 +12,7 @@ pub(super) async fn kernels_of(
     store: &Store,
     id: StudyId,
 ) -> Result<(Kernels, Option<Kernels>), CliError> {
-    let Some(known) = store.safer_kernels(id).await? else {
+    let Some(known) = store.kernel_forms().safer(id).await? else {
         return Ok((asked, None));
     };
     let failed = known.instead_of.as_deref().and_then(Kernels::from_name);
@@ -31,7 +31,7 @@ pub(super) async fn kernels_of(
 
 /// Says that a study has trials whose costs do not compare with those to come.
 pub(super) async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> Result<(), CliError> {
-    let known = store.kernels(id).await?;
+    let known = store.kernel_forms().forms(id).await?;
     let others = known.values().filter(|form| *form != kernels.name()).count();
     if others > 0 {
         tell(format_args!(

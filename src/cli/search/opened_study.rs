@@ -43,14 +43,14 @@ pub(super) async fn open(
     let content = changed_inputs::check(study, store, &inputs, args.accept_changed_inputs).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let record = record_of(study, preflight);
-    if content == Content::Same && store.move_study(&record).await? {
+    if content == Content::Same && store.definitions().move_files(&record).await? {
         tell("the study's files lie elsewhere now and hold the same: it continues");
     }
-    let open = store.begin_study(&record).await?;
-    store.record_inputs(open.id, &inputs).await?;
+    let open = store.studies().begin(&record).await?;
+    store.inputs().record(open.id, &inputs).await?;
     if let Content::Changed { widened, .. } = &content {
         for widening in widened {
-            store.record_widening(open.id, widening).await?;
+            store.widenings().record(open.id, widening).await?;
         }
     }
     let (kernels, instead_of) = kernels_of(args.workers.kernels.form(), store, open.id).await?;

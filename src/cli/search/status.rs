@@ -20,7 +20,7 @@ pub(in crate::cli) struct Args {
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (study, status) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let status = StudyStatus::read(store, &study).await?;
         Ok((study, status))
     })?;

@@ -31,8 +31,8 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let name = args.study.as_deref();
     let (study, runner) = args.database.read(async |store| {
-        let study = store.study(name).await?;
-        let runner = store.live_runner(study.id);
+        let study = store.studies().find(name).await?;
+        let runner = store.studies().live_runner(study.id);
         Ok((study, runner))
     })?;
     let Some(runner) = runner else {
@@ -45,7 +45,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         signal(runner.process)?;
     } else {
         args.database
-            .write(async |store| store.add_request(study.id, &StudyRequest::Stop).await)?;
+            .write(async |store| store.requests().add(study.id, &StudyRequest::Stop).await)?;
     }
     let asked = Instant::now();
     if !args.wait {
@@ -58,7 +58,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         ));
     }
     loop {
-        let runner = args.database.read(async |store| Ok(store.live_runner(study.id)));
+        let runner = args
+            .database
+            .read(async |store| Ok(store.studies().live_runner(study.id)));
         // The database changes while it is looked at; the next look tells.
         if runner.is_ok_and(|runner| runner.is_none()) {
             let waited = asked.elapsed().as_secs_f64();

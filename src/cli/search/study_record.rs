@@ -74,9 +74,9 @@ mod tests {
         for (name, text) in [("native", native), ("command", command)] {
             let path = folder.path().join(format!("{name}.yaml"));
             let study = StudyFile::parse(&path, text, ReadOptions { check_files: false }).unwrap();
-            let open = store.begin_study(&record_of(&study, None)).await.unwrap();
-            let stored = store.study(Some(name)).await.unwrap();
-            let space = store.search_space(open.id).await.unwrap();
+            let open = store.studies().begin(&record_of(&study, None)).await.unwrap();
+            let stored = store.studies().find(Some(name)).await.unwrap();
+            let space = store.definitions().search_space(open.id).await.unwrap();
             assert_eq!(stored.problem(space), study.problem(), "{name}");
             let known_at_once = study.problem().objectives.iter().any(|one| one.known_after == Some(0));
             assert_eq!(known_at_once, name == "native");

@@ -53,14 +53,14 @@ pub(in crate::cli) struct UnderWay {
 impl StudyStatus {
     /// Reads the status of a study.
     pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
-        let runner = store.live_runner(study.id);
-        let times = store.trial_times(study.id).await?;
+        let runner = store.studies().live_runner(study.id);
+        let times = store.history().times(study.id).await?;
         let running = times
             .iter()
             .filter(|times| times.ended_at.is_none() && runner.is_some());
-        let paused = runner.is_some() && store.is_paused(study.id).await?;
-        let spending = store.spending(study.id).await?;
-        let widened = store.widenings(study.id).await?;
+        let paused = runner.is_some() && store.requests().is_paused(study.id).await?;
+        let spending = store.searches().spending(study.id).await?;
+        let widened = store.widenings().of(study.id).await?;
         let finished = |state: &str| !["waiting", "running"].contains(&state);
         Ok(Self {
             study: study.name.clone(),
@@ -87,9 +87,9 @@ impl StudyStatus {
                 .collect(),
             ending: match runner {
                 Some(_) => None,
-                None => store.ending_of_last_search(study.id).await?,
+                None => store.searches().last_ending(study.id).await?,
             },
-            lost_attempts: store.count_lost_attempts(study.id).await?,
+            lost_attempts: store.lost_attempts().count(study.id).await?,
             widened: widened.iter().map(ToString::to_string).collect(),
         })
     }

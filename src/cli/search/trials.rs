@@ -63,7 +63,7 @@ pub(super) async fn run_trials(
     if let Content::Changed { settings, .. } = &opened.content {
         let others = settings.iter();
         for setting in others.filter(|setting| setting.params() != opened.baseline.as_ref()) {
-            store.add_request(id, setting).await?;
+            store.requests().add(id, setting).await?;
         }
     }
     let mut tuner = tuner

@@ -18,7 +18,7 @@ pub(super) async fn check(study: &Study, store: &Store) -> Result<(), CliError> 
     let WarmStart::Named(names) = &study.warm_start else {
         return Ok(());
     };
-    let known = store.studies().await?;
+    let known = store.studies().all().await?;
     let is_known = |name: &String| known.iter().any(|one| one.name == *name);
     if is_known(&study.name) {
         return Ok(());
@@ -46,7 +46,7 @@ pub(super) async fn earlier_trials(
     id: StudyId,
     kernels: Kernels,
 ) -> Result<Vec<Trial>, CliError> {
-    let recorded = store.warm_start(id).await?;
+    let recorded = store.warm_starts().of(id).await?;
     let sources: Vec<(String, Option<u64>)> = match &study.warm_start {
         WarmStart::Off => return Ok(Vec::new()),
         _ if !recorded.is_empty() => recorded
@@ -54,16 +54,16 @@ pub(super) async fn earlier_trials(
             .map(|(name, trials)| (name, Some(trials)))
             .collect(),
         WarmStart::Alike => {
-            let names = store.earlier_studies(id).await?;
+            let names = store.warm_starts().earlier_studies(id).await?;
             names.into_iter().map(|name| (name, None)).collect()
         }
         WarmStart::Named(names) => names.iter().map(|name| (name.clone(), None)).collect(),
     };
     let mut space = study.space.clone();
-    space.widen(&store.widenings(id).await?);
+    space.widen(&store.widenings().of(id).await?);
     let mut earlier = Vec::new();
     for (name, most) in sources.into_iter().filter(|(name, _)| *name != study.name) {
-        let found = match store.study(Some(&name)).await {
+        let found = match store.studies().find(Some(&name)).await {
             Ok(found) => found,
             // Its trials were taken when the study began; it may be gone since.
             Err(StoreError::NoStudy { .. }) if most.is_some() => continue,
@@ -72,12 +72,12 @@ pub(super) async fn earlier_trials(
             }
             Err(error) => return Err(error.into()),
         };
-        let settings = store.study_settings(found.id).await?;
+        let settings = store.definitions().settings(found.id).await?;
         let (fixed, scores_alike) = (fixed_of(&settings), scores_alike(study, &settings));
-        let mut trials = store.trials(found.id).await?;
+        let mut trials = store.history().trials(found.id).await?;
         trials.truncate(most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
-        store.record_warm_start(id, &name, trials.len() as u64).await?;
-        let forms = store.kernels(found.id).await?;
+        store.warm_starts().record(id, &name, trials.len() as u64).await?;
+        let forms = store.kernel_forms().forms(found.id).await?;
         let is_of_this_form = |trial: &Trial| match forms.get(&trial.number) {
             Some(form) => form == kernels.name(),
             // A command computes as it likes, and a trial that never started says nothing of it.

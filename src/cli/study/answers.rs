@@ -38,19 +38,19 @@ pub(super) struct Answered {
 impl Asked {
     /// Reads a study.
     pub(super) async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
-        let space: Option<SearchSpace> = store.search_space(study.id).await?;
-        let times = store.trial_times(study.id).await?.into_iter();
+        let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
+        let space: Option<SearchSpace> = store.definitions().search_space(study.id).await?;
+        let times = store.history().times(study.id).await?.into_iter();
         let prior = forecast::of_stored(study, store).await;
         Ok(Self {
             problem: study.problem(space),
             trials,
             confirmed,
-            variants: store.variants(study.id).await?,
+            variants: store.inheritance().variants(study.id).await?,
             wall_s: times.filter_map(|one| Some((one.number, one.wall_s?))).collect(),
             prior: prior.map(|prior| prior as Arc<dyn Prior>),
             seed: study.seed,
-            widened: store.widenings(study.id).await?,
+            widened: store.widenings().of(study.id).await?,
         })
     }
 

@@ -79,8 +79,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.database.read(async |store| {
         for name in &args.trials {
             let study = name.study.as_deref().or(args.study.as_deref());
-            let study = store.study(study).await?;
-            let detail = store.trial(study.id, name.number).await?;
+            let study = store.studies().find(study).await?;
+            let detail = store.trial_details().of(study.id, name.number).await?;
             compared.push(Compared { study, detail });
         }
         Ok(())
@@ -337,7 +337,7 @@ mod tests {
                         document: json!({"profile": profile, "diagnosis": []}),
                         ..ProfileRecord::default()
                     };
-                    store.record_profile(&record).await?;
+                    store.profiles().record(&record).await?;
                 }
                 Ok(())
             })

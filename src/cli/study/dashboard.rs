@@ -25,7 +25,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     block_on(async {
         let (store, writable) = open(&args.database).await?;
         if let Some(name) = &args.study {
-            store.study(Some(name)).await?;
+            store.studies().find(Some(name)).await?;
         }
         let settings = DashboardSettings {
             port: args.port,

@@ -19,13 +19,15 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let study = args.database.read(async |store| store.study(Some(&args.study)).await)?;
+    let study = args
+        .database
+        .read(async |store| store.studies().find(Some(&args.study)).await)?;
     let (name, trials) = (printable(&study.name), study.trials());
     if !confirm(&format!("Delete study {name} with {trials} trials?"), args.yes)? {
         return write_result("nothing was deleted\n");
     }
     args.database
-        .write(async |store| store.delete_study(study.id, &study.name).await)?;
+        .write(async |store| store.studies().delete(study.id, &study.name).await)?;
     write_result(&format!(
         "deleted study {name} with {trials} trials; `{}` frees its space in the file\n",
         args.database.command(&["vacuum"], None)

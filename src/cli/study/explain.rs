@@ -61,21 +61,21 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
 fn read(args: &Args) -> Result<Stored, CliError> {
     let name = args.study.as_deref().or(args.named.as_deref());
     args.database.read(async |store| {
-        let study = store.study(name).await?;
+        let study = store.studies().find(name).await?;
         let asked = Asked::read(store, &study).await?;
-        let expectations = store.expectations(study.id).await?;
+        let expectations = store.proposals().expectations(study.id).await?;
         let expected = asked
             .trials
             .iter()
             .map(|trial| expectations.get(&trial.number).copied());
         let predictions = match recommend(&asked.problem, &asked.trials, &Preference::default()) {
-            Ok(chosen) => store.predictions(study.id, chosen.trial.number).await?,
+            Ok(chosen) => store.predictions().of(study.id, chosen.trial.number).await?,
             Err(_) => Vec::new(),
         };
         Ok(Stored {
-            ending: store.ending_of_last_search(study.id).await?,
+            ending: store.searches().last_ending(study.id).await?,
             expected: expected.collect(),
-            baseline: store.baseline(study.id).await?,
+            baseline: store.baselines().of(study.id).await?,
             predictions,
             study,
             asked,

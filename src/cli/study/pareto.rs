@@ -29,12 +29,12 @@ pub(in crate::cli) struct Args {
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (study, trials, front, (confirmed, predicted, variants, kernels)) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
+        let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
         let front = study.front(&trials);
-        let predicted = store.all_predictions(study.id).await?;
-        let variants = store.variants(study.id).await?;
-        let kernels = store.trial_kernels(study.id).await?;
+        let predicted = store.predictions().all(study.id).await?;
+        let variants = store.inheritance().variants(study.id).await?;
+        let kernels = store.kernel_forms().of(study.id).await?;
         Ok((study, trials, front, (confirmed, predicted, variants, kernels)))
     })?;
     if let Some(names) = &args.plot {

@@ -28,7 +28,7 @@ pub(in crate::cli) struct Args {
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let input = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
         let asked = Asked::read(store, &study).await?;
         let mut input = Gatherer::default().gather(store, &study).await?;
         let answered = asked.answer(PROPOSALS);

@@ -55,7 +55,7 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
     let (Some(number), None) = (number, args.trial) else {
         return Ok(args);
     };
-    let studies = args.database.read(async |store| store.studies().await)?;
+    let studies = args.database.read(async |store| store.studies().all().await)?;
     if studies.iter().all(|study| Some(&study.name) != args.study.as_ref()) {
         args.study = None;
         args.trial = Some(number);
@@ -65,10 +65,10 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
 
 fn show_study(args: &Args) -> Result<String, CliError> {
     let (study, trials, variants, ending) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
-        let trials = store.confirmed_trials(study.id).await?.0;
-        let ending = store.ending_of_last_search(study.id).await?;
-        let variants = store.variants(study.id).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
+        let trials = store.history().confirmed_trials(study.id).await?.0;
+        let ending = store.searches().last_ending(study.id).await?;
+        let variants = store.inheritance().variants(study.id).await?;
         Ok((study, trials, variants, ending))
     })?;
     let volumes = hypervolume_history(&study.problem(None), &trials);
@@ -93,8 +93,8 @@ fn show_study(args: &Args) -> Result<String, CliError> {
 
 fn show_trial(args: &Args, number: TrialNumber) -> Result<String, CliError> {
     let (study, detail) = args.database.read(async |store| {
-        let study = store.study(args.study.as_deref()).await?;
-        let detail = store.trial(study.id, number).await?;
+        let study = store.studies().find(args.study.as_deref()).await?;
+        let detail = store.trial_details().of(study.id, number).await?;
         Ok((study, detail))
     })?;
     if args.json {

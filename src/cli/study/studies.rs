@@ -19,7 +19,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let studies = args.database.read(async |store| store.studies().await)?;
+    let studies = args.database.read(async |store| store.studies().all().await)?;
     let text = if args.json {
         let studies: Vec<serde_json::Value> = studies.iter().map(study_json).collect();
         serde_json::to_string_pretty(&studies).map_err(CliError::failed)? + "\n"

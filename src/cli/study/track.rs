@@ -48,12 +48,12 @@ pub(in crate::cli) struct TrackArgs {
 /// Runs the command.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (database, wanted) = (&args.database, args.study.as_deref());
-    let name = database.read(async |store| Ok(store.study(wanted).await?.name))?;
+    let name = database.read(async |store| Ok(store.studies().find(wanted).await?.name))?;
     let follower = start(database, &name, &args.to)?;
     let is_running = || {
         let running = database.read(async |store| {
-            let study = store.study(Some(&name)).await?;
-            Ok(store.live_runner(study.id).is_some())
+            let study = store.studies().find(Some(&name)).await?;
+            Ok(store.studies().live_runner(study.id).is_some())
         });
         // A database that cannot be read now may be a moment later; where it is gone, the last look says so.
         running.unwrap_or_else(|_| database.path().exists())

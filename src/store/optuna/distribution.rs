@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use peft_tune_core::space::{Distribution, Scale, SearchSpace};
 use peft_tune_core::study::{ParamValue, Trial};
 
-/// How Optuna sees one parameter in every trial.
+/// A parameter as Optuna sees it in every trial.
 #[derive(Debug)]
 pub(super) struct OptunaParameter {
     /// JSON of the distribution.

@@ -10,7 +10,7 @@ use super::distribution::OptunaParameter;
 use super::write::{
     RecommendedTrial, SCHEMA_VERSION, insert_trial, parameters, write_notes, write_schema, write_study, write_trial,
 };
-use crate::store::foreign_file::open_foreign;
+use crate::store::file::foreign_file::open_foreign;
 use crate::store::{StoreError, StudyOverview, TrialRun};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::Params;
@@ -18,7 +18,7 @@ use peft_tune_core::study::Params;
 /// The attribute of a study that says whose it is.
 const MARK: &str = "peft_tune";
 
-/// What hangs on a row of a trial.
+/// Statements that delete the rows which belong to a trial.
 const PARTS: [&str; 5] = [
     "delete from trial_values where trial_id = ?",
     "delete from trial_params where trial_id = ?",
@@ -27,12 +27,12 @@ const PARTS: [&str; 5] = [
     "delete from trial_system_attributes where trial_id = ?",
 ];
 
-/// A storage, new or with studies of others.
+/// A storage of Optuna, new or with studies of others.
 #[derive(Debug)]
 pub struct OptunaFile {
     path: PathBuf,
     pool: SqlitePool,
-    /// What was written last.
+    /// The study as it was written last.
     known: Option<Known>,
 }
 
@@ -47,12 +47,12 @@ struct Known {
 #[derive(Clone, Debug)]
 pub struct OptunaStudy<'a> {
     pub overview: &'a StudyOverview,
-    /// What tells studies of one name apart.
+    /// Mark that tells studies of one name apart.
     pub mark: &'a str,
     pub space: Option<&'a SearchSpace>,
-    /// All trials that it has.
+    /// All trials of the study.
     pub runs: &'a [TrialRun],
-    /// The trial to take, and what is told of it.
+    /// The recommended trial, and the notes on it.
     pub recommended: Option<RecommendedTrial<'a>>,
 }
 
@@ -72,8 +72,8 @@ impl OptunaFile {
     /// Writes trials as they are now, in one transaction: one that is there keeps its row.
     ///
     /// # Errors
-    /// [`StoreError::OptunaOther`] where it has another study of that name, [`StoreError::OptunaSchema`] where another Optuna made
-    /// it, or where writing fails; nothing of it is written then.
+    /// [`StoreError::OptunaOther`] where the file has another study of that name, [`StoreError::OptunaSchema`] where another
+    /// Optuna made it, or where writing fails; nothing is written then.
     pub async fn put(&mut self, study: &OptunaStudy<'_>, changed: &[&TrialRun]) -> Result<(), StoreError> {
         let (parameters, is_explained) = explained(self.known.take(), study);
         let failed = |error| StoreError::from_sqlx(&self.path, error);
@@ -115,7 +115,7 @@ impl OptunaFile {
         Ok(())
     }
 
-    /// Makes the tables of a new file, and looks whose those of another are.
+    /// Makes the tables of a new file, and checks whose tables an old file has.
     async fn check_schema(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
         let failed = |error| StoreError::from_sqlx(&self.path, error);
         let tables: i64 = sqlx::query_scalar("select count(*) from sqlite_schema where type = 'table'")
@@ -175,8 +175,8 @@ impl OptunaFile {
     }
 }
 
-/// How Optuna sees the study's parameters, and whether all of its trials in the file were written so. A trial's values never change: it
-/// takes more trials to see them otherwise.
+/// The study's parameters as Optuna sees them, and whether all of its trials in the file were written so. A trial's values
+/// never change: only more trials let Optuna see the parameters otherwise.
 fn explained(known: Option<Known>, study: &OptunaStudy<'_>) -> (BTreeMap<String, OptunaParameter>, bool) {
     let Some(known) = known else {
         return (parameters(study.runs, study.space), false);
@@ -193,8 +193,8 @@ fn explained(known: Option<Known>, study: &OptunaStudy<'_>) -> (BTreeMap<String,
     (parameters, is_explained)
 }
 
-/// Gives all trials of a study the distributions of its parameters: a value that the search space does not explain makes a parameter
-/// another one, in every trial.
+/// Gives all trials of a study the distributions of its parameters: a value that the search space does not explain makes a
+/// parameter another one, in every trial.
 async fn explain_all(
     connection: &mut SqliteConnection,
     study: i64,

@@ -5,4 +5,4 @@ mod keep;
 mod write;
 
 pub use keep::{OptunaFile, OptunaStudy};
-pub use write::RecommendedTrial;
+pub use write::{RecommendedTrial, write_optuna};

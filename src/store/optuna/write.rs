@@ -22,38 +22,36 @@ const SCHEMA: &str = include_str!("schema.sql");
 pub(super) const SCHEMA_VERSION: i64 = 12;
 const LIBRARY_VERSION: &str = "5.0.0";
 
-/// The trial to take, and the names and values of what is told of it.
+/// The recommended trial, and the names and values of the notes on it.
 pub type RecommendedTrial<'a> = (TrialNumber, Vec<(&'static str, &'a str)>);
 
-impl Store {
-    /// Writes a study to a new file that `optuna.load_study(storage="sqlite:///PATH")` opens: directions, distributions,
-    /// values, held-out losses as intermediate values, constraints, and everything else as user attributes. `recommended` is the trial
-    /// to take, with what is told of it.
-    ///
-    /// # Errors
-    /// [`StoreError::OptunaExists`] where `path` is taken and `force` is not given, or where writing fails; nothing is
-    /// left behind then.
-    pub async fn write_optuna(
-        &self,
-        study: &StudyOverview,
-        recommended: Option<RecommendedTrial<'_>>,
-        path: &Path,
-        force: bool,
-    ) -> Result<(), StoreError> {
-        if !force && path.symlink_metadata().is_ok() {
-            return Err(StoreError::OptunaExists { path: path.to_owned() });
-        }
-        let runs = self.trial_runs(study.id).await?;
-        let space = self.search_space(study.id).await?;
-        let parameters = parameters(&runs, space.as_ref());
-        let failed = |source| StoreError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let (file, draft) = WholeFile::create_named(path, force).map_err(failed)?;
-        write_draft(&draft, study, recommended, &runs, &parameters).await?;
-        file.finish().map_err(failed)
+/// Writes a study to a new file that `optuna.load_study(storage="sqlite:///PATH")` opens: directions, distributions,
+/// values, held-out losses as intermediate values, constraints, and everything else as user attributes. `recommended` is
+/// the trial to take, with the notes on it.
+///
+/// # Errors
+/// [`StoreError::OptunaExists`] where `path` is taken and `force` is not given, or where writing fails; nothing is
+/// left behind then.
+pub async fn write_optuna(
+    store: &Store,
+    study: &StudyOverview,
+    recommended: Option<RecommendedTrial<'_>>,
+    path: &Path,
+    force: bool,
+) -> Result<(), StoreError> {
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(StoreError::OptunaExists { path: path.to_owned() });
     }
+    let runs = store.history().runs(study.id).await?;
+    let space = store.definitions().search_space(study.id).await?;
+    let parameters = parameters(&runs, space.as_ref());
+    let failed = |source| StoreError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let (file, draft) = WholeFile::create_named(path, force).map_err(failed)?;
+    write_draft(&draft, study, recommended, &runs, &parameters).await?;
+    file.finish().map_err(failed)
 }
 
 async fn write_draft(
@@ -92,7 +90,7 @@ async fn write_draft(
     written.map_err(failed)
 }
 
-/// How Optuna sees every parameter of these trials.
+/// Parameters of these trials as Optuna sees them.
 pub(super) fn parameters(runs: &[TrialRun], space: Option<&SearchSpace>) -> BTreeMap<String, OptunaParameter> {
     let trials: Vec<&Trial> = runs.iter().map(|run| &run.trial).collect();
     let mut parameters = BTreeMap::new();
@@ -114,7 +112,7 @@ pub(super) async fn write_schema(connection: &mut SqliteConnection) -> Result<()
         .map(drop)
 }
 
-/// Writes what a study is, and returns its id in the file.
+/// Writes the row of a study, and returns its id in the file.
 pub(super) async fn write_study(connection: &mut SqliteConnection, study: &StudyOverview) -> Result<i64, sqlx::Error> {
     let id: i64 = sqlx::query_scalar("insert into studies (study_name) values (?) returning study_id")
         .bind(&study.name)
@@ -233,7 +231,7 @@ pub(super) async fn write_trial(
     write_attributes(connection, id, study, run).await
 }
 
-/// Writes what is told of the trial to take beside its other attributes.
+/// Writes the notes on the recommended trial beside its other attributes.
 pub(super) async fn write_notes(
     connection: &mut SqliteConnection,
     trial: i64,
@@ -297,7 +295,7 @@ fn objective_values(study: &StudyOverview, trial: &Trial) -> Option<Vec<f64>> {
         .collect()
 }
 
-/// By how much each constraint is broken: at most 0 where it is kept, as Optuna has it.
+/// Amounts by which each constraint is broken: at most 0 where it is kept, as Optuna has it.
 fn violations(study: &StudyOverview, metrics: &peft_tune_core::study::Metrics) -> Option<Vec<f64>> {
     use peft_tune_core::objective::Bound;
     if study.constraints.is_empty() {
@@ -324,7 +322,7 @@ fn state(trial: &Trial, has_values: bool) -> &'static str {
     }
 }
 
-/// `2025-11-20T10:50:00.123Z` as SQLAlchemy stores moments.
+/// A moment such as `2025-11-20T10:50:00.123Z` as SQLAlchemy stores it.
 fn datetime(moment: &str) -> String {
     let text = moment.trim_end_matches('Z').replace('T', " ");
     match text.split_once('.') {

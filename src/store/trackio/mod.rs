@@ -8,30 +8,30 @@ use serde_json::Value;
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::StoreError;
-use super::foreign_file::open_foreign;
+use super::file::foreign_file::open_foreign;
 use super::row::to_i64;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// A project's file.
+/// File of a trackio project.
 #[derive(Debug)]
 pub struct TrackioFile {
     path: PathBuf,
     pool: SqlitePool,
 }
 
-/// A run as trackio has it.
+/// A run of a trackio project.
 #[derive(Clone, Debug)]
 pub struct TrackioRun {
-    /// What no other run is called.
+    /// Id that no other run has.
     pub id: String,
     pub name: String,
-    /// UTC, ISO 8601; another one is another attempt, and what the one before told goes.
+    /// Start in UTC, ISO 8601; another start is another attempt, and the rows of the one before go.
     pub started_at: String,
     pub config: Value,
-    /// What was told in order, which only grows.
+    /// Rows in order, which only grow.
     pub rows: Vec<TrackioRow>,
-    /// Numbers of the whole run, once it is over.
+    /// Metrics of the whole run, once it is over.
     pub end: Option<TrackioRow>,
 }
 
@@ -41,7 +41,7 @@ pub struct TrackioRow {
     pub step: u64,
     /// Seconds since 1970.
     pub at_s: f64,
-    /// By name.
+    /// Metrics by name.
     pub metrics: Value,
 }
 
@@ -108,7 +108,7 @@ fn end_of(run: &TrackioRun) -> String {
     format!("{}-end", run.id)
 }
 
-/// Writes the config of a run that is new, that another attempt began anew, or that is otherwise now.
+/// Writes the config of a run that is new, that another attempt began anew, or whose config changed.
 async fn put_config(connection: &mut SqliteConnection, run: &TrackioRun) -> Result<(), sqlx::Error> {
     let known: Option<(String, String)> = sqlx::query_as("select created_at, config from configs where run_id = ?")
         .bind(&run.id)

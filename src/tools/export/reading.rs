@@ -37,7 +37,7 @@ pub enum TokenFiles {
 }
 
 impl Tool {
-    /// How tokens are written for this tool; `None` where its file says nothing of data, or the tool reads no tokens.
+    /// How tokens are written for this tool; `None` where its file says nothing of data.
     pub fn token_files(self) -> Option<TokenFiles> {
         self.export().reading.map(|reading| reading.tokens)
     }
@@ -52,8 +52,7 @@ impl Tool {
         self.export().reading.is_some_and(|reading| reading.counts_first_tokens)
     }
 
-    /// Which of the tokens that a chat template writes the tool learns; `None` where its file says nothing of data, or it writes chats
-    /// by templates of its own.
+    /// Which of the tokens that a chat template writes the tool learns; `None` where its file says nothing of data.
     pub fn template_targets(self) -> Option<TemplateTargets> {
         self.export().reading.map(|reading| reading.template_targets)
     }

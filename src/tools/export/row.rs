@@ -11,7 +11,7 @@ pub(in crate::tools) struct ExportRow {
     /// One line of help.
     pub about: &'static str,
     pub file_name: &'static str,
-    /// How the tool reads rows; `None` where the file names none, or the tool makes tokens its own way whatever it is given.
+    /// How the tool reads rows; `None` where the file names none.
     pub reading: Option<Reading>,
     /// How the tool shares weights out, where its file has no key for it; `None` where the file has one, or says nothing of devices.
     pub sharding: Option<&'static str>,

@@ -8,8 +8,8 @@ pub(in crate::tools) struct StepCounts {
     pub length: TrainingLength,
     /// Optimizer steps of the whole training.
     pub steps: Option<u64>,
-    /// Optimizer steps of one pass through the data.
-    pub steps_per_epoch: Option<u64>,
+    /// How the rows of one pass through the data are dealt out, where their number is known.
+    pub epoch: Option<EpochSteps>,
     pub warmup: Warmup,
 }
 
@@ -47,7 +47,7 @@ impl StepCounts {
         Self {
             length: recipe.training.length,
             steps,
-            steps_per_epoch: epoch_steps.map(EpochSteps::per_epoch),
+            epoch: epoch_steps,
             warmup,
         }
     }
@@ -58,7 +58,7 @@ impl StepCounts {
             return None;
         };
         let steps = self.steps?;
-        let how = match self.steps_per_epoch {
+        let how = match self.epoch {
             Some(_) => "at the mean length of the rows",
             None => "of full rows, more where rows are short",
         };
@@ -116,7 +116,10 @@ mod tests {
         assert_eq!((unknown.steps, unknown.warmup), (None, Warmup::Share(0.1)));
         // 26 micro-batches, 13 steps an epoch.
         let known = StepCounts::new(&recipe, Some(TRAINED));
-        assert_eq!((known.steps, known.steps_per_epoch), (Some(26), Some(13)));
+        assert_eq!(
+            (known.steps, known.epoch.map(EpochSteps::per_epoch)),
+            (Some(26), Some(13))
+        );
         assert_eq!(known.warmup, Warmup::Steps(3));
     }
 

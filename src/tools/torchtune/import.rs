@@ -229,7 +229,18 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             Some(Split::Percent(_)) => {}
             None => reader.unknown_word("dataset.split", &split, "all of the rows"),
         }
-        reader.part_unread(&set, "dataset.", &["source", "new_system_prompt"]);
+        // One that repeats rows shuffles them itself.
+        reader.recipe.training.shuffle |= set.flag("shuffle")?.unwrap_or(false);
+        let harmless = [
+            "source",
+            "new_system_prompt",
+            "passes",
+            "seed",
+            "batch_size",
+            "accumulation",
+            "devices",
+        ];
+        reader.part_unread(&set, "dataset.", &harmless);
     }
     reader.recipe.data.train = train.into();
     Ok(())
@@ -274,6 +285,7 @@ fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
             data.format = DataFormat::Text;
             rename(data, "text", own_text);
         }
+        "token_rows" => data.format = DataFormat::Tokenized,
         _ => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! torchtune (0.6).
 
+mod dataset;
 mod export;
 mod families;
 mod import;
 mod keys;
+mod length;
 mod memory;
 mod model;
 

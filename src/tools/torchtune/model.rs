@@ -11,7 +11,7 @@ use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, Word};
 use crate::tools::export::modules::module_names;
 use peft_tune_core::architecture::{Architecture, RopeScaling};
-use peft_tune_core::recipe::AdapterSettings;
+use peft_tune_core::recipe::{AdapterSettings, DataFormat};
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), RenderError> {
@@ -179,6 +179,15 @@ fn adapted(
 }
 
 fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, longest: usize) {
+    if draft.input.data_format() == DataFormat::Tokenized {
+        // Of one that reads texts only the padding would be asked, and it may not know this model's.
+        let keys = [
+            ("_component_", json!("peft_tune_rows.Padding")),
+            ("max_seq_len", json!(longest)),
+        ];
+        draft.yaml.map("tokenizer", &keys);
+        return;
+    }
     let at = |file: &str| json!(folder.join(file).to_string_lossy());
     let family = TorchtuneFamily::of(architecture.family);
     let Some(tokenizer) = family.and_then(|family| family.tokenizer(architecture.vocabulary)) else {

@@ -124,7 +124,7 @@ impl Schedule<'_> {
                 made: self.confirmation.runs_made(),
                 next: Some(next),
                 lengths,
-                trainings: self.trials.standing().counted(),
+                trainings: self.trials.finished_trials().counted(),
                 left_s: self.left_s().max(0.0),
             },
         )
@@ -222,7 +222,7 @@ impl Schedule<'_> {
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
     pub(in crate::tune) fn trainings_at_end(&self) -> u64 {
-        let (budget, done) = (&self.study.budget, self.trials.standing().counted());
+        let (budget, done) = (&self.study.budget, self.trials.finished_trials().counted());
         if self.confirmation.trials_are_over() {
             return done;
         }
@@ -251,7 +251,7 @@ impl Schedule<'_> {
         let by_trials = lengths.times(tokens) * self.trial_s();
         let best = self
             .trials
-            .standing()
+            .finished_trials()
             .best()
             .get(THROUGHPUT)
             .filter(|best| **best > 0.0);
@@ -265,7 +265,7 @@ impl Schedule<'_> {
 
     /// Seconds of a profile phase of so many steps, at the best throughput so far.
     fn profile_s(&self, steps: u64) -> Option<f64> {
-        let throughput = *self.trials.standing().best().get(THROUGHPUT)?;
+        let throughput = *self.trials.finished_trials().best().get(THROUGHPUT)?;
         let (rows, tokens) = self.confirmation.pass()?;
         let base: &Recipe = self.study.base.as_ref()?;
         let params = &self.trials.all().first()?.params;

@@ -80,8 +80,8 @@ impl Tuner<'_> {
         self.confirmation.end_trials(true);
         let store = self.parts.store;
         let mut repeated = Repeated {
-            runs: store.repeats(self.parts.id).await?,
-            confirmations: store.confirmations(self.parts.id).await?,
+            runs: store.repeats().of(self.parts.id).await?,
+            confirmations: store.repeats().confirmations(self.parts.id).await?,
             given_up: Vec::new(),
             lengths: None,
         };
@@ -150,7 +150,7 @@ impl Tuner<'_> {
             (_, Some(_)) => costs_confirmed(&self.problem, &repeated.runs),
             (_, None) => [(number, summarised(&self.problem, &counting(of_trial.iter()), None))].into(),
         };
-        store.record_repeat(id, number, count, &last, &said).await?;
+        store.repeats().record(id, number, count, &last, &said).await?;
         for (number, confirmed) in said {
             repeated.confirmations.entry(number).or_default().extend(confirmed);
         }
@@ -199,7 +199,7 @@ impl Tuner<'_> {
         runs.retain(|run| !is_cost(run));
         let confirmed = repeated.confirmations.entry(number).or_default();
         confirmed.retain(|metric, _| metric == LOSS || OF_LONGER.contains(&metric.as_str()));
-        Ok(store.replace_repeats(id, number, runs, confirmed).await?)
+        Ok(store.repeats().replace(id, number, runs, confirmed).await?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which tokens of a chat are learnt: each template has a twin that says it itself, with `{% generation %}`.
+//! Tokens of a chat that are learnt: each template has a twin that says it itself, with `{% generation %}`.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -146,8 +146,8 @@ fn learnt(rows: &[Vec<Value>], template: &str) -> Option<Vec<Document>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// What is learnt without marks is what the template's author would have marked, whatever words the chat has; a text of users
-    /// or systems never is.
+    /// Checks that what is learnt without marks is what the template's author would have marked, whatever words the
+    /// chat has; a text of users or systems never is.
     #[test]
     fn answers_are_those_that_the_author_would_mark(chats in prop::collection::vec(chat(), 1..4)) {
         for (habit, template) in TEMPLATES {

@@ -1,4 +1,4 @@
-//! What users get wrong, and what they are told.
+//! Mistakes of users, and what they are told.
 
 use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut};
 use proptest::prelude::*;

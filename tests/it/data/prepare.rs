@@ -116,7 +116,7 @@ fn held_out_files_are_read_on_their_own() {
     ));
 }
 
-/// What was prepared once nothing more is: the same for a while.
+/// Times of what was prepared once nothing more is: the same for a while.
 fn settled(batches: &Prefetch) -> PrefetchTimes {
     let until = Instant::now() + Duration::from_secs(20);
     let mut before = batches.times();

@@ -18,7 +18,7 @@ fn batches(data: &PreparedData, limit: Option<usize>) -> Vec<MicroBatch> {
     evaluation_batches(data.held_out(), 3, limit).collect()
 }
 
-/// What all micro-batches predict, in order.
+/// Targets of all micro-batches, in order.
 fn targets(batches: &[MicroBatch]) -> Vec<i64> {
     let all = batches.iter().flat_map(|batch| batch.targets.iter().copied());
     all.filter(|target| *target != IGNORE).collect()

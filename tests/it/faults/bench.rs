@@ -93,7 +93,7 @@ impl Bench {
         serde_json::from_str(&Self::succeed(self.command(&["query", sql, "--format", "json"]))).unwrap()
     }
 
-    /// One number from the database.
+    /// Number from the database.
     pub(super) fn count(&self, sql: &str) -> u64 {
         let rows = self.rows(sql);
         rows[0].as_object().unwrap().values().next().unwrap().as_u64().unwrap()
@@ -140,7 +140,7 @@ impl Bench {
     }
 }
 
-/// What a process wrote to standard error.
+/// Text that a process wrote to standard error.
 pub(super) fn messages(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

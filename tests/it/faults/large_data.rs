@@ -100,7 +100,7 @@ fn reading_says_how_far_it_is_and_leaves_nothing_half_done() {
     assert_eq!(token_files(&bench), files);
 }
 
-/// What a training says that cannot write the tokens of its data.
+/// Checks a training that cannot write the tokens of its data, and what it says.
 fn refused(output: &std::process::Output, cache: &Path) {
     let said = messages(output);
     assert_eq!(output.status.code(), Some(2), "{said}");

@@ -1,5 +1,5 @@
-//! What a person sees of a search: narrow terminals, no colours, pipes, and what Ctrl-C says at once; machines without a home, a network
-//! or a GPU.
+//! Output of a search as a person sees it: narrow terminals, no colours, pipes, and what Ctrl-C says at once; machines
+//! without a home, a network or a GPU.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use super::bench::{Bench, messages, signal};
 
 const RUNNING: &str = "select count(*) as n from trial where phase = 'train' and state = 'running'";
 
-/// Both ends of a new terminal of so many columns.
+/// Opens a new terminal of so many columns; returns its controller and its end.
 fn terminal(columns: u16) -> (OwnedFd, OwnedFd) {
     let (mut controller, mut end) = (0, 0);
     let size = libc::winsize {
@@ -55,7 +55,7 @@ fn started(command: &mut Command, end: OwnedFd) -> Child {
     child
 }
 
-/// All that a command writes to a terminal of so many columns, with its exit code.
+/// Text that a command writes to a terminal of so many columns, with its exit code.
 fn shown(mut command: Command, columns: u16) -> (String, Option<i32>) {
     let (controller, end) = terminal(columns);
     let mut child = started(&mut command, end);
@@ -79,7 +79,7 @@ fn read_to(controller: &mut File, text: &mut Vec<u8>, words: Option<(usize, &str
     assert!(words.is_none() || has(text), "{}", String::from_utf8_lossy(text));
 }
 
-/// What steers the terminal in a text: the letter that ends it, and what follows up to the next.
+/// Sequences that steer the terminal in a text: the letter that ends each, and what follows up to the next.
 fn steered(text: &str) -> impl Iterator<Item = (char, &str)> {
     text.split("\u{1b}[").skip(1).filter_map(|part| {
         let end = part.find(|c: char| c.is_ascii_alphabetic())?;

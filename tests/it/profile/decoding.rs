@@ -299,7 +299,7 @@ fn an_answer_at_the_model_s_last_position_ends_and_a_shorter_one_goes_on() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// With a cache of several sequences and alone, whatever the prompts' lengths and where they end.
+    /// Checks a cache of several sequences against each alone, whatever the prompts' lengths and where they end.
     #[test]
     fn prompts_are_answered_together_as_alone(
         lengths in prop::collection::vec(1_usize..40, 1..6),

@@ -1,4 +1,4 @@
-//! What a precision keeps of the loss.
+//! Share of the loss that a precision keeps.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What the engine reports while it trains: FLOPs against formulas, phases that hold the step, numbers that stay the same.
+//! Spans that the engine reports while it trains: FLOPs against formulas, phases that hold the step, numbers that stay
+//! the same.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a sound study file means.
+//! Meaning of a sound study file.
 
 use std::path::Path;
 

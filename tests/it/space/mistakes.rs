@@ -1,4 +1,4 @@
-//! What each kind of mistake in a study file says.
+//! Messages for each kind of mistake in a study file.
 
 use std::path::Path;
 

@@ -2,9 +2,9 @@
 
 /// Folders and files that the tests read.
 mod files;
-/// What a sound file means.
+/// Meaning of a sound file.
 mod meaning;
-/// What each kind of mistake says.
+/// Messages for each kind of mistake.
 mod mistakes;
 /// Recipe files: written, read back, refused.
 mod recipe_file;

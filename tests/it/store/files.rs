@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peft_tune::store::{ImportWish, Store, StoreError};
+use peft_tune::store::{ImportWish, Store, StoreError, import_studies};
 use peft_tune_core::study::{Params, TrialNumber};
 
 use super::{complete, recipe, study_record};
@@ -11,16 +11,18 @@ use super::{complete, recipe, study_record};
 /// Makes a database with `trials` trials.
 pub(super) async fn database(path: &Path, trials: u64) {
     let store = Store::open(path).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap();
+    let study = store.studies().begin(&study_record("first")).await.unwrap();
     for number in 0..trials {
         let params = Params::from([("rank".to_owned(), (number as i64).into())]);
         store
-            .start_trial(study.id, TrialNumber(number), &params, Some(&recipe()))
+            .trials()
+            .start(study.id, TrialNumber(number), &params, Some(&recipe()))
             .await
             .unwrap();
         let state = complete(100.0 + number as f64, 1e9 + number as f64, 2.0);
         store
-            .finish_trial(study.id, TrialNumber(number), &state, 1.0)
+            .trials()
+            .finish(study.id, TrialNumber(number), &state, 1.0)
             .await
             .unwrap();
     }
@@ -125,7 +127,7 @@ async fn a_database_of_an_older_layout_is_refused_and_left_as_it_is() {
 
     let here = Store::open(&folder.path().join("here.db")).await.unwrap();
     let before = std::fs::read(&path).unwrap();
-    let error = here.import(&path, &ImportWish::default()).await.unwrap_err();
+    let error = import_studies(&here, &path, &ImportWish::default()).await.unwrap_err();
     assert!(matches!(error, StoreError::Older { found: 3, .. }), "{error}");
     assert!(std::fs::read(&path).unwrap() == before);
 }
@@ -175,7 +177,8 @@ fn processes_that_open_a_new_database_at_once_all_succeed() {
                 tokio::runtime::Runtime::new().unwrap().block_on(async {
                     let store = Store::open(path).await.unwrap();
                     store
-                        .begin_study(&study_record(&format!("study {number}")))
+                        .studies()
+                        .begin(&study_record(&format!("study {number}")))
                         .await
                         .unwrap();
                     store.close().await.unwrap();
@@ -185,7 +188,15 @@ fn processes_that_open_a_new_database_at_once_all_succeed() {
     });
     assert_eq!(files_in(folder.path()), [path.as_path()]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let studies = runtime.block_on(async { Store::open_read_only(&path).await.unwrap().studies().await.unwrap() });
+    let studies = runtime.block_on(async {
+        Store::open_read_only(&path)
+            .await
+            .unwrap()
+            .studies()
+            .all()
+            .await
+            .unwrap()
+    });
     assert_eq!(studies.len(), 8);
 }
 
@@ -201,8 +212,8 @@ async fn reading_leaves_no_file_behind_and_no_byte_changed() {
     );
     let before = std::fs::read(&path).unwrap();
     let store = Store::open_read_only(&path).await.unwrap();
-    assert_eq!(store.studies().await.unwrap().len(), 1);
-    assert!(store.begin_study(&study_record("second")).await.is_err());
+    assert_eq!(store.studies().all().await.unwrap().len(), 1);
+    assert!(store.studies().begin(&study_record("second")).await.is_err());
     store.close().await.unwrap();
     assert_eq!(files_in(folder.path()), [path.as_path()]);
     assert!(std::fs::read(&path).unwrap() == before);
@@ -213,12 +224,12 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let writer = Store::open(&path).await.unwrap();
-    let study = writer.begin_study(&study_record("first")).await.unwrap();
+    let study = writer.studies().begin(&study_record("first")).await.unwrap();
     let reader = Store::open_read_only(&path).await.unwrap();
     let reading = async {
         let mut seen = 0;
         while seen < 100 {
-            let states = reader.study(Some("first")).await.unwrap().states;
+            let states = reader.studies().find(Some("first")).await.unwrap().states;
             let complete = states.get("complete").copied().unwrap_or(0);
             assert!(complete >= seen, "a trial went away");
             seen = complete;
@@ -228,11 +239,13 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     let writing = async {
         for number in (0..100).map(TrialNumber) {
             writer
-                .start_trial(study.id, number, &Params::new(), Some(&recipe()))
+                .trials()
+                .start(study.id, number, &Params::new(), Some(&recipe()))
                 .await
                 .unwrap();
             writer
-                .finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
+                .trials()
+                .finish(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
                 .await
                 .unwrap();
         }
@@ -286,7 +299,7 @@ fn folder_of_a_killed_search() -> tempfile::TempDir {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-        store.begin_study(&study_record("first")).await.unwrap();
+        store.studies().begin(&study_record("first")).await.unwrap();
         for name in ["a.db", "a.db-wal"] {
             std::fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
             let file = copy.path().join(name);

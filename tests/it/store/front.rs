@@ -16,7 +16,7 @@ struct Case {
     directions: Vec<Direction>,
     at_most: Option<f64>,
     trials: Vec<Vec<Option<f64>>>,
-    /// What repeats of a trial say of its first objective, and how many there were.
+    /// Repeats of a trial: what they say of its first objective, and how many there were.
     repeated: Vec<(usize, f64, u64)>,
 }
 
@@ -125,18 +125,19 @@ fn the_view_is_the_front_by_definition() {
             record.objectives = case.objectives();
             record.constraints = case.constraints();
             let found = runtime.block_on(async {
-                let study = store.begin_study(&record).await.unwrap();
+                let study = store.studies().begin(&record).await.unwrap();
                 for (number, values) in (0..).map(TrialNumber).zip(&case.trials) {
                     let mut metrics = Metrics::default();
                     for (index, value) in values.iter().enumerate() {
                         value.map(|value| metrics.insert(format!("m{index}"), value));
                     }
                     store
-                        .start_trial(study.id, number, &Params::new(), Some(&recipe()))
+                        .trials()
+                        .start(study.id, number, &Params::new(), Some(&recipe()))
                         .await
                         .unwrap();
                     let state = TrialState::Complete { metrics };
-                    store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
+                    store.trials().finish(study.id, number, &state, 1.0).await.unwrap();
                 }
                 for (index, value, repeats) in &case.repeated {
                     let confirmed = Confirmed {
@@ -147,12 +148,13 @@ fn the_view_is_the_front_by_definition() {
                     let number = TrialNumber(*index as u64);
                     let all = [(number, [("m0".to_owned(), confirmed)].into())].into();
                     store
-                        .record_repeat(study.id, number, *repeats, &[("m0", *value)].into(), &all)
+                        .repeats()
+                        .record(study.id, number, *repeats, &[("m0", *value)].into(), &all)
                         .await
                         .unwrap();
                 }
-                let overview = store.study(Some(&record.name)).await.unwrap();
-                let (trials, _) = store.confirmed_trials(study.id).await.unwrap();
+                let overview = store.studies().find(Some(&record.name)).await.unwrap();
+                let (trials, _) = store.history().confirmed_trials(study.id).await.unwrap();
                 (front_in_view(&store, &record.name).await, overview.front(&trials))
             });
             prop_assert_eq!(&found.0, &case.front());

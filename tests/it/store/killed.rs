@@ -14,7 +14,7 @@ use super::{complete, recipe, round_trip, study_record};
 /// Names the database of the child process.
 const DATABASE: &str = "PEFT_TUNE_TEST_DATABASE";
 
-/// What the child process does: begins or resumes the study and runs trials as fast as it can, telling each that is
+/// Runs as the child process: begins or resumes the study and runs trials as fast as it can, telling each that is
 /// stored. As a test of its own it has nothing to do.
 #[test]
 fn child_that_writes_until_it_is_killed() {
@@ -23,26 +23,28 @@ fn child_that_writes_until_it_is_killed() {
     };
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open(&PathBuf::from(path)).await.unwrap();
-        let study = store.begin_study(&study_record("killed")).await.unwrap();
-        let known = store.trials(study.id).await.unwrap();
+        let study = store.studies().begin(&study_record("killed")).await.unwrap();
+        let known = store.history().trials(study.id).await.unwrap();
         let next = known.last().map_or(0, |trial| trial.number.0 + 1);
         let to_run = study.to_repeat.iter().copied().chain((next..).map(TrialNumber));
         for number in to_run {
             store
-                .start_trial(study.id, number, &Params::new(), Some(&recipe()))
+                .trials()
+                .start(study.id, number, &Params::new(), Some(&recipe()))
                 .await
                 .unwrap();
             for step in 1..=300 {
                 store
-                    .record_step(study.id, number, round_trip::step(step))
+                    .steps()
+                    .record(study.id, number, &[round_trip::step(step)])
                     .await
                     .unwrap();
                 if step % 100 == 0 {
-                    store.flush_steps().await.unwrap();
+                    store.steps().flush().await.unwrap();
                 }
             }
             let state = complete(number.0 as f64, 1.0, 2.0);
-            store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
+            store.trials().finish(study.id, number, &state, 1.0).await.unwrap();
             tell(number);
         }
     });
@@ -102,8 +104,8 @@ fn no_stored_trial_is_lost_or_repeated_when_the_search_is_killed() {
 fn check(path: &Path, stored: &BTreeSet<u64>) -> BTreeSet<u64> {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open_read_only(path).await.unwrap();
-        let study = store.study(Some("killed")).await.unwrap();
-        let trials = store.trials(study.id).await.unwrap();
+        let study = store.studies().find(Some("killed")).await.unwrap();
+        let trials = store.history().trials(study.id).await.unwrap();
         for number in stored {
             let trial = trials.iter().find(|trial| trial.number.0 == *number);
             let state = &trial.expect("a stored trial is gone").state;
@@ -118,7 +120,11 @@ fn check(path: &Path, stored: &BTreeSet<u64>) -> BTreeSet<u64> {
         let running = trials.iter().filter(|trial| trial.state == TrialState::Running).count();
         assert!(running <= 1, "{running} running");
         let mut verdict = Verdict(Vec::new());
-        store.query("pragma integrity_check", &mut verdict).await.unwrap();
+        store
+            .queries()
+            .run("pragma integrity_check", &mut verdict)
+            .await
+            .unwrap();
         assert_eq!(verdict.0, [SqlValue::Text("ok".into())]);
         store.close().await.unwrap();
         finished

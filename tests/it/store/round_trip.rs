@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Round trips: what is written is what is read.
 
 use std::cell::Cell;
 
@@ -43,7 +43,7 @@ async fn scalar(store: &Store, sql: &str) -> SqlValue<'static> {
         }
     }
     let mut first = First::default();
-    store.query(sql, &mut first).await.unwrap();
+    store.queries().run(sql, &mut first).await.unwrap();
     first.0.unwrap()
 }
 
@@ -116,7 +116,7 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
         .unwrap();
     let (store, study) = runtime.block_on(async {
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-        let study = store.begin_study(&study_record("first")).await.unwrap();
+        let study = store.studies().begin(&study_record("first")).await.unwrap();
         (store, study)
     });
     let count = Cell::new(0);
@@ -127,11 +127,12 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
             let number = TrialNumber(count.get());
             let trials = runtime.block_on(async {
                 store
-                    .start_trial(study.id, number, &params, Some(&recipe()))
+                    .trials()
+                    .start(study.id, number, &params, Some(&recipe()))
                     .await
                     .unwrap();
-                store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
-                store.trials(study.id).await.unwrap()
+                store.trials().finish(study.id, number, &state, 1.0).await.unwrap();
+                store.history().trials(study.id).await.unwrap()
             });
             let trial = trials.last().unwrap();
             prop_assert_eq!(trial.number, number);
@@ -146,15 +147,19 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
 async fn numbers_that_are_not_finite_never_reach_the_database() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap().id;
+    let study = store.studies().begin(&study_record("first")).await.unwrap().id;
     let number = TrialNumber(0);
     let bad = Params::from([("alpha".to_owned(), f64::INFINITY.into())]);
-    let refused = store.start_trial(study, number, &bad, Some(&recipe())).await;
+    let refused = store.trials().start(study, number, &bad, Some(&recipe())).await;
     assert!(matches!(refused, Err(StoreError::NotFinite { .. })), "{refused:?}");
-    assert!(store.trials(study).await.unwrap().is_empty(), "nothing half written");
+    assert!(
+        store.history().trials(study).await.unwrap().is_empty(),
+        "nothing half written"
+    );
 
     store
-        .start_trial(study, number, &Params::new(), Some(&recipe()))
+        .trials()
+        .start(study, number, &Params::new(), Some(&recipe()))
         .await
         .unwrap();
     let diverging = StepRecord {
@@ -162,12 +167,16 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
         grad_norm: f64::INFINITY,
         ..step(1)
     };
-    store.record_steps(study, number, &[diverging, step(2)]).await.unwrap();
+    store
+        .steps()
+        .record(study, number, &[diverging, step(2)])
+        .await
+        .unwrap();
     let evaluation = EvaluationRecord {
         loss: f64::INFINITY,
         ..EvaluationRecord::default()
     };
-    store.record_evaluation(study, number, &evaluation).await.unwrap();
+    store.evaluations().record(study, number, &evaluation).await.unwrap();
     let state = TrialState::Failed {
         reason: FailReason::TimedOut {
             phase: Phase::Train,
@@ -175,8 +184,8 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
         },
         metrics: Metrics::default(),
     };
-    store.finish_trial(study, number, &state, f64::NAN).await.unwrap();
-    let detail = store.trial(study, number).await.unwrap();
+    store.trials().finish(study, number, &state, f64::NAN).await.unwrap();
+    let detail = store.trial_details().of(study, number).await.unwrap();
     assert_eq!(detail.wall_s, None);
     assert_eq!(detail.phase.as_deref(), Some("train"));
     assert_eq!(
@@ -187,7 +196,7 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
         ),
         (2, None, Some(2.5))
     );
-    let steps = store.steps(study, number, Phase::Train).await.unwrap();
+    let steps = store.steps().of(study, number, Phase::Train).await.unwrap();
     assert!(steps[0].loss.is_nan() && steps[1] == step(2));
     let stored = "select count(*) from step where loss > 1e308 or grad_norm > 1e308";
     assert_eq!(scalar(&store, stored).await, SqlValue::Integer(0));
@@ -197,23 +206,33 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
 async fn every_step_is_kept_whatever_their_number() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap().id;
+    let study = store.studies().begin(&study_record("first")).await.unwrap().id;
     store
-        .start_trial(study, TrialNumber(0), &Params::new(), Some(&recipe()))
+        .trials()
+        .start(study, TrialNumber(0), &Params::new(), Some(&recipe()))
         .await
         .unwrap();
     for number in 1..=5000 {
-        store.record_step(study, TrialNumber(0), step(number)).await.unwrap();
+        store
+            .steps()
+            .record(study, TrialNumber(0), &[step(number)])
+            .await
+            .unwrap();
     }
-    store.record_step(study, TrialNumber(0), step(5000)).await.unwrap();
     store
-        .finish_trial(study, TrialNumber(0), &super::complete(1.0, 1.0, 1.0), 1.0)
+        .steps()
+        .record(study, TrialNumber(0), &[step(5000)])
         .await
         .unwrap();
-    let steps = store.steps(study, TrialNumber(0), Phase::Train).await.unwrap();
+    store
+        .trials()
+        .finish(study, TrialNumber(0), &super::complete(1.0, 1.0, 1.0), 1.0)
+        .await
+        .unwrap();
+    let steps = store.steps().of(study, TrialNumber(0), Phase::Train).await.unwrap();
     assert_eq!(steps.len(), 5000);
     assert!(steps.iter().zip(1..).all(|(found, number)| *found == step(number)));
-    let nothing = store.record_step(study, TrialNumber(1), step(1)).await;
+    let nothing = store.steps().record(study, TrialNumber(1), &[step(1)]).await;
     assert!(
         matches!(nothing, Err(StoreError::NoTrial { count: 1, .. })),
         "{nothing:?}"
@@ -254,9 +273,9 @@ async fn a_study_is_listed_with_all_that_was_recorded() {
     });
     for name in ["first", "second"] {
         record.name = name.to_owned();
-        store.begin_study(&record).await.unwrap();
+        store.studies().begin(&record).await.unwrap();
     }
-    let studies = store.studies().await.unwrap();
+    let studies = store.studies().all().await.unwrap();
     let first = &studies[0];
     assert_eq!(
         (first.name.as_str(), first.model.as_deref(), first.trials()),
@@ -276,12 +295,13 @@ async fn a_study_is_listed_with_all_that_was_recorded() {
 async fn the_recipe_s_columns_are_those_of_the_recipe() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("first")).await.unwrap().id;
+    let study = store.studies().begin(&study_record("first")).await.unwrap().id;
     let mut full = recipe();
     full.adapter = None;
     for (number, recipe) in [(0, &recipe()), (1, &full)] {
         store
-            .start_trial(study, TrialNumber(number), &Params::new(), Some(recipe))
+            .trials()
+            .start(study, TrialNumber(number), &Params::new(), Some(recipe))
             .await
             .unwrap();
     }
@@ -302,21 +322,22 @@ async fn the_recipe_s_columns_are_those_of_the_recipe() {
 async fn requests_wait_until_they_are_settled() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
-    let study = store.begin_study(&study_record("asked")).await.unwrap();
+    let study = store.studies().begin(&study_record("asked")).await.unwrap();
     let wanted = Params::from([("rank".to_owned(), 8i64.into()), ("name".to_owned(), "é\"".into())]);
     let enqueue = StudyRequest::Enqueue(wanted);
-    let pause = store.add_request(study.id, &StudyRequest::Pause).await.unwrap();
-    let setting = store.add_request(study.id, &enqueue).await.unwrap();
-    let waiting = store.waiting_requests(study.id).await.unwrap();
+    let pause = store.requests().add(study.id, &StudyRequest::Pause).await.unwrap();
+    let setting = store.requests().add(study.id, &enqueue).await.unwrap();
+    let waiting = store.requests().waiting(study.id).await.unwrap();
     assert_eq!(waiting.iter().map(|one| one.id).collect::<Vec<_>>(), [pause, setting]);
     assert_eq!(waiting[1].request, enqueue);
     let refused = RequestOutcome::Refused { why: "rank".into() };
     store
-        .settle_request(pause, &RequestOutcome::Done { trial: None })
+        .requests()
+        .settle(pause, &RequestOutcome::Done { trial: None })
         .await
         .unwrap();
-    store.settle_request(setting, &refused).await.unwrap();
-    assert!(store.waiting_requests(study.id).await.unwrap().is_empty());
-    assert_eq!(store.request_outcome(setting).await.unwrap(), Some(refused));
-    assert_eq!(store.refusals(study.id, 3).await.unwrap(), ["rank"]);
+    store.requests().settle(setting, &refused).await.unwrap();
+    assert!(store.requests().waiting(study.id).await.unwrap().is_empty());
+    assert_eq!(store.requests().outcome(setting).await.unwrap(), Some(refused));
+    assert_eq!(store.requests().refusals(study.id, 3).await.unwrap(), ["rank"]);
 }

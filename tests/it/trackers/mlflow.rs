@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Bench, files};
 use crate::mocked;
 
-/// What a server has.
+/// State of a server.
 #[derive(Default)]
 struct ServerState {
     experiments: Vec<String>,

@@ -4,7 +4,7 @@ use super::{Bench, SPACE, files};
 use crate::mocked;
 
 impl Bench {
-    /// With a study file that lies in a folder of its own and names trackers.
+    /// Makes a bench with a study file that lies in a folder of its own and names trackers.
     fn with_track(track: &str) -> Self {
         let bench = Self::new();
         std::fs::create_dir(bench.path("studies")).unwrap();
@@ -20,7 +20,7 @@ impl Bench {
     }
 }
 
-/// What a command says on standard output.
+/// Text that a command writes to standard output.
 fn text_of(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

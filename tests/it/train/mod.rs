@@ -90,7 +90,7 @@ impl Workplace {
         lines(&output.stdout)
     }
 
-    /// What a training that ends with `code` prints on standard error.
+    /// Message on standard error of a training that ends with `code`.
     pub(crate) fn refused(&self, code: i32, arguments: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
         let message = String::from_utf8(stderr).unwrap();

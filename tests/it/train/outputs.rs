@@ -1,4 +1,4 @@
-//! What a training computes, prints and leaves behind.
+//! Outputs of a training: what it computes, prints and leaves behind.
 
 use std::collections::HashSet;
 use std::sync::Arc;

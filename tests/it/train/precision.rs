@@ -22,7 +22,7 @@ fn write(place: &Workplace, precision: &str, schedule: &str) {
     std::fs::write(path, changed).unwrap();
 }
 
-/// What the steps computed in.
+/// Precisions that the steps computed in.
 fn precisions(lines: &[serde_json::Value]) -> Vec<String> {
     let steps = lines.iter().filter(|line| line["event"] == "step");
     steps

@@ -16,7 +16,7 @@ fn shared(devices: usize, changes: &[(&'static str, &'static str)]) -> Workplace
     placed(devices, "none", changes)
 }
 
-/// The same, with so much of the weights on each.
+/// Makes a workplace for so many devices, with so much of the weights on each.
 fn placed(devices: usize, sharding: &str, changes: &[(&'static str, &'static str)]) -> Workplace {
     let place = lively();
     let batch = format!(
@@ -33,7 +33,7 @@ fn placed(devices: usize, sharding: &str, changes: &[(&'static str, &'static str
     place
 }
 
-/// What a training tells that no clock decides.
+/// Numbers that a training tells and that no clock decides.
 fn told(lines: &[Value]) -> Vec<Vec<f64>> {
     [
         ("step", "loss"),

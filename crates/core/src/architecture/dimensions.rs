@@ -44,11 +44,11 @@ pub struct Architecture {
     pub ropes: Vec<Rope>,
     /// Epsilon of every norm.
     pub norm_epsilon: f64,
-    /// Added to every norm weight: 0, or 1 where the checkpoint holds w - 1 (Gemma).
+    /// Offset of every norm weight: 0, or 1 where the checkpoint holds w - 1 (Gemma).
     pub norm_offset: f32,
     /// Norms take the mean from each row first: LayerNorm without a bias.
     pub centred_norms: bool,
-    /// Where the norms of a layer stand.
+    /// Placement of a layer's norms.
     pub norm_placement: NormPlacement,
     /// Norms of queries and keys.
     pub query_key_norm: QueryKeyNorm,
@@ -64,7 +64,7 @@ pub struct Architecture {
     pub fused_qkv: bool,
     /// One tensor for gate and up instead of two (Phi-3, GLM-4).
     pub fused_gate_up: bool,
-    /// What the modules of a decoder layer are called.
+    /// Names of the modules of a decoder layer.
     pub names: LayerNames,
     pub activation: Activation,
     /// The LM head is the embedding.
@@ -87,11 +87,11 @@ pub struct Architecture {
     pub sinks: bool,
     /// Each layer's output is multiplied with a number of its own, which never trains (Gemma 4).
     pub layer_scalar: bool,
-    /// What some or all layers have in place of one MLP.
+    /// Experts that some or all layers have in place of one MLP.
     pub experts: Option<Experts>,
     /// Layers with the keys and values of another have an MLP of twice the width (Gemma 4 E2B).
     pub wide_mlp: bool,
-    /// What each layer has as an input beside the stream.
+    /// Inputs that layers have beside the stream.
     pub layer_inputs: Option<LayerInputs>,
     /// How queries, keys and values come by two projections each, where they do.
     pub latent: Option<Latent>,
@@ -109,7 +109,7 @@ pub struct LayerAttention {
     pub rope: Option<usize>,
     /// Whether the family's norms of queries and keys are there.
     pub normed: bool,
-    /// Its keys and values where their heads are not the model's.
+    /// Heads of the layer's keys and values where they are not the model's.
     pub heads: Option<LayerHeads>,
     pub keys: KeyValueSource,
 }
@@ -123,7 +123,7 @@ pub struct LayerHeads {
     pub head_dim: usize,
 }
 
-/// Where a layer has its keys and values from.
+/// Source of a layer's keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyValueSource {
     /// A projection each.
@@ -131,7 +131,7 @@ pub enum KeyValueSource {
     Projections,
     /// One projection: its output goes through the norm of keys and, as it is, through that of values.
     OneProjection,
-    /// Those of an earlier layer, as its attention reads them.
+    /// Keys and values of an earlier layer, as its attention reads them.
     Layer(usize),
 }
 
@@ -152,17 +152,17 @@ pub enum Activation {
 #[serde(rename_all = "snake_case")]
 pub enum QueryKeyNorm {
     None,
-    /// Over d, of each head before the rotation.
+    /// Norm over d, of each head before the rotation.
     Heads,
-    /// Over d, of each head after the rotation (Hunyuan).
+    /// Norm over d, of each head after the rotation (Hunyuan).
     RotatedHeads,
-    /// Over all heads of a token at once, before the rotation (OLMo).
+    /// Norm over all heads of a token at once, before the rotation (OLMo).
     AllHeads,
-    /// Over d, of each head after the rotation, without a weight (Llama 4).
+    /// Norm over d, of each head after the rotation, without a weight (Llama 4).
     RotatedUnweighted,
 }
 
-/// What the modules of a decoder layer are called, where families differ.
+/// Names of the modules of a decoder layer, where families differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct LayerNames {
     /// The norm before attention, and the one behind it.
@@ -181,17 +181,17 @@ pub struct LayerNames {
     pub last_norm: &'static str,
 }
 
-/// Where the norms of a decoder layer stand.
+/// Placement of the norms of a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormPlacement {
-    /// Before attention and before the MLP.
+    /// Norms before attention and before the MLP.
     Before,
-    /// Before and behind each (Gemma 2 and 3, GLM-4).
+    /// Norms before and behind each of attention and MLP (Gemma 2 and 3, GLM-4).
     BeforeAndBehind,
-    /// Behind attention and behind the MLP, before the residual sum (OLMo, EXAONE 4).
+    /// Norms behind attention and behind the MLP, before the residual sum (OLMo, EXAONE 4).
     Behind,
-    /// One before both, which run side by side (Cohere).
+    /// One norm before both attention and MLP, which run side by side (Cohere).
     Shared,
 }
 
@@ -244,7 +244,7 @@ impl Architecture {
         super::read::read(&Config::read(path)?)
     }
 
-    /// As [`Architecture::from_config`], from the text of the file; `path` only names it in errors.
+    /// Reads the text of a file as [`Architecture::from_config`] does; `path` only names it in errors.
     pub fn from_json(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
         super::read::read(&Config::parse(path, text)?)
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a `config.json`.
+//! Errors in a `config.json`.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub enum ArchitectureError {
         model_type: String,
         /// The family that is most like it by its name.
         nearest: &'static str,
-        /// What the file asks for that no family has.
+        /// Features that the file asks for and no family has.
         missing: Vec<String>,
         supported: Vec<&'static str>,
     },

@@ -1,11 +1,11 @@
-//! What the experts of a family are, and what a `config.json` says of them.
+//! Experts of a family, and what a `config.json` says of them.
 
 use serde::Serialize;
 
 use super::config::Config;
 use super::{ArchitectureError, ExpertGroups, ExpertNames, Experts, Router, Scores, SharedExpert};
 
-/// What the experts of a family are, and which keys of `config.json` decide it.
+/// Experts of a family, and the keys of `config.json` that decide on them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ExpertSwitches {
     /// Key that says whether there are experts, where a family has models without.
@@ -34,18 +34,18 @@ pub struct ExpertSwitches {
     pub names: ExpertNames,
 }
 
-/// Where the width of the shared expert is written.
+/// Place where the width of the shared expert is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SharedSwitch {
     Never,
-    /// The width itself; the expert is gated.
+    /// Key of the width itself; the expert is gated.
     Gated(&'static str),
-    /// How many experts it is as wide as.
+    /// Key of the number of experts that it is as wide as.
     Times(&'static str),
-    /// It is one expert more.
+    /// Width of one expert.
     Same,
-    /// It is the MLP that other models of the family have, with norms of its own.
+    /// Width of the MLP that other models of the family have; the shared expert is such an MLP, with norms of its own.
     Branch(&'static str),
 }
 
@@ -59,7 +59,7 @@ pub enum Grouping {
     ByMethod,
 }
 
-/// Which layers have experts.
+/// Layers that have experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SparseLayers {
@@ -68,9 +68,9 @@ pub enum SparseLayers {
     EveryStep,
     /// All but the first `first_k_dense_replace`.
     BehindDense,
-    /// Those that `mlp_layer_types` calls sparse; where it is absent all but the first.
+    /// Layers that `mlp_layer_types` calls sparse; where it is absent all but the first.
     Typed,
-    /// Those in `moe_layers`; where it is absent every `interleave_moe_layer_step`-th.
+    /// Layers in `moe_layers`; where it is absent every `interleave_moe_layer_step`-th.
     Listed,
 }
 

@@ -31,7 +31,7 @@ pub struct Experts {
     pub shared: Option<SharedExpert>,
     /// Whether the router and every projection of an expert have a bias.
     pub biases: bool,
-    /// Where gate and up are clamped, in the unit that gpt-oss has in place of the MLP's activation.
+    /// Limit at which gate and up are clamped, in the unit that gpt-oss has in place of the MLP's activation.
     pub limit: Option<f64>,
     /// Whether the weight of an expert is a factor on its input (Llama 4), and not on its output.
     pub weighs_input: bool,
@@ -58,14 +58,14 @@ pub struct Router {
     pub groups: Option<ExpertGroups>,
 }
 
-/// What makes scores of the router's logits.
+/// Function that makes scores of the router's logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scores {
-    /// Over all experts.
+    /// Softmax over all experts.
     Softmax,
     Sigmoid,
-    /// As `Sigmoid`, chosen by the logits themselves: sigmoids of large ones are alike.
+    /// Sigmoid, with experts chosen by the logits themselves: sigmoids of large ones are alike.
     SigmoidOfChosen,
 }
 
@@ -79,7 +79,7 @@ pub struct ExpertGroups {
 /// The expert that every token goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Its width.
+    /// Width of the expert's MLP.
     pub intermediate_size: usize,
     /// Whether a sigmoid of one more projection scales its output.
     pub gated: bool,
@@ -89,7 +89,7 @@ pub struct SharedExpert {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpertNames {
     pub router: &'static str,
-    /// Where the experts' own tensors begin: `mlp.experts`.
+    /// Prefix of the experts' own tensors: `mlp.experts`.
     pub experts: &'static str,
     /// All gate and up projections as PEFT sees them, and all down projections.
     pub gate_up: &'static str,
@@ -167,7 +167,7 @@ impl Experts {
         format!("{}.{expert}.{}.weight", self.names.experts, part.name())
     }
 
-    /// Which expert's weight a tensor inside a layer is; the inverse of [`Experts::weight_name`].
+    /// Weight of an expert that a tensor inside a layer is; the inverse of [`Experts::weight_name`].
     pub fn weight_of(&self, name: &str) -> Option<ExpertWeight> {
         let rest = name.strip_prefix(self.names.experts)?.strip_prefix('.')?;
         let (expert, part) = rest.strip_suffix(".weight")?.split_once('.')?;
@@ -212,7 +212,7 @@ impl Experts {
         self.biases.then(names)
     }
 
-    /// What scales the router's input and its weights, without the layer's name; they never train.
+    /// Tensors that scale the router's input and its weights, without the layer's name; they never train.
     pub(super) fn scales(&self, hidden: usize) -> Vec<(&'static str, usize)> {
         match self.branches {
             true => vec![(ROUTER_SCALE, hidden), (EXPERT_SCALE, self.count)],

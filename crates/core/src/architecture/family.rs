@@ -48,21 +48,21 @@ pub enum Family {
     Llama4,
 }
 
-/// What is to be known of a family.
+/// Row of the table of families.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FamilyRow {
     #[serde(skip)]
     pub family: Family,
-    /// Its `model_type` in `config.json`.
+    /// Name of the family: its `model_type` in `config.json`.
     pub name: &'static str,
-    /// What `model_type` is where the same language model is a part of a multimodal one.
+    /// Names that `model_type` has where the same language model is a part of a multimodal one.
     pub text_names: &'static [&'static str],
     pub switches: Switches,
-    /// What stands around the turns of its chat template.
+    /// Marks around the turns of the family's chat template.
     pub chat: ChatMarks,
 }
 
-/// What the decoder of a family does, and which keys of `config.json` decide it.
+/// Properties of a family's decoder, and the keys of `config.json` that decide on them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Switches {
     pub qkv_bias: Bias,
@@ -77,7 +77,7 @@ pub struct Switches {
     /// One tensor for gate and up.
     pub fused_gate_up: bool,
     pub names: LayerNames,
-    /// Where the MLP's width is written.
+    /// Place where the MLP's width is written.
     pub mlp_width: MlpWidth,
     pub norm_placement: NormPlacement,
     /// Key of the norms' epsilon.
@@ -86,7 +86,7 @@ pub struct Switches {
     pub default_epsilon: f64,
     /// Norms take the mean from each row first.
     pub centred_norms: bool,
-    /// Added to every norm weight.
+    /// Offset of every norm weight.
     pub norm_offset: f32,
     /// Key of the activation, and what it is where that is absent.
     pub activation: (&'static str, Activation),
@@ -123,7 +123,7 @@ pub struct Switches {
     pub layer_scalar: bool,
     /// The rope of layers with a window.
     pub sliding_rope: SlidingRope,
-    /// Which layers rotate queries and keys at all.
+    /// Layers that rotate queries and keys at all.
     pub rope_layers: RopeLayers,
     pub rope_order: RopeOrder,
     /// Key that says whether neighbours turn together, where a family has models of both orders; they do where it is absent.
@@ -138,11 +138,11 @@ pub struct Switches {
     pub refused: &'static [&'static str],
     /// Each head has one more logit in its softmax (`self_attn.sinks`).
     pub sinks: bool,
-    /// What layers have in place of one MLP.
+    /// Experts that layers have in place of one MLP.
     pub experts: Option<ExpertSwitches>,
     /// Whether queries, keys and values are projected twice.
     pub latent: bool,
-    /// What layers have in place of attention.
+    /// Mixers that layers have in place of attention.
     pub mixers: Mixers,
     /// Each query comes with a gate that its head's result is multiplied with.
     pub head_gates: bool,
@@ -152,7 +152,7 @@ pub struct Switches {
     pub chunks: bool,
 }
 
-/// Where the width of the MLP is written.
+/// Place where the width of the MLP is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MlpWidth {
@@ -170,9 +170,9 @@ pub enum Factor {
     None,
     /// sqrt(H)
     RootHidden,
-    /// That of a key, or this one where it is absent.
+    /// Value of a key, or this one where it is absent.
     Key(&'static str, f64),
-    /// One over that of a key; 1 where it is absent.
+    /// Inverse of the value of a key; 1 where it is absent.
     Inverse(&'static str),
 }
 
@@ -188,7 +188,7 @@ pub enum QueryScale {
     One,
     /// 1/sqrt of `query_pre_attn_scalar`, or of this one where it is absent.
     Scalar(f64),
-    /// That of a key; 1 where it is absent.
+    /// Value of a key; 1 where it is absent.
     Key(&'static str),
 }
 
@@ -196,29 +196,30 @@ pub enum QueryScale {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlidingRope {
-    /// That of the others.
+    /// Rope of the other layers.
     Shared,
-    /// One with a base of its own (`rope_local_base_freq`), without scaling.
+    /// Rope with a base of its own (`rope_local_base_freq`), without scaling.
     OwnBase,
-    /// That of the others without their scaling.
+    /// Rope of the other layers without their scaling.
     Unscaled,
-    /// Each kind of layer has its own in `rope_parameters`; where that is absent, full layers turn a quarter of a head by
+    /// Ropes of each kind of layer in `rope_parameters`; where that is absent, full layers turn a quarter of a head by
     /// `proportional` angles with [`Switches::rope_base`], sliding ones all of it with a base of 10,000.
     Both,
-    /// There are no windows; the second rope is of layers that do not turn, and holds the growth of their queries.
+    /// Growth of the queries of layers that do not turn, as the second rope; there are no windows.
     Growth,
 }
 
-/// Which layers rotate queries and keys.
+/// Layers that rotate queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeLayers {
     All,
-    /// Those with a window.
+    /// Layers with a window.
     Sliding,
-    /// Those with a window, all where none has one.
+    /// Layers with a window, all where none has one.
     SlidingIfAny,
-    /// Those with a 1 in `no_rope_layers`; where it is absent all but every n-th one, n that of `no_rope_layer_interval` or 4.
+    /// Layers with a 1 in `no_rope_layers`; where it is absent all but every n-th one, n that of
+    /// `no_rope_layer_interval` or 4.
     Listed,
     /// All where `position_embedding_type` is `rope`, else none.
     Named,
@@ -230,9 +231,9 @@ pub enum RopeLayers {
 pub enum Bias {
     Never,
     Always,
-    /// Where this key says so.
+    /// Biases where this key says so.
     Key(&'static str),
-    /// But where this key says no.
+    /// Biases unless this key says no.
     Unless(&'static str),
 }
 
@@ -241,13 +242,13 @@ pub enum Bias {
 #[serde(rename_all = "snake_case")]
 pub enum SoftCap {
     Never,
-    /// As the file says; none where it says nothing.
+    /// Cap as the file says; none where it says nothing.
     WhereSet,
-    /// As the file says; this one where the key is absent, none where it is null.
+    /// Cap as the file says; this one where the key is absent, none where it is null.
     Default(f64),
 }
 
-/// Which layers see `sliding_window` tokens only.
+/// Layers that see `sliding_window` tokens only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Windows {
@@ -256,19 +257,19 @@ pub enum Windows {
     All {
         default: Option<usize>,
     },
-    /// From layer `max_window_layers` on, where `use_sliding_window` says so.
+    /// Layers from `max_window_layers` on, where `use_sliding_window` says so.
     FromLayer,
     /// All but every n-th one, n that of a key where the family has one.
     ExceptEvery {
         nth: usize,
         key: Option<&'static str>,
     },
-    /// Those with an L in `sliding_window_pattern`, from its start again and again, or all but every n-th one of that number;
-    /// none where `sliding_window` is null.
+    /// Layers with an L in `sliding_window_pattern`, from its start again and again, or all but every n-th one of that
+    /// number; none where `sliding_window` is null.
     Pattern,
 }
 
-/// What stands before the turns of a chat.
+/// Marks before the turns of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMarks {
     pub user: &'static str,
@@ -284,13 +285,13 @@ impl Family {
         ROWS.iter().map(|row| row.family)
     }
 
-    /// All that is known of it.
+    /// Row of the family in the table.
     pub fn row(self) -> &'static FamilyRow {
         const { assert_order() }
         &ROWS[self as usize]
     }
 
-    /// Its `model_type`.
+    /// Name of the family: its `model_type`.
     pub fn name(self) -> &'static str {
         self.row().name
     }

@@ -58,7 +58,7 @@ const PLAIN: Switches = Switches {
     chunks: false,
 };
 
-/// What most families call their modules.
+/// Names that most families have for their modules.
 const NAMES: LayerNames = LayerNames {
     attention_norms: ["input_layernorm", "post_attention_layernorm"],
     mlp_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
@@ -185,7 +185,7 @@ const GRANITE: Switches = Switches {
     ..WITH_BIASES
 };
 
-/// What Gemma 2 and 3 share.
+/// Switches that Gemma 2 and 3 share.
 const GEMMA: Switches = Switches {
     qkv_bias: Bias::Key("attention_bias"),
     output_bias: Bias::Key("attention_bias"),
@@ -213,7 +213,7 @@ const GEMMA_CHAT: ChatMarks = ChatMarks {
     assistant: "<start_of_turn>model\n",
 };
 
-/// Those of Gemma 4, which has other marks than the Gemmas before it.
+/// Marks of Gemma 4, which has other ones than the Gemmas before it.
 const GEMMA4_CHAT: ChatMarks = ChatMarks {
     user: "<|turn>user\n",
     assistant: "<|turn>model\n",

@@ -17,12 +17,12 @@ use super::{ArchitectureError, LinearModule, LinearRole};
 /// The dimensions of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latent {
-    /// Absent where queries are projected once.
+    /// Rank of the queries' first projection; absent where queries are projected once.
     pub query_rank: Option<usize>,
     pub key_value_rank: usize,
     /// Dimensions of a head's query and key that do not turn.
     pub plain_dims: usize,
-    /// Those behind them that turn; even.
+    /// Dimensions of a head's query and key that turn, behind those that do not; even.
     pub rotary_dims: usize,
     pub value_dim: usize,
 }

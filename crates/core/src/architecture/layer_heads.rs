@@ -60,7 +60,7 @@ fn check_direction(config: &Config) -> Result<(), ArchitectureError> {
     }
 }
 
-/// What the file says of all full layers.
+/// Heads that the file names for all full layers.
 fn of_all(config: &Config, model: &Architecture, one_projection: bool) -> Result<LayerHeads, ArchitectureError> {
     let head_dim = config.optional_dimension("global_head_dim")?;
     let kv_heads = match one_projection {
@@ -73,7 +73,7 @@ fn of_all(config: &Config, model: &Architecture, one_projection: bool) -> Result
     })
 }
 
-/// What the file says of each layer by its number: the same of all full ones, and nothing else of the others.
+/// Heads that the file names for layers by their number: the same for all full ones, and nothing else for the others.
 fn of_each(by_layer: &Config, model: &Architecture) -> Result<LayerHeads, ArchitectureError> {
     let plain = LayerHeads {
         kv_heads: model.kv_heads,

@@ -1,4 +1,4 @@
-//! What mixes the tokens of decoder layers, which have a window, and which rotate queries and keys.
+//! Mixers of the tokens of decoder layers, which layers have a window, and which rotate queries and keys.
 
 use serde_json::Value;
 
@@ -111,7 +111,7 @@ fn chunked(config: &Config, turns: &[bool]) -> Result<Vec<LayerAttention>, Archi
     turns.iter().enumerate().map(layer).collect()
 }
 
-/// Which layers rotate queries and keys.
+/// Layers that rotate queries and keys.
 fn turning(config: &Config, layers: RopeLayers, windows: &[Option<usize>]) -> Result<Vec<bool>, ArchitectureError> {
     let any = windows.iter().any(Option::is_some);
     Ok(match layers {

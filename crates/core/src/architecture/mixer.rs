@@ -1,11 +1,11 @@
-//! What mixes the tokens of a decoder layer: attention, or what stands in its place in some layers.
+//! Mixers of the tokens of a decoder layer: attention, or what stands in its place in some layers.
 
 use serde::Serialize;
 
 use super::config::{Config, LARGEST_DIMENSION};
 use super::{ArchitectureError, LinearModule, LinearRole, TensorShape};
 
-/// What mixes the tokens of a layer.
+/// Mixer of the tokens of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mixer {
     Attention,
@@ -37,7 +37,7 @@ pub struct DeltaRule {
     pub value_width: usize,
 }
 
-/// Which mixers the layers of a family have.
+/// Mixers that the layers of a family have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixers {
@@ -97,7 +97,7 @@ impl Mixer {
         }
     }
 
-    /// Its tensors beside the linear layers, by their names inside the layer.
+    /// Tensors of the mixer beside the linear layers, by their names inside the layer.
     pub fn tensors(&self, hidden: usize) -> Vec<TensorShape> {
         let tensor = |name: &str, shape: Vec<usize>| TensorShape {
             name: name.to_owned(),
@@ -202,7 +202,7 @@ mod tests {
         Architecture::from_json(Path::new("config.json"), text)
     }
 
-    /// What the files of LFM2 350M, 700M and 1.2B say, and how many parameters these have.
+    /// Sizes that the files of LFM2 350M, 700M and 1.2B say, and how many parameters these have.
     const LFM2: [(usize, usize, usize, usize); 3] = [
         (1024, 6656, 16, 354_483_968),
         (1536, 10_240, 24, 742_489_344),

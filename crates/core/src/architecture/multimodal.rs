@@ -11,7 +11,7 @@ use super::config::Config;
 
 /// A multimodal model with a language model of a known family.
 struct MultimodalRow {
-    /// Its `model_type`.
+    /// Name of the model: its `model_type`.
     name: &'static str,
     /// The language model's `model_type` where `text_config` names none.
     text: &'static str,
@@ -19,11 +19,11 @@ struct MultimodalRow {
     module: &'static str,
     /// Whether older files have the language model's keys at the top.
     flat: bool,
-    /// What keys are that [`read`](super::read::read) asks for and the file leaves out.
+    /// Values of keys that [`read`](super::read::read) asks for and the file leaves out.
     defaults: fn() -> Vec<(&'static str, Value)>,
 }
 
-/// Where transformers keeps the language model of most.
+/// Module in which transformers keeps the language model of most.
 const LANGUAGE_MODEL: &str = "model.language_model";
 
 const ROWS: &[MultimodalRow] = &[
@@ -138,7 +138,7 @@ pub(super) fn text_model(config: &Config) -> Result<Option<TextModel>, Architect
     }))
 }
 
-/// What `Llama4TextConfig` takes for keys that are absent, where [`read`] asks for them.
+/// Values that `Llama4TextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
 fn llama4_text_defaults() -> Vec<(&'static str, Value)> {
     vec![
         ("vocab_size", json!(202_048)),
@@ -157,7 +157,7 @@ fn llama4_text_defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What `Gemma3TextConfig` takes for keys that are absent, where [`read`] asks for them.
+/// Values that `Gemma3TextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
 fn gemma3_text_defaults() -> Vec<(&'static str, Value)> {
     vec![
         ("vocab_size", json!(262_208)),
@@ -171,7 +171,7 @@ fn gemma3_text_defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Likewise for `Gemma4TextConfig`.
+/// Values that `Gemma4TextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
 fn gemma4_text_defaults() -> Vec<(&'static str, Value)> {
     vec![
         ("vocab_size", json!(262_144)),
@@ -187,7 +187,7 @@ fn gemma4_text_defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Likewise for `Gemma4UnifiedTextConfig`.
+/// Values that `Gemma4UnifiedTextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
 fn gemma4_unified_text_defaults() -> Vec<(&'static str, Value)> {
     let mut defaults = gemma4_text_defaults();
     for (key, value) in &mut defaults {

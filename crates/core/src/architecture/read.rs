@@ -1,4 +1,4 @@
-//! What a `config.json` means: dimensions, and the switches of its family's row.
+//! Meaning of a `config.json`: dimensions, and the switches of its family's row.
 
 use super::config::{Config, LARGEST_DIMENSION};
 use super::family::{Bias, Factor, Family, MlpWidth, QueryScale, SoftCap, Switches};
@@ -8,7 +8,7 @@ use super::{
 };
 use super::{expert_switches, layer_heads, layers, multimodal, rope_config, shared_keys, unknown};
 
-/// More decoder layers than any model has; a larger number is a damaged file.
+/// Decoder layers beyond what any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
 
 /// Reads the architecture from the top object of a `config.json`.

@@ -23,7 +23,7 @@ pub struct Rope {
     pub query_growth: Option<QueryGrowth>,
 }
 
-/// Which two dimensions of a head turn together, among the n that are rotated.
+/// Pairs of dimensions of a head that turn together, among the n that are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeOrder {
@@ -53,7 +53,7 @@ impl QueryGrowth {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     None,
-    /// Nothing turns: a layer without rotation whose queries grow.
+    /// Absence of rotation: a layer whose queries grow and do not turn.
     Still,
     /// All frequencies divided by `factor`.
     Linear {

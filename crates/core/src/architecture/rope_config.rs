@@ -4,7 +4,7 @@ use super::config::Config;
 use super::family::{SlidingRope, Switches};
 use super::{ArchitectureError, QueryGrowth, Rope, RopeOrder, RopeScaling};
 
-/// What a rope needs to know of the model around it.
+/// Facts that a rope needs to know of the model around it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RopeContext {
     pub head_dim: usize,

@@ -21,7 +21,7 @@ pub const LM_HEAD: &str = "lm_head.weight";
 /// The module of a language model that stands alone; see [`Architecture::within`].
 const ALONE: &str = "model";
 
-/// Where checkpoints keep a language model that other models stand beside: its module, and that of its LM head.
+/// Modules where checkpoints keep a language model that other models stand beside: its own, and that of its LM head.
 const PLACES: [(&str, &str); 2] = [
     ("language_model.model", "language_model.lm_head"),
     ("model.language_model", "lm_head"),
@@ -35,7 +35,7 @@ const XIELU_NUMBERS: [(&str, &[usize]); 4] = [
     ("mlp.act_fn.eps", &[]),
 ];
 
-/// What a linear layer of a decoder layer does.
+/// Role of a linear layer in a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinearRole {
     Query,
@@ -44,7 +44,7 @@ pub enum LinearRole {
     /// Query, key and value in one product, stacked in this order.
     QueryKeyValue,
     Output,
-    /// What a mixer in the place of attention reads.
+    /// Input of a mixer in the place of attention.
     MixerInput,
     Gate,
     Up,
@@ -53,13 +53,13 @@ pub enum LinearRole {
     Down,
     /// Scores of the experts.
     Router,
-    /// What scales the shared expert.
+    /// Scale of the shared expert.
     SharedGate,
-    /// What a layer's own input is multiplied with.
+    /// Gate that a layer's own input is multiplied with.
     InputGate,
-    /// What puts the product onto the stream.
+    /// Projection of the product onto the stream.
     InputProjection,
-    /// What makes the inputs of all layers, beside the decoder layers.
+    /// Source of the inputs of all layers, beside the decoder layers.
     LayerInputs,
     /// First projection of queries in latent attention, and the second one.
     QueryLatent,
@@ -141,7 +141,7 @@ impl Architecture {
         self.dense_modules(0)
     }
 
-    /// Those of decoder layer `index` as it is without experts.
+    /// Linear modules of decoder layer `index` as it is without experts.
     fn dense_modules(&self, index: usize) -> Vec<LinearModule> {
         use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
         let (hidden, inner) = (self.hidden_size, self.inner_of(index));
@@ -287,7 +287,7 @@ impl Architecture {
         self.experts.as_ref().is_some_and(|experts| experts.branches)
     }
 
-    /// What mixes the tokens of decoder layer `index`.
+    /// Mixer of the tokens of decoder layer `index`.
     pub fn mixer(&self, index: usize) -> Mixer {
         self.layers.get(index).map_or(Mixer::Attention, |layer| layer.mixer)
     }

@@ -1,4 +1,4 @@
-//! What to say of a model whose family is not known: the nearest family, and what it would need that no family here has.
+//! Message about a model whose family is not known: the nearest family, and what it would need that no family here has.
 
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ const PARTS: &[(&[&str], &str)] = &[
     (&["is_encoder_decoder", "decoder_layers"], "an encoder"),
 ];
 
-/// Likewise, of models that Gemma 4's families do not stand for.
+/// Keys of features that no family here has, of models that Gemma 4's families do not stand for.
 const FULL_HEADS: &[(&[&str], &str)] = &[
     (
         &["global_head_dim", "num_global_key_value_heads", "per_layer_config"],
@@ -101,7 +101,7 @@ fn has(config: &Config, keys: &[&str]) -> bool {
     keys.iter().any(is_on)
 }
 
-/// What the file asks for that no family here has, or only others than `nearest`.
+/// Features that the file asks for and no family here has, or only others than `nearest`.
 fn missing(config: &Config, nearest: Family) -> Vec<String> {
     let of_others = match nearest.row().switches.full_heads {
         true => &[],

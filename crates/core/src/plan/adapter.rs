@@ -36,13 +36,13 @@ pub struct AdaptedLinear {
     pub parts: Vec<usize>,
 }
 
-/// What an adapter trains.
+/// Parameters that an adapter trains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterPlan {
     pub settings: AdapterSettings,
     /// See [`Architecture::within`](crate::architecture::Architecture::within).
     pub within: Option<&'static str>,
-    /// In the order of the base model's linears.
+    /// Adapted linear layers in the order of the base model's.
     pub linears: Vec<AdaptedLinear>,
     pub whole: Vec<WholeParameter>,
     /// Whether the LM head is the embedding.
@@ -53,7 +53,7 @@ pub struct AdapterPlan {
 /// two tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TiedEnds {
-    /// That of the parameter's slot.
+    /// Name of the parameter's slot, which is the embedding's.
     pub embedding: String,
     pub head: String,
 }
@@ -74,9 +74,9 @@ pub struct LinearSlots {
 /// Indices into a [`ParameterLayout`] of a whole plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdapterSlots {
-    /// One for each of [`AdapterPlan::linears`].
+    /// Slots of each of [`AdapterPlan::linears`].
     pub linears: Vec<LinearSlots>,
-    /// One for each of [`AdapterPlan::whole`].
+    /// Slot of each of [`AdapterPlan::whole`].
     pub whole: Vec<usize>,
 }
 
@@ -122,7 +122,7 @@ impl AdapterPlan {
         })
     }
 
-    /// Both ends of the embedding, where it trains whole and is the LM head too.
+    /// Names of both ends of the embedding, where it trains whole and is the LM head too.
     pub fn tied_ends(&self) -> Option<TiedEnds> {
         let is_embedding = |whole: &&WholeParameter| self.tied_embeddings && whole.base_name == EMBEDDING;
         self.whole.iter().find(is_embedding).map(|embedding| TiedEnds {
@@ -184,7 +184,8 @@ fn check_combination(settings: &AdapterSettings) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// What PEFT refuses on parameters: it computes their update as a whole, and there is no input to drop values of.
+/// Refuses what PEFT refuses on parameters: it computes their update as a whole, and there is no input to drop values
+/// of.
 fn check_parameters(settings: &AdapterSettings, targets: &[Target<'_>]) -> Result<(), PlanError> {
     let Some(first) = targets.iter().find(|target| target.by_parameter) else {
         return Ok(());

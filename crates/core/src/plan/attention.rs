@@ -10,7 +10,8 @@ pub const KEYS: usize = 128;
 const ROWS: usize = 192;
 /// Most queries of a task of the forward pass.
 pub const SPAN_FORWARD: usize = 256;
-/// Likewise of the backward pass: longer spans leave threads idle, shorter ones add up more shares of dk and dv.
+/// Queries that a task of the backward pass has at most: longer spans leave threads idle, shorter ones add up more
+/// shares of dk and dv.
 pub const SPAN_BACKWARD: usize = 512;
 
 /// Heads of an attention layer.
@@ -48,7 +49,7 @@ fn seen(tokens: usize, span: usize, window: Option<usize>) -> impl Iterator<Item
 }
 
 impl Heads {
-    /// Those of a model's layer `index`.
+    /// Heads of a model's layer `index`.
     pub fn of(architecture: &Architecture, index: usize) -> Self {
         let LayerHeads { kv_heads, head_dim } = architecture.heads_of(index);
         Self {

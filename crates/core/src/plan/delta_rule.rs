@@ -18,7 +18,8 @@ impl DeltaRule {
         (4 * (length * of_token + self.state() + self.value_width)) as u64
     }
 
-    /// Likewise of the backward pass: their gradients, the states of a segment and those before each.
+    /// Bytes of the backward pass: the forward's tensors with their gradients, the states of a segment and those before
+    /// each.
     pub fn backward_bytes(&self, length: usize) -> u64 {
         let of_token = 4 * self.key_width + 2 + 3 * self.value_width + 2;
         let segment = segment(length);

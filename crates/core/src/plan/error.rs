@@ -1,4 +1,4 @@
-//! What can be wrong with the settings of an adapter for a model.
+//! Errors in the settings of an adapter for a model.
 
 use super::storage::BLOCK;
 use crate::recipe::{ActivationQuantization, Precision, QuantizationAware, WeightSparsity};

@@ -9,13 +9,13 @@ use super::{Form, Memory};
 /// Each chunk of tokens packs the whole head twice: with half of this the head of the 135M model took a tenth longer.
 const LOGIT_BYTES: usize = 64 << 20;
 
-/// As [`LOGIT_BYTES`] where the head is not trained: the vocabulary passes by in groups.
+/// Bytes of logits where the head is not trained: the vocabulary passes by in groups.
 const LOGIT_BYTES_STREAMED: usize = 8 << 20;
 
 /// Most positions that groups of the vocabulary pass by at once.
 pub const STREAMED_ROWS: usize = 2048;
 
-/// As [`LOGIT_BYTES`] on any GPU, whose products need some hundred rows to be fast.
+/// Bytes of logits on any GPU, whose products need some hundred rows to be fast.
 const LOGIT_BYTES_GPU: u64 = 256 << 20;
 
 /// Rows of a GPU's tile of a product. 523 rows, which 256 MB of Llama's logits are, make as much work as 640.
@@ -37,7 +37,7 @@ pub fn chunk_tokens(vocabulary: usize, head_trains: bool) -> usize {
     (bytes / (4 * vocabulary)).max(16)
 }
 
-/// Likewise on a GPU with so much memory, 0 where that is not known: whole tiles where there is room for one.
+/// Rows of a chunk on a GPU with so much memory, 0 where that is not known: whole tiles where there is room for one.
 pub fn chunk_tokens_on_gpu(vocabulary: usize, device_bytes: u64) -> usize {
     let rows = |bytes: u64| match bytes / (4 * vocabulary as u64) {
         rows if rows >= TILE_ROWS_GPU => rows / TILE_ROWS_GPU * TILE_ROWS_GPU,

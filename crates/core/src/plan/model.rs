@@ -20,7 +20,7 @@ use crate::recipe::{ActivationQuantization, AdapterBias, AdapterSettings, Quanti
 pub struct ProjectionPlan {
     /// The linear layer inside the decoder layer that it belongs to.
     pub module: &'static str,
-    /// Its rows of that layer's weight (out, in).
+    /// Rows of the linear layer's weight (out, in) that the projection has.
     pub rows: Range<usize>,
     /// Whether the linear layer has a bias.
     pub bias: bool,
@@ -50,11 +50,11 @@ pub struct GroupPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpertsPlan {
     pub router: GroupPlan,
-    /// What scales the shared expert; without projections where nothing does.
+    /// Linear layer that scales the shared expert; without projections where nothing does.
     pub shared_gate: GroupPlan,
     /// Rank of each expert's adapter on gate and up together, 0 without one.
     pub gate_up_rank: usize,
-    /// Likewise on down.
+    /// Rank of each expert's adapter on down, 0 without one.
     pub down_rank: usize,
     /// Whether the experts' own weights train.
     pub weights_train: bool,
@@ -63,31 +63,32 @@ pub struct ExpertsPlan {
 /// The second projections of latent attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatentPlan {
-    /// Without projections where queries are projected once.
+    /// Projections of queries; none where queries are projected once.
     pub query: GroupPlan,
     pub key_value: GroupPlan,
 }
 
-/// What becomes of a layer's input beside the stream.
+/// Modules for a layer's input beside the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerInputPlan {
     pub gate: GroupPlan,
     pub projection: GroupPlan,
 }
 
-/// What a layer has to do with keys and values that several layers read.
+/// Part of a layer in keys and values that several layers read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeySharing {
     #[default]
     None,
-    /// They are its own. `gradients` says whether those of the readers come back.
+    /// Keys and values of its own, which other layers read. `gradients` says whether gradients of the readers come
+    /// back.
     Source { gradients: bool },
-    /// It reads those of another. Its gradients are added to the sum of the readers behind it, begin it where there are none (`last`),
-    /// or are let go of.
+    /// Keys and values of another layer. The reader's gradients are added to the sum of the readers behind it, begin it
+    /// where there are none (`last`), or are let go of.
     Reader { gradients: bool, last: bool },
 }
 
-/// What a decoder layer consists of, whatever its place.
+/// Modules that a decoder layer consists of, whatever its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
     pub mixer: Mixer,
@@ -99,7 +100,8 @@ pub struct LayerPlan {
     pub keys: KeyValueSource,
     pub sharing: KeySharing,
     pub head_norm: QueryKeyNorm,
-    /// In latent attention the first projections; what another mixer reads where a layer does not attend.
+    /// First projections in latent attention; projections to what another mixer reads where a layer does not attend;
+    /// else q, k and v.
     pub qkv: GroupPlan,
     pub latent: Option<LatentPlan>,
     pub output: GroupPlan,
@@ -107,7 +109,7 @@ pub struct LayerPlan {
     pub gate_up: GroupPlan,
     pub down: GroupPlan,
     pub experts: Option<ExpertsPlan>,
-    /// Where the layer has an input beside the stream.
+    /// Modules for an input beside the stream, where the layer has one.
     pub input: Option<LayerInputPlan>,
     /// Whether the norm before attention trains: its gradient needs that of the projections' input.
     pub input_norm_trains: bool,
@@ -119,7 +121,7 @@ pub struct LayerPlan {
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     pub architecture: Architecture,
-    /// Absent where the whole base model trains, or nothing.
+    /// Plan of the adapter; absent where the whole base model trains, or nothing.
     pub adapter: Option<AdapterPlan>,
     pub layout: Arc<ParameterLayout>,
     pub slots: AdapterSlots,
@@ -129,17 +131,17 @@ pub struct ModelPlan {
     pub layers: Vec<usize>,
     pub head_trains: bool,
     pub embedding_trains: bool,
-    /// What makes the layers' inputs beside the stream; without projections where there are none.
+    /// Modules that make the layers' inputs beside the stream; without projections where there are none.
     pub inputs: GroupPlan,
     /// Whether the table of these inputs trains.
     pub input_table_trains: bool,
     /// Whether something of what makes these inputs trains, embedded tokens among it.
     pub inputs_train: bool,
-    /// Which products of frozen quantized weights take their activations in 8 bits.
+    /// Products of frozen quantized weights that take their activations in 8 bits.
     pub activation_quantization: ActivationQuantization,
-    /// Which values of frozen linear weights are left out.
+    /// Values of frozen linear weights that are left out.
     pub weight_sparsity: WeightSparsity,
-    /// Which form the merged weights of linear layers are rounded to in each pass.
+    /// Form that the merged weights of linear layers are rounded to in each pass.
     pub quantization_aware: QuantizationAware,
 }
 
@@ -188,7 +190,7 @@ impl LayerPlan {
 }
 
 impl ModelPlan {
-    /// What `recipe` trains on a model of this architecture.
+    /// Plan of what `recipe` trains on a model of this architecture.
     ///
     /// # Errors
     /// Settings that do not fit the model; each message says what does.
@@ -269,7 +271,7 @@ impl ModelPlan {
         Self::new(architecture, None, layout, slots)
     }
 
-    /// Nothing: the base model as it is.
+    /// Trains nothing: the base model as it is.
     pub fn frozen(architecture: &Architecture) -> Self {
         Self::new(architecture, None, ParameterLayout::default(), AdapterSlots::default())
     }
@@ -351,7 +353,7 @@ impl ModelPlan {
         linears.zip(&self.slots.linears)
     }
 
-    /// The same by the name of their module.
+    /// Adapted linear layers with their slots, by the name of their module.
     pub fn adapters(&self) -> HashMap<&str, (&AdaptedLinear, &LinearSlots)> {
         let linears = self.adapted_linears();
         linears.map(|both| (both.0.linear.name.as_str(), both)).collect()
@@ -401,7 +403,8 @@ impl ModelPlan {
     }
 }
 
-/// For each layer a number, from 0, that those have in common which are alike in every one of `plans`, which are of one architecture.
+/// Numbers of the layers, from 0, that those have in common which are alike in every one of `plans`, which are of one
+/// architecture.
 pub fn alike_layers(plans: &[&ModelPlan]) -> Vec<usize> {
     let kinds = |layer: usize| plans.iter().map(move |plan| plan.layers[layer]);
     let mut firsts: Vec<usize> = Vec::new();
@@ -423,13 +426,13 @@ pub fn first_like(numbers: &[usize], layer: usize) -> usize {
     found.unwrap_or(layer)
 }
 
-/// What trains, by name.
+/// Names of parameters that train.
 struct Names<'a> {
     ranks: HashMap<&'a str, usize>,
     whole: HashMap<&'a str, usize>,
 }
 
-/// What layer `index` has to do with shared keys and values, where gradients reach down to layer `first`.
+/// Part of layer `index` in shared keys and values, where gradients reach down to layer `first`.
 fn sharing(architecture: &Architecture, index: usize, first: usize) -> KeySharing {
     match architecture.source_of(index) {
         Some(source) => KeySharing::Reader {
@@ -444,7 +447,7 @@ fn sharing(architecture: &Architecture, index: usize, first: usize) -> KeySharin
 }
 
 impl Names<'_> {
-    /// What makes the layers' inputs.
+    /// Modules that make the layers' inputs.
     fn inputs(&self, architecture: &Architecture) -> GroupPlan {
         let Some(module) = architecture.outer_module() else {
             return GroupPlan::default();

@@ -6,7 +6,7 @@ use crate::architecture::is_token_table;
 /// tensors of the model as these slots are.
 const SMALLEST_CODED: usize = 4096;
 
-/// What a parameter is, for optimizers that treat kinds differently.
+/// Kind of a parameter, for optimizers that treat kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParameterKind {
     LoraA,

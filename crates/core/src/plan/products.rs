@@ -19,7 +19,7 @@ pub enum Vectors {
     Avx2,
     /// The `gemm` crate alone.
     Other,
-    /// Not a CPU.
+    /// Absence of a CPU: a GPU computes.
     None,
 }
 
@@ -79,7 +79,7 @@ pub const KC_UNITS: usize = 768;
 const GROUPS_PER_THREAD: usize = 4;
 /// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its NR micro-panels again.
 const TASKS_PER_THREAD: usize = 8;
-/// As above where the right operand is too large for the caches, so that packing it again costs more.
+/// Tasks for each thread where the right operand is too large for the caches, so that packing it again costs more.
 const LARGE_TASKS_PER_THREAD: usize = 3;
 /// Bytes of a large right operand.
 const LARGE_BYTES: usize = 8 << 20;
@@ -376,7 +376,7 @@ pub mod amx {
 
 /// Sums that take an adapter's product along on a GPU: [x | xa] [W | s B]^T, and [dy | d_xa] with A below W. A quantized weight is
 /// dequantized for each product anyway, and the scratch has room beside or below it; the left operand is copied into rows with room.
-pub mod longer {
+pub mod adapted_product {
     /// Elements of 16 bits in a line of memory, of which the rows of operands are multiples.
     const LINE: usize = 64;
     /// Elements that a thread writes at once.
@@ -432,7 +432,7 @@ pub struct Call {
     pub columns: usize,
     /// Summed length of the terms but for the adapters'.
     pub depth: usize,
-    /// That of the adapters'.
+    /// Summed length of the adapters' terms.
     pub adapter_depth: usize,
     /// Length of the longest term.
     pub longest_term: usize,
@@ -533,7 +533,7 @@ impl Call {
         }
     }
 
-    /// What a product of bytes keeps: the codes of the left operand, and NR micro-panels over the whole depth.
+    /// Keeps what a product of bytes needs: the codes of the left operand, and NR micro-panels over the whole depth.
     fn keep_bytes(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
         self.keep_codes(kept, Buffer::ByteCodes, vectors);
         let codes = self.depth.next_multiple_of(BLOCK_OF_CODES);
@@ -555,7 +555,7 @@ impl Call {
         );
     }
 
-    /// What the codes of the left operand of a product of bytes keep, in whole tiles on AMX; nothing of other products.
+    /// Keeps the codes of the left operand of a product of bytes, in whole tiles on AMX; nothing of other products.
     pub fn keep_codes(&self, kept: &mut ThreadScratch, buffer: Buffer, vectors: Vectors) {
         if !self.in_bytes || matches!(vectors, Vectors::Other | Vectors::None) {
             return;
@@ -591,7 +591,7 @@ impl Call {
         }
     }
 
-    /// What a call on AMX keeps.
+    /// Keeps what a call on AMX needs.
     fn keep_tiles(&self, kept: &mut ThreadScratch, pairs: bool, threads: usize) {
         let step = if pairs { amx::PAIRS_STEP } else { amx::DIGITS_STEP };
         let most = amx::KC / step;
@@ -683,7 +683,8 @@ impl Call {
     }
 }
 
-/// What a product of one block of attention keeps, (rows, depth) times (depth, columns), where it runs on pairs or on digits.
+/// Keeps what a product of one block of attention needs, (rows, depth) times (depth, columns), where it runs on pairs
+/// or on digits.
 pub(super) fn keep_small(kept: &mut ThreadScratch, [rows, depth, columns]: [usize; 3], pairs: bool, vectors: Vectors) {
     let tiles = vectors == Vectors::Amx && rows >= amx::FEWEST_SMALL_ROWS;
     if tiles && (pairs || depth.min(columns) >= amx::FEWEST_DIGITS) {

@@ -1,4 +1,4 @@
-//! What a training that takes a later quantization into account can have, and the codes that it holds.
+//! Trainings that take a later quantization into account: what they can have, and the codes that they hold.
 //!
 //! Every linear layer of the decoder has codes of its merged weight beside the weight itself. Those of a layer with an adapter are made
 //! anew before each pass; the others never change.
@@ -103,7 +103,8 @@ fn check_blocks(group: &GroupPlan) -> Result<(), PlanError> {
 }
 
 impl Architecture {
-    /// What of the model has no form with quantized weights that other programs load as it is; `None` where it has one.
+    /// Part of the model that has no form with quantized weights that other programs load as it is; `None` where all
+    /// has one.
     pub fn without_quantized_form(&self) -> Option<&'static str> {
         if self.experts.is_some() {
             return Some("experts");

@@ -1,30 +1,30 @@
-//! What a forward pass keeps of each layer for the backward pass, and where.
+//! Tensors that a forward pass keeps of each layer for the backward pass, and where.
 
 use crate::recipe::Checkpointing;
 
-/// Where activations lie.
+/// Memory in which activations lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// The host's own.
+    /// Memory of the host.
     Host,
-    /// That of a device beside it.
+    /// Memory of a device beside the host.
     Device,
 }
 
-/// What the forward pass keeps of a layer.
+/// Tensors that the forward pass keeps of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKeep {
-    /// Nothing: below all that trains.
+    /// No tensor: the layer is below all that trains.
     Nothing,
-    /// Its input; backward runs the layer forward again.
+    /// Input of the layer; backward runs the layer forward again.
     Input,
-    /// The same, in the host's memory.
+    /// Input of the layer, in the host's memory.
     HostInput,
-    /// What backward reads.
+    /// Tensors that backward reads.
     Saved,
 }
 
-/// What is kept of layer `index`, where a gradient reaches it.
+/// Tensors that are kept of layer `index`, where a gradient reaches it.
 pub fn layer_keep(checkpointing: Checkpointing, index: usize) -> LayerKeep {
     match checkpointing {
         Checkpointing::None => LayerKeep::Saved,

@@ -1,4 +1,4 @@
-//! What the CPU's threads keep from one op to the next.
+//! Scratch that the CPU's threads keep from one op to the next.
 //!
 //! Each buffer grows to what is asked of it and no more, so that in the end it is as large as the largest op needs.
 
@@ -11,7 +11,7 @@ pub enum Buffer {
     /// Dequantized codes, in F32 or as pairs.
     QuantizedSingle,
     QuantizedPair,
-    /// Of attention's own products.
+    /// Panels of attention's own products.
     SmallNrPanels,
     SmallMrPanels,
     /// Keys and values.
@@ -34,7 +34,7 @@ pub enum Buffer {
     ThinSums,
     /// A quantized weight, dequantized as a whole to 16 bits or to F32: on a GPU.
     Dequantized,
-    /// In F32, or the scales of products of bytes.
+    /// Quantized weight, dequantized to F32, or the scales of products of bytes.
     DequantizedF32,
     /// Codes of both operands of a product of bytes, and its sums: on a GPU.
     DeviceCodes,

@@ -1,4 +1,4 @@
-//! What an adapter has to know of the base model: names and shapes.
+//! Shape of the base model, as an adapter has to know it: names and sizes.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use crate::architecture::{
     is_frozen,
 };
 
-/// What an adapter can attach to.
+/// Kind of weight that an adapter can attach to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LinearKind {
     /// A linear layer.
@@ -35,7 +35,7 @@ pub struct LinearShape {
     pub any_rank: bool,
 }
 
-/// Any other parameter of the base model (norms, embedding, LM head).
+/// Parameter of the base model beside the linear layers (norms, embedding, LM head).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterShape {
     /// Name as in the checkpoint: `model.norm.weight`.
@@ -114,7 +114,7 @@ impl BaseShape {
     }
 }
 
-/// What an adapter can attach to in decoder layer `index`.
+/// Linear layers of decoder layer `index` that an adapter can attach to.
 fn linears_of(architecture: &Architecture, index: usize) -> Vec<LinearShape> {
     let layer = Architecture::layer_name(index);
     let is_layer = architecture

@@ -16,7 +16,7 @@ pub const ALIGNMENT: usize = 64;
 /// Layers that are there at a time.
 pub const WINDOWS: usize = 2;
 
-/// Where in a layer's elements a tensor of `elements` ends, rounded up to where the next begins.
+/// End of a tensor of `elements` in a layer's elements, rounded up to where the next begins.
 pub fn aligned(elements: usize) -> usize {
     elements.next_multiple_of(ALIGNMENT)
 }
@@ -49,12 +49,12 @@ pub fn gathers(layers: usize, first: usize) -> Vec<usize> {
     pass()
 }
 
-/// What a rank holds of a model's weights, and what it receives.
+/// Bytes that a rank holds of a model's weights, and that it receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardedBytes {
-    /// Its part of the layers' weights, and all that is on every rank.
+    /// Bytes of its part of the layers' weights, and of all that is on every rank.
     pub own: WeightBytes,
-    /// The windows.
+    /// Bytes of the windows.
     pub windows: WeightBytes,
     /// Bytes that come from other ranks when a layer is gathered, by layer.
     pub received: Vec<u64>,
@@ -63,7 +63,7 @@ pub struct ShardedBytes {
 }
 
 impl ShardedBytes {
-    /// Of the weights of `architecture`, among `ranks` ranks.
+    /// Bytes of the weights of `architecture`, among `ranks` ranks.
     pub fn new(architecture: &Architecture, precision: Precision, ranks: usize) -> Self {
         let mut own = base_bytes(architecture, precision, WeightSparsity::None);
         let (mut received, mut whole) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ impl ShardedBytes {
         }
     }
 
-    /// As the recipe shares them out; `None` where each device has all.
+    /// Bytes as the recipe shares the weights out; `None` where each device has all.
     pub fn of_recipe(architecture: &Architecture, recipe: &Recipe) -> Option<Self> {
         let ranks = recipe.batch.ranks_of_weights();
         (ranks > 1).then(|| Self::new(architecture, recipe.precision, ranks))
@@ -113,7 +113,7 @@ const WIDTHS: [usize; 3] = [1, 2, 4];
 struct SameWidth {
     width: usize,
     elements: usize,
-    /// Those of them that are constants.
+    /// Elements of the width that are constants.
     constants: usize,
 }
 
@@ -135,7 +135,7 @@ impl SameWidth {
 /// The linear layers and experts of a layer.
 struct Layer {
     parts: [SameWidth; WIDTHS.len()],
-    /// Without what lies between tensors.
+    /// Bytes of the parts, without what lies between tensors.
     bytes: WeightBytes,
 }
 

@@ -59,7 +59,7 @@ impl ModelPlan {
     }
 }
 
-/// What an adapter has that is no product of rows.
+/// Part of an adapter that is no product of rows.
 fn beyond_products(adapter: &AdapterPlan) -> Option<&'static str> {
     let of_experts = |linear: &AdaptedLinear| linear.linear.kind != LinearKind::Layer;
     Some(match adapter {

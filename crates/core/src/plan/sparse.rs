@@ -1,4 +1,4 @@
-//! Which models and recipes weights can be left out of.
+//! Models and recipes in which weights can be left out.
 
 use super::PlanError;
 use crate::architecture::{Architecture, ExpertPart, LinearRole};
@@ -66,7 +66,7 @@ fn odd_width(architecture: &Architecture) -> Option<(String, usize)> {
     None
 }
 
-/// What of a model keeps its layers from being run one after the other on the rows of another pass.
+/// Part of a model that keeps its layers from being run one after the other on the rows of another pass.
 fn not_in_turn(architecture: &Architecture) -> Option<&'static str> {
     let has_sources = (0..architecture.layers.len()).any(|index| architecture.source_of(index).is_some());
     if architecture.experts.is_some() {

@@ -1,4 +1,4 @@
-//! What `target_modules`, `target_parameters` and `layers_to_transform` select, as PEFT does.
+//! Selection by `target_modules`, `target_parameters` and `layers_to_transform`, as PEFT selects.
 //!
 //! A name t selects a module n if n == t or n ends in `.t`; it selects a parameter in the same way, by the name of its module and
 //! its own. With `layers_to_transform`, only modules below a numbered layer count, and its number must be in the list.
@@ -54,7 +54,7 @@ const EXPERTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 /// Ending that stands for the router where names stand for experts.
 const ROUTER: &str = "gate";
 
-/// What gets an adapter.
+/// Parameter that gets an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Target<'a> {
     pub linear: &'a LinearShape,
@@ -64,7 +64,7 @@ pub(super) struct Target<'a> {
     pub joined: usize,
 }
 
-/// What the names of modules say, with those that stand for experts taken out.
+/// Names of modules, with those that stand for experts taken out.
 #[derive(Debug, Default)]
 struct Named<'a> {
     modules: Vec<&'a str>,
@@ -73,7 +73,7 @@ struct Named<'a> {
     down: bool,
 }
 
-/// What of `base` gets an adapter, in the order of `base`.
+/// Parameters of `base` that get an adapter, in the order of `base`.
 pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Result<Vec<Target<'a>>, PlanError> {
     let named = Named::of(settings, base)?;
     check_names(settings, &named, base)?;

@@ -5,14 +5,14 @@ use std::ops::Range;
 use super::parameters::{ParameterLayout, ParameterSlot};
 use crate::architecture::{FINAL_NORM, LM_HEAD};
 
-/// When the gradients of some parameters are whole, in the order of a backward pass.
+/// Moment at which the gradients of some parameters are whole, in the order of a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientsReady {
-    /// Behind the head and the last norm.
+    /// Moment behind the head and the last norm.
     Head,
-    /// Behind this decoder layer.
+    /// Moment behind this decoder layer.
     Layer(usize),
-    /// When the pass is over.
+    /// End of the pass.
     End,
 }
 
@@ -20,7 +20,8 @@ pub enum GradientsReady {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpdatePart {
     pub ready: GradientsReady,
-    /// Their elements in the flat buffers, in order: each range begins and ends at the bounds of parameters.
+    /// Elements of these parameters in the flat buffers, in order: each range begins and ends at the bounds of
+    /// parameters.
     pub ranges: Vec<Range<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! What one machine reaches: the times of the engine's ops, measured once and read between the measured sizes.
+//! Ceilings of one machine: the times of the engine's ops, measured once and read between the measured sizes.
 //!
 //! | grid | coordinates | value |
 //! |---|---|---|
@@ -34,17 +34,17 @@ pub struct Ceilings {
     pub host_to_device_bytes_per_s: Option<f64>,
     /// Products with base weights, by their storage.
     pub products: BTreeMap<Precision, WeightProducts>,
-    /// The same with activations in 8 bits.
+    /// Products with base weights and activations in 8 bits, by the weights' storage.
     #[serde(default)]
     pub byte_products: BTreeMap<Precision, WeightProducts>,
-    /// Those with two of each four values left out.
+    /// Products with base weights of which two of each four values are left out, by their storage.
     #[serde(default)]
     pub sparse_products: BTreeMap<Precision, WeightProducts>,
     /// Everything else, by the precision that stands for the compute dtype.
     pub ops: BTreeMap<Precision, OpTimes>,
     /// The optimizer's passes, which are F32 always.
     pub updates: BTreeMap<Pass, Grid>,
-    /// What whole steps take over the sum of their ops.
+    /// Time of whole steps over the sum of their ops.
     #[serde(default)]
     pub whole_steps: BTreeMap<Precision, f64>,
 }
@@ -102,7 +102,7 @@ impl Ceilings {
             && Pass::all().all(|pass| has(&pass))
     }
 
-    /// What a processor with `memory_bytes` reaches, in place of a data sheet: large products and long passes, as measured.
+    /// Data sheet with what a processor with `memory_bytes` reaches: large products and long passes, as measured.
     pub fn as_sheet(&self, memory_bytes: u64) -> DataSheet {
         let rate = |precision: Precision| {
             let [rows, columns, depth] = CLASSES[0].1;

@@ -1,4 +1,4 @@
-//! What measured trials say about the predictions of others.
+//! Corrections of predictions by what other trials measured.
 //!
 //! | symbol | meaning |
 //! |---|---|
@@ -15,7 +15,7 @@ use super::seconds::TIME_PARTS;
 
 /// Relative deviation of a measured throughput from what the factors can explain.
 const TIME_NOISE: f64 = 0.04;
-/// The same of peak memory.
+/// Relative deviation of a measured peak memory from what the factors can explain.
 const MEMORY_NOISE: f64 = 0.005;
 /// Share of the variance before any trial that all parts have in common.
 const COMMON: f64 = 0.5;
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// On a machine whose passes take twice the predicted time, two trials of different shares tell that.
+    /// Checks on a machine whose passes take twice the predicted time that two trials of different shares tell so.
     #[test]
     fn factors_of_parts_are_told_apart_and_uncertainty_shrinks() {
         let mut correction = Correction::new(0.2, 0.02);

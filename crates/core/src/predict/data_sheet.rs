@@ -69,7 +69,7 @@ const fn without_bf16(sheet: DataSheet) -> DataSheet {
     }
 }
 
-/// Where 16 bits are summed in F32 at half the rate of the units, or bytes have none.
+/// Sheet of a device that sums 16 bits in F32 at half the rate of its units, or has no rate of bytes.
 const fn with_byte_rate(byte_rate: f64, sheet: DataSheet) -> DataSheet {
     DataSheet { byte_rate, ..sheet }
 }
@@ -225,7 +225,7 @@ fn similarity(one: &str, other: &str) -> f64 {
     2.0 * f64::from(shared) / all as f64
 }
 
-/// What drivers call devices that the table has under another name, both plain.
+/// Names that drivers have for devices that the table has under another name, both plain.
 const DRIVER_NAMES: [(&str, &str); 8] = [
     ("a100sxm480gb", "A100 80GB"),
     ("a100sxm440gb", "A100 40GB"),

@@ -1,4 +1,4 @@
-//! What a GPU reaches: large products and copies, measured on it or as its maker publishes them.
+//! Ceilings of a GPU: large products and copies, measured on it or as its maker publishes them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What cannot be predicted, and why.
+//! Reasons why something cannot be predicted.
 
 use super::Segment;
 use crate::plan::PlanError;

@@ -8,12 +8,12 @@ use crate::plan::{Buffer, Form, Memory, ThreadScratch};
 /// A router's choices, as far as products depend on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpertLoad {
-    /// As many rows for each expert.
+    /// Load of as many rows for each expert.
     #[default]
     Even,
-    /// The n-th expert has a share of 1/n, but no token twice.
+    /// Load in which the n-th expert has a share of 1/n, but no token twice.
     Zipf,
-    /// All tokens choose the same experts.
+    /// Load in which all tokens choose the same experts.
     Crowded,
 }
 

@@ -21,7 +21,7 @@ pub struct Flops {
     pub recompute: f64,
     /// The adapters' part of forward, backward and recomputation.
     pub adapters: f64,
-    /// By module, recomputation included.
+    /// FLOPs by module, recomputation included.
     pub modules: Vec<(Module, f64)>,
 }
 

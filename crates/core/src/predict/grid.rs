@@ -37,7 +37,7 @@ impl Grid {
         }
     }
 
-    /// The same values without the last axes, which have one point each.
+    /// Returns the values without the last axes, which have one point each.
     #[must_use]
     pub fn with_axes(mut self, axes: usize) -> Self {
         self.axes.truncate(axes);

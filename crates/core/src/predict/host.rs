@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{Memory, Vectors};
 
-/// What computes, as far as memory depends on it.
+/// Host that computes, as far as memory depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// Threads that products run on.
@@ -28,7 +28,7 @@ impl Host {
         }
     }
 
-    /// Where activations lie.
+    /// Memory where activations lie.
     pub fn memory(self) -> Memory {
         match self.vectors {
             Vectors::None => Memory::Device,

@@ -1,4 +1,5 @@
-//! What updates on the host (`optimizer_offload: host`) cost a training on a GPU: seconds of a step, and bytes of the host's memory.
+//! Cost of updates on the host (`optimizer_offload: host`) to a training on a GPU: seconds of a step, and bytes of the
+//! host's memory.
 //!
 //! Parts go to the host, are updated and come back, one behind the other on each of the three ways; a part begins when its gradients are
 //! ready. What is over before the backward pass costs nothing: a step is longer by what is left then.
@@ -15,7 +16,7 @@ const ELEMENT: f64 = 4.0;
 /// Seconds to hand a part to a thread of the host and its threads, and back.
 const HANDOVER_S: f64 = 5e-5;
 
-/// What the host of a GPU reaches.
+/// Rates that the host of a GPU reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostRates {
     /// Bytes a second that all its threads read and write.
@@ -25,14 +26,14 @@ pub struct HostRates {
 }
 
 impl HostRates {
-    /// Of a server that nobody has measured.
+    /// Rates of a server that nobody has measured.
     pub const USUAL: Self = Self {
         memory_bytes_per_s: 1e11,
         flops_per_s: 1e12,
     };
 }
 
-/// What the update of one step depends on, beside the plan.
+/// Inputs of the update of one step, beside the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostUpdate<'a> {
     pub network: &'a Network,
@@ -62,7 +63,7 @@ impl HostUpdate<'_> {
         returned
     }
 
-    /// When a part's gradients are ready, before the end of the backward pass.
+    /// Time at which a part's gradients are ready, before the end of the backward pass.
     fn ready(&self, part: &UpdatePart) -> f64 {
         if self.recipe.updates_wait() {
             return 0.0;

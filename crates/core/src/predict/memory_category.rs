@@ -1,8 +1,8 @@
-//! What memory is used for.
+//! Uses of memory.
 
 use serde::{Deserialize, Serialize};
 
-/// What a byte is for.
+/// Use of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryCategory {
@@ -17,7 +17,7 @@ pub enum MemoryCategory {
     /// Gradients of what trains.
     Gradients,
     OptimizerState,
-    /// What the forward pass keeps for the backward pass.
+    /// Tensors that the forward pass keeps for the backward pass.
     SavedActivations,
     /// One chunk of logits with its inputs and gradients.
     Logits,
@@ -25,7 +25,7 @@ pub enum MemoryCategory {
     AttentionWorkspace,
     /// Activations and gradients that live for a moment.
     Scratch,
-    /// What is there whatever the setting: packing buffers of the threads, tables, objects.
+    /// Bytes that are there whatever the setting: packing buffers of the threads, tables, objects.
     Framework,
 }
 
@@ -84,7 +84,7 @@ impl Bytes {
         self.0.iter().sum()
     }
 
-    /// Those of the two with the higher sum.
+    /// Bytes of the one of the two with the higher sum.
     pub(super) fn higher(self, other: Self) -> Self {
         match other.total() > self.total() {
             true => other,

@@ -1,4 +1,4 @@
-//! What a setting costs before it runs: bytes, FLOPs and seconds by pure arithmetic.
+//! Costs of a setting before it runs: bytes, FLOPs and seconds by pure arithmetic.
 //!
 //! The engine runs one layer of each kind on paper ([`Models`]): what its step allocates, frees and computes, in order. Memory,
 //! FLOPs and seconds are three readings of that. Nothing allocates a tensor or reads a weight: an

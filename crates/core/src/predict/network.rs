@@ -15,7 +15,7 @@ use crate::recipe::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     pub rows: usize,
-    /// Absent for a vector.
+    /// Columns of the matrix; absent for a vector.
     pub columns: Option<usize>,
     pub count: usize,
     /// Whether an optimizer in 8 bits has codes of them.
@@ -57,11 +57,11 @@ pub(super) struct Network {
     models: RwLock<Vec<(ModelKey, Arc<dyn TrainedModel>)>>,
 }
 
-/// What a model depends on beside its network.
+/// Key of a model beside its network.
 #[derive(Clone, Debug, PartialEq)]
 struct ModelKey {
     precision: Precision,
-    /// Without the learning rate.
+    /// Optimizer without the learning rate.
     optimizer: OptimizerSettings,
 }
 
@@ -120,10 +120,10 @@ pub(super) struct Networks(Arc<RwLock<Vec<Known>>>);
 
 type Known = (Key, Arc<Network>);
 
-/// What a network depends on.
+/// Key of a network.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
-    /// Without alpha; of the dropout only whether there is one.
+    /// Adapter without alpha; of the dropout only whether there is one.
     adapter: Option<AdapterSettings>,
     is_quantized: bool,
     activation_quantization: ActivationQuantization,

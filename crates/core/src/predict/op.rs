@@ -34,7 +34,7 @@ pub enum Module {
     Router,
     /// LM head and cross-entropy.
     Head,
-    /// What the adapters of all linear layers compute apart from their base layers.
+    /// Ops of the adapters of all linear layers that run apart from their base layers.
     #[strum(serialize = "adapter")]
     Adapters,
     Optimizer,
@@ -46,13 +46,13 @@ impl Module {
         Self::iter()
     }
 
-    /// Its name in tables and traces.
+    /// Name of the module in tables and traces.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// When an op runs.
+/// Time of an op in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -67,11 +67,11 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Right {
-    /// As the precision stores linear weights.
+    /// Storage of linear weights in the precision.
     Weight,
-    /// In the compute dtype: embedding and LM head, activations.
+    /// Storage in the compute dtype: embedding and LM head, activations.
     Dense,
-    /// F32: adapters.
+    /// Storage in F32: adapters.
     Adapter,
 }
 
@@ -88,7 +88,7 @@ pub struct Product {
     pub depth: f64,
     /// Depth that an adapter adds to the sum.
     pub adapter_depth: f64,
-    /// Its share of a kernel that computes several on a GPU.
+    /// Share of the product in a kernel that computes several on a GPU.
     pub launches: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What padding costs where the rows of a micro-batch are made as long as the longest of them.
+//! Costs of padding where the rows of a micro-batch are made as long as the longest of them.
 //!
 //! Rows are dealt without replacement, in an order that is drawn anew for each epoch: a micro-batch of m of n rows is any of
 //! the n over m choices. With lengths l_1 <= .. <= l_n its longest row is at most l_k with probability
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// Over all choices, one by one.
+    /// Mean of the longest of `rows` lengths, over all choices one by one.
     fn by_counting(lengths: &[usize], rows: usize) -> f64 {
         let (mut sum, mut count) = (0, 0);
         for choice in 0_u32..1 << lengths.len() {

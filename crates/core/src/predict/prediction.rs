@@ -26,16 +26,16 @@ use crate::recipe::{EpochSteps, Precision, Recipe, TrainingLength};
 /// The machine that a prediction is for.
 #[derive(Clone, Debug)]
 pub enum Machine {
-    /// Its ceilings were measured.
+    /// Machine whose ceilings were measured.
     Measured(Box<Ceilings>),
-    /// It is known from its data sheet only.
+    /// Machine that is known from its data sheet only.
     DataSheet(&'static DataSheet),
-    /// Only its memory is asked about.
+    /// Machine whose memory alone is asked about.
     Unmeasured(Host),
 }
 
 impl Machine {
-    /// What memory depends on.
+    /// Host, as far as memory depends on it.
     pub fn host(&self) -> Host {
         match self {
             Self::Measured(ceilings) => ceilings.host,
@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// What is believed of predictions before any trial.
+    /// Correction that is believed before any trial.
     pub fn correction(&self) -> Correction {
         match self.host().memory() {
             // The ops of a GPU take scratch of their own, and data sheets say little of what is reached.
@@ -68,7 +68,7 @@ pub struct Predictor {
     architecture: Architecture,
     machine: Machine,
     models: Arc<dyn Models>,
-    /// Of the host beside a GPU.
+    /// Rates of the host beside a GPU.
     host: HostRates,
     networks: Networks,
 }
@@ -80,7 +80,7 @@ pub struct Setting<'a> {
     pub workload: &'a Workload,
 }
 
-/// What a setting costs.
+/// Costs of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// Bytes by category at the highest moment of a step.
@@ -94,7 +94,7 @@ pub struct Prediction {
     pub host_bytes: u64,
 }
 
-/// What it costs when tokens crowd at some experts: seconds of a step over those with as many tokens at each.
+/// Costs of a setting when tokens crowd at some experts: seconds of a step over those with as many tokens at each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Imbalance {
     /// The n-th expert has a share of 1/n.
@@ -143,7 +143,7 @@ impl Predictor {
         &self.machine
     }
 
-    /// What a setting costs.
+    /// Costs of a setting.
     ///
     /// # Errors
     /// A recipe that does not fit the model, or needs what the machine's device has no kernels for.
@@ -241,7 +241,7 @@ impl Predictor {
         Ok(self.predict_group(settings)?.total() as f64 <= most)
     }
 
-    /// What crowding at experts costs; `None` where there are none, or where the machine's speed is not known.
+    /// Cost of crowding at experts; `None` where there are none, or where the machine's speed is not known.
     ///
     /// # Errors
     /// A recipe that does not fit the model.

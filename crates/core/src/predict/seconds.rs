@@ -33,7 +33,7 @@ impl Seconds {
         [self.products, self.adapters, self.attention, self.passes]
     }
 
-    /// Those of a step of which `share` are spent as in `other`.
+    /// Seconds of a step of which `share` are spent as in `other`.
     pub(super) fn mixed(&self, other: &Self, share: f64) -> Self {
         let mix = |own: f64, other: f64| (1.0 - share) * own + share * other;
         Self {
@@ -55,7 +55,7 @@ impl Seconds {
     }
 }
 
-/// What an op's time depends on besides the op.
+/// Facts that an op's time depends on besides the op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub precision: Precision,
@@ -99,12 +99,13 @@ pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) ->
 
 struct Times<'a> {
     weights: &'a WeightProducts,
-    /// The same with activations in 8 bits, where they were measured.
+    /// Products with base weights and activations in 8 bits, where they were measured.
     bytes: Option<&'a WeightProducts>,
     dense: &'a WeightProducts,
     /// Products in F32, where they were measured.
     single: Option<&'a WeightProducts>,
-    /// Where a training makes codes of its merged weights: products with such codes, and with dense weights in their compute dtype.
+    /// Products with codes of merged weights, and with dense weights in their compute dtype, where a training makes
+    /// such codes.
     codes: Option<[&'a WeightProducts; 2]>,
     ops: &'a OpTimes,
     ceilings: &'a Ceilings,
@@ -166,7 +167,7 @@ impl Times<'_> {
         }
     }
 
-    /// At a share of the rate of attention, since it is not measured itself.
+    /// Seconds at a share of the rate of attention, since the delta rule is not measured itself.
     fn delta_rule(&self, state: usize, backward: bool) -> Option<f64> {
         const KEYS: f64 = 256.0;
         let Context { head_width, stream, .. } = self.context;

@@ -13,7 +13,7 @@ use crate::recipe::Recipe;
 /// A part of a step that is traced by itself: layers that are alike have the same trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// What a layer's adapters need of the parameters as they are now, before a pass.
+    /// Refresh of what a layer's adapters need of the parameters as they are now, before a pass.
     Refresh { layer: usize },
     /// Embedded tokens, in the scratch; before them what else is made of the parameters.
     Embed,
@@ -28,8 +28,9 @@ pub enum Segment {
         keep: LayerKeep,
         wants_dx: bool,
     },
-    /// What is behind the first layer, where layers have inputs of their own or the embedding trains: those inputs are let go of, what makes
-    /// them gets its gradients, from theirs in the scratch, and the embedding its own, from that of the embedded tokens there.
+    /// Work behind the first layer, where layers have inputs of their own or the embedding trains: those inputs are let
+    /// go of, what makes them gets its gradients, from theirs in the scratch, and the embedding its own, from that of
+    /// the embedded tokens there.
     EmbedBackward,
     /// The update of each training, one behind the other.
     Update,
@@ -37,13 +38,13 @@ pub enum Segment {
 
 /// A model whose segments can be traced, on one micro-batch.
 pub trait StepModel {
-    /// What a segment allocates and frees, from the state in which the segments before it leave the memory.
+    /// Trace of what a segment allocates and frees, from the state in which the segments before it leave the memory.
     ///
     /// # Errors
     /// Why it cannot be told, as a fragment of a sentence.
     fn trace(&self, segment: Segment) -> Result<Trace, String>;
 
-    /// The same model in the steps that a precision schedule has in F32; itself where there are none.
+    /// Model in the steps that a precision schedule has in F32; itself where there are none.
     fn in_fp32(&self) -> &dyn StepModel;
 }
 
@@ -56,7 +57,7 @@ pub trait TrainedModel: Debug + Send + Sync {
     fn on(&self, streams: &[&StreamShape], load: ExpertLoad) -> Result<Box<dyn StepModel + '_>, String>;
 }
 
-/// Where models come from: the engine has the layers.
+/// Source of models: the engine has the layers.
 pub trait Models: Debug + Send + Sync {
     /// The model that `trainings` train, together where there are several.
     ///

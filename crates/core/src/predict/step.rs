@@ -34,7 +34,7 @@ pub(super) struct StepTrace<'a> {
     pub recipe: &'a Recipe,
     pub host: Host,
     pub stream: &'a StreamShape,
-    /// What the step computes in: the recipe's precision, or F32 where its schedule says so.
+    /// Precision that the step computes in: the recipe's, or F32 where its schedule says so.
     pub compute: Precision,
     /// Trainings that share the passes, this one among them.
     pub trainings: usize,
@@ -202,8 +202,8 @@ impl StepTrace<'_> {
         inputs.map_or(0, |inputs| self.act(inputs.width * plan.layers.len()))
     }
 
-    /// What is kept of a layer, where gradients reach down to layer `first`; its input leaves the device only where the device's memory is
-    /// not the host's.
+    /// Tensors kept of a layer, where gradients reach down to layer `first`; its input leaves the device only where the
+    /// device's memory is not the host's.
     fn keep(&self, index: usize, first: usize) -> LayerKeep {
         if index < first {
             return LayerKeep::Nothing;
@@ -274,7 +274,7 @@ impl StepTrace<'_> {
         gathers(plan.layers.len(), plan.first_on_tape())
     }
 
-    /// What trainings on one base have of it before the step and after it.
+    /// Holds what trainings on one base have of it before the step and after it.
     fn hold_base(&self, level: &mut Level) {
         let (architecture, recipe) = (&self.network.plan.architecture, self.recipe);
         let base = base_bytes(architecture, recipe.precision, recipe.weight_sparsity);
@@ -284,7 +284,7 @@ impl StepTrace<'_> {
         };
     }
 
-    /// What each training has of its own before the step and after it.
+    /// Holds what each training has of its own before the step and after it.
     fn hold_training(&self, level: &mut Level) {
         let Self {
             network, recipe, host, ..
@@ -413,7 +413,7 @@ struct LayerOrder {
 }
 
 impl LayerOrder {
-    /// Of trainings with these plans, which share the passes.
+    /// Order of the layers of trainings with these plans, which share the passes.
     fn of(plans: &[&ModelPlan]) -> Self {
         let layers = alike_layers(plans);
         Self {

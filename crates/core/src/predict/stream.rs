@@ -86,7 +86,7 @@ impl StreamShape {
     }
 }
 
-/// What a recipe trains on, by micro-batch.
+/// Micro-batches that a recipe trains on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// The micro-batch that takes the most memory.

@@ -1,4 +1,5 @@
-//! What a piece of a step allocates, frees and computes, recorded once and replayed for every layer that is alike.
+//! Trace of what a piece of a step allocates, frees and computes, recorded once and replayed for every layer that is
+//! alike.
 //!
 //! A trace keeps the net change of memory and its highest rise above where it began, so that replaying one costs the
 //! same whatever it holds.
@@ -14,11 +15,11 @@ pub struct Trace {
     total: i64,
     rise: i64,
     at_rise: [i64; MEMORY_CATEGORIES],
-    /// What it computes.
+    /// Ops that the piece computes.
     pub ops: Vec<Op>,
-    /// Of the ops that are recorded next.
+    /// Stage of the ops that are recorded next.
     pub stage: Stage,
-    /// What threads keep afterwards.
+    /// Scratch that threads keep afterwards.
     pub scratch: ThreadScratch,
 }
 
@@ -36,7 +37,7 @@ impl Trace {
         }
     }
 
-    /// Allocates.
+    /// Allocates `bytes` of a category.
     pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] += bytes;
@@ -47,7 +48,7 @@ impl Trace {
         }
     }
 
-    /// Frees.
+    /// Frees `bytes` of a category.
     pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
         self.now[category as usize] -= bytes;
@@ -105,7 +106,7 @@ impl Level {
         self.scratch.take(&trace.scratch);
     }
 
-    /// Allocates.
+    /// Allocates `bytes` of a category.
     pub(super) fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         self.now[category as usize] += bytes.cast_signed();
         let total: i64 = self.now.iter().sum();
@@ -115,7 +116,7 @@ impl Level {
         }
     }
 
-    /// Frees.
+    /// Frees `bytes` of a category.
     pub(super) fn free(&mut self, category: MemoryCategory, bytes: u64) {
         self.now[category as usize] -= bytes.cast_signed();
     }
@@ -136,7 +137,7 @@ impl Level {
         of_passes.map(|category| self.now[category as usize])
     }
 
-    /// As [`Level::at_peak`]; from now on it is the highest of what follows.
+    /// Ends a phase with the bytes of [`Level::at_peak`]; from then on that is the highest of what follows.
     pub(super) fn end_phase(&mut self) -> Bytes {
         let ended = self.at_peak();
         self.peak = self.now.iter().sum();

@@ -1,4 +1,4 @@
-//! Which products of frozen quantized weights take their activations in 8 bits, one row each.
+//! Products of frozen quantized weights that take their activations in 8 bits, one row for each choice.
 
 use serde::Serialize;
 
@@ -13,13 +13,13 @@ pub enum ActivationQuantization {
     Int8Both,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of activation quantizations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ActivationQuantizationRow {
     #[serde(skip)]
     pub kind: ActivationQuantization,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Whether the products of the forward pass take 8 bits, and those for the gradients of inputs.

@@ -30,14 +30,14 @@ pub struct AdapterSettings {
     pub dora: bool,
     /// How lora_a and lora_b start.
     pub init: AdapterInit,
-    /// Which biases are trained too.
+    /// Biases that are trained too.
     pub bias: AdapterBias,
     /// Adds a trainable bias to lora_b.
     pub lora_bias: bool,
-    /// Other ranks for layers whose name ends in a key.
+    /// Ranks of layers whose name ends in a key, in place of the adapter's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rank_pattern: BTreeMap<String, usize>,
-    /// Other alphas for layers whose name ends in a key.
+    /// Alphas of layers whose name ends in a key, in place of the adapter's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub alpha_pattern: BTreeMap<String, f64>,
     /// Indices of the decoder layers that get adapters; all where absent.
@@ -84,7 +84,7 @@ impl AdapterSettings {
     }
 }
 
-/// Which linear layers get an adapter.
+/// Linear layers that get an adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
@@ -111,18 +111,18 @@ pub enum TargetPreset {
     Mlp,
 }
 
-/// What is to be known of a shorthand.
+/// Row of the table of shorthands.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TargetPresetRow {
     #[serde(skip)]
     pub kind: TargetPreset,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// The layers in most families.
     pub modules: &'static [&'static str],
-    /// Those of the families that fuse some of them, beside the ones that are the same.
+    /// Layers in the families that fuse some of them, beside the ones that are the same.
     pub fused_modules: &'static [&'static str],
 }
 
@@ -178,13 +178,13 @@ pub enum AdapterInit {
     Pissa,
 }
 
-/// What is to be known of a start.
+/// Row of the table of starts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AdapterInitRow {
     #[serde(skip)]
     pub kind: AdapterInit,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
 }
@@ -218,7 +218,7 @@ named!(
     "How an adapter starts."
 );
 
-/// Which biases train beside the adapters.
+/// Biases that train beside the adapters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AdapterBias {

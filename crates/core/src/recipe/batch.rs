@@ -26,7 +26,7 @@ pub struct BatchSettings {
     /// Devices that share a step: each takes its part of the micro-batches, and their gradients are added up.
     #[serde(skip_serializing_if = "is_one")]
     pub devices: usize,
-    /// What each of several devices holds of the frozen weights.
+    /// Part of the frozen weights that each of several devices holds.
     #[serde(skip_serializing_if = "Sharding::is_none")]
     pub sharding: Sharding,
     /// Longest row in tokens; longer ones are cut.
@@ -95,7 +95,7 @@ fn is_usual_depth(depth: &usize) -> bool {
     *depth == BatchSettings::USUAL_PREFETCH_DEPTH
 }
 
-/// Which activations are kept for the backward pass.
+/// Activations that are kept for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Checkpointing {
     /// Keeps everything; the fastest and largest.
@@ -105,11 +105,11 @@ pub enum Checkpointing {
     Every(NonZeroU16),
     /// Keeps layer inputs only and recomputes each layer in the backward pass.
     Full,
-    /// As `full`, with the layer inputs moved to host memory.
+    /// Keeps layer inputs only, moved to host memory, and recomputes each layer in the backward pass.
     Offload,
 }
 
-/// What is to be known of a form of checkpointing.
+/// Row of the table of forms of checkpointing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CheckpointingRow {
     /// The name; `every_N` stands for those of all numbers.
@@ -137,7 +137,7 @@ impl Checkpointing {
         },
     ];
 
-    /// All that is known of it.
+    /// Row of the form in the table.
     pub fn row(self) -> &'static CheckpointingRow {
         let index = match self {
             Self::None => 0,

@@ -1,4 +1,4 @@
-//! What to train and evaluate on.
+//! Data to train and evaluate on.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::TrainingData;
 use crate::quantity::{self, Count};
 
-/// What to train and evaluate on.
+/// Data to train and evaluate on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataSettings {
@@ -35,13 +35,13 @@ pub struct DataSettings {
     /// Renames columns: the name the format expects (`instruction`, `messages`, `text`, ...) to the file's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
-    /// Which tokens are training targets.
+    /// Tokens that are training targets.
     #[serde(default)]
     pub loss_on: LossOn,
-    /// Which of the tokens that a chat template writes around texts are training targets.
+    /// Tokens that a chat template writes around texts and that are training targets.
     #[serde(default, skip_serializing_if = "TemplateTargets::is_all")]
     pub template_targets: TemplateTargets,
-    /// What becomes of a row that is longer than the sequence length; running text is split in any case.
+    /// Treatment of a row that is longer than the sequence length; running text is split in any case.
     #[serde(default, skip_serializing_if = "LongRows::is_cut")]
     pub long_rows: LongRows,
     /// Jinja chat template file that replaces the tokenizer's own.
@@ -60,7 +60,7 @@ pub struct DataSettings {
     pub tokenizing_workers: Option<usize>,
 }
 
-/// Where the held-out rows come from.
+/// Source of the held-out rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "write a fraction such as 0.1, a file or a list of files")]
 pub enum HeldOut {
@@ -91,7 +91,7 @@ impl Default for HeldOut {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataFormat {
-    /// Recognised from the columns of the first row.
+    /// Format that is recognised from the columns of the first row.
     #[default]
     Auto,
     /// `instruction`, optional `input`, `output`.
@@ -108,7 +108,7 @@ pub enum DataFormat {
     Tokenized,
 }
 
-/// Which tokens of a row count in the loss.
+/// Tokens of a row that count in the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossOn {
@@ -119,11 +119,11 @@ pub enum LossOn {
     All,
 }
 
-/// Which of the tokens that a chat template writes around the texts of messages count in the loss.
+/// Tokens that a chat template writes around the texts of messages and that count in the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateTargets {
-    /// With `loss_on: completions` what it writes of an answer to the end of its turn, with `loss_on: all` everything.
+    /// Tokens of an answer to the end of its turn with `loss_on: completions`, and everything with `loss_on: all`.
     #[default]
     All,
     /// The token that ends a turn, and neither roles nor the line break behind that token: as axolotl learns chats.
@@ -137,7 +137,7 @@ impl TemplateTargets {
     }
 }
 
-/// What becomes of a row that is longer than the sequence length.
+/// Treatment of a row that is longer than the sequence length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LongRows {

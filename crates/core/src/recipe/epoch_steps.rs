@@ -17,9 +17,9 @@ use super::BatchSettings;
 /// The steps of epochs that have so many rows each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochSteps {
-    /// At least 1.
+    /// Rows of an epoch, at least 1.
     rows: u64,
-    /// At least 1.
+    /// Rows of a step, at least 1.
     global_batch: u64,
 }
 
@@ -35,6 +35,16 @@ impl EpochSteps {
     /// Steps of an epoch.
     pub fn per_epoch(self) -> u64 {
         self.rows.div_ceil(self.global_batch)
+    }
+
+    /// Steps of an epoch that hold a whole global batch.
+    pub fn full_per_epoch(self) -> u64 {
+        self.rows / self.global_batch
+    }
+
+    /// Epochs whose rows, one behind the other, fill so many steps; the last one may have rows to spare.
+    pub fn epochs_that_fill(self, steps: u64) -> u64 {
+        steps.saturating_mul(self.global_batch).div_ceil(self.rows)
     }
 
     /// Rows of a step that is not cut short by the end of its epoch: all rows, where an epoch is one step.
@@ -71,7 +81,7 @@ impl EpochSteps {
 
     /// The step that is number `number`, from 0, of those that no end of an epoch cuts short.
     pub fn full_step(self, number: u64) -> u64 {
-        match self.rows / self.global_batch {
+        match self.full_per_epoch() {
             // An epoch is one step.
             0 => number,
             full => {
@@ -130,6 +140,22 @@ mod tests {
             for (number, step) in full.enumerate() {
                 prop_assert_eq!(steps.full_step(number as u64), step);
             }
+        }
+
+        #[test]
+        fn full_steps_of_an_epoch_and_epochs_that_fill_steps_are_the_fewest(
+            rows in 1_u64..200,
+            global_batch in 1_usize..100,
+            count in 1_u64..50,
+        ) {
+            let steps = steps(rows, global_batch);
+            let full = (0..steps.per_epoch()).filter(|step| {
+                let of_step = steps.rows_of(*step);
+                of_step.end - of_step.start == global_batch as u64
+            });
+            prop_assert_eq!(steps.full_per_epoch(), full.count() as u64);
+            let (epochs, wanted) = (steps.epochs_that_fill(count), count * global_batch as u64);
+            prop_assert!(epochs * rows >= wanted && (epochs - 1) * rows < wanted);
         }
 
         #[test]

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::path::{Component, Path};
 
-/// What every address of the hub begins with.
+/// Scheme that every address of the hub begins with.
 const SCHEME: &str = "hf://";
 const DATA_SETS: &str = "hf://datasets/";
 /// The branch that holds what the hub itself made of a data set, in Parquet.
@@ -26,15 +26,15 @@ pub struct HubDataSet {
     pub part: HubPart,
 }
 
-/// Which of its rows.
+/// Rows of a data set that are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HubPart {
-    /// Those of a split of a configuration.
+    /// Rows of a split of a configuration.
     Split {
         configuration: Option<String>,
         split: Option<String>,
     },
-    /// Those of one file.
+    /// Rows of one file.
     File(String),
 }
 

@@ -5,7 +5,7 @@
 macro_rules! named {
     ($kind:ty, $row:ty, $rows:expr, $schema:literal, $about:literal) => {
         impl $kind {
-            /// All of them, in the order of the table.
+            /// Values of the enum, in the order of the table.
             pub const ALL: [Self; $rows.len()] = {
                 let mut all = [$rows[0].kind; $rows.len()];
                 let mut index = 0;
@@ -17,7 +17,7 @@ macro_rules! named {
                 all
             };
 
-            /// Their names, in the same order.
+            /// Names of the values, in the order of the table.
             pub const NAMES: [&'static str; $rows.len()] = {
                 let mut names = [""; $rows.len()];
                 let mut index = 0;
@@ -28,7 +28,7 @@ macro_rules! named {
                 names
             };
 
-            /// All that is known of it.
+            /// Row of the value, with all that is known of it.
             pub const fn row(self) -> &'static $row {
                 &$rows[self as usize]
             }

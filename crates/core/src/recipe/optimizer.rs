@@ -15,7 +15,7 @@ pub struct OptimizerSettings {
     /// Decoupled weight decay (added to the gradient for SGD).
     pub weight_decay: f64,
     pub beta1: f64,
-    /// Absent: 0.999 for AdamW, 0.99 for Lion.
+    /// Decay of the mean of squares; absent, 0.999 for AdamW and 0.99 for Lion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta2: Option<f64>,
     pub epsilon: f64,
@@ -28,7 +28,7 @@ pub struct OptimizerSettings {
     pub loraplus_ratio: Option<f64>,
     /// Global gradient norm above which gradients are scaled down; `null` never clips.
     pub max_grad_norm: Option<f64>,
-    /// Where the states lie and updates are computed.
+    /// Place where the states lie and updates are computed.
     #[serde(skip_serializing_if = "OptimizerOffload::is_none")]
     pub offload: OptimizerOffload,
 }

@@ -20,13 +20,13 @@ pub enum OptimizerKind {
     AdamWScheduleFree,
 }
 
-/// What is to be known of an optimizer.
+/// Row of the table of optimizers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OptimizerRow {
     #[serde(skip)]
     pub kind: OptimizerKind,
     pub name: &'static str,
-    /// Other spellings of it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// The optimizer with the same arithmetic whose states are F32 and on the device: itself, for most.
@@ -44,21 +44,21 @@ pub struct OptimizerRow {
     pub update: Update,
 }
 
-/// Which states an optimizer keeps.
+/// States that an optimizer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum States {
-    /// So many for each element.
+    /// Numbers for each element, so many.
     OfElements(u64),
-    /// One for each element; none where the momentum is 0.
+    /// Number for each element; none where the momentum is 0.
     Velocity,
-    /// One for each row and each column of a matrix, and for each element of a vector.
+    /// Number for each row and each column of a matrix, and for each element of a vector.
     Factored,
-    /// So many for each element of a matrix, and of a vector.
+    /// Numbers for each element of a matrix, and of a vector.
     ByShape { matrix: u64, vector: u64 },
 }
 
-/// Which settings the arithmetic reads beside learning rate and weight decay.
+/// Settings that the arithmetic reads beside learning rate and weight decay.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Reads {
     /// Whether it reads `beta1` and `beta2`, and its own `beta2` then, where none is set.
@@ -68,7 +68,7 @@ pub struct Reads {
     pub nesterov: bool,
 }
 
-/// What an update costs.
+/// Cost of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Update {
     /// Name among the ceilings of a machine; those of the rule and of the unpaged twin are the same.
@@ -78,7 +78,7 @@ pub struct Update {
     pub order: UpdateOrder,
 }
 
-/// In which order an update passes over the parameters.
+/// Order in which an update passes over the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateOrder {

@@ -1,11 +1,11 @@
-//! Where the optimizer's states lie and where updates are computed, one row for each place.
+//! Places where the optimizer's states lie and updates are computed, one row for each.
 
 use serde::Serialize;
 
 use super::Recipe;
 use super::named::named;
 
-/// What computes the updates, with the optimizer's states in its memory.
+/// Processor that computes the updates, with the optimizer's states in its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OptimizerOffload {
     #[default]
@@ -13,13 +13,13 @@ pub enum OptimizerOffload {
     Host,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of places.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OptimizerOffloadRow {
     #[serde(skip)]
     pub kind: OptimizerOffload,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
 }

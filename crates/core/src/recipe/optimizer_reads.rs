@@ -1,4 +1,4 @@
-//! Which settings of the optimizer and of the schedule the updates of a recipe read.
+//! Settings of the optimizer and of the schedule that the updates of a recipe read.
 
 use super::{AdapterBias, OptimizerKind, Recipe};
 

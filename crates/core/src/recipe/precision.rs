@@ -16,18 +16,18 @@ pub enum Precision {
     Nf4Double,
 }
 
-/// What is to be known of a precision.
+/// Row of the table of precisions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PrecisionRow {
     #[serde(skip)]
     pub kind: Precision,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Bits of a value or code.
     pub bits: u64,
-    /// What the codes are multiplied by, block by block; `None` where values are stored.
+    /// Constants that the codes are multiplied by, block by block; `None` where values are stored.
     pub constants: Option<BlockConstants>,
     /// The precision in which one computes: itself where values are stored.
     pub compute: Precision,

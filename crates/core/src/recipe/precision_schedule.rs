@@ -1,4 +1,4 @@
-//! In which precision a training's steps compute: all in the recipe's own, or some of them in F32.
+//! Precision in which a training's steps compute: all in the recipe's own, or some of them in F32.
 //!
 //! Frozen weights stay in their 16-bit storage, whatever a step computes in: products widen what they pack. So a step in
 //! F32 costs activations of twice the size and slower products, and no second copy of the weights. Adapters, gradients
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Precision, Recipe};
 
-/// Which steps of a training compute in F32.
+/// Steps of a training that compute in F32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PrecisionSchedule {
     /// All steps compute in the recipe's precision.

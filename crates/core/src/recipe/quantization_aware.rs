@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::Precision;
 use super::named::named;
 
-/// Which form the merged weights of linear layers are rounded to in each pass, so that a model that is merged and quantized so keeps
-/// what was learned. Gradients pass through the rounding as if it were not there (the straight-through estimator, arXiv:1308.3432;
-/// for networks arXiv:1712.05877).
+/// Form that the merged weights of linear layers are rounded to in each pass, so that a model that is merged and
+/// quantized so keeps what was learned. Gradients pass through the rounding as if it were not there (the
+/// straight-through estimator, arXiv:1308.3432; for networks arXiv:1712.05877).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QuantizationAware {
     #[default]
@@ -16,13 +16,13 @@ pub enum QuantizationAware {
     Nf4,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of quantizations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QuantizationAwareRow {
     #[serde(skip)]
     pub kind: QuantizationAware,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// The precision that reads the merged model as it is.

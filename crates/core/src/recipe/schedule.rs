@@ -42,7 +42,7 @@ impl ScheduleSettings {
         steps_of(self.decay(), total)
     }
 
-    /// As [`ScheduleSettings::decay`] is set, or a tenth of all steps.
+    /// Share or number of the steps that `wsd` falls in: as it is set, or a tenth of all steps.
     pub fn decay(&self) -> f64 {
         self.decay.unwrap_or(0.1)
     }
@@ -71,12 +71,12 @@ fn steps_of(value: f64, total: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecayType {
-    /// Along half a cosine.
+    /// Falls along half a cosine.
     #[default]
     Cosine,
-    /// In a straight line.
+    /// Falls in a straight line.
     Linear,
-    /// By the square root of the share of its steps (arXiv:2405.18392).
+    /// Falls by the square root of the share of its steps (arXiv:2405.18392).
     #[serde(rename = "1-sqrt")]
     OneMinusSqrt,
 }
@@ -97,13 +97,13 @@ pub enum ScheduleKind {
     Wsd,
 }
 
-/// What is to be known of a schedule.
+/// Row of the table of schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScheduleRow {
     #[serde(skip)]
     pub kind: ScheduleKind,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Arguments of transformers' function for it beside the warm-up, with the settings that they are.

@@ -6,7 +6,7 @@ use super::Recipe;
 use super::adapter::AdapterInit;
 use super::named::named;
 
-/// What each of several devices holds of the frozen weights.
+/// Part of the frozen weights that each of several devices holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sharding {
     #[default]
@@ -14,13 +14,13 @@ pub enum Sharding {
     Full,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of shardings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ShardingRow {
     #[serde(skip)]
     pub kind: Sharding,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
 }

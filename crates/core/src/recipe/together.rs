@@ -1,4 +1,4 @@
-//! Which trainings may go through one frozen base together.
+//! Trainings that may go through one frozen base together.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -103,7 +103,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// What trainings on one base agree on, by its key in a recipe file.
+    /// Settings that trainings on one base agree on, by their keys in a recipe file.
     fn shared(&self) -> Vec<(&'static str, Value)> {
         let Self {
             model,

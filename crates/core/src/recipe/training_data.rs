@@ -9,12 +9,12 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What is trained on.
+/// Data that is trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainingData {
-    /// Read one after another: every row once an epoch.
+    /// Files that are read one after another: every row once an epoch.
     Files(Vec<PathBuf>),
-    /// Mixed: each set has a share of the rows.
+    /// Sets that are mixed: each has a share of the rows.
     Mixture(Vec<TrainingSet>),
 }
 
@@ -37,7 +37,7 @@ pub enum WeightFault {
     TooFewSets { sets: usize },
     #[error("set {number} of the mixture names no file; name one or more under `file`")]
     NoFile {
-        /// From 1.
+        /// Number of the set, from 1.
         number: usize,
     },
     #[error("the weight of {file} is {weight}; write a number above 0, or leave the set out")]
@@ -72,7 +72,7 @@ impl TrainingData {
         }
     }
 
-    /// The same with other files in place of each.
+    /// Puts other files in place of each.
     ///
     /// # Errors
     /// The first of `others`, which gets the number of the entry and that of the file in it, from 0.
@@ -103,8 +103,8 @@ impl TrainingData {
         }
     }
 
-    /// The same with weights whose sum is 1: equal mixtures are then written equally. Weights that are shares already
-    /// stay as they are.
+    /// Scales the weights to a sum of 1: equal mixtures are then written equally. Weights that are shares already stay
+    /// as they are.
     ///
     /// # Errors
     /// Sets that cannot be mixed, with the number of the entry at fault, from 0, where it is one.
@@ -150,7 +150,7 @@ fn check(sets: &[TrainingSet]) -> Result<(), (Option<usize>, WeightFault)> {
 }
 
 impl TrainingSet {
-    /// Its file, or the first of them and how many more there are.
+    /// Name of the set's file, or that of the first and how many more there are.
     pub fn name(&self) -> String {
         match &self.files[..] {
             [] => String::new(),
@@ -262,7 +262,7 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
-/// What a schema says of the key.
+/// Schema of the key.
 impl JsonSchema for TrainingData {
     fn schema_name() -> Cow<'static, str> {
         "TrainingData".into()

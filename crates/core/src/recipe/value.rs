@@ -87,7 +87,7 @@ impl From<String> for ParamValue {
     }
 }
 
-/// What is counted is written as what it is.
+/// Serialization of what is counted, as what it is.
 mod counted {
     use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which values of frozen weights are left out at load, one row each.
+//! Values of frozen weights that are left out at load, one row for each rule.
 
 use serde::Serialize;
 
@@ -13,13 +13,13 @@ pub enum WeightSparsity {
     Wanda,
 }
 
-/// What is to be known of one of them.
+/// Row of the table of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WeightSparsityRow {
     #[serde(skip)]
     pub kind: WeightSparsity,
     pub name: &'static str,
-    /// Other names for it.
+    /// Names that are read beside `name`.
     pub aliases: &'static [&'static str],
     pub about: &'static str,
     /// Whether activations on rows of the training data decide.

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::extract::Extractor;
 use super::{Extract, ExtractError, Normalize};
 
-/// What counts as the same answer.
+/// Comparison by which two answers count as the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExactMatch {
-    /// What of a text is its answer: `{regex: ..}` or `{json_path: ..}`; default the whole text.
+    /// Part of a text that is its answer: `{regex: ..}` or `{json_path: ..}`; default the whole text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extract: Option<Extract>,
-    /// What is done to both answers before they are compared, in order; default `[strip]`.
+    /// Changes that are made to both answers before they are compared, in order; default `[strip]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Vec<Normalize>>,
 }
@@ -26,7 +26,7 @@ pub struct Matcher {
 }
 
 impl ExactMatch {
-    /// What compares answers in this way.
+    /// Matcher that compares answers in this way.
     ///
     /// # Errors
     /// An extractor that cannot be applied.

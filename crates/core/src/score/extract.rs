@@ -1,4 +1,4 @@
-//! What of a text is its answer.
+//! Part of a text that is its answer.
 
 use regex::Regex;
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use super::{JsonPath, JsonPathError};
 /// Largest regular expression, compiled, in bytes.
 const REGEX_BYTES: usize = 1 << 20;
 
-/// Where the answer stands in a text: one of both.
+/// Place of the answer in a text: one of both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Extract {
@@ -20,12 +20,12 @@ pub struct Extract {
     /// A JSON path such as `$.answer`, in the first JSON object or list of the text that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json_path: Option<String>,
-    /// Which match of the regular expression counts; default `first`.
+    /// Match of the regular expression that counts; default `first`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<Take>,
 }
 
-/// Which of several matches counts.
+/// Choice among several matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Take {
@@ -72,7 +72,7 @@ impl Extract {
     }
 }
 
-/// What an error of several lines says in the last.
+/// Message that an error of several lines has in the last one.
 fn last_line(text: &str) -> String {
     let last = text.lines().last().unwrap_or(text);
     last.strip_prefix("error: ").unwrap_or(last).to_owned()

@@ -18,7 +18,7 @@ pub struct JsonPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Name(String),
-    /// From the end where it is negative.
+    /// Index of an element, from the end where it is negative.
     Index(i64),
 }
 

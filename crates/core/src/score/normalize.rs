@@ -1,4 +1,4 @@
-//! What two answers may differ in and still be the same.
+//! Differences that two answers may have and still be the same.
 
 use std::sync::LazyLock;
 

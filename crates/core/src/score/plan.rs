@@ -1,4 +1,4 @@
-//! What of a trained model's answers is generated and scored.
+//! Answers of a trained model that are generated and scored.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

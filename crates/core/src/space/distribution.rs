@@ -33,7 +33,8 @@ pub enum Distribution {
         scale: Scale,
         step: i64,
     },
-    /// One of a list, which is never empty. Choices that are all numbers are ordered by value; others have no order.
+    /// Choice from a list, which is never empty. Choices that are all numbers are ordered by value; others have no
+    /// order.
     Categorical { choices: Vec<ParamValue> },
 }
 

@@ -1,4 +1,4 @@
-//! What a study may spend on one trial and on being sure: pruning, stopping, confirming.
+//! Effort that a study may spend on one trial and on being sure: pruning, stopping, confirming.
 
 use std::fmt;
 
@@ -141,9 +141,9 @@ impl ConfirmPlan {
 /// How often trials may be repeated in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepeatsInAll {
-    /// As often as there are complete trials: who looks at two settings does not wait for six repeats.
+    /// Repeats as often as there are complete trials: who looks at two settings does not wait for six repeats.
     CompleteTrials,
-    /// As often as each may be, since the file says so.
+    /// Repeats as often as each trial may be, since the file says so.
     Unlimited,
 }
 

@@ -1,4 +1,4 @@
-//! What may be sampled, and which methods propose, prune, stop and confirm: plain data of a search.
+//! Space of what may be sampled, and the methods that propose, prune, stop and confirm: plain data of a search.
 
 mod distribution;
 mod fidelity;

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{Bounds, Distribution};
 use crate::study::{ParamValue, Params};
 
-/// What may be sampled. A condition names a parameter that stands before its own, so one pass decides which are active.
+/// Parameters that may be sampled. A condition names a parameter that stands before its own, so one pass decides which
+/// are active.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchSpace {
     pub parameters: Vec<Parameter>,

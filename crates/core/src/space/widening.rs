@@ -29,7 +29,7 @@ pub struct Bounds {
     pub high: f64,
 }
 
-/// One of the ends of a range.
+/// End of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeEnd {
     Low,
@@ -131,7 +131,7 @@ impl Widening {
         }
     }
 
-    /// Where that end was before.
+    /// Value at which the widened end was before.
     pub fn edge(&self) -> f64 {
         match self.end() {
             RangeEnd::High => self.from.high,

@@ -35,7 +35,7 @@ impl SharedText {
         share(&mut self.texts, text);
     }
 
-    /// The same for the text of a value.
+    /// Puts texts that are held already in the place of equal ones in a value.
     pub fn share_value(&mut self, value: &mut ParamValue) {
         match value {
             ParamValue::Text(text) => self.share_text(text),
@@ -44,7 +44,7 @@ impl SharedText {
         }
     }
 
-    /// The same for a list of texts.
+    /// Puts a list of texts that is held already in the place of an equal one.
     pub fn share_list(&mut self, list: &mut Arc<Vec<String>>) {
         share(&mut self.lists, list);
     }
@@ -126,7 +126,7 @@ impl<V> ByName<V> {
         self.values.iter()
     }
 
-    /// The same, to change them.
+    /// Values in the order of their names, to change them.
     pub fn values_mut(&mut self) -> slice::IterMut<'_, V> {
         self.values.iter_mut()
     }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done to it, it is what the standard library's tree is.
+        /// Checks that it is what the standard library's tree is, whatever is done to it.
         #[test]
         fn it_behaves_as_a_tree(changes in prop::collection::vec(("[a-d]", prop::option::of(0..9i64)), 0..20)) {
             let (mut ours, mut tree) = (ByName::new(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! What is known of a trial before, beside and after its one full run: its curve, its early stop, its confirmation.
+//! Facts about a trial before, beside and after its one full run: its curve, its early stop, its confirmation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Metrics, Trial, TrialNumber, TrialState};
 use crate::objective::{LOSS, LOSS_ROWS, LOSS_ROWS_IN_ALL, OF_LONGER, PEAK_MEMORY};
 
-/// What a trial told on its way: metrics by the number of training steps before them.
+/// Curve that a trial told on its way: metrics by the number of training steps before them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
     last_step: u64,
@@ -90,12 +90,12 @@ pub struct Confirmed {
 }
 
 impl Confirmed {
-    /// What repeated measurements of `metric` say together; `None` without any.
+    /// Summary of repeated measurements of `metric`; `None` without any.
     pub fn of(metric: &str, values: &[f64]) -> Option<Self> {
         Self::with_spread(metric, values, &RunSpread::of([values].into_iter()))
     }
 
-    /// What repeated measurements of `metric` say together, where the spread of all like them is known; `None` without any.
+    /// Summary of repeated measurements of `metric`, where the spread of all like them is known; `None` without any.
     pub fn with_spread(metric: &str, values: &[f64], spread: &RunSpread) -> Option<Self> {
         if values.is_empty() {
             return None;

@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LauncherSettings {
-    /// As processes of this machine.
+    /// Processes of this machine.
     #[default]
     Local,
-    /// As tasks of a Slurm cluster, through `srun`.
+    /// Tasks of a Slurm cluster, through `srun`.
     Slurm(SlurmLauncher),
-    /// On other machines, through `ssh`.
+    /// Processes on other machines, through `ssh`.
     Ssh(SshLauncher),
-    /// As pods of a Kubernetes cluster, through `kubectl run -i`.
+    /// Pods of a Kubernetes cluster, through `kubectl run -i`.
     Kubernetes(KubernetesLauncher),
-    /// Through any program that runs another one: its words stand before the trial's, `[nice, -n, 5]` say. `{worker}` in
-    /// them stands for the worker's number.
+    /// Processes of any program that runs another one: its words stand before the trial's, `[nice, -n, 5]` say.
+    /// `{worker}` in them stands for the worker's number.
     Command(Vec<String>),
 }
 
@@ -35,7 +35,7 @@ impl LauncherSettings {
     }
 }
 
-/// What `srun` is asked for, for each worker. Without a key, the cluster's own default.
+/// Resources that `srun` is asked for, for each worker. Without a key, the cluster's own default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SlurmLauncher {
@@ -56,7 +56,7 @@ pub struct SlurmLauncher {
     pub time: Option<String>,
     /// Further arguments of `srun`.
     pub arguments: Vec<String>,
-    /// This program as the nodes know it; default: where it is on this machine.
+    /// Path of this program as the nodes know it; default: where it is on this machine.
     pub program: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct SshLauncher {
     /// Environment variables that are set there.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// This program as those machines know it; default `peft-tune`.
+    /// Path of this program as those machines know it; default `peft-tune`.
     pub program: Option<String>,
 }
 
@@ -99,7 +99,7 @@ pub struct KubernetesLauncher {
     /// Further arguments of `kubectl run`.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// This program as the image knows it; default `peft-tune`.
+    /// Path of this program as the image knows it; default `peft-tune`.
     pub program: Option<String>,
 }
 

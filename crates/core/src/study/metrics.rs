@@ -1,4 +1,4 @@
-//! What a trial measured: finite numbers by name.
+//! Metrics that a trial measured: finite numbers by name.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

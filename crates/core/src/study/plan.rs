@@ -1,4 +1,4 @@
-//! What one trial is to do: which phases, and how long.
+//! Plan of one trial: which phases, and how long.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,16 +59,17 @@ pub struct TrainPlan {
     pub evaluations: u64,
     /// Held-out rows to evaluate on; all where absent.
     pub evaluation_rows: Option<usize>,
-    /// What is measured of the trained model beside its loss.
+    /// Measurements of the trained model beside its loss.
     #[serde(flatten, default)]
     pub accuracy: AccuracyPlan,
-    /// Added to the recipe's seed for the adapter's first values, dropout and the order of rows. Which rows are held out stays
-    /// as it is, so that losses compare.
+    /// Offset of the recipe's seed for the adapter's first values, dropout and the order of rows. Which rows are held
+    /// out stays as it is, so that losses compare.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seed_offset: u64,
 }
 
-/// What is measured of a trained model beside its loss. What is off is left out, so that studies from before it are still the same.
+/// Measurements of a trained model beside its loss. What is off is left out, so that studies from before it are still
+/// the same.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AccuracyPlan {
     /// Compares the trained model with the same on F32 base weights.

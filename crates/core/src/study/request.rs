@@ -1,4 +1,4 @@
-//! What a person asks of a study that another process runs.
+//! Requests that a person makes of a study that another process runs.
 
 use serde::{Deserialize, Serialize};
 

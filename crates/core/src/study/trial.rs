@@ -58,7 +58,7 @@ pub enum TrialState {
     Complete {
         metrics: Metrics,
     },
-    /// Stopped early: by which rule, after which step, with what was known by then.
+    /// Trial that was stopped early: by which rule, after which step, with what was known by then.
     Pruned {
         at_step: u64,
         rule: String,
@@ -68,7 +68,7 @@ pub enum TrialState {
         reason: FailReason,
         metrics: Metrics,
     },
-    /// Never run, because it was predicted not to fit.
+    /// Trial that never ran, because it was predicted not to fit.
     Skipped {
         reason: String,
     },
@@ -85,7 +85,7 @@ impl TrialState {
         !matches!(self, Self::Waiting | Self::Running)
     }
 
-    /// What was measured, for states that measured something.
+    /// Metrics of states that measured something.
     pub fn metrics(&self) -> Option<&Metrics> {
         match self {
             Self::Complete { metrics } | Self::Pruned { metrics, .. } | Self::Failed { metrics, .. } => Some(metrics),
@@ -93,7 +93,7 @@ impl TrialState {
         }
     }
 
-    /// The same, to add to it.
+    /// Metrics of states that measured something, to add to them.
     pub fn metrics_mut(&mut self) -> Option<&mut Metrics> {
         match self {
             Self::Complete { metrics } | Self::Pruned { metrics, .. } | Self::Failed { metrics, .. } => Some(metrics),
@@ -143,7 +143,7 @@ impl FailReason {
         self.into()
     }
 
-    /// What was said about it; its name where nothing was.
+    /// Message about the reason; its name where nothing was said.
     pub fn message(&self) -> &str {
         match self {
             Self::Crashed { message, .. } | Self::Invalid { message } => message,

@@ -30,7 +30,7 @@ const UNSUPPORTED: &[&str] = &[
 /// The content of an `adapter_config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeftConfig {
-    /// Where the base model was, if the file says so.
+    /// Location of the base model, if the file says so.
     pub base_model: Option<String>,
     /// Whether embedding and LM head are one parameter, where the base model has them tied (`ensure_weight_tying`). Without it PEFT
     /// trains and loads each end for itself.
@@ -291,7 +291,7 @@ fn number(value: f64) -> Value {
     }
 }
 
-/// What selects the adapted modules and parameters, as PEFT's file has it.
+/// Modules and parameters that are adapted, as PEFT's file has them.
 struct WrittenTargets {
     modules: Vec<String>,
     parameters: Vec<String>,

@@ -1,4 +1,4 @@
-//! What can be wrong with adapter settings or with a PEFT directory.
+//! Errors in adapter settings or in a PEFT directory.
 
 use std::path::PathBuf;
 

@@ -21,7 +21,7 @@ const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 /// Ranks of what was joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Joined {
-    /// Of gate and up together.
+    /// Rank of gate and up together.
     gate_up: Option<usize>,
     down: Option<usize>,
 }

@@ -16,7 +16,7 @@ use super::stacked;
 use super::stacked::Stacked;
 use super::weight::{Weight, WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
-use crate::{TrainError, WeightsError};
+use crate::{CpuOnlyError, ShardError, TrainError, WeightsError};
 use peft_tune_core::architecture::{
     Architecture, CORRECTION, EMBEDDING, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape,
 };
@@ -35,7 +35,7 @@ pub struct BaseModel {
     device: Device,
     weights: BTreeMap<String, Weight>,
     sharded: Option<SharedOut>,
-    /// What is left out of its linear weights.
+    /// Values that are left out of the model's linear weights.
     sparsity: Sparsity,
     /// The memory that it would lie in, where it is on paper.
     paper: Option<Memory>,
@@ -45,7 +45,7 @@ pub struct BaseModel {
 #[derive(Debug)]
 struct SharedOut {
     layers: Arc<ShardedLayers>,
-    /// By name; what they show is the layer that lies in their window.
+    /// Weights by name; what they show is the layer that lies in their window.
     views: BTreeMap<String, Weight>,
 }
 
@@ -58,8 +58,9 @@ impl BaseModel {
         Self::load_share(directory, precision, device, None)
     }
 
-    /// As [`BaseModel::load`]. Where a rank is told, the process has its share of the layers' linear weights only, and whole ones of
-    /// one layer at a time meanwhile; a [`Trainer`](crate::Trainer) that is linked with the other ranks gathers them.
+    /// Loads a model as [`BaseModel::load`] does. Where `share` names a rank, the process has that rank's share of the
+    /// layers' linear weights only, and whole ones of one layer at a time meanwhile; a [`Trainer`](crate::Trainer) that
+    /// is linked with the other ranks gathers them.
     ///
     /// # Errors
     /// As [`BaseModel::load`].
@@ -83,7 +84,7 @@ impl BaseModel {
         })
     }
 
-    /// What one of several ranks has of this model.
+    /// Share of this model that one of several ranks has.
     ///
     /// # Errors
     /// Those of candle.
@@ -109,8 +110,8 @@ impl BaseModel {
         })
     }
 
-    /// As [`BaseModel::load`], with two of each four values of the linear weights; see [`Sparsity`]. No weight is dense but while it
-    /// is read.
+    /// Loads a model as [`BaseModel::load`] does, with two of each four values of the linear weights; see [`Sparsity`].
+    /// No weight is dense but while it is read.
     ///
     /// # Errors
     /// As [`BaseModel::load`]; a weight whose rows are not whole groups of four, or for whose columns there are no norms.
@@ -127,7 +128,7 @@ impl BaseModel {
         Ok(Self { sparsity, ..base })
     }
 
-    /// The same model with two of each four values of its linear weights.
+    /// Leaves out two of each four values of the model's linear weights.
     ///
     /// # Errors
     /// As [`BaseModel::load_sparse`].
@@ -198,8 +199,8 @@ impl BaseModel {
         Self::from_tensors(architecture, tensors, precision, device)
     }
 
-    /// As [`BaseModel::random`], with values that a GPU draws itself: for sizes that take the CPU minutes. They are the same
-    /// each time, and not the same on another device.
+    /// Makes the model of [`BaseModel::random`] with values that a GPU draws itself: for sizes that take the CPU
+    /// minutes. They are the same each time, and not the same on another device.
     pub fn random_on_device(
         architecture: Architecture,
         precision: Precision,
@@ -326,7 +327,7 @@ impl BaseModel {
         self.precision
     }
 
-    /// What is left out of the linear weights.
+    /// Values that are left out of the linear weights.
     pub fn sparsity(&self) -> &Sparsity {
         &self.sparsity
     }
@@ -336,7 +337,7 @@ impl BaseModel {
         self.paper
     }
 
-    /// Where the weights lie.
+    /// Device where the weights lie.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -357,7 +358,7 @@ impl BaseModel {
         self.sharded.as_ref().map(|sharded| &sharded.layers)
     }
 
-    /// Which rank's part it is; `None` of a whole model.
+    /// Rank whose part the model is; `None` for a whole one.
     pub fn share(&self) -> Option<RankShare> {
         self.sharded().map(|layers| layers.share())
     }
@@ -399,15 +400,16 @@ impl BaseModel {
     fn whole_weight(&self, name: &str) -> Result<&Weight, TrainError> {
         match self.weights.get(self.stored_name(name)) {
             Some(weight) => Ok(weight),
-            None if self.weight(name).is_ok() => Err(TrainError::SharedOut {
+            None if self.weight(name).is_ok() => Err(ShardError::NotWhole {
                 tensor: name.to_owned(),
-            }),
+            }
+            .into()),
             None => Err(missing(name.to_owned()).into()),
         }
     }
 }
 
-/// Where weights go as they are loaded, layer by layer.
+/// Destination of weights as they are loaded, layer by layer.
 struct WeightSink<'a> {
     weights: BTreeMap<String, Weight>,
     cutter: Option<LayerCutter>,
@@ -474,7 +476,7 @@ fn layer_of(name: &str) -> Option<usize> {
 pub(crate) struct BaseLoader {
     checkpoint: Checkpoint,
     base: BaseModel,
-    /// What is not read yet.
+    /// Tensors that are not read yet.
     tensors: Vec<TensorShape>,
 }
 
@@ -643,7 +645,7 @@ fn missing(tensor: String) -> WeightsError {
     }
 }
 
-/// What the tensors of an architecture are stored as.
+/// Kinds that the tensors of an architecture are stored as.
 struct WeightKinds<'a> {
     /// The weight of a linear layer beside the decoder layers.
     outer: Option<String>,
@@ -729,14 +731,14 @@ const EXPERTS_ON_GPU: [&str; 4] = ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_os
 fn refuse_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
     let family = architecture.family.name();
     if !device.is_cpu() && !architecture.attends_everywhere() {
-        return Err(TrainError::MixersOnGpu { family });
+        return Err(CpuOnlyError::Mixers { family }.into());
     }
     // Attention's kernels for a GPU have values as wide as keys.
     if !device.is_cpu() && architecture.latent.is_some() {
-        return Err(TrainError::LatentOnGpu { family });
+        return Err(CpuOnlyError::Latent { family }.into());
     }
     if !device.is_cpu() && architecture.experts.is_some() && !EXPERTS_ON_GPU.contains(&family) {
-        return Err(TrainError::ExpertsOnGpu { family });
+        return Err(CpuOnlyError::Experts { family }.into());
     }
     Ok(())
 }

@@ -13,17 +13,17 @@ use crate::parallel::Collective;
 use peft_tune_core::plan::{WINDOWS, aligned, share_of, window_of};
 use peft_tune_core::recipe::Recipe;
 
-/// One of several ranks that share weights out.
+/// Rank among several that share weights out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankShare {
-    /// From 0.
+    /// Number of this rank, from 0.
     pub rank: usize,
-    /// At least 2.
+    /// Number of all ranks, at least 2.
     pub ranks: usize,
 }
 
 impl RankShare {
-    /// What this rank has of the weights that `recipe` freezes; `None` where that is all of them.
+    /// Share that this rank has of the weights that `recipe` freezes; `None` where that is all of them.
     pub fn of(recipe: &Recipe, collective: &dyn Collective) -> Option<Self> {
         let (rank, ranks) = (collective.rank(), collective.ranks());
         (recipe.batch.ranks_of_weights() > 1 && ranks > 1).then_some(Self { rank, ranks })
@@ -47,7 +47,7 @@ struct LayerPart {
     window: Tensor,
 }
 
-/// What tells dtypes apart: bytes of an element.
+/// Bytes of an element, which tell dtypes apart.
 type Width = usize;
 
 /// A layer as it was loaded, and not shared out yet.
@@ -63,7 +63,7 @@ pub(super) struct LayerCutter {
 #[derive(Debug)]
 struct CutLayer {
     weights: LoadedLayer,
-    /// By width: the dtype, the elements of the whole layer, and those of this rank.
+    /// Parts by width: the dtype, the elements of the whole layer, and those of this rank.
     parts: BTreeMap<Width, (DType, usize, Tensor)>,
 }
 

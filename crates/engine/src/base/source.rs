@@ -1,4 +1,4 @@
-//! Where trainers get their base model from.
+//! Sources of the base model that trainers take.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use peft_tune_core::recipe::Precision;
 /// The base model of one or more trainers in a row.
 #[derive(Clone, Debug)]
 pub enum BaseSource {
-    /// Loaded and shared.
+    /// Base model that is loaded and shared.
     Kept(Arc<BaseModel>),
-    /// Loaded again for each trainer. Where every parameter trains, the trainer has its own values of all of them, and
-    /// a copy that stays would be weights that no step needs.
+    /// Base model that is loaded again for each trainer. Where every parameter trains, the trainer has its own values
+    /// of all of them, and a copy that stays would be weights that no step needs.
     Fresh {
         folder: PathBuf,
         precision: Precision,
@@ -38,7 +38,7 @@ impl BaseSource {
         }
     }
 
-    /// Where the model is, or is going to be.
+    /// Device where the model is, or is going to be.
     pub fn device(&self) -> &Device {
         match self {
             Self::Kept(base) => base.device(),

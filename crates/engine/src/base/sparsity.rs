@@ -1,4 +1,4 @@
-//! What is left out of a base model's linear weights, and what decides it.
+//! Values that are left out of a base model's linear weights, and the rule that decides which.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::weight::{Weight, compute_dtype};
-use crate::{TrainError, WeightsError};
+use crate::{SparsityError, TrainError, WeightsError};
 use peft_tune_core::plan::PlanError;
 use peft_tune_core::recipe::{Precision, WeightSparsity};
 use peft_tune_core::whole_file::write_whole;
@@ -19,18 +19,18 @@ pub(crate) const FILE: &str = "weight_sparsity.safetensors";
 const KIND: &str = "weight_sparsity";
 const PRECISION: &str = "precision";
 
-/// Which values of linear weights stay.
+/// Rule for the values of linear weights that stay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sparsity {
     kind: WeightSparsity,
-    /// What decides of weights that are rounded to it.
+    /// Precision that weights are rounded to before the rule decides.
     precision: Precision,
     /// Norms of the input's columns by the name of the weight; only where activations decide.
     norms: Arc<BTreeMap<String, Vec<f32>>>,
 }
 
 impl Sparsity {
-    /// By size alone, of weights as `precision` rounds them.
+    /// Keeps values by their size alone, of weights as `precision` rounds them.
     pub fn magnitude(precision: Precision) -> Self {
         Self {
             kind: WeightSparsity::Magnitude,
@@ -39,7 +39,8 @@ impl Sparsity {
         }
     }
 
-    /// By size times the norms of the columns of each weight's input (in,), by the name of the weight.
+    /// Keeps values by their size times the norms of the columns of each weight's input (in,), by the name of the
+    /// weight.
     pub fn wanda(precision: Precision, norms: BTreeMap<String, Vec<f32>>) -> Self {
         Self {
             kind: WeightSparsity::Wanda,
@@ -48,7 +49,7 @@ impl Sparsity {
         }
     }
 
-    /// What decides.
+    /// Kind of the rule that decides.
     pub fn kind(&self) -> WeightSparsity {
         self.kind
     }
@@ -82,7 +83,7 @@ impl Sparsity {
                 let found = self.norms.get(name);
                 Some(
                     found
-                        .ok_or_else(|| TrainError::NoNorms {
+                        .ok_or_else(|| SparsityError::NoNorms {
                             tensor: name.to_owned(),
                         })?
                         .as_slice(),
@@ -111,7 +112,7 @@ impl Sparsity {
         Ok(written.map_err(|source| WeightsError::Write { path, source })?)
     }
 
-    /// What was left out of the base model that the adapter in `folder` was trained on; `None` where that was dense.
+    /// Sparsity of the base model that the adapter in `folder` was trained on; `None` where that was dense.
     ///
     /// # Errors
     /// A file that is damaged.
@@ -126,7 +127,7 @@ impl Sparsity {
         })?;
         let read = Self::parse(&bytes);
         read.map(Some)
-            .map_err(|reason| TrainError::BadSparsityFile { path, reason })
+            .map_err(|reason| SparsityError::BadFile { path, reason }.into())
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, String> {

@@ -23,7 +23,7 @@ use safetensors::Dtype;
 
 /// Values that share a scale.
 const BLOCK: usize = 32;
-/// What the four bits of a value mean, without its sign.
+/// Magnitudes that the four bits of a value mean, without its sign.
 const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 /// The stacked tensors of one layer.

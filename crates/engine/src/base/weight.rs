@@ -12,12 +12,12 @@ use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAwar
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
 use peft_tune_kernels::quant::{ByteRows, Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
 
-/// What a weight is stored as.
+/// Storage of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightKind {
-    /// In the compute dtype.
+    /// Values in the compute dtype.
     Dense,
-    /// Of a linear layer: quantized where the precision says so.
+    /// Weight of a linear layer: quantized where the precision says so.
     Linear,
     /// F32 whatever the precision: a rounded score chooses another expert.
     Exact,
@@ -47,7 +47,7 @@ pub(crate) struct QuantizedRows {
     rows: Range<usize>,
     /// Compute dtype.
     dtype: DType,
-    /// Which products take their activations in 8 bits.
+    /// Quantization of the activations that products with the weight take.
     activations: ActivationQuantization,
 }
 
@@ -98,7 +98,7 @@ impl Codes {
         })
     }
 
-    /// The same on paper.
+    /// Zeros in the form of a merged model, on paper; `None` where merged models are not quantized.
     fn merged_on_paper(shape: (usize, usize), form: QuantizationAware) -> candle_core::Result<Option<Self>> {
         Ok(match form {
             QuantizationAware::Int8 => Some(Self::Int8(Int8::on_paper_in_rows(shape)?)),
@@ -324,7 +324,7 @@ impl Weight {
         Ok(codes.map(|codes| Self::quantized(codes, dtype)))
     }
 
-    /// As [`Weight::zeros`], on paper.
+    /// Weight of zeros in the form of a merged model, on paper; see [`Weight::zeros`].
     ///
     /// # Errors
     /// Those of candle.
@@ -350,7 +350,7 @@ impl Weight {
         replaced.map_err(candle_core::Error::wrap)
     }
 
-    /// The same weight for products that take their activations in 8 bits; a dense one as it is.
+    /// Weight for products that take their activations in 8 bits; a dense one as it is.
     pub(crate) fn with_activations(self, activations: ActivationQuantization) -> Self {
         match self {
             Self::Dense(tensor) => Self::Dense(tensor),
@@ -358,8 +358,8 @@ impl Weight {
         }
     }
 
-    /// The same weight with two of each four values of a row, those of the largest scores; see [`Sparse::compress`]. One that is
-    /// compressed already stays as it is.
+    /// Compresses the weight to two of each four values of a row, those of the largest scores; see
+    /// [`Sparse::compress`]. A weight that is compressed already stays as it is.
     ///
     /// # Errors
     /// As [`Sparse::compress`]; `name` is the weight's.
@@ -374,7 +374,8 @@ impl Weight {
         Ok(Self::quantized(Codes::Sparse(sparse), tensor.dtype()))
     }
 
-    /// The same weight on other tensors: what `change` makes of each of its own, in their order; of the same shape and dtype.
+    /// Puts the weight on other tensors: what `change` makes of each of its own, in their order; of the same shape and
+    /// dtype.
     pub(crate) fn map(
         &self,
         change: &mut dyn FnMut(&Tensor) -> candle_core::Result<Tensor>,

@@ -27,7 +27,8 @@ pub struct FormTimes {
     /// Mean of a call.
     pub forward_s: f64,
     pub backward_s: f64,
-    /// By the operations that the gradients need at least: two products forward, five backward, of the pairs that are seen.
+    /// Rate by the operations that the gradients need at least: two products forward, five backward, of the pairs that
+    /// are seen.
     pub forward_flops_per_s: f64,
     pub backward_flops_per_s: f64,
 }

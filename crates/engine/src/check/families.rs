@@ -120,10 +120,10 @@ const EXPERTS: [&str; 2] = ["experts.gate_up_proj", "experts.down_proj"];
 /// A change to the recipe.
 type Change = fn(&mut Recipe);
 
-/// Of the variants, those that PEFT has no form of for adapters on experts.
+/// Variants that PEFT has no form of for adapters on experts.
 const WITHOUT_EXPERTS: [&str; 3] = ["dropout", "dora", "lora_bias"];
 
-/// What is tried on one family, beside rank 8 on all linear layers, and on one with experts.
+/// Variants that are tried on one family, beside rank 8 on all linear layers, and on one with experts.
 const VARIANTS: [(&str, Precision, Change); 9] = [
     ("fp16", Precision::Fp16, |_| {}),
     ("nf4, double", Precision::Nf4Double, |_| {}),
@@ -230,7 +230,7 @@ impl Comparison {
     }
 }
 
-/// What a training gave.
+/// Results of a training.
 struct Training {
     losses: Vec<f64>,
     gradients: Tensor,

@@ -42,7 +42,7 @@ pub(super) fn check_grouped(on: &On<'_>) -> Result<f64> {
     ]))
 }
 
-/// In F32 whatever the other ops are.
+/// Checks routing in F32, whatever dtype the other ops have.
 pub(super) fn check_routing(on: &On<'_>) -> Result<f64> {
     let (logits, _) = pair(&[300, 40], 1, 3.0, DType::F32, on.device)?;
     let (d_weights, _) = pair(&[900], 2, 1.0, DType::F32, on.device)?;

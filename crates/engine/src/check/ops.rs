@@ -55,7 +55,7 @@ pub(super) fn run(device: &Device, push: Push<'_>) {
     }
 }
 
-/// Where and in what the op runs.
+/// Device and dtype that the op runs on.
 pub(super) struct On<'a> {
     pub(super) device: &'a Device,
     pub(super) dtype: DType,
@@ -97,7 +97,7 @@ const CHECKS: [(&str, f64, OpCheck); 24] = [
     ("clamped_glu", 1.0, check_clamped_glu),
 ];
 
-/// Exactly the CPU's.
+/// Checks that values are rounded exactly as on the CPU.
 fn check_rounding(on: &On<'_>) -> Result<f64> {
     let (values, _) = pair(&[1001], 1, 2.0, DType::F32, on.device)?;
     let copy = Tensor::zeros(1001, on.dtype, on.device)?;
@@ -349,7 +349,7 @@ impl Case {
         self.head_dim.is_multiple_of(8)
     }
 
-    /// In `form`, or in the one that training takes.
+    /// Checks attention in `form`, or in the one that training takes.
     fn check(&self, on: &On<'_>, form: Option<Form>) -> Result<f64> {
         let tokens = self.offsets.last().map_or(0, |last| *last as usize);
         let settings = Settings {

@@ -63,7 +63,8 @@ pub(super) fn check_matmul(on: &On<'_>) -> Result<f64> {
     ]))
 }
 
-/// Both gradients of an adapter's output side, as the engine takes them: from one reading of dy, or by two products.
+/// Checks the gradients of an adapter's output side, of B and of xa, as the engine takes them: from one reading of dy,
+/// or by two products.
 pub(super) fn check_adapter_gradients(on: &On<'_>) -> Result<f64> {
     let ((dy, dy64), (xa, xa64)) = (on.pair(&[300, 1160], 1)?, on.pair(&[300, 16], 2)?);
     let (b, b64) = on.pair(&[1160, 16], 3)?;

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint.
+//! Errors in a checkpoint.
 
 use std::path::PathBuf;
 

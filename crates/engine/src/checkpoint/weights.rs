@@ -39,11 +39,11 @@ pub struct Checkpoint {
     gguf: Option<GgufWeights>,
 }
 
-/// Where a tensor lies.
+/// Location of a tensor.
 #[derive(Clone, Debug)]
 struct TensorLocation {
     shard: usize,
-    /// Its name in the file.
+    /// Name of the tensor in the file.
     name: String,
 }
 
@@ -297,7 +297,7 @@ impl Checkpoint {
         })
     }
 
-    /// What `config.json` says of quantized weights.
+    /// Packing of quantized weights, as `config.json` says it.
     pub(super) fn packing(&self) -> &Packing {
         &self.packing
     }

@@ -1,4 +1,4 @@
-//! Which parts of a rendered chat are answers to learn.
+//! Answers to learn in a rendered chat.
 //!
 //! A template may mark them with `{% generation %}`. Otherwise an answer lies between two renderings of the chat: of
 //! what comes before it, with the prompt for an answer, and of everything up to it. Where both are beginnings of the whole
@@ -88,12 +88,12 @@ struct Search<'a> {
     conversation: &'a Conversation<'a>,
     full: &'a str,
     messages: usize,
-    /// Of the texts in `full`, where they can be followed.
+    /// Places of the texts in `full`, where they can be followed.
     places: Option<&'a Places>,
 }
 
 impl Search<'_> {
-    /// Where the answer begins, not before `after`.
+    /// Beginning of the answer, not before `after`.
     fn start(&self, index: usize, after: usize) -> Result<usize, Unclear> {
         let render = |prompt| Some(self.conversation.render(index, prompt).ok()?.text);
         let place = self.place(index);
@@ -150,7 +150,7 @@ impl Search<'_> {
         }
     }
 
-    /// Where the answer that begins at `start` ends, the template's end of turn included.
+    /// End of the answer that begins at `start`, the template's end of turn included.
     fn end(&self, index: usize, start: usize) -> Result<usize, Unclear> {
         if index + 1 == self.messages {
             return self.last_end();
@@ -199,7 +199,7 @@ impl Search<'_> {
         other.map(|at| place.end + at).or(bare).ok_or(END)
     }
 
-    /// Where the last answer ends: with the text, unless the template opens another answer behind it, asked or not.
+    /// End of the last answer: that of the text, unless the template opens another answer behind it, asked or not.
     fn last_end(&self) -> Result<usize, Unclear> {
         let whole = self.full.len();
         let prompted = self.conversation.render(self.messages, GenerationPrompt::Add);
@@ -233,7 +233,7 @@ impl Search<'_> {
         Some(end + (rest.len() - rest.trim_start().len()))
     }
 
-    /// Where the last special token in `text` stands.
+    /// Range of the last special token in `text`.
     fn last_control(&self, text: &str) -> Option<Range<usize>> {
         let controls = self
             .conversation
@@ -278,12 +278,12 @@ impl Search<'_> {
         self.places.into_iter().flat_map(move |places| places.each(index))
     }
 
-    /// Where the text of the message before ends; `None` where it has none, or nothing is known.
+    /// End of the text of the message before; `None` where it has none, or nothing is known.
     fn end_before(&self, index: usize) -> Option<usize> {
         Some(self.place(index.checked_sub(1)?)?.end)
     }
 
-    /// Where the text of the next message begins that has one behind this one's.
+    /// Beginning of the text of the next message that has one behind this one's.
     fn start_behind(&self, index: usize) -> usize {
         let end = self.place(index).map_or(0, |place| place.end);
         let next = (index + 1..self.messages).filter_map(|other| self.place(other));

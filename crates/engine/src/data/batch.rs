@@ -1,4 +1,4 @@
-//! What the model is fed: documents laid end to end, without padding.
+//! Micro-batches that the model is fed: documents laid end to end, without padding.
 //!
 //! A micro-batch is one flat stream of tokens. Rows of different length need no padding, since every token-wise op
 //! works on the stream and attention stays within a document; packed and unpacked rows therefore look the same here.
@@ -16,7 +16,7 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Document {
     pub input_ids: Vec<u32>,
-    /// Same length as `input_ids` and not shifted: the token itself where it is a target, else [`IGNORE`].
+    /// Labels as many as `input_ids`, and not shifted: the token itself where it is a target, else [`IGNORE`].
     pub labels: Vec<i64>,
 }
 

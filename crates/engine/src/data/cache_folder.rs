@@ -1,4 +1,4 @@
-//! Where tokenised data is kept between runs.
+//! Folder where tokenised data is kept between runs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -24,7 +24,7 @@ pub fn content_digest(path: &Path) -> io::Result<[u8; 32]> {
     Ok(digest_of(path, cache_folder().as_deref())?.hash)
 }
 
-/// What one reading of a file tells.
+/// Digest and rows that one reading of a file tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentDigest {
     pub hash: [u8; 32],
@@ -87,7 +87,7 @@ impl Read for HashedFile {
     }
 }
 
-/// What a note says of a file in this state. One that was not written to its end says nothing.
+/// Digest that a note has of a file in this state. One that was not written to its end says nothing.
 fn remembered(note: &Path, state: &str) -> Option<ContentDigest> {
     let text = std::fs::read_to_string(note).ok()?;
     let mut words = text.strip_suffix('\n')?.strip_prefix(state)?.split_whitespace();
@@ -106,7 +106,7 @@ fn note_of(folder: &Path, path: &Path) -> PathBuf {
     folder.join(format!("{}.digest", hexadecimal(&name[..16])))
 }
 
-/// What changes when somebody writes to a file; `None` where the system does not say.
+/// State of a file, which changes when somebody writes to it; `None` where the system does not say.
 #[cfg(unix)]
 fn state_of(metadata: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

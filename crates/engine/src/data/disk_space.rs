@@ -61,9 +61,9 @@ impl<'a> DiskSpace<'a> {
 
 /// Bytes that can be written.
 struct Free {
-    /// In the folder's file system.
+    /// Bytes free in the folder's file system.
     disk: u64,
-    /// Into one file.
+    /// Bytes that one file may take.
     file: u64,
 }
 

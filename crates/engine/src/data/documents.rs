@@ -16,7 +16,7 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 /// in tokens: these stay where they are, in memory or in the mapped cache file, and are read document by document.
 #[derive(Clone, Debug)]
 pub struct DocumentSet {
-    /// One, or those of the sets of a mixture.
+    /// Table of the set, or those of the sets of a mixture.
     tables: Vec<SetTable>,
     spans: Vec<Span>,
     /// Most tokens of a document.
@@ -24,7 +24,7 @@ pub struct DocumentSet {
     /// Longest stretch of a document, in tokens, that is scored at once.
     window: usize,
     statistics: Statistics,
-    /// Of each table, where sets are mixed.
+    /// Weights of the tables, where sets are mixed.
     weights: Option<Arc<[f64]>>,
 }
 
@@ -35,7 +35,7 @@ struct SetTable {
     end: usize,
 }
 
-/// What is known of a set of documents.
+/// Counts of a set of documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Rows read from the files.
@@ -66,7 +66,7 @@ impl Statistics {
         self.empty_rows + self.untargeted_rows + self.dropped_rows + self.too_long_rows
     }
 
-    /// Of both sets together.
+    /// Adds up the statistics of two sets.
     fn with(self, other: &Self) -> Self {
         let Self {
             rows,
@@ -97,7 +97,7 @@ impl Statistics {
     }
 }
 
-/// Where a document lies in its table. There is one for each document, so it holds nothing that the table tells.
+/// Location of a document in its table. There is one for each document, so it holds nothing that the table tells.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     row: u32,
@@ -118,7 +118,7 @@ impl DocumentView {
         self.labels.iter().map(|label| as_label(*label))
     }
 
-    /// The same as a document.
+    /// Copies the view into a document.
     pub fn to_document(&self) -> Document {
         Document {
             input_ids: self.input_ids.clone(),
@@ -132,7 +132,7 @@ impl DocumentView {
 pub struct WindowView {
     pub input_ids: Vec<u32>,
     labels: Vec<u32>,
-    /// The first token that counts; those before it are context.
+    /// Index of the first token that counts; those before it are context.
     first_scored: usize,
 }
 
@@ -241,7 +241,7 @@ impl DocumentSet {
         self.weights.as_deref()
     }
 
-    /// The same documents, scored in windows of at most `window` tokens (at least 2).
+    /// Returns the set with its documents scored in windows of at most `window` tokens (at least 2).
     pub(super) fn scored_in(mut self, window: usize) -> Self {
         self.window = window;
         self
@@ -383,7 +383,7 @@ impl DocumentSet {
         }
     }
 
-    /// What is known of the set.
+    /// Counts of the set.
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }

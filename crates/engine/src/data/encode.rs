@@ -1,4 +1,4 @@
-//! From examples to tokens and labels.
+//! Tokens and labels of examples.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::tokenizer::{
 };
 use peft_tune_core::recipe::{DataSettings, LossOn, TemplateTargets};
 
-/// What became of an example: its tokens, unless there is nothing in it to learn from, and what is to be told.
+/// Result of an example: its tokens, unless there is nothing in it to learn from, and what is to be told.
 #[derive(Debug, Default)]
 pub(super) struct EncodedRow {
     pub row: Option<TokenRow>,
@@ -42,11 +42,11 @@ impl From<Option<TokenRow>> for EncodedRow {
     }
 }
 
-/// What tokens were made of, for who looks at them.
+/// Text that tokens were made of, for who looks at them.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     pub text: String,
-    /// Where each token ends in the text, in bytes; 0 for special tokens that were put in front.
+    /// Ends of the tokens in the text, in bytes; 0 for special tokens that were put in front.
     pub ends: Vec<usize>,
     /// Texts of messages with their roles.
     roles: Vec<(Range<usize>, String)>,
@@ -66,7 +66,7 @@ impl Trace {
 const TEXTS_CHANGED: &str = "chat template changes texts, which cannot be told from what it writes itself; remove \
                              `data.template_targets: stop_tokens`";
 
-/// What of a row is learnt.
+/// Choice of what is learnt of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Learnt {
     loss_on: LossOn,
@@ -414,7 +414,8 @@ fn learn_stops(
     stops
 }
 
-/// What would end the last answer: the token that begins the next turn where generation stops at it, else the end of a document.
+/// Ending that the last answer would have: the token that begins the next turn where generation stops at it, else the
+/// end of a document.
 fn next_turn(text: &str, conversation: &Conversation<'_>, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Option<u32> {
     let continued = conversation.render_continued().ok();
     let behind = continued.and_then(|continued| Some(continued.text.strip_prefix(text)?.to_owned()));

@@ -96,7 +96,7 @@ pub enum DataError {
     #[error("{location}: message {message} {problem}; correct it or remove the row")]
     BadMessage {
         location: RowLocation,
-        /// From 1.
+        /// Number of the message, from 1.
         message: usize,
         problem: &'static str,
     },
@@ -217,7 +217,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// The same, with the set of the mixture that it is of where the error does not name a file itself.
+    /// Names the set of the mixture that the error is of, where the error does not name a file itself.
     pub(super) fn of_set(self, set: Option<&String>) -> Self {
         let names_none = matches!(
             self,
@@ -233,7 +233,7 @@ impl DataError {
     }
 }
 
-/// What to do where no row is left: a greater length helps only rows that are cut; where reasons follow, they say it.
+/// Advice where no row is left: a greater length helps only rows that are cut; where reasons follow, they say it.
 fn nothing_left(dropped: u64, sequence_length: usize, why: &str) -> String {
     match (dropped, why) {
         (0, "") => "; check the format and `data.loss_on`".to_owned(),
@@ -254,7 +254,7 @@ fn size_text(bytes: u64) -> String {
     }
 }
 
-/// What to do with answers in pairs, one better than the other.
+/// Advice for answers in pairs, one better than the other.
 fn preferences(found: &[String]) -> &'static str {
     let has = |name: &str| found.iter().any(|column| column == name);
     match (has("chosen") && has("rejected"), has("prompt")) {

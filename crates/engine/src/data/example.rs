@@ -16,7 +16,7 @@ pub(super) enum Example {
     /// Tokens from another tokenising run.
     Tokenized {
         ids: Vec<i64>,
-        /// Same length where present; -100 is not a target.
+        /// Labels as many as `ids`, where present; -100 is not a target.
         labels: Option<Vec<i64>>,
     },
     /// A row that says of itself that it is not to be learnt; why, in words that follow `their`.
@@ -39,11 +39,11 @@ pub(super) struct Chat {
     /// Objects with `role` and `content`.
     pub messages: Vec<Value>,
     pub tools: Option<Value>,
-    /// Per message, whether it is an answer to learn.
+    /// Whether each message is an answer to learn.
     pub targets: Vec<bool>,
-    /// Per message, the text that its calls came as.
+    /// Texts that the calls of each message came as.
     pub call_texts: Vec<Option<String>>,
-    /// What its messages hold that users may not expect.
+    /// Facts about the messages that users may not expect.
     pub said: Vec<Said>,
     /// Whether the row holds roles and texts and nothing else, and all of its answers are learnt.
     pub is_plain: bool,

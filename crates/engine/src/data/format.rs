@@ -1,4 +1,4 @@
-//! From rows to examples: the formats, and how one is recognised.
+//! Formats of rows, how one is recognised, and how rows become examples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -17,12 +17,12 @@ use peft_tune_core::recipe::DataFormat;
 
 /// Turns the rows of one file into examples.
 pub(super) struct RowParser<'a> {
-    /// As the user set it.
+    /// Format as the user set it.
     pub format: DataFormat,
     pub renames: &'a BTreeMap<String, String>,
     /// Whether alpaca rows can become chats.
     pub has_chat_template: bool,
-    /// What the first row was recognised as.
+    /// Format that the first row was recognised as.
     recognised: Option<DataFormat>,
     /// Columns that nothing read, with the number of rows that held something there.
     pub unread: BTreeMap<String, u64>,
@@ -30,7 +30,7 @@ pub(super) struct RowParser<'a> {
     read: BTreeSet<String>,
 }
 
-/// What the rows of a file are, by its first one; `None` where it has none.
+/// Format of a file's rows, by its first one; `None` where it has none.
 ///
 /// # Errors
 /// Where the file cannot be read, or its columns are of no known format.

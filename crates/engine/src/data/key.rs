@@ -11,7 +11,7 @@ use super::progress::{self, ReadingStage};
 use super::{DataError, Vocabulary};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
-/// Raised whenever the same input gives other tokens than before.
+/// Version of the tokens, raised whenever the same input gives other ones than before.
 const VERSION: u32 = 3;
 
 /// Hashes the files' contents, the settings that matter, the tokenizer and, where it splits, the seed. Where the

@@ -11,7 +11,7 @@ pub(super) struct LengthLimit {
 }
 
 impl LengthLimit {
-    /// No limit: every row stays whole.
+    /// Absence of a limit: every row stays whole.
     pub(super) const NONE: Self = Self::cutting(usize::MAX);
 
     /// The limit at which the end of longer rows is cut away.

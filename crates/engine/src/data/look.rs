@@ -34,7 +34,7 @@ const MOST_TOKENS: usize = 100_000;
 /// Bytes of files up to which their rows are counted, to know which are held out, though only the first are looked at.
 const COUNTED_BYTES: u64 = 64 << 20;
 
-/// Which rows to show.
+/// Rows to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowsWanted {
@@ -50,11 +50,12 @@ pub enum RowsWanted {
     Cut,
     /// Rows that are left out, or have nothing to learn within the sequence length, the first ones.
     WithoutTargets,
-    /// What a step of the training takes, which counts from 0: its micro-batches, with the documents that they hold.
+    /// Rows that a step of the training takes, which counts from 0: its micro-batches, with the documents that they
+    /// hold.
     Step(u64),
 }
 
-/// What is asked.
+/// Question about rows.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LookAt {
     pub wanted: RowsWanted,
@@ -115,7 +116,7 @@ pub fn look_at_rows(recipe: &Recipe, files: &ModelFiles, asked: LookAt) -> Resul
     look.finish()
 }
 
-/// What a step takes.
+/// Rows that a step takes.
 fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Result<RowsSeen, DataError> {
     let data = PreparedData::make(recipe, files)?;
     let vocabulary = Vocabulary::open(files)?;

@@ -1,4 +1,4 @@
-//! In which order the sets of a mixture take turns.
+//! Order in which the sets of a mixture take turns.
 //!
 //! | symbol | meaning |
 //! |---|---|
@@ -25,17 +25,17 @@ use super::source::RowOrder;
 #[derive(Clone, Debug)]
 pub(super) struct Mixture {
     sets: Vec<MixedSet>,
-    /// Whose turn it is at each position of an epoch: the rows that an epoch takes are numbered set by set.
+    /// Sets whose turn it is at each position of an epoch: the rows that an epoch takes are numbered set by set.
     turns: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct MixedSet {
-    /// Its rows among those of all sets.
+    /// Rows of the set among those of all sets.
     rows: Range<usize>,
-    /// Rows that an epoch takes of it ...
+    /// Rows that an epoch takes of the set.
     taken: usize,
-    /// ... and of the sets before it.
+    /// Rows that an epoch takes of the sets before this one.
     taken_before: usize,
 }
 
@@ -166,7 +166,7 @@ fn apportioned(all: usize, weights: &[f64]) -> Vec<usize> {
     counts
 }
 
-/// Whose turn it is among sets with so many turns each: the turns of the first set are 0 to n_1 - 1, and so on.
+/// Sets whose turn it is among sets with so many turns each: the turns of the first set are 0 to n_1 - 1, and so on.
 pub(super) fn turns(counts: &[usize]) -> Vec<u32> {
     let all: usize = counts.iter().sum();
     if counts.len() < 2 {

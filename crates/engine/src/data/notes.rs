@@ -1,4 +1,4 @@
-//! What became of rows beside their tokens: left out and why, columns that nothing reads, tokens that end answers.
+//! Notes on rows beside their tokens: left out and why, columns that nothing reads, tokens that end answers.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use super::{DataWarning, RowLocation};
 /// How an answer ends, for the model to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// In a special token that the template writes.
+    /// Special token that the template writes.
     Written,
-    /// In the token that begins the next turn, at which generation stops.
+    /// Token that begins the next turn, at which generation stops.
     NextTurn(u32),
-    /// In a token that was put behind the row.
+    /// Token that was put behind the row.
     Appended(u32),
-    /// In nothing that ends generation.
+    /// Ending at which generation does not stop.
     Nothing,
 }
 
-/// What is to be told of one row.
+/// Notes on one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowNotes {
     /// Why the row is left out.
     pub refused: Option<&'static str>,
     /// How each of its answers ends.
     pub stops: Vec<Stop>,
-    /// What holds of it that users may not expect.
+    /// Facts about the row that users may not expect.
     pub said: Vec<Said>,
     /// Whether a tool that reads only the texts of its format would learn something else of it.
     pub is_beyond_texts: bool,
 }
 
-/// What may hold of a row that users may not expect.
+/// Fact about a row that users may not expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
@@ -56,7 +56,7 @@ pub enum Said {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Stops {
     written: u64,
-    /// By token.
+    /// Answers that end in the beginning of the next turn, by its token.
     next_turn: BTreeMap<u32, u64>,
     appended: BTreeMap<u32, u64>,
     nothing: u64,
@@ -66,11 +66,11 @@ struct Stops {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Refused {
     rows: u64,
-    /// Where the first one stands.
+    /// Location of the first of the rows.
     first: String,
 }
 
-/// What is to be told of one set.
+/// Notes on one set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SetNotes {
     refused: BTreeMap<String, Refused>,
@@ -80,7 +80,7 @@ pub(super) struct SetNotes {
     beyond_texts: u64,
 }
 
-/// What is to be told of all rows.
+/// Notes on all rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Notes {
     pub train: SetNotes,

@@ -1,9 +1,10 @@
-//! What another tool has to know of rows before it can read their files by itself.
+//! Oddities that another tool has to know of rows before it can read their files by itself.
 
 use super::PreparedData;
 use super::notes::SetNotes;
 
-/// What would be learnt otherwise by a tool that reads the texts of the training and held-out rows, and nothing else of them.
+/// Oddities of the training and held-out rows that a tool would learn otherwise which reads their texts and nothing
+/// else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowOddities {
     /// Rows that hold more than the texts of their format (tools, calls, reasoning, marks of what is learnt, a column `system`), or
@@ -22,7 +23,7 @@ pub struct RowOddities {
 }
 
 impl PreparedData {
-    /// What a tool would have to know that reads the files of these rows by itself.
+    /// Oddities that a tool would have to know that reads the files of these rows by itself.
     pub fn oddities(&self) -> RowOddities {
         let mut all = RowOddities::default();
         for set in [self.train(), self.held_out()] {

@@ -31,7 +31,7 @@ impl Permutation {
         self.key
     }
 
-    /// What stands at `position`, which must be below the length.
+    /// Index that stands at `position`, which must be below the length.
     pub(super) fn at(&self, position: usize) -> usize {
         let mut value = position as u64;
         loop {

@@ -21,19 +21,19 @@ pub struct Prefetch {
     clock: Arc<Mutex<Clock>>,
 }
 
-/// What prepares ahead.
+/// Thread that prepares steps ahead, and its end of the channel.
 #[derive(Debug)]
 struct Ahead {
     receiver: Option<Receiver<Vec<MicroBatch>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where the time of a [`Prefetch`] went so far, in seconds.
+/// Times of a [`Prefetch`] so far, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PrefetchTimes {
     /// Steps that were prepared.
     pub steps: u64,
-    /// Preparing them.
+    /// Seconds in which steps were prepared.
     pub preparing_s: f64,
     /// The training waited for the data of its next step.
     pub compute_waits_s: f64,
@@ -42,7 +42,7 @@ pub struct PrefetchTimes {
 }
 
 impl PrefetchTimes {
-    /// What came after `earlier`.
+    /// Times since those of `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             steps: self.steps - earlier.steps,
@@ -60,7 +60,7 @@ struct Clock {
     preparing: Duration,
     compute_waits: Duration,
     data_waits: Duration,
-    /// Since when the thread has waited to hand a step over.
+    /// Moment since which the thread has waited to hand a step over.
     held_up_since: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ impl Prefetch {
         })
     }
 
-    /// Where its time went so far.
+    /// Times that preparing and waiting took so far.
     pub fn times(&self) -> PrefetchTimes {
         locked(&self.clock).times()
     }

@@ -32,10 +32,10 @@ pub struct PreparedData {
     uncut: Uncut,
 }
 
-/// What does not depend on the sequence length.
+/// Data that does not depend on the sequence length.
 #[derive(Clone, Debug)]
 struct Uncut {
-    /// Of each set of a mixture, else one.
+    /// Tables of each set of a mixture, else one.
     tables: Vec<Tables>,
     /// Names and weights of the sets, where sets are mixed.
     names: Vec<String>,
@@ -147,8 +147,8 @@ impl PreparedData {
         uncut.cut(sequence_length)
     }
 
-    /// The same data at another sequence length, without reading or tokenising anything again. Held-out documents with a
-    /// length of their own stay as they are, and are scored in windows of the new length.
+    /// Cuts the data at another sequence length, without reading or tokenising anything again. Held-out documents with
+    /// a length of their own stay as they are, and are scored in windows of the new length.
     ///
     /// # Errors
     /// Fails where nothing is left to train on or to evaluate on.
@@ -204,12 +204,12 @@ impl PreparedData {
         }
     }
 
-    /// What is to be told of the rows of each set.
+    /// Notes on the rows of each set.
     pub(super) fn notes(&self) -> impl Iterator<Item = &Notes> {
         self.uncut.tables.iter().map(|tables| &tables.notes)
     }
 
-    /// What the user should know: rows left out or cut, and the like.
+    /// Warnings that the user should know: rows left out or cut, and the like.
     pub fn warnings(&self) -> Vec<DataWarning> {
         let held_out_length = self.uncut.held_out_length.unwrap_or(self.sequence_length);
         let sets = [
@@ -409,7 +409,7 @@ fn is_told(warnings: &[DataWarning], one: &DataWarning) -> bool {
         .any(|told| std::mem::discriminant(told) == std::mem::discriminant(one))
 }
 
-/// What is to be told of rows, whatever the sequence length; with the notes come the rows of both sets.
+/// Warnings from the notes on rows, whatever the sequence length; with the notes come the rows of both sets.
 pub(super) fn note_warnings<'a>(
     notes: impl IntoIterator<Item = (&'a Notes, [u64; 2])>,
     vocabulary: &Vocabulary,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// What the reading of data is at.
+/// Stage of the reading of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadingStage {
@@ -29,15 +29,15 @@ pub struct DataProgress {
     pub stage: Option<ReadingStage>,
     /// Bytes of files that went through this stage.
     pub bytes: u64,
-    /// All that go through it.
+    /// Bytes of all files that go through this stage.
     pub of_bytes: u64,
     /// Rows that were read of those that `max_rows` lets through.
     pub rows: Option<(u64, u64)>,
-    /// What the tokens take on the disk; `None` before some rows were tokenised, and where they go to memory.
+    /// Space that the tokens take on the disk; `None` before some rows were tokenised, and where they go to memory.
     pub space: Option<TokenSpace>,
 }
 
-/// What the tokens of all rows take on the disk, by those that were written.
+/// Space that the tokens of all rows take on the disk, by those that were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSpace {
     /// Bytes while they are written, at most.
@@ -55,7 +55,7 @@ impl DataProgress {
     }
 }
 
-/// What tokenising took.
+/// Amount and time of tokenising.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tokenized {
     pub rows: u64,
@@ -68,7 +68,7 @@ pub struct Tokenized {
 
 static TOKENIZED: Mutex<Option<Tokenized>> = Mutex::new(None);
 
-/// What this process has tokenised, all sets together; `None` where it found all in the cache.
+/// Amount that this process has tokenised, all sets together; `None` where it found all in the cache.
 pub fn tokenized_so_far() -> Option<Tokenized> {
     *TOKENIZED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -121,7 +121,7 @@ pub(super) fn begin(stage: ReadingStage, of_bytes: u64) {
     });
 }
 
-/// So many bytes more are through.
+/// Counts `bytes` more as through.
 pub(super) fn pass(bytes: u64) {
     change(|now| now.bytes += bytes);
 }

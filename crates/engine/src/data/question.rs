@@ -6,9 +6,9 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 /// The last answer of a row with all that leads to it, in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Never empty.
+    /// Tokens of the question, never empty.
     pub prompt: Vec<u32>,
-    /// What the row answers, with what ends it. Never empty.
+    /// Answer of the row, with what ends it. Never empty.
     pub answer: Vec<u32>,
 }
 
@@ -26,8 +26,8 @@ impl Question {
 }
 
 impl DocumentSet {
-    /// The first questions of the set, at most so many, of a mixture from all of its sets: rows of running text, rows that are targets from their beginning and rows
-    /// whose end was cut away ask none.
+    /// First questions of the set, at most `most`, of a mixture from all of its sets: rows of running text, rows that
+    /// are targets from their beginning and rows whose end was cut away ask none.
     pub fn questions(&self, most: usize) -> Vec<Question> {
         let whole = self.in_turns().filter(|index| self.is_whole_row(*index));
         let questions = whole.filter_map(|index| {

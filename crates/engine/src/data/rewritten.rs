@@ -1,4 +1,5 @@
-//! What a chat template makes of a chat that users may not expect: calls in quotes, or without their reasoning.
+//! Changes that a chat template makes to a chat and that users may not expect: calls in quotes, or without their
+//! reasoning.
 //!
 //! The text is what transformers renders, too; only it is not what the file seems to hold.
 

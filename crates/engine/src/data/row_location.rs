@@ -1,4 +1,4 @@
-//! Where in a user's file a row stands.
+//! Location of a row in a user's file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 pub struct RowLocation {
     path: Arc<Path>,
     unit: Unit,
-    /// From 1.
+    /// Number of the row, from 1.
     number: u64,
 }
 
-/// What is counted in a file.
+/// Unit that is counted in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Lines of a text file.

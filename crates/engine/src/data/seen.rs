@@ -1,4 +1,4 @@
-//! What is seen of rows: each with its tokens, and all in numbers.
+//! Rows as they are seen: each with its tokens, and all in numbers.
 
 use std::collections::BTreeSet;
 
@@ -8,26 +8,26 @@ use super::DataWarning;
 use super::length_limit::LengthLimit;
 use super::tokens::{NO_TARGET, TokenRow};
 
-/// What was seen.
+/// Rows that were seen.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RowsSeen {
     pub rows: Vec<ShownRow>,
     pub summary: RowsSummary,
-    /// What users should know, one line each.
+    /// Warnings that users should know, one line each.
     pub warnings: Vec<DataWarning>,
 }
 
 /// One row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShownRow {
-    /// From 1, counted through the files.
+    /// Number of the row, from 1, counted through the files.
     pub number: u64,
     /// File and line, or step and micro-batch.
     pub location: String,
     /// `training` or `held-out`; `None` where a part is held out that is not known yet.
     pub set: Option<String>,
     pub tokens: Vec<ShownToken>,
-    /// Where documents begin behind the first, in tokens: attention does not reach over these places.
+    /// Beginnings of documents behind the first, in tokens: attention does not reach over these places.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub boundaries: Vec<usize>,
     /// Tokens behind these, which are too many to be shown.
@@ -47,7 +47,7 @@ pub struct ShownToken {
     pub text: String,
     /// Whether its loss counts.
     pub target: bool,
-    /// Of the message that it is of; `None` for what a template writes.
+    /// Role of the message that the token is of; `None` for what a template writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -62,7 +62,7 @@ pub struct RowsSummary {
     pub sequence_length: usize,
     /// Formats of the files.
     pub formats: BTreeSet<String>,
-    /// Where the chat template comes from; `None` where no row needs one.
+    /// Source of the chat template; `None` where no row needs one.
     pub chat_template: Option<String>,
     /// Whether it marks answers itself.
     pub marks_answers: bool,

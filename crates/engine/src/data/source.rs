@@ -1,4 +1,4 @@
-//! Which rows make up which step.
+//! Steps, and the rows that make them up.
 //!
 //! The rows of an epoch are put into an order that depends on the seed and the epoch alone. An epoch takes each of them
 //! once and begins with a step of its own ([`EpochSteps`]): its last step holds what is left, in as many micro-batches as
@@ -31,9 +31,9 @@ use peft_tune_core::recipe::{BatchSettings, EpochSteps, Recipe, TrainingLength};
 /// The order in which an epoch takes the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
-    /// As they stand in the files.
+    /// Order of the files.
     File,
-    /// Shuffled again in each epoch.
+    /// Order that is shuffled again in each epoch.
     Shuffled { seed: u64 },
 }
 
@@ -49,7 +49,7 @@ pub struct BatchSource {
     order: RowOrder,
     groups: Option<LengthGroups>,
     mixture: Option<Mixture>,
-    /// Of an epoch; of a mixture those of a mean one.
+    /// Tokens of an epoch; in a mixture, of a mean one.
     tokens: u64,
     target_tokens: u64,
 }
@@ -61,7 +61,7 @@ enum Rows {
     OneEach(usize),
     Packed {
         documents: Vec<u32>,
-        /// Where each row ends in `documents`.
+        /// Ends of the rows in `documents`.
         ends: Vec<u32>,
     },
 }

@@ -1,4 +1,4 @@
-//! Which rows are held out, and the pieces of plain text that stay together.
+//! Split into training and held-out rows, and the pieces of plain text that stay together.
 
 use super::RowLocation;
 use super::example::Example;

@@ -14,7 +14,7 @@ const BETWEEN: usize = 3;
 /// A rendered chat, and what of it is learnt.
 pub(super) struct TextTargets<'a> {
     pub encoded: &'a Encoded,
-    /// Where the texts of each message to learn stand.
+    /// Places of the texts of each message to learn.
     pub messages: &'a [Vec<Range<usize>>],
     /// Answers to learn, each to the end of its turn.
     pub answers: &'a [Range<usize>],
@@ -68,7 +68,7 @@ impl TextTargets<'_> {
         behind.rev().find(|at| (self.is_special)(self.encoded.ids[*at]))
     }
 
-    /// The first token that ends behind a byte.
+    /// Index of the first token that ends behind a byte.
     fn behind(&self, end: usize) -> usize {
         self.encoded.ends.partition_point(|token| *token <= end)
     }

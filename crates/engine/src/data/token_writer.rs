@@ -11,14 +11,14 @@ use super::tokens::{
     Extent, NO_TARGET, OWN_LABELS, ROW_BYTES, RUN_BYTES, RUNNING, RowKind, Tables, TokenRow, TokenTable, Width,
 };
 
-/// Which of the two tables a row goes to.
+/// Table that a row goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
     Train,
     HeldOut,
 }
 
-/// Where the bytes of a part go.
+/// Destination of the bytes of a part.
 #[derive(Debug)]
 pub(super) enum Sink {
     Memory(Vec<u8>),
@@ -147,9 +147,9 @@ impl TableWriter {
 /// Bytes on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileBytes {
-    /// Of the whole file.
+    /// Bytes of the whole file.
     pub all: u64,
-    /// Most that there are at once, while one part after the other is copied into the file and removed.
+    /// Bytes that there are at most at once, while one part after the other is copied into the file and removed.
     pub at_once: u64,
 }
 
@@ -163,7 +163,7 @@ pub(super) struct TokenWriter {
 }
 
 impl TokenWriter {
-    /// One that writes into memory.
+    /// Makes a writer into memory.
     pub(super) fn in_memory(width: Width) -> Self {
         Self {
             width,

@@ -1,4 +1,4 @@
-//! From files to tables, a stretch of rows at a time: no more of a file is held than its reader holds.
+//! Tables of tokens from files, a stretch of rows at a time: no more of a file is held than its reader holds.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -35,7 +35,7 @@ const FIRST: usize = 16;
 #[derive(Debug)]
 pub(super) enum Failure {
     Data(DataError),
-    /// They cannot be written.
+    /// Failure to write the tables.
     Write(io::Error),
 }
 
@@ -45,12 +45,12 @@ impl From<DataError> for Failure {
     }
 }
 
-/// What is tokenised.
+/// Files and settings that are tokenised.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub settings: &'a DataSettings,
     pub vocabulary: &'a Vocabulary,
-    /// Which rows a held-out fraction takes.
+    /// Seed that decides which rows a held-out fraction takes.
     pub seed: u64,
     /// Rows of the training files, where they are known already.
     pub rows: &'a [Option<usize>],
@@ -138,13 +138,13 @@ struct Tokenizing<'a> {
     vocabulary: &'a Vocabulary,
     writer: &'a mut TokenWriter,
     meter: &'a Meter,
-    /// All that the meter will have seen.
+    /// Bytes that the meter will have seen at the end.
     of_bytes: u64,
     /// Rows whose tokens were written.
     tokenised: usize,
-    /// Where the tokens go; `None` for memory.
+    /// Space where the tokens go; `None` for memory.
     space: Option<DiskSpace<'a>>,
-    /// Of the training and of the held-out rows.
+    /// Joiners of pieces in the training and in the held-out rows.
     joiners: [PieceJoiner; 2],
     /// Rows that are tokenised next, in order.
     waiting: Vec<(Set, Located)>,
@@ -282,7 +282,7 @@ impl Tokenizing<'_> {
 }
 
 impl Example {
-    /// About how many bytes it takes.
+    /// Bytes that it takes, about.
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.text.len(),

@@ -30,12 +30,12 @@ pub(super) const RUN_BYTES: usize = 8;
 /// Entries after which a reader of all rows gives their memory back to the system.
 const RELEASE_AFTER: usize = 1 << 17;
 
-/// What becomes of a row that is longer than the sequence length.
+/// Treatment of a row that is longer than the sequence length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowKind {
     /// A row whose end is cut away, or that is left out.
     Whole,
-    /// It is split: running text.
+    /// Running text, which is split.
     Running,
 }
 
@@ -112,14 +112,14 @@ pub(super) struct TokenTable {
     bytes: Arc<dyn Bytes>,
     width: Width,
     extent: Extent,
-    /// Where words, rows and runs begin.
+    /// Positions where words, rows and runs begin.
     first: [usize; 3],
 }
 
 /// One row of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Its first word.
+    /// Index of the row's first word.
     start: usize,
     pub tokens: usize,
     pub kind: RowKind,

@@ -1,4 +1,4 @@
-//! What a model's token ids mean: its tokenizer or, for data that is tokenised already, just how many there are.
+//! Meanings of a model's token ids: its tokenizer or, for data that is tokenised already, just how many there are.
 
 use sha2::{Digest, Sha256};
 
@@ -43,7 +43,7 @@ impl Vocabulary {
         self.tokenizer()?.decode(&[id], false).ok()
     }
 
-    /// One more than the greatest id.
+    /// Number of ids: one more than the greatest.
     pub fn size(&self) -> u32 {
         match self {
             Self::Tokenizer(tokenizer) => tokenizer.vocabulary(),

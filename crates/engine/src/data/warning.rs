@@ -1,4 +1,4 @@
-//! What a user should know about data that is used all the same.
+//! Warnings about data that is used all the same.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -44,9 +44,9 @@ pub enum DataWarning {
         set: String,
         rows: u64,
         of: u64,
-        /// In words that follow `their`.
+        /// Reason in words that follow `their`.
         reason: String,
-        /// Where the first one stands.
+        /// Location of the first of the rows.
         first: String,
     },
     /// Something that holds of rows which are used.

@@ -31,7 +31,8 @@ pub struct Prompt<'a> {
 }
 
 impl Trainer {
-    /// What the model as trained so far answers to each prompt. `on_token` is asked after each token of a batch whether to go on.
+    /// Answers of the model as trained so far to each prompt. `on_token` is asked after each token of a batch whether
+    /// to go on.
     ///
     /// Of several ranks each answers its own batches, and all know all answers; where one is asked to stop, its answers under way end as
     /// [`TextEnd::Stopped`] on each. Ranks that share out their weights read each batch together.
@@ -75,7 +76,7 @@ impl Trainer {
 }
 
 impl Generator {
-    /// What the model answers to each prompt; see [`Trainer::answers`].
+    /// Answers of the model to each prompt; see [`Trainer::answers`].
     ///
     /// # Errors
     /// As for [`Trainer::answers`].
@@ -92,7 +93,7 @@ impl Generator {
     }
 }
 
-/// Which batches of prompts a rank answers: one of each `ranks`.
+/// Batches of prompts that a rank answers: one of each `ranks`.
 struct Parts {
     rank: usize,
     ranks: usize,

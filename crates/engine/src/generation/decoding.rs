@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::data::MicroBatch;
 use crate::model::KeyValueCache;
-use crate::{Generator, TrainError};
+use crate::{Generator, PromptError, TrainError};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
 /// Sequences that a model is continuing. Their tokens' keys and values are kept, so that a step costs its own tokens
@@ -55,10 +55,11 @@ impl Generator {
         self.reader().begin(prompts, None, room)
     }
 
-    /// The same for a model with several adapters, of which sequence i is answered with number `owners[i]`, from 0.
+    /// Begins as [`Generator::begin`] does for a model with several adapters, of which sequence i is answered with
+    /// number `owners[i]`, from 0.
     ///
     /// # Errors
-    /// As [`Generator::begin`]; [`TrainError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.
+    /// As [`Generator::begin`]; [`PromptError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.
     pub fn begin_each(
         &mut self,
         prompts: &[&[u32]],
@@ -68,10 +69,11 @@ impl Generator {
         let adapters = self.adapters();
         let stray = owners.iter().find(|owner| **owner >= adapters).copied();
         if stray.is_some() || owners.len() != prompts.len() {
-            return Err(TrainError::NoSuchAdapter {
+            return Err(PromptError::NoSuchAdapter {
                 number: stray.unwrap_or(owners.len()),
                 adapters,
-            });
+            }
+            .into());
         }
         let owners = owners.iter().map(|owner| *owner as u32).collect();
         self.reader().begin(prompts, Some(owners), room)

@@ -18,7 +18,7 @@ use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{Decoder, Keep, RopeTables, Stream};
 use crate::training::TrainedSet;
-use crate::{Control, MergedModel, TrainError};
+use crate::{Control, MergedModel, PromptError, TrainError};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
@@ -48,17 +48,17 @@ pub struct GenerationSettings {
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextEnd {
-    /// The model said so.
+    /// Stop token of the model.
     StopToken,
-    /// It has as many tokens as were asked for.
+    /// Length of as many tokens as were asked for.
     MaxTokens,
-    /// The model has no further positions.
+    /// End of the model's positions.
     MaxPositions,
-    /// Whoever reads it had enough.
+    /// Decision of whoever reads the text.
     Stopped,
 }
 
-/// What was generated.
+/// Text that was generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generated {
     pub tokens: Vec<u32>,
@@ -100,7 +100,7 @@ impl Generator {
         Self::of_many(base.clone(), &adapters.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// The same with `count` fresh adapters as `recipe` asks for.
+    /// Makes a generator with `count` fresh adapters side by side, as `recipe` asks for them.
     ///
     /// # Errors
     /// As [`Generator::with_fresh_adapter`] and [`Generator::side_by_side`].
@@ -122,7 +122,7 @@ impl Generator {
         })
     }
 
-    /// The same model with its adapter folded into the weights, which then are the whole model.
+    /// Folds the adapter into the weights, which then are the whole model.
     ///
     /// # Errors
     /// As [`Generator::merged`]; memory.
@@ -167,7 +167,7 @@ impl Generator {
     /// The model with its adapter folded in.
     ///
     /// # Errors
-    /// [`TrainError::SeveralAdapters`], where each sequence has one of several;
+    /// [`PromptError::SeveralAdapters`], where each sequence has one of several;
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
         self.check_shared()?;
@@ -259,11 +259,11 @@ impl Generator {
     pub(super) fn check_shared(&self) -> Result<(), TrainError> {
         match self.adapters {
             0 => Ok(()),
-            adapters => Err(TrainError::SeveralAdapters { adapters }),
+            adapters => Err(PromptError::SeveralAdapters { adapters }.into()),
         }
     }
 
-    /// What reads with this model.
+    /// Reader of tokens with this model.
     pub(super) fn reader(&mut self) -> Reader<'_> {
         Reader {
             base: &self.base,

@@ -1,12 +1,12 @@
-//! What reads tokens and tells what follows: a generator's model, or the one that a trainer trains.
+//! Readers of tokens that tell what follows: a generator's model, or the one that a trainer trains.
 
 use candle_core::{DType, Tensor};
 
 use super::decoding::{Decoding, going_on};
-use crate::TrainError;
 use crate::base::BaseModel;
 use crate::model::{Decoder, KeyValueCache, RopeTables, RowOwners, Stream};
 use crate::training::Trainer;
+use crate::{BatchError, PromptError, TrainError};
 use peft_tune_core::architecture::Architecture;
 
 /// A model that reads.
@@ -23,7 +23,8 @@ impl<'a> Reader<'a> {
         Self { base, decoder, ropes }
     }
 
-    /// As [`Generator::begin`](crate::Generator::begin), and with the adapter of each sequence where there are several.
+    /// Begins as [`Generator::begin`](crate::Generator::begin) does, with the adapter of each sequence where there are
+    /// several.
     pub(super) fn begin(
         &mut self,
         prompts: &[&[u32]],
@@ -31,7 +32,7 @@ impl<'a> Reader<'a> {
         room: usize,
     ) -> Result<(Decoding, Tensor), TrainError> {
         if prompts.is_empty() {
-            return Err(TrainError::EmptyPrompt);
+            return Err(PromptError::Empty.into());
         }
         let mut longest = 0;
         for prompt in prompts {
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         Ok((decoding, logits))
     }
 
-    /// As [`Generator::advance`](crate::Generator::advance).
+    /// Advances as [`Generator::advance`](crate::Generator::advance) does.
     pub(super) fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
         let tokens: Vec<&[u32]> = tokens.chunks(1).collect();
         self.read(decoding, &tokens)
@@ -84,17 +85,18 @@ impl<'a> Reader<'a> {
 pub(super) fn check(architecture: &Architecture, tokens: &[u32]) -> Result<(), TrainError> {
     let vocabulary = architecture.vocabulary;
     if tokens.is_empty() {
-        return Err(TrainError::EmptyPrompt);
+        return Err(PromptError::Empty.into());
     }
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
         let token = i64::from(*token);
-        return Err(TrainError::UnknownToken { token, vocabulary });
+        return Err(BatchError::UnknownToken { token, vocabulary }.into());
     }
     if tokens.len() > architecture.max_positions {
-        return Err(TrainError::PromptTooLong {
+        return Err(PromptError::TooLong {
             tokens: tokens.len(),
             max_positions: architecture.max_positions,
-        });
+        }
+        .into());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, or with a model that is to become one.
+//! Errors in a GGUF file, or in a model that is to become one.
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
-//! What GGUF's metadata says of a model's shape.
+//! Metadata of GGUF on a model's shape.
 
 use super::{Layout, Metadata, Value};
 use peft_tune_core::architecture::{Architecture, Rope, RopeScaling};
 
-/// What is said of a model.
+/// Metadata that is written of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ModelMetadata {
     pub keys: Metadata,

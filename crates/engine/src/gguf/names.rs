@@ -3,8 +3,8 @@
 use super::GgufError;
 use peft_tune_core::architecture::{Architecture, EMBEDDING, FINAL_NORM, Family, LM_HEAD, NormPlacement};
 
-/// What llama.cpp calls a family, and whether it turns neighbouring dimensions of a head together: then the rows of queries
-/// and keys stand in pairs.
+/// Names that llama.cpp has for families, and whether it turns neighbouring dimensions of a head together: then the
+/// rows of queries and keys stand in pairs.
 const FAMILIES: &[(Family, &str, bool)] = &[
     (Family::Llama, "llama", true),
     (Family::Mistral, "llama", true),
@@ -33,7 +33,7 @@ const MODULES: &[(&str, &str)] = &[
     ("post_feedforward_layernorm", "post_ffw_norm"),
 ];
 
-/// What a model's tensors are called in GGUF.
+/// Names that a model's tensors have in GGUF.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout<'a> {
     architecture: &'a Architecture,
@@ -42,7 +42,7 @@ pub(crate) struct Layout<'a> {
     is_paired: bool,
 }
 
-/// How a tensor's values differ there.
+/// Difference of a tensor's values in GGUF.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum StoredForm {
     Same,
@@ -50,7 +50,7 @@ pub(crate) enum StoredForm {
     Paired {
         heads: usize,
     },
-    /// More by this.
+    /// Values that are more by this.
     Above(f32),
 }
 

@@ -48,7 +48,7 @@ impl GgufWeights {
         }
     }
 
-    /// Any GGUF file of a folder.
+    /// GGUF file of a folder, any of them.
     pub(crate) fn first(folder: &Path) -> Option<PathBuf> {
         files_in(folder).ok()?.into_iter().next()
     }

@@ -29,9 +29,9 @@ pub enum GgufType {
 /// One tensor of a file that is to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct GgufEntry {
-    /// In GGUF.
+    /// Name in GGUF.
     pub name: String,
-    /// Rows first.
+    /// Dimensions, rows first.
     pub shape: Vec<usize>,
     pub stored: GgufType,
 }

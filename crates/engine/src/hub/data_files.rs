@@ -1,4 +1,4 @@
-//! Which files of a repository hold a split of a data set.
+//! Files of a repository that hold a split of a data set.
 //!
 //! | layout | a split's files |
 //! |---|---|
@@ -37,10 +37,10 @@ const WORDS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// What there is none of, so that no files were chosen.
+/// Reason why no files were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotChosen {
-    /// Nothing there can be read; an example of what is there.
+    /// Files of which none can be read; an example of what is there.
     Files {
         example: Option<String>,
     },
@@ -59,7 +59,7 @@ struct Placed<'a> {
     file: &'a str,
     configuration: &'a str,
     split: String,
-    /// Which of [`ENDINGS`].
+    /// Index in [`ENDINGS`].
     kind: usize,
 }
 

@@ -15,9 +15,9 @@ use super::settings::{HubSettings, RepoKind};
 pub trait DownloadObserver {
     /// A file of `bytes` begins.
     fn started(&mut self, _file: &str, _bytes: u64) {}
-    /// So many further bytes of it have arrived.
+    /// Further bytes of the file have arrived.
     fn received(&mut self, _bytes: u64) {}
-    /// It is complete.
+    /// The file is complete.
     fn finished(&mut self) {}
 }
 

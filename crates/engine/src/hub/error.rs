@@ -70,7 +70,7 @@ pub enum HubError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingFile {
     pub name: String,
-    /// What to do about it; empty where the name says it all.
+    /// Advice on what to do; empty where the name says it all.
     pub advice: &'static str,
 }
 

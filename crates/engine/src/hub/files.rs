@@ -27,7 +27,7 @@ const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// Everything that is needed to train a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFiles {
-    /// As the user wrote it: a directory or a hub id.
+    /// Model as the user wrote it: a directory or a hub id.
     pub model: String,
     /// The directory that holds the files.
     pub folder: PathBuf,
@@ -300,7 +300,7 @@ fn gguf_in(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// What to do about a file that `folder` lacks, given what is there instead.
+/// Advice about a file that `folder` lacks, given what is there instead.
 fn advice(folder: &Path, name: &str) -> &'static str {
     let has = |name: &str| folder.join(name).is_file();
     match name {
@@ -316,7 +316,7 @@ fn advice(folder: &Path, name: &str) -> &'static str {
     }
 }
 
-/// What is missing where nothing is there.
+/// Files that are missing where nothing is there.
 fn nothing_there(part: NeededFiles) -> Vec<MissingFile> {
     let weights = part.has_weights().then_some(WEIGHTS);
     let names = part.required().iter().copied().chain(weights);

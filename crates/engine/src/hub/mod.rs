@@ -1,4 +1,4 @@
-//! Where the files of models and data sets come from: a local directory, or the Hugging Face hub through its standard cache.
+//! Sources of the files of models and data sets: a local directory, or the Hugging Face hub through its standard cache.
 //!
 //! What is cached already is used without asking the network. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_TOKEN`
 //! and `HF_ENDPOINT` mean what they mean to `huggingface_hub`.

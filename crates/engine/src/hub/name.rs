@@ -1,4 +1,4 @@
-//! What a user may write for a model on the hub.
+//! Names that a user may write for a model on the hub.
 
 use std::path::{Component, Path};
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::HubError;
 
-/// What a repository of the hub holds.
+/// Content of a repository of the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RepoKind {
     Model,
@@ -18,7 +18,7 @@ pub struct HubSettings {
     pub cache: PathBuf,
     pub token: Option<String>,
     pub endpoint: String,
-    /// Never uses the network.
+    /// Whether the network is never used.
     pub offline: bool,
 }
 

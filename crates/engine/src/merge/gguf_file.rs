@@ -77,7 +77,7 @@ impl GgufFile<'_> {
     }
 }
 
-/// Where the values of an entry come from.
+/// Source of an entry's values.
 enum Source<'a> {
     Tensor(&'a TensorShape),
     Values(&'a Vec<f32>),

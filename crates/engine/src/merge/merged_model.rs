@@ -12,7 +12,7 @@ use super::tensor_file::{EntryDtype, TensorEntry, write_tensors};
 use crate::base::{BaseModel, Stacked};
 use crate::model::update_norm;
 use crate::training::TrainedSet;
-use crate::{TrainError, Trainer};
+use crate::{MergeError, TrainError, Trainer};
 use peft_tune_core::architecture::{Architecture, Dtype, ExpertPart, ExpertWeight};
 use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
 use peft_tune_kernels::ops::{expert_parts, matmul, merged_rows};
@@ -36,7 +36,7 @@ impl<'a> MergedModel<'a> {
         for (linear, slots) in trained.plan.adapted_linears() {
             if slots.lora_bias.is_some() && !linear.linear.bias {
                 let module = linear.linear.name.clone();
-                return Err(TrainError::NoBiasToMergeInto { module });
+                return Err(MergeError::NoBias { module }.into());
             }
         }
         Ok(Self {

@@ -15,7 +15,7 @@ use peft_tune_core::architecture::{Architecture, Dtype, EMBEDDING, LM_HEAD, name
 use peft_tune_core::recipe::Precision;
 use peft_tune_core::whole_file::{make_folder, remove_file, write_whole};
 
-/// What a model directory holds besides weights and `config.json`, where it has it.
+/// Files that a model directory may hold besides weights and `config.json`.
 const COPIED: &[&str] = &[
     "generation_config.json",
     "tokenizer.json",
@@ -49,7 +49,7 @@ pub struct ModelDirectory<'a> {
     pub dtype: WrittenDtype,
     /// Most bytes of one weight file, header not counted; a tensor above it has a file of its own.
     pub shard_bytes: usize,
-    /// What the weights of linear layers are quantized to, in bitsandbytes' form.
+    /// Quantization of the weights of linear layers, in bitsandbytes' form.
     pub quantization: Option<WeightQuantization>,
 }
 
@@ -200,8 +200,8 @@ fn untie(config: &mut Map<String, Value>) {
 }
 
 impl Checkpoint {
-    /// What stands beside the language model of a multimodal checkpoint, which is written as it is. Only buffers, such as
-    /// positions, are no floats, and whoever loads the model makes them again.
+    /// Tensors beside the language model of a multimodal checkpoint, which are written as they are. Only buffers, such
+    /// as positions, are no floats, and whoever loads the model makes them again.
     fn beside_language_model(&self) -> Vec<TensorEntry> {
         let within: BTreeSet<&str> = self.language_model().into_values().collect();
         let beside = self.names().filter(|name| !within.contains(name));

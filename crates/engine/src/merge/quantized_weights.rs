@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::MergedModel;
 use super::model_directory::name_of;
 use super::tensor_file::{EntryDtype, TensorEntry};
-use crate::{TrainError, WeightsError};
+use crate::{MergeError, TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, Dtype};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::quant::{Int8, Nf4, PackedTensor, QuantError};
@@ -46,9 +46,9 @@ impl WeightQuantization {
 pub(super) struct QuantizedWeights {
     kind: WeightQuantization,
     dtype: Dtype,
-    /// What is written in the place of each weight.
+    /// Entries that are written in the place of each weight.
     entries: HashMap<String, Vec<TensorEntry>>,
-    /// All that is written so, by name.
+    /// Tensors of all these entries, by name.
     tensors: HashMap<String, Tensor>,
 }
 
@@ -62,7 +62,7 @@ impl QuantizedWeights {
         let architecture = model.architecture();
         if let Some(found) = architecture.without_quantized_form() {
             let kind = kind.precision();
-            return Err(TrainError::NoQuantizedForm { kind, found });
+            return Err(MergeError::NoQuantizedForm { kind, found }.into());
         }
         let (mut entries, mut tensors) = (HashMap::new(), HashMap::new());
         for index in 0..architecture.layers.len() {
@@ -103,7 +103,7 @@ impl QuantizedWeights {
         self.tensors.get(name).cloned()
     }
 
-    /// What `quantization_config` says of it, in the keys of transformers' `BitsAndBytesConfig`.
+    /// Settings of `quantization_config`, in the keys of transformers' `BitsAndBytesConfig`.
     pub(super) fn configuration(&self) -> Value {
         let is_nf4 = self.kind == WeightQuantization::Nf4;
         json!({

@@ -26,7 +26,7 @@ pub(crate) struct TensorEntry {
     pub dtype: EntryDtype,
 }
 
-/// What the elements of a file's tensor are.
+/// Type of the elements of a file's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryDtype {
     Float(Dtype),

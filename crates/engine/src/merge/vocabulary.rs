@@ -30,7 +30,7 @@ const SPLITS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What of `tokenizer.json` becomes metadata.
+/// Fields of `tokenizer.json` that become metadata.
 #[derive(Deserialize)]
 struct File {
     model: Model,
@@ -68,10 +68,10 @@ struct Added {
     special: bool,
 }
 
-/// What is said of a tokenizer.
+/// Metadata that is written of a tokenizer.
 pub(super) struct Vocabulary {
     pub keys: Metadata,
-    /// Where llama.cpp may cut text otherwise.
+    /// Notes on where llama.cpp may cut text otherwise.
     pub notes: Vec<String>,
 }
 
@@ -217,7 +217,7 @@ fn merge_text(merge: &Merge) -> String {
     }
 }
 
-/// What llama.cpp calls the way in which text is cut.
+/// Name that llama.cpp has for the way in which text is cut.
 fn split_name(pre_tokenizer: &serde_json::Value) -> Option<&'static str> {
     let steps = match pre_tokenizer.get("pretokenizers") {
         Some(steps) => steps.as_array()?.clone(),

@@ -5,7 +5,7 @@ use candle_core::Result;
 use super::traced::{glu, xielu};
 use crate::tensor::Tensor;
 
-/// What the MLP does between its first layers and the last.
+/// Function between an MLP's first layers and its last.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Activation {
     /// act(gate) up

@@ -21,11 +21,11 @@ use crate::tensor;
 /// What decides how adapters see their input.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AdapterPass {
-    /// Absent in evaluation, and where the dropout is 0.
+    /// Key of the dropout; absent in evaluation, and where the dropout is 0.
     pub dropout: Option<DropoutKey>,
-    /// Present where several adapters lie side by side.
+    /// Owners of the rows, where several adapters lie side by side.
     pub owners: Option<RowOwners>,
-    /// Present where it is asked what linear layers read.
+    /// Sums of the columns, where it is asked what linear layers read.
     pub sums: Option<ColumnSums>,
     /// The rows of each training, where several go through the frozen weights together ([`super::together`]).
     pub parts: Vec<RowPart>,
@@ -48,7 +48,7 @@ pub(crate) struct RowOwners(Tensor);
 pub(super) struct ColumnOwners(Tensor);
 
 impl RowOwners {
-    /// Of documents with so many tokens, one after the other, where each belongs to an adapter.
+    /// Assigns the tokens of documents, given as pairs of token count and adapter in the order of the stream.
     pub(crate) fn of_documents(documents: impl Iterator<Item = (usize, u32)>, device: &Device) -> Result<Self> {
         let rows: Vec<u32> = documents
             .flat_map(|(tokens, owner)| std::iter::repeat_n(owner, tokens))
@@ -58,7 +58,8 @@ impl RowOwners {
 }
 
 impl ColumnOwners {
-    /// Of adapters side by side with these ranks, once for each projection of a group; `None` where there is one alone.
+    /// Assigns columns to adapters side by side with these ranks, once for each projection of a group; `None` where
+    /// there is one alone.
     pub(super) fn of_ranks<'a>(parts: impl Iterator<Item = &'a [usize]>, device: &Device) -> Result<Option<Self>> {
         let of_projection = |ranks: &'a [usize]| {
             let owned = (0_u32..).zip(ranks);

@@ -20,13 +20,13 @@ use crate::tensor::Tensor;
 /// x + end(attention(rope(norm_qk(qkv_proj(norm(x))))))
 #[derive(Debug)]
 pub(super) struct AttentionBlock {
-    /// Absent where the norm stands behind the block only.
+    /// Norm before the block; absent where it stands behind the block only.
     pub norm: Option<Norm>,
     /// q, k and v, q and k where one projection is for keys and values, or the first projections of latent attention.
     pub projections: LinearGroup,
     pub latent: Option<Latent>,
     pub path: QueryKeyPath,
-    /// Of each head of v.
+    /// Norm of each head of v.
     pub value_norm: Option<Norm>,
     pub end: BlockEnd,
     pub settings: attention::Settings,
@@ -37,7 +37,7 @@ pub(super) struct AttentionBlock {
     pub has_gates: bool,
     /// The layer's number where later layers read its keys and values.
     pub shares: Option<usize>,
-    /// Where it reads those of an earlier one.
+    /// Reader of the keys and values of an earlier layer, where the block has none of its own.
     pub reader: Option<KeyReader>,
     /// Tokens of a chunk that attention stays in.
     pub chunk: Option<usize>,
@@ -50,16 +50,16 @@ pub(super) struct Attended {
     pub v: Tensor,
     /// Queries, or the input of their norm.
     pub kept_q: Tensor,
-    /// Likewise keys; `None` where they are another layer's.
+    /// Keys, or the input of their norm; `None` where they are another layer's.
     pub kept_k: Option<Tensor>,
-    /// Likewise values; `None` where that is the input of the keys' norm, too.
+    /// Values, or the input of their norm; `None` where that is the input of the keys' norm, too.
     pub kept_v: Option<Tensor>,
-    /// Of the norms of queries, keys and values.
+    /// Reciprocal standard deviations in the norms of queries, keys and values.
     pub rstd: [Option<Tensor>; 3],
     pub latent: Option<LatentSaved>,
 }
 
-/// What backward gets: the gradient of what the block adds to the stream, and the one that reaches its input past the
+/// Gradients that backward gets: of what the block adds to the stream, and the one that reaches its input past the
 /// block.
 pub(super) struct BlockGradients {
     pub branch: Tensor,
@@ -222,12 +222,12 @@ impl AttentionBlock {
         self.of_projections(d_q, d_k, d_v)
     }
 
-    /// What attention stays in: documents, or chunks of them.
+    /// Spans that attention stays in: documents, or chunks of them.
     pub(super) fn chunks<'s>(&self, stream: &'s Stream<'_>) -> Chunks<'s> {
         Chunks::new(stream, self.chunk)
     }
 
-    /// From the outputs of the projections to what attention reads.
+    /// Makes what attention reads from the outputs of the projections.
     pub(super) fn attended(
         &self,
         projected: Vec<Tensor>,
@@ -303,7 +303,7 @@ impl AttentionBlock {
     }
 }
 
-/// What the output projection reads, (T, Hq d): attention's result, times the gates where there are any.
+/// Input of the output projection, (T, Hq d): attention's result, times the gates where there are any.
 pub(super) fn gated(o: &Tensor, gate: Option<&Tensor>) -> Result<Tensor> {
     match gate {
         Some(gate) => head_gate::forward(&flat(o)?, gate),

@@ -22,15 +22,15 @@ use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
 
-/// What branches have beside their products.
+/// Norms and factors that branches have beside their products.
 #[derive(Debug)]
 pub(super) struct Branches {
-    /// In F32.
+    /// Norm of the router's input, in F32.
     pub router: Norm,
     /// f, (E, 1) F32
     pub factors: candle_core::Tensor,
     pub before_experts: Norm,
-    /// Of the MLP and of the experts.
+    /// Norms behind the MLP and behind the experts.
     pub behind: [Norm; 2],
     pub end: Norm,
 }
@@ -43,7 +43,7 @@ impl Branches {
         product.flatten_all()
     }
 
-    /// What the router reads.
+    /// Input of the router.
     fn routed(&self, x: &Tensor) -> Result<Tensor> {
         Ok(self.router.forward(&x.to_dtype(DType::F32)?)?.0)
     }
@@ -57,7 +57,7 @@ impl Branches {
     }
 }
 
-/// Through a norm behind a branch.
+/// Norms the output of a branch.
 fn behind(norm: &Norm, x: Tensor) -> Result<(Tensor, NormSaved)> {
     let (normed, rstd) = norm.forward(&x)?;
     Ok((normed, NormSaved { x, rstd }))

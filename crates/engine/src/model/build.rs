@@ -40,7 +40,7 @@ use peft_tune_core::plan::{AdaptedLinear, GroupPlan, KeySharing, LayerPlan, Line
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
 
-/// What trains, by name in the base checkpoint.
+/// Parameters that train, by name in the base checkpoint.
 #[derive(Debug)]
 pub(crate) struct Trainables<'a> {
     pub plan: &'a ModelPlan,
@@ -62,7 +62,8 @@ impl Decoder {
         Self::in_dtype(base, trainables, base.compute_dtype())
     }
 
-    /// As [`Decoder::new`], with activations in `dtype`. Frozen weights stay as the base model holds them: products widen what they pack.
+    /// Builds the decoder of [`Decoder::new`] with activations in `dtype`. Frozen weights stay as the base model holds
+    /// them: products widen what they pack.
     ///
     /// # Errors
     /// As [`Decoder::new`].
@@ -70,7 +71,7 @@ impl Decoder {
         Self::of_layers(base, trainables, dtype, 0..base.architecture().layers.len())
     }
 
-    /// As [`Decoder::in_dtype`], with some of the layers.
+    /// Builds the decoder of [`Decoder::in_dtype`] from some of the layers.
     ///
     /// # Errors
     /// As [`Decoder::new`].
@@ -132,7 +133,7 @@ fn inside(layer: &str, module: &str) -> String {
 
 pub(super) struct Builder<'a> {
     base: &'a BaseModel,
-    /// Of the activations.
+    /// Dtype of the activations.
     dtype: DType,
     trainables: &'a Trainables<'a>,
     rounded: Option<&'a Rounded>,
@@ -144,7 +145,7 @@ impl Builder<'_> {
         self.trained(slot.offset, &slot.shape)
     }
 
-    /// What trains from `offset` in the flat buffers on.
+    /// Parameter that trains, from `offset` in the flat buffers on.
     fn trained(&self, offset: usize, shape: &[usize]) -> candle_core::Result<Trained> {
         let parameters = self.trainables.parameters;
         let value = flat_view(&parameters.values, offset, shape)?;
@@ -241,7 +242,7 @@ impl Builder<'_> {
         })
     }
 
-    /// What a layer reads keys and values of another with.
+    /// Reader of another layer's keys and values, where layer `index` has one.
     fn key_reader(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<Option<KeyReader>, TrainError> {
         let architecture = self.architecture();
         let (Some(source), KeySharing::Reader { gradients, .. }) = (architecture.source_of(index), plan.sharing) else {
@@ -259,7 +260,7 @@ impl Builder<'_> {
         }))
     }
 
-    /// What layer `index` does with an input of its own.
+    /// Work of layer `index` on an input of its own, where it has one.
     fn layer_input(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<Option<LayerInput>, TrainError> {
         let (Some(inputs), Some(plan)) = (self.architecture().layer_inputs, &plan.input) else {
             return Ok(None);
@@ -278,7 +279,7 @@ impl Builder<'_> {
         }))
     }
 
-    /// What makes the inputs of all layers.
+    /// Modules that make the inputs of all layers.
     fn layer_inputs(&self) -> Result<Option<LayerInputs>, TrainError> {
         let architecture = self.architecture();
         let Some(inputs) = architecture.layer_inputs else {
@@ -469,7 +470,7 @@ impl Builder<'_> {
         })
     }
 
-    /// As [`Builder::group`], of layers that multiply F32 whatever the rest does: nothing is rounded.
+    /// Builds the group of [`Builder::group`] from layers that multiply F32 whatever the rest does: nothing is rounded.
     pub(super) fn exact_group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
         let exact = Builder { rounded: None, ..*self };
         exact.group(layer, module, plan)

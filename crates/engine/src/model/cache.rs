@@ -21,7 +21,7 @@ use peft_tune_core::architecture::{Architecture, LayerHeads, Mixer};
 /// The cache of all layers.
 #[derive(Debug)]
 pub(crate) struct KeyValueCache {
-    /// Absent where a layer reads the keys and values of another.
+    /// Caches of the layers; absent where a layer reads the keys and values of another.
     layers: Vec<Option<LayerCache>>,
     /// Tokens of each sequence that are kept.
     lengths: Vec<usize>,
@@ -169,7 +169,7 @@ impl CacheSlot<'_> {
         }
     }
 
-    /// What a convolution reads of the tokens before the new ones.
+    /// Tokens before the new ones that a convolution reads.
     pub(super) fn before(&self) -> Result<&Tensor> {
         Ok(self.mixed()?.0)
     }

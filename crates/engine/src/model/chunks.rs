@@ -12,12 +12,12 @@ pub(super) struct Chunks<'a> {
     cut: Cut,
 }
 
-/// What takes the place of documents that are longer than a chunk.
+/// Bounds or lengths in place of documents that are longer than a chunk.
 enum Cut {
     None,
     /// Bounds of all chunks.
     Bounds(Vec<u32>),
-    /// On paper: how many chunks there are of each length.
+    /// Number of chunks of each length, on paper.
     Lengths(Vec<predict::Documents>),
 }
 
@@ -33,7 +33,7 @@ impl<'a> Chunks<'a> {
         Self { documents, chunk, cut }
     }
 
-    /// What attention stays in.
+    /// Spans that attention stays in.
     pub(super) fn stays_in(&self) -> StaysIn<'_> {
         StaysIn {
             documents: match &self.cut {

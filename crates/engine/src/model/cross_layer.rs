@@ -1,5 +1,5 @@
-//! What the layers of one micro-batch have from each other beside the stream: keys and values that several read, and the input that
-//! each has of its own. And their gradients.
+//! Tensors that layers of one micro-batch have from each other beside the stream: keys and values that several read,
+//! the input that each has of its own, and the gradients of all these.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::saved::bytes;
 use super::traced::residual;
 use crate::tensor::Tensor;
 
-/// It grows in the forward pass, and is used up in the backward pass.
+/// Tensors that layers have from each other; the forward pass adds to them, and the backward pass uses them up.
 #[derive(Debug, Default)]
 pub(super) struct CrossLayer {
     /// (T, L·P), the inputs of all layers.
     pub inputs: Option<Tensor>,
-    /// Likewise their gradients, where something that makes them trains.
+    /// Gradients of `inputs`, (T, L·P), where something that makes them trains.
     pub input_gradients: Option<Tensor>,
     /// Keys as rotated and values, (T, Hkv, d) each, by the layer that they are of.
     shared: BTreeMap<usize, [Tensor; 2]>,
@@ -24,7 +24,7 @@ pub(super) struct CrossLayer {
 }
 
 impl CrossLayer {
-    /// At the beginning of a pass.
+    /// Makes the tensors with which a pass begins.
     pub(super) fn new(inputs: Option<Tensor>) -> Self {
         Self {
             inputs,

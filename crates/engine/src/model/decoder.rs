@@ -30,7 +30,7 @@ pub(crate) struct Decoder {
     /// Factor on the embedded tokens.
     pub(super) embedding_scale: Option<f64>,
     pub(super) layers: Vec<Layer>,
-    /// What makes the inputs of layers beside the stream.
+    /// Modules that make the inputs of layers beside the stream.
     pub(super) inputs: Option<LayerInputs>,
     pub(super) final_norm: Norm,
     /// (V, H); shares the embedding's tensor where they are tied.
@@ -41,24 +41,24 @@ pub(crate) struct Decoder {
     pub(super) compute_dtype: DType,
     /// Memory of the GPU that computes; 0 where the driver does not tell, and `None` on the CPU.
     pub(super) device_bytes: Option<u64>,
-    /// Of all that train on it.
+    /// Rounded copies of all parameters that train on the decoder.
     pub(super) rounded: Vec<Rounded>,
     /// The lowest layer that a gradient must reach; as many as there are layers where none does.
     pub(super) first_on_tape: usize,
-    /// Where the layers' weights are.
+    /// Location of the layers' weights.
     pub(super) weights: LayerWeights,
 }
 
-/// What a forward pass keeps.
+/// Amount that a forward pass keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Nothing: evaluation.
+    /// Keeps nothing: evaluation.
     Nothing,
-    /// What backward needs under this setting.
+    /// Keeps what backward needs under this setting.
     ForBackward(Checkpointing),
 }
 
-/// What a forward pass kept, in the order of the layers.
+/// Tensors that a forward pass kept, in the order of the layers.
 #[derive(Debug)]
 pub(crate) struct Tape {
     layers: Vec<LayerTape>,
@@ -71,15 +71,15 @@ pub(crate) struct Tape {
 
 #[derive(Debug)]
 enum LayerTape {
-    /// Below everything that trains.
+    /// Marks a layer below everything that trains, of which nothing is kept.
     Nothing,
-    /// Backward reads it as it is.
+    /// Tensors of the layer, as backward reads them.
     Saved(Box<LayerSaved>),
     /// The layer's input; backward runs the layer forward again.
     Input(Tensor),
-    /// As `Input`, in host memory.
+    /// Input of the layer, in host memory.
     HostInput(DeviceToHost),
-    /// On its way back from there.
+    /// Input of the layer, on its way back from host memory.
     HostToDevice(HostToDevice),
 }
 
@@ -131,7 +131,7 @@ impl Decoder {
         self.weights.bring(layer, (next < self.layers.len()).then_some(next))
     }
 
-    /// The same on the way down.
+    /// Has the weights of `layer` where they are read on the way down; those of the layer below come next.
     fn bring_down(&self, layer: usize) -> Result<()> {
         self.weights
             .bring(layer, (layer > self.first_on_tape).then(|| layer - 1))
@@ -184,7 +184,7 @@ impl Decoder {
         Ok((normed, tape))
     }
 
-    /// What the head reads of the stream behind the last layer, (T, H), and rstd of the last norm.
+    /// Input of the head behind the last layer, (T, H), and rstd of the last norm.
     pub(super) fn end(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (normed, rstd) = self.final_norm.forward(x)?;
         Ok((self.scaled_for_head(normed)?, rstd))
@@ -202,7 +202,7 @@ impl Decoder {
         self.loss_of(normed, stream.targets(), stream.gradient_scale)
     }
 
-    /// As [`Decoder::loss`], of any rows with their targets.
+    /// Loss of any rows with their targets, as [`Decoder::loss`] has it of a stream.
     pub(super) fn loss_of(
         &self,
         normed: &Tensor,
@@ -332,7 +332,7 @@ impl Decoder {
         }
     }
 
-    /// What layers have beside the stream at the beginning of a pass.
+    /// Tensors that layers have beside the stream at the beginning of a pass.
     pub(super) fn cross_layer(&self, embedded: &Tensor, stream: &Stream<'_>) -> Result<CrossLayer> {
         let inputs = self.inputs.as_ref();
         let inputs = inputs.map(|inputs| inputs.forward(&stream.ids, embedded, &stream.pass));
@@ -372,14 +372,14 @@ fn keep_layer(keep: LayerKeep, input: Tensor, saved: LayerSaved, offload: &mut O
     })
 }
 
-/// What was kept of the layers, from the last to the first. While one is worked on, the input of the next is on its way
+/// Tensors kept of the layers, from the last to the first. While one is worked on, the input of the next is on its way
 /// back from the host.
 struct SavedLayers {
     device: Device,
     layers: Vec<LayerTape>,
 }
 
-/// What was kept of one layer, where its backward pass runs.
+/// Tensors kept of one layer, where its backward pass runs.
 pub(super) enum KeptLayer {
     Nothing,
     Saved(Box<LayerSaved>),
@@ -387,7 +387,7 @@ pub(super) enum KeptLayer {
 }
 
 impl KeptLayer {
-    /// What backward needs of the layer, run forward again where only its input was kept.
+    /// Tensors that backward needs of the layer, run forward again where only its input was kept.
     pub(super) fn saved(
         self,
         layer: &Layer,

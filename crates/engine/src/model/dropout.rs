@@ -6,7 +6,7 @@ use super::traced;
 use crate::tensor::Tensor;
 use peft_tune_kernels::ops::dropout::{MaskKey, mix};
 
-/// What decides the masks of one micro-batch.
+/// Seeds and rate that decide the masks of one micro-batch.
 ///
 /// A mask depends on the training's seed, the step, the adapter and the element's index in the *global* batch: cutting
 /// the global batch into other micro-batches, or recomputing a layer, changes no mask.

@@ -51,7 +51,7 @@ pub(super) struct ExpertBlock {
 /// The expert that every token goes through.
 #[derive(Debug)]
 pub(super) struct SharedExpert {
-    /// One logit for each token.
+    /// Linear layer with one logit for each token.
     pub gate: Option<LinearGroup>,
     /// gate and up.
     pub projections: LinearGroup,
@@ -59,7 +59,7 @@ pub(super) struct SharedExpert {
 }
 
 impl ExpertBlock {
-    /// Its groups of linear layers.
+    /// Groups of linear layers in the block.
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
         let mut groups = vec![&self.router];
         if let Some(shared) = &self.shared {
@@ -105,7 +105,7 @@ impl ExpertBlock {
         Ok(saved)
     }
 
-    /// What is kept up to what the last products read, and that: z (R, I), and the shared expert's (T, I_s).
+    /// Tensors kept up to what the last products read, and these inputs: z (R, I), and the shared expert's (T, I_s).
     fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(ExpertsSaved, Tensor, Option<Tensor>)> {
         let (normed, rstd) = self.norm.forward(x)?;
         let (logits, router_xa) = self.router.forward(&normed.to_dtype(DType::F32)?, &stream.pass)?;
@@ -194,7 +194,7 @@ impl ExpertBlock {
         self.norm.backward_onto(&dy, &x, &saved.rstd, &d_normed)
     }
 
-    /// What the experts read, (R, H).
+    /// Input of the experts, (R, H).
     pub(super) fn inputs(&self, normed: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
         let of_rows = rows::gather(normed, &routing.tokens)?;
         if self.weighs_input {
@@ -211,7 +211,7 @@ impl ExpertBlock {
         }
     }
 
-    /// What becomes of gate and up.
+    /// Combines the outputs of gate and up.
     pub(super) fn unit(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self.limit {
             Some(limit) => clamped_glu::forward(gate, up, limit),
@@ -253,7 +253,7 @@ impl ExpertBlock {
 }
 
 impl SharedExpert {
-    /// What is kept, and what down reads, (T, I_s).
+    /// Tensors that are kept, and the input of down, (T, I_s).
     pub(super) fn forward(
         &self,
         normed: &Tensor,

@@ -37,7 +37,7 @@ pub(super) struct Experts {
     pub down_adapter: Option<ExpertAdapter>,
 }
 
-/// What is added to the outputs of each expert.
+/// Biases that are added to the outputs of each expert.
 #[derive(Debug)]
 pub(super) struct ExpertBiases {
     /// (E, I)
@@ -48,13 +48,13 @@ pub(super) struct ExpertBiases {
     pub down: candle_core::Tensor,
 }
 
-/// Some of an adapter's outputs.
+/// Part of an adapter's outputs.
 #[derive(Clone, Copy, Debug)]
 enum Outputs {
     All,
-    /// The first or the last half.
+    /// Half of the outputs: the first (0) or the last (1).
     Half(usize),
-    /// Every second one, from the first or the second on.
+    /// Outputs by turns: every second one, from the first (0) or the second (1) on.
     Second(usize),
 }
 
@@ -71,7 +71,7 @@ pub(super) struct ExpertAdapter {
     pub swapped: bool,
 }
 
-/// What gate and up give.
+/// Outputs of gate and up.
 pub(super) struct GateUp {
     /// (R, I)
     pub gate: Tensor,
@@ -146,7 +146,7 @@ impl ExpertAdapter {
 }
 
 impl Outputs {
-    /// The first of these columns among so many, and their number.
+    /// Index of these columns' first among `all`, and their number.
     fn columns(self, all: usize) -> Result<(usize, usize)> {
         match self {
             Self::All => Ok((0, all)),
@@ -155,7 +155,7 @@ impl Outputs {
         }
     }
 
-    /// These columns of a tensor (E, r, out).
+    /// Cuts these columns from a tensor (E, r, out).
     fn of_columns(self, tensor: &Tensor) -> Result<Tensor> {
         let (first, count) = self.columns(tensor.dim(2)?)?;
         tensor.narrow(2, first, count)
@@ -168,7 +168,7 @@ impl Outputs {
         into.slice_set(&sum, 1, first)
     }
 
-    /// These rows of a tensor (out, n).
+    /// Cuts these rows from a tensor (out, n).
     fn of(self, tensor: &Tensor) -> Result<Tensor> {
         let (rows, columns) = tensor.dims2()?;
         match self {
@@ -320,7 +320,7 @@ impl Experts {
         add_weight_gradients(&self.up, d_up, x, offsets)
     }
 
-    /// Which outputs of their adapter gate and up are.
+    /// Outputs of their adapter that gate and up are.
     fn gate_up_outputs(&self) -> [Outputs; 2] {
         match self.interleaved {
             true => [0, 1].map(Outputs::Second),
@@ -336,7 +336,7 @@ impl Experts {
         }
     }
 
-    /// What the biases of down add to the gradient of each row's weight.
+    /// Gradient of each row's weight that the biases of down add.
     pub(super) fn bias_weight_gradients(&self, dy: &Tensor, offsets: &Offsets) -> Result<Option<Tensor>> {
         let biases = self.biases.as_ref();
         biases

@@ -9,7 +9,7 @@ use super::mlp_block::MlpBlock;
 use super::saved::FeedForwardSaved;
 use crate::tensor::Tensor;
 
-/// What stands behind attention.
+/// Module behind attention.
 #[derive(Debug)]
 pub(super) enum FeedForward {
     Mlp(Box<MlpBlock>),
@@ -17,7 +17,7 @@ pub(super) enum FeedForward {
 }
 
 impl FeedForward {
-    /// Its groups of linear layers.
+    /// Groups of linear layers in the module.
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
         match self {
             Self::Mlp(mlp) => vec![&mlp.projections, &mlp.end.out],

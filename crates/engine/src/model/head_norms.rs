@@ -16,14 +16,14 @@ pub(super) struct HeadNorms {
     pub order: NormOrder,
 }
 
-/// When the norms come.
+/// Order of the norms and the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NormOrder {
     BeforeRotation,
     AfterRotation,
 }
 
-/// What queries and keys go through.
+/// Norms and rotation that queries and keys go through.
 #[derive(Debug)]
 pub(super) struct QueryKeyPath {
     pub norms: Option<HeadNorms>,

@@ -11,7 +11,7 @@ use super::traced::attention;
 use super::{RopeTables, Stream};
 use crate::tensor::Tensor;
 
-/// Which keys and values a layer reads, and what its queries go through.
+/// Keys and values of another layer that a layer reads, and what its queries go through.
 #[derive(Debug)]
 pub(super) struct KeyReader {
     /// The layer that they are of.

@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 /// The second projections of a layer.
 #[derive(Debug)]
 pub(super) struct Latent {
-    /// Absent where queries are projected once.
+    /// Second projection of queries; absent where they are projected once.
     pub query: Option<Expansion>,
     pub key_value: Expansion,
     pub heads: usize,
@@ -58,7 +58,7 @@ impl Expansion {
 }
 
 impl Latent {
-    /// Its groups of linear layers.
+    /// Groups of linear layers in the second projections.
     pub(super) fn groups(&self) -> impl Iterator<Item = &LinearGroup> {
         self.query
             .iter()
@@ -66,7 +66,7 @@ impl Latent {
             .map(|expansion| &expansion.projection)
     }
 
-    /// The same, to be changed, in the same order.
+    /// Groups of [`Latent::groups`], to be changed, in the same order.
     pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut LinearGroup> {
         self.query
             .iter_mut()

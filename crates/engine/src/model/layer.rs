@@ -18,24 +18,24 @@ use crate::tensor::Tensor;
 pub(super) struct Layer {
     pub mixer: MixerBlock,
     pub mlp: FeedForward,
-    /// What it does with an input of its own beside the stream.
+    /// Work on an input of the layer's own beside the stream.
     pub input: Option<LayerInput>,
     pub order: BlockOrder,
     /// Factor on the layer's output.
     pub scale: Option<f64>,
 }
 
-/// What the MLP reads.
+/// Input of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockOrder {
     /// The stream behind attention.
     InTurn,
-    /// What attention reads: both add to the same stream.
+    /// Input of attention: both add to the same stream.
     SideBySide,
 }
 
 impl Layer {
-    /// Its groups of linear layers.
+    /// Groups of linear layers in the layer.
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
         let mut groups = self.mixer.groups();
         groups.extend(self.mlp.groups());
@@ -43,7 +43,7 @@ impl Layer {
         groups
     }
 
-    /// Those of the mixer and the MLP, to be changed, in the same order.
+    /// Groups of linear layers in the mixer and the MLP, to be changed, in the order of [`Layer::groups`].
     pub(super) fn groups_mut(&mut self) -> Vec<&mut LinearGroup> {
         let mut groups = self.mixer.groups_mut();
         if let FeedForward::Mlp(mlp) = &mut self.mlp {
@@ -148,7 +148,7 @@ impl Layer {
         }
     }
 
-    /// What the MLP reads of the layer's input and the stream behind attention.
+    /// Input of the MLP, from the layer's input and the stream behind attention.
     pub(super) fn input_of_mlp<'a>(&self, x: &'a Tensor, between: &'a Tensor) -> &'a Tensor {
         match self.order {
             BlockOrder::InTurn => between,

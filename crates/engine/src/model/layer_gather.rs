@@ -15,12 +15,12 @@ use crate::base::ShardedLayers;
 use crate::parallel::Collective;
 use peft_tune_core::plan::{WINDOWS, window_of};
 
-/// Where the weights of a decoder's layers are.
+/// Location of the weights of a decoder's layers.
 #[derive(Clone, Debug)]
 pub(super) enum LayerWeights {
-    /// In this process.
+    /// Weights in this process.
     Whole,
-    /// Shared out among ranks that this one is not linked with.
+    /// Weights that are shared out among ranks that this one is not linked with.
     Unlinked,
     Gathered(Arc<LayerGather>),
 }
@@ -44,7 +44,7 @@ pub(crate) struct LayerGather {
     layers: Arc<ShardedLayers>,
     collective: Arc<dyn Collective>,
     state: Mutex<State>,
-    /// Where gathers run beside the computing thread.
+    /// Thread for gathers beside the computing one.
     beside: Option<Beside>,
 }
 

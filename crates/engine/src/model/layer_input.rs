@@ -23,7 +23,7 @@ use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
 
-/// What a layer does with its own input.
+/// Modules for a layer's own input.
 #[derive(Debug)]
 pub(super) struct LayerInput {
     pub gate: LinearGroup,
@@ -87,13 +87,13 @@ impl LayerInput {
     }
 }
 
-/// What makes the inputs of all layers.
+/// Modules that make the inputs of all layers.
 #[derive(Debug)]
 pub(super) struct LayerInputs {
     /// (V', L·P)
     pub table: BaseParameter,
     pub projection: LinearGroup,
-    /// Over P.
+    /// Norm over P.
     pub norm: Norm,
     /// H
     pub hidden: usize,
@@ -103,7 +103,7 @@ pub(super) struct LayerInputs {
     pub trains: bool,
 }
 
-/// What the projection gives on the way to the inputs.
+/// Output of the projection on the way to the inputs.
 struct Projected {
     /// (T·L, P), what the norm reads.
     x: Tensor,

@@ -18,7 +18,7 @@ use super::{RopeTables, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::tensor::Tensor;
-use crate::{Parameters, TrainError};
+use crate::{BatchError, Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::ModelPlan;
 
@@ -69,7 +69,7 @@ impl<'a> LayerRun<'a> {
         let unknown = |row: &MicroBatch| row.input_ids.iter().find(|id| **id as usize >= vocabulary).copied();
         if let Some(token) = rows.iter().find_map(unknown) {
             let token = i64::from(token);
-            return Err(TrainError::UnknownToken { token, vocabulary });
+            return Err(BatchError::UnknownToken { token, vocabulary }.into());
         }
         let mut ropes = RopeTables::new(&architecture.ropes, device);
         ropes.prepare(rows.iter().map(MicroBatch::longest).max().unwrap_or(0))?;

@@ -30,15 +30,15 @@ use crate::tensor::Tensor;
 /// Projections of one input.
 #[derive(Clone, Debug)]
 pub(super) struct LinearGroup {
-    /// Which of the layer's groups it is.
+    /// Module of the layer that the group is.
     pub module: Module,
     pub projections: Vec<Projection>,
     pub adapters: Vec<AdapterInput>,
     /// All A below each other, where they are neighbours in the flat buffer.
     pub stacked: Option<Trained>,
-    /// Of all columns of xa, where several adapters lie side by side.
+    /// Owners of all columns of xa, where several adapters lie side by side.
     pub owners: Option<ColumnOwners>,
-    /// The same group in each of several trainings, whose adapters these are then; see [`super::together`].
+    /// Groups of the same module in several trainings, whose adapters these are then; see [`super::together`].
     pub members: Vec<LinearGroup>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct GroupInput<'a> {
 }
 
 impl GroupInput<'_> {
-    /// What adapter `index` is multiplied with.
+    /// Tensor that adapter `index` is multiplied with.
     pub(super) fn dropped(&self, index: usize) -> Result<Tensor> {
         self.adapters[index].drop(self.x, self.pass)
     }
@@ -123,7 +123,8 @@ impl LinearGroup {
         }
     }
 
-    /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
+    /// Adds the output of a group with one projection to y (T, out), and returns xa with it as [`LinearGroup::forward`]
+    /// does.
     pub(super) fn forward_onto(&self, y: &Tensor, x: &Tensor, pass: &AdapterPass) -> Result<(Tensor, Vec<Tensor>)> {
         self.observe(x, pass)?;
         let xa = self.recompute(x, pass)?;
@@ -151,7 +152,7 @@ impl LinearGroup {
         }
     }
 
-    /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
+    /// Tensors that [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
     pub(super) fn recompute(&self, x: &Tensor, pass: &AdapterPass) -> Result<Vec<Tensor>> {
         let _span = span::module(self.module);
         if !self.members.is_empty() {

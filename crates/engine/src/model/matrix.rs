@@ -23,7 +23,7 @@ impl Matrix {
         }
     }
 
-    /// The same weight for products whose other operand is no activation, and taken as it is.
+    /// Returns the weight for products whose other operand is no activation, and taken as it is.
     pub(super) fn unrounded(&self) -> Self {
         match self {
             Self::Frozen(weight) => Self::Frozen(weight.clone().with_activations(ActivationQuantization::None)),

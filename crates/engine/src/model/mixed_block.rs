@@ -20,14 +20,14 @@ use crate::tensor::Tensor;
 /// x + end(mixer(projections(norm(x))))
 #[derive(Debug)]
 pub(super) struct MixedBlock {
-    /// Absent where the norm stands behind the block only.
+    /// Norm before the block; absent where it stands behind the block only.
     pub norm: Option<Norm>,
     pub projections: LinearGroup,
     pub rule: Rule,
     pub end: BlockEnd,
 }
 
-/// What is done between the projections and the output projection.
+/// Operations between the projections and the output projection.
 #[derive(Debug)]
 pub(super) enum Rule {
     /// c conv(b x) of b, c and x.
@@ -35,7 +35,7 @@ pub(super) enum Rule {
         /// (H, 1, K)
         weight: candle_core::Tensor,
     },
-    /// Of mixed, z, b and a: a convolution of mixed, the gated delta rule, a norm with the gate z.
+    /// Delta rule on mixed, z, b and a: a convolution of mixed, the gated delta rule, a norm with the gate z.
     Delta(Box<DeltaLayer>),
 }
 
@@ -48,7 +48,7 @@ pub(super) struct DeltaLayer {
     pub rate: candle_core::Tensor,
     /// (Hv,)
     pub shift: candle_core::Tensor,
-    /// Over dv.
+    /// Norm over dv.
     pub norm: Norm,
     pub heads: delta_rule::Heads,
 }
@@ -145,7 +145,7 @@ impl MixedBlock {
 }
 
 impl Rule {
-    /// What is kept beside the projections' outputs: what a delta rule gives, (T, Hv dv).
+    /// Tensor kept beside the projections' outputs: the result of a delta rule, (T, Hv dv).
     fn ruled(
         &self,
         projected: &[Tensor],
@@ -164,7 +164,7 @@ impl Rule {
         }
     }
 
-    /// What the output projection reads.
+    /// Input of the output projection.
     fn mixed(
         &self,
         projected: &[Tensor],

@@ -12,7 +12,7 @@ use super::saved::MixerSaved;
 use super::{RopeTables, Stream};
 use crate::tensor::Tensor;
 
-/// What mixes the tokens of a layer.
+/// Block that mixes the tokens of a layer.
 #[derive(Debug)]
 pub(super) enum MixerBlock {
     Attention(Box<AttentionBlock>),
@@ -20,7 +20,7 @@ pub(super) enum MixerBlock {
 }
 
 impl MixerBlock {
-    /// Its groups of linear layers.
+    /// Groups of linear layers in the block.
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
         match self {
             Self::Attention(attention) => {
@@ -32,7 +32,7 @@ impl MixerBlock {
         }
     }
 
-    /// The same, to be changed, in the same order.
+    /// Groups of [`MixerBlock::groups`], to be changed, in the same order.
     pub(super) fn groups_mut(&mut self) -> Vec<&mut LinearGroup> {
         match self {
             Self::Attention(attention) => {

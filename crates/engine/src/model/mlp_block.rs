@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// onto + end(act(gate(norm(x))) * up(norm(x)))
 #[derive(Debug)]
 pub(super) struct MlpBlock {
-    /// Absent where the norm stands behind the block only.
+    /// Norm before the block; absent where it stands behind the block only.
     pub norm: Option<Norm>,
     /// gate, where there is one, and up.
     pub projections: LinearGroup,
@@ -46,7 +46,7 @@ impl MlpBlock {
         Ok(saved)
     }
 
-    /// What is kept up to the activation's output, and that output (T, I).
+    /// Tensors kept up to the activation's output, and that output (T, I).
     fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(MlpSaved, Tensor)> {
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
         let (projected, input_xa) = self.projections.forward(&normed, &stream.pass)?;

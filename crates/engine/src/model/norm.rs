@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 pub(super) struct Norm {
     pub weight: BaseParameter,
     pub epsilon: f64,
-    /// Added to the weight: 1 for Gemma.
+    /// Offset of the weight: 1 for Gemma.
     pub offset: f32,
     /// Whether rows lose their mean first.
     pub centred: bool,
@@ -40,7 +40,7 @@ impl Norm {
         rms_norm::backward(x, &self.weight.to_dtype(x.dtype())?, rstd, dy, self.offset)
     }
 
-    /// As [`Norm::backward`], plus `more`, the gradient that reaches x on the residual stream.
+    /// Gradient of [`Norm::backward`] plus `more`, the gradient that reaches x on the residual stream.
     pub(super) fn backward_onto(&self, more: &Tensor, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let _span = span::module(Module::Norms);
         if self.centred {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
-use peft_tune_kernels::gpu::{Copied, HostRoom, TransferStream, empty, has_transfer_stream};
+use peft_tune_kernels::gpu::{Copied, PinnedMemory, TransferStream, empty, has_transfer_stream};
 
 /// Inputs on their way home, at most: their memory is the device's until they have arrived.
 const UNDER_WAY: usize = 2;
@@ -16,7 +16,7 @@ const UNDER_WAY: usize = 2;
 #[derive(Debug)]
 pub(super) struct Offload {
     device: Device,
-    /// Absent where the device's memory is the host's, and where plain tensor ops are wanted.
+    /// Queue of the copies; absent where the device's memory is the host's, and where plain tensor ops are wanted.
     queue: Option<TransferStream>,
     under_way: VecDeque<Copied>,
 }
@@ -32,7 +32,7 @@ pub(super) struct DeviceToHost {
 #[derive(Debug)]
 enum HostCopy {
     Tensor(Tensor),
-    Room(HostRoom, TransferStream),
+    Room(PinnedMemory, TransferStream),
 }
 
 /// An input on its way back. The host's memory stays until it has arrived.
@@ -49,7 +49,7 @@ enum Back {
 }
 
 impl Offload {
-    /// For inputs on `device`.
+    /// Prepares the offload of inputs on `device`.
     pub(super) fn new(device: &Device) -> Result<Self> {
         let queue = has_transfer_stream(device)
             .then(|| TransferStream::of(device))
@@ -67,7 +67,7 @@ impl Offload {
             None => HostCopy::Tensor(input.to_device(&Device::Cpu)?),
             Some(queue) => {
                 let input = input.contiguous()?;
-                let room = HostRoom::of(bytes(&input), &self.device)?;
+                let room = PinnedMemory::of(bytes(&input), &self.device)?;
                 self.under_way
                     .push_back(queue.send(&input, &room.first(bytes(&input))?)?);
                 HostCopy::Room(room, queue.clone())

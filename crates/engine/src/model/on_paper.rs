@@ -29,14 +29,14 @@ pub(crate) use step::PaperStep;
 /// what a step of it allocates and computes on a micro-batch.
 #[derive(Debug)]
 pub(crate) struct PaperModel {
-    /// Of the training whose gradients reach furthest down.
+    /// Sizes of the training whose gradients reach furthest down.
     sizes: StreamSizes,
     host: Host,
     /// Numbers of [`alike_layers`].
     layers: Vec<usize>,
-    /// Of the first layer of each number.
+    /// Decoder of the first layer of each number.
     decoder: Decoder,
-    /// A decoder like it in F32, where some steps compute in it.
+    /// Decoder in F32, where some steps compute in it.
     fp32: Option<Decoder>,
     ropes: RopeTables,
     trainings: Vec<PaperTraining>,
@@ -44,7 +44,7 @@ pub(crate) struct PaperModel {
     is_group: bool,
 }
 
-/// What is beside the layers in a step, and what they have of each other.
+/// Sizes of what is beside the layers in a step, and of what they have of each other.
 #[derive(Debug)]
 struct StreamSizes {
     hidden: usize,
@@ -75,7 +75,7 @@ impl StreamSizes {
     }
 }
 
-/// What one training has of its own beside its adapters.
+/// Dropout and update that one training has of its own beside its adapters.
 #[derive(Debug)]
 struct PaperTraining {
     dropout: Option<DropoutKey>,
@@ -101,7 +101,7 @@ impl PaperUpdate {
         })
     }
 
-    /// Where a GPU's host updates, the GPU takes nothing; its kernels unscale as they clip.
+    /// Runs the update on paper. Where a GPU's host updates, the GPU takes nothing; its kernels unscale as they clip.
     fn run(&self, ledger: &Ledger) -> Result<()> {
         let on_gpu = ledger.host().memory() == Memory::Device;
         if self.is_unscaled && !on_gpu {

@@ -14,7 +14,7 @@ pub(crate) struct PaperBatch {
     pub parts: Vec<PaperPart>,
 }
 
-/// What one training has of a micro-batch.
+/// Part of a micro-batch that one training has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PaperPart {
     pub rows: Range<usize>,

@@ -9,7 +9,7 @@ use crate::tensor;
 pub(super) struct Trained {
     /// F32; the optimizer updates it in place.
     pub value: Tensor,
-    /// What products read: the value, or a rounded copy of it ([`super::rounded`]).
+    /// Tensor that products read: the value, or a rounded copy of it ([`super::rounded`]).
     pub factor: Tensor,
     /// F32; backward adds to it.
     pub gradient: Tensor,
@@ -51,7 +51,7 @@ impl Trained {
 /// A parameter of the base model, frozen or trained.
 #[derive(Clone, Debug)]
 pub(super) enum BaseParameter {
-    /// In the compute dtype.
+    /// Value in the compute dtype.
     Frozen(Tensor),
     Trained(Trained),
 }

@@ -23,7 +23,7 @@ pub(super) struct Projection {
     pub weight: Matrix,
     pub bias: Option<BaseParameter>,
     pub adapter: Option<AdapterOutput>,
-    /// What is multiplied in place of the weight and its adapter, where their sum is quantized in each pass.
+    /// Weight that is multiplied in place of the base's and its adapter, where their sum is quantized in each pass.
     pub merged: Option<MergedWeight>,
 }
 
@@ -42,11 +42,11 @@ pub(super) struct AdapterOutput {
 
 /// The gradient of a projection's output as its parts see it, (T, out) each.
 pub(super) struct OutputGradients {
-    /// For x W^T.
+    /// Gradient of x W^T.
     pub base: Tensor,
-    /// For drop(x) W^T, which only DoRA with dropout has.
+    /// Gradient of drop(x) W^T, which only DoRA with dropout has.
     pub dropped_base: Option<Tensor>,
-    /// For s·xa B^T.
+    /// Gradient of s·xa B^T.
     pub update: Tensor,
 }
 
@@ -78,7 +78,7 @@ impl AdapterOutput {
         matmul::tn_add(dy, xa, self.scaling, &self.b.gradient)
     }
 
-    /// What dy says of B and of xa.
+    /// Terms from which the gradients of B and of xa are made.
     pub(super) fn gradients<'a>(&'a self, xa: &'a Tensor, dy: &'a Tensor) -> AdapterGradients<'a> {
         AdapterGradients {
             dy,
@@ -110,7 +110,7 @@ impl Projection {
         dora.refresh(self.weight.unrounded().factor(), both, adapter.scaling, ids)
     }
 
-    /// What the group's input is multiplied with, beside the adapter where that is not in it.
+    /// Factor for the group's input, beside the adapter where that is not in it.
     pub(super) fn factor(&self) -> Factor<'_> {
         match &self.merged {
             Some(merged) => merged.factor(),

@@ -21,9 +21,9 @@ pub(crate) struct RopeTables {
 /// The rotation of one layer's queries and keys.
 #[derive(Debug)]
 pub(super) struct LayerRope {
-    /// Of keys, and of queries where they have no table of their own.
+    /// Table of keys, and of queries where they have no table of their own.
     table: RopeTable,
-    /// Of queries that grow with their position, or that turn at another place of their heads than keys.
+    /// Table of queries that grow with their position, or that turn at another place of their heads than keys.
     queries: Option<RopeTable>,
 }
 
@@ -119,7 +119,7 @@ impl RopeTables {
         Ok(())
     }
 
-    /// Another number for each time that the tables were made.
+    /// Number that differs each time that the tables are made.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }

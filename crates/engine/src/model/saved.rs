@@ -17,7 +17,7 @@ pub(super) struct LayerSaved {
     pub input: Option<InputSaved>,
 }
 
-/// What the first half of a layer keeps.
+/// Tensors that the first half of a layer keeps.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -28,7 +28,7 @@ pub(super) enum MixerSaved {
     Mixed(MixedSaved),
 }
 
-/// What the second half of a layer keeps.
+/// Tensors that the second half of a layer keeps.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -39,7 +39,7 @@ pub(super) enum FeedForwardSaved {
     Experts(ExpertsSaved),
 }
 
-/// What the attention block keeps.
+/// Tensors that the attention block keeps.
 #[derive(Debug)]
 pub(super) struct AttentionSaved {
     /// (T, H), the block's input.
@@ -56,7 +56,7 @@ pub(super) struct AttentionSaved {
     pub behind: Option<NormSaved>,
 }
 
-/// What attention keeps, and what leads to it from the projections.
+/// Tensors that attention keeps, and those that lead to it from the projections.
 #[derive(Debug)]
 pub(super) struct HeadsSaved {
     /// (T, Hq, d)
@@ -65,7 +65,8 @@ pub(super) struct HeadsSaved {
     pub k: Option<Tensor>,
     /// (T, Hkv, dv), before its norm where there is one; `None` where that is k before its own, or another layer's.
     pub v: Option<Tensor>,
-    /// Of the norms of queries, keys and values, (T·Hq,) or (T·Hkv,) F32, or (T,) of a norm over all heads.
+    /// Reciprocal standard deviations in the norms of queries, keys and values: (T·Hq,) or (T·Hkv,) F32, or (T,) for a
+    /// norm over all heads.
     pub rstd: [Option<Tensor>; 3],
     /// (T, Hq, dv)
     pub o: Tensor,
@@ -74,7 +75,7 @@ pub(super) struct HeadsSaved {
     pub latent: Option<LatentSaved>,
 }
 
-/// What a layer keeps of its own input beside the stream.
+/// Tensors that a layer keeps of its own input beside the stream.
 #[derive(Debug)]
 pub(super) struct InputSaved {
     /// (T, H), the stream that the gate reads; `None` where its backward pass does not need it.
@@ -88,15 +89,15 @@ pub(super) struct InputSaved {
     pub behind: Option<NormSaved>,
 }
 
-/// What the second projections of latent attention keep.
+/// Tensors that the second projections of latent attention keep.
 #[derive(Debug)]
 pub(super) struct LatentSaved {
-    /// Absent where queries are projected once.
+    /// Tensors of the queries' second projection; absent where queries are projected once.
     pub query: Option<ExpansionSaved>,
     pub key_value: ExpansionSaved,
 }
 
-/// What a norm and the projection behind it keep.
+/// Tensors that a norm and the projection behind it keep.
 #[derive(Debug)]
 pub(super) struct ExpansionSaved {
     /// (T, R), the norm's input.
@@ -107,7 +108,7 @@ pub(super) struct ExpansionSaved {
     pub xa: Vec<Tensor>,
 }
 
-/// What a block with another mixer keeps.
+/// Tensors that a block with another mixer keeps.
 #[derive(Debug)]
 pub(super) struct MixedSaved {
     /// (T, H), the block's input.
@@ -125,7 +126,7 @@ pub(super) struct MixedSaved {
     pub behind: Option<NormSaved>,
 }
 
-/// What the MLP block keeps.
+/// Tensors that the MLP block keeps.
 #[derive(Debug)]
 pub(super) struct MlpSaved {
     /// (T, H), the block's input; `None` where the attention block is to make its output again, or has the same input.
@@ -143,7 +144,7 @@ pub(super) struct MlpSaved {
     pub behind: Option<NormSaved>,
 }
 
-/// What a mixture of experts keeps.
+/// Tensors that a mixture of experts keeps.
 #[derive(Debug)]
 pub(super) struct ExpertsSaved {
     /// (T, H), the block's input; `None` where the attention block is to make its output again.
@@ -165,16 +166,16 @@ pub(super) struct ExpertsSaved {
     pub branches: Option<BranchesSaved>,
 }
 
-/// What the norms behind branches keep.
+/// Tensors that the norms behind branches keep.
 #[derive(Debug)]
 pub(super) struct BranchesSaved {
-    /// Of the shared expert, and of the others.
+    /// Tensors of the norms behind the shared expert and behind the others.
     pub behind: [NormSaved; 2],
-    /// Of both together.
+    /// Tensors of the norm behind the sum of both branches.
     pub end: NormSaved,
 }
 
-/// What the shared expert keeps.
+/// Tensors that the shared expert keeps.
 #[derive(Debug)]
 pub(super) struct SharedSaved {
     /// (T, I)
@@ -191,7 +192,7 @@ pub(super) struct SharedSaved {
     pub down_xa: Vec<Tensor>,
 }
 
-/// What a norm behind a block keeps.
+/// Tensors that a norm behind a block keeps.
 #[derive(Debug)]
 pub(super) struct NormSaved {
     /// (T, H), the norm's input.
@@ -201,8 +202,8 @@ pub(super) struct NormSaved {
 }
 
 impl LayerSaved {
-    /// What a layer holds on to until backward. The stream between the blocks is a tenth of the list, and the product of attention's
-    /// output that makes it again 2% of a step: it is not held in the host's memory.
+    /// Tensors that a layer holds on to until backward. The stream between the blocks is a tenth of the list, and the
+    /// product of attention's output that makes it again 2% of a step: it is not held in the host's memory.
     pub(super) fn held(mut self) -> Self {
         let between = self.mlp.input();
         *between = between.take().filter(|x| x.memory() == Memory::Device);
@@ -251,7 +252,7 @@ impl LatentSaved {
     }
 }
 
-/// What a norm behind a block keeps, where there is one.
+/// Tensors that a norm behind a block keeps, where there is one.
 fn of_norm(norm: &Option<NormSaved>) -> impl Iterator<Item = &Tensor> {
     norm.iter().flat_map(|norm| [&norm.x, &norm.rstd])
 }

@@ -13,7 +13,7 @@ use peft_tune_kernels::gpu;
 use peft_tune_kernels::ops::attention;
 use peft_tune_kernels::ops::loss_head::{self, PlacedTargets, Sums, target_positions};
 
-/// What all layers need beside the activations.
+/// Inputs that all layers need beside the activations.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
     batch: Batch<'a>,
@@ -24,11 +24,11 @@ pub(crate) struct Stream<'a> {
     pub pass: AdapterPass,
     /// Factor on the gradient of the loss sum; absent where nothing trains.
     pub gradient_scale: Option<f32>,
-    /// On a GPU.
+    /// Buffers of the stream on a GPU.
     place: Option<StreamBuffer>,
 }
 
-/// What documents and targets of a stream are read from.
+/// Source of a stream's documents and targets.
 #[derive(Clone, Copy, Debug)]
 enum Batch<'a> {
     Real(&'a MicroBatch),
@@ -46,7 +46,7 @@ pub(crate) struct StreamBuffer {
     positions: Tensor,
     masks: Tensor,
     bounds: Tensor,
-    /// Absent where no position has a target.
+    /// Targets in the device's memory; absent where no position has one.
     targets: Option<PlacedTargets>,
 }
 
@@ -131,13 +131,13 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The same for adapters side by side, of which each row has one.
+    /// Returns the stream with adapters side by side, of which each row has one.
     pub(crate) fn owned_by(mut self, owners: Option<RowOwners>) -> Self {
         self.pass.owners = owners;
         self
     }
 
-    /// The same with rows of several trainings.
+    /// Returns the stream with rows of several trainings.
     pub(crate) fn in_parts(mut self, parts: Vec<RowPart>) -> Self {
         self.pass.parts = parts;
         self
@@ -154,7 +154,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// What every position must predict.
+    /// Targets of every position.
     pub(super) fn targets(&self) -> Targets<'_> {
         match self.batch {
             Batch::Real(batch) => Targets::Real(loss_head::Targets {
@@ -165,7 +165,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// What the rows of training `index` must predict, of several in one stream.
+    /// Targets of the rows of training `index`, of several in one stream.
     ///
     /// # Errors
     /// A stream without such a part.

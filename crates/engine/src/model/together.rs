@@ -25,7 +25,7 @@ use crate::span::Module;
 use crate::tensor::Tensor;
 use peft_tune_kernels::ops::loss_head::Sums;
 
-/// What one training has of a group in a pass.
+/// Rows and adapters that one training has of a group in a pass.
 struct OwnRows<'a> {
     group: &'a LinearGroup,
     part: &'a RowPart,
@@ -59,7 +59,7 @@ impl<'a> OwnRows<'a> {
         Ok(d_xa)
     }
 
-    /// What its adapters add to dx in the same pass over memory: without dropout.
+    /// Terms that the training's adapters add to dx in the same pass over memory: without dropout.
     fn input_terms<'t>(&'t self, d_xa: &'t [Tensor]) -> Vec<Term<'t>> {
         if self.part.pass.dropout.is_some() {
             return Vec::new();
@@ -229,7 +229,8 @@ impl LinearGroup {
 }
 
 impl Decoder {
-    /// This decoder, which trains nothing, with the adapters of `members`: decoders on the same base, of which each has its own rows.
+    /// Joins the adapters of `members` to this decoder, which trains nothing: decoders on the same base, of which each
+    /// has its own rows.
     ///
     /// # Errors
     /// Decoders of other layers, or with adapters beside the linear layers of attention and MLP.
@@ -255,8 +256,8 @@ impl Decoder {
         Ok(self)
     }
 
-    /// What the loss head finds on each training's rows, as it would find it alone: `None` where there are none. Where the parts have
-    /// factors for their gradients, those of all rows (T, H).
+    /// Outputs of the loss head on each training's rows, as it would find them alone: `None` where there are none.
+    /// Where the parts have factors for their gradients, those of all rows (T, H).
     pub(crate) fn losses_of_parts(
         &self,
         stream: &Stream<'_>,

@@ -29,7 +29,7 @@ use peft_tune_core::plan::{BAND_ELEMENTS, Memory};
 use peft_tune_core::predict::MemoryCategory;
 use peft_tune_kernels::flat::{with_f32, with_f32_mut};
 
-/// Added to squares.
+/// Number that is added to squares.
 const TINY: f64 = 1e-30;
 /// Exponent of the decay.
 const DECAY: f64 = -0.8;
@@ -44,7 +44,7 @@ const THREADS: usize = 512;
 /// Running means of all parameters.
 pub(super) struct Adafactor {
     parts: Vec<FactoredMatrix>,
-    /// Where those lie that have one block of threads on a GPU.
+    /// Ranges of the parameters that have one block of threads on a GPU.
     small: GroupRanges,
     large: GroupRanges,
     /// Elements of the room that the large ones' update takes, F64.
@@ -75,14 +75,15 @@ impl FactoredMatrix {
         (bands > 1).then_some((height, bands))
     }
 
-    /// With one block of threads.
+    /// Range of a parameter that has one block of threads.
     fn small_place(&self) -> Option<GroupRange> {
         let (start, elements) = (self.group.range.start, self.group.range.len());
         let is_small = elements > 0 && self.bands().is_none();
         is_small.then(|| GroupRange::new(start, elements, self.start, 1))
     }
 
-    /// With one for each band; its room lies at the end of `room`, which grows by it.
+    /// Range of a parameter that has a block of threads for each band; its room lies at the end of `room`, which grows
+    /// by it.
     fn large_place(&self, room: &mut usize) -> Option<GroupRange> {
         let ((_, bands), columns) = (self.bands()?, self.columns?);
         let place = GroupRange::new(self.group.range.start, self.group.range.len(), self.start, bands);

@@ -30,15 +30,15 @@ const MOST_SCALE_BLOCKS: usize = 2048;
 /// Factors of one group, as the rule's kernel names them.
 pub(super) type GroupFactors = [f32; 8];
 
-/// Where each group lies, and the factors of its next update.
+/// Ranges of the groups, and the factors of their next update.
 #[derive(Debug)]
 pub(super) struct GroupRanges {
     groups: Vec<GroupRange>,
-    /// Made at the first update.
+    /// Tables on the device, made at the first update.
     on_device: OnceLock<OnDevice>,
 }
 
-/// What kernels read of places, in the device's memory.
+/// Tables that kernels read of groups, in the device's memory.
 #[derive(Debug)]
 struct OnDevice {
     /// (5 groups,) I64, as the kernels' file says.
@@ -47,19 +47,19 @@ struct OnDevice {
     factors: Tensor,
 }
 
-/// What is launched for all groups.
+/// Kernel that is launched for all groups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel<'a> {
     pub source: &'static Source,
     pub name: &'a str,
-    /// Of a block.
+    /// Threads of a block.
     pub threads: usize,
     /// Dynamic shared memory of a block.
     pub shared_bytes: usize,
 }
 
 impl<'a> Kernel<'a> {
-    /// One of `optimizer.cu`.
+    /// Names a kernel of `optimizer.cu`.
     pub(super) fn new(name: &'a str, threads: usize) -> Self {
         Self {
             source: &SOURCE,
@@ -85,17 +85,17 @@ pub(super) struct GroupRange {
 }
 
 impl GroupRange {
-    /// For states in F32.
+    /// Range with states in F32.
     pub(super) fn of_f32(start: usize, elements: usize, state: usize) -> Self {
         Self::new(start, elements, state, elements.div_ceil(ELEMENTS))
     }
 
-    /// For states in 8 bits.
+    /// Range with states in 8 bits.
     pub(super) fn of_8bit(start: usize, elements: usize, state: usize) -> Self {
         Self::new(start, elements, state, elements.div_ceil(256))
     }
 
-    /// For a rule that gives each group so many blocks of threads.
+    /// Range whose rule gives each group so many blocks of threads.
     pub(super) fn new(start: usize, elements: usize, state: usize, blocks: usize) -> Self {
         Self {
             start,
@@ -123,7 +123,7 @@ impl GroupRanges {
         self.groups.iter().map(|group| group.blocks).sum()
     }
 
-    /// What was made for `device` when the first update was prepared.
+    /// Tables that were made for `device` when the first update was prepared.
     fn on_device(&self, device: &Device) -> Result<&OnDevice> {
         if let Some(known) = self.on_device.get() {
             return Ok(known);
@@ -192,12 +192,12 @@ pub(crate) struct Clipping {
     partial: Tensor,
     /// (1,) U32: the bits of the F32 by which the gradients are too large.
     excess: Tensor,
-    /// None leaves the gradients as large as they are.
+    /// Norm that gradients have at most; `None` leaves them as large as they are.
     most: Option<f64>,
 }
 
 impl Clipping {
-    /// For gradients on `device` whose norm shall be at most `most`.
+    /// Clips gradients on `device` to a norm of at most `most`.
     pub(crate) fn new(most: Option<f64>, device: &Device) -> Result<Self> {
         Ok(Self {
             result: empty(2, DType::F64, device)?,
@@ -207,7 +207,7 @@ impl Clipping {
         })
     }
 
-    /// From the next launch on, gradients are `excess` times too large.
+    /// Says that gradients are `excess` times too large from the next launch on.
     pub(crate) fn prepare(&self, excess: f32) -> Result<()> {
         overwrite(&self.excess, &[excess.to_bits()])
     }

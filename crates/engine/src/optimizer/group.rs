@@ -50,7 +50,7 @@ pub(super) fn merged(layout: &ParameterLayout, settings: &OptimizerSettings) -> 
     groups
 }
 
-/// What two ranges have in common.
+/// Range that two ranges have in common.
 pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     let (start, end) = (one.start.max(other.start), one.end.min(other.end));
     start..end.max(start)
@@ -70,7 +70,7 @@ fn rate_ratio(slot: &ParameterSlot, settings: &OptimizerSettings) -> f64 {
     }
 }
 
-/// As transformers' Trainer: biases and the weights of norms do not decay.
+/// Whether a parameter decays: biases and the weights of norms do not, as in transformers' Trainer.
 fn decays(slot: &ParameterSlot) -> bool {
     match slot.kind {
         ParameterKind::LoraA | ParameterKind::LoraB | ParameterKind::Magnitude => true,

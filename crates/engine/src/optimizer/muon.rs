@@ -41,7 +41,7 @@ static SOURCE: Source = Source {
 pub(super) struct Muon {
     momentum: f64,
     matrices: Vec<Matrix>,
-    /// Those of the matrices that one launch updates on a GPU.
+    /// Blocks of the matrices that one launch updates on a GPU.
     blocks: Blocks,
     buffer: Tensor,
     vectors: StatesF32<AdamW, 2>,
@@ -340,7 +340,7 @@ mod tests {
     use peft_tune_core::recipe::OptimizerKind;
     use peft_tune_kernels::gpu::{emulated, has_compiler};
 
-    /// What two steps of a rate of 1 take from each matrix.
+    /// Changes that two steps of a rate of 1 make to each matrix.
     fn changes(shapes: &[[usize; 2]], on_gpu: bool) -> Vec<Vec<f32>> {
         let mut layout = ParameterLayout::default();
         for (index, shape) in shapes.iter().enumerate() {

@@ -101,7 +101,8 @@ pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
     norm_and_clip(gradients, Some(max_norm))?.read()
 }
 
-/// As [`clip`], or the norm alone; on a GPU nothing waits for it: the device finds the factor by itself.
+/// Finds the norm and clips to it as [`clip`] does, or finds the norm alone; on a GPU nothing waits for it: the device
+/// finds the factor by itself.
 pub fn norm_and_clip(gradients: &Tensor, max_norm: Option<f64>) -> Result<Norm> {
     if gpu::takes(gradients) {
         let clipping = Clipping::new(max_norm, gradients.device())?;

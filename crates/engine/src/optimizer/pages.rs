@@ -22,9 +22,9 @@ pub(super) struct Home {
 /// Part of a group that is on the device at once.
 #[derive(Debug)]
 pub(super) struct Page<T> {
-    /// Its units among the states.
+    /// Units of the page among the states.
     pub units: Range<usize>,
-    /// What its update needs.
+    /// Data that the page's update needs.
     pub update: T,
 }
 

@@ -1,4 +1,4 @@
-//! What an update rule is.
+//! Rules by which optimizers update parameters.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use super::group::Group;
 use crate::Parameters;
 use crate::tensor::Ledger;
 
-/// Where states are made.
+/// Device on which states are made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StateHome<'a> {
     On(&'a Device),
-    /// Nowhere: one zero in the place of all.
+    /// No device: one zero in the place of all states.
     Paper,
 }
 
@@ -27,7 +27,7 @@ impl StateHome<'_> {
     }
 }
 
-/// When and how far one update goes.
+/// Time and rate of one update.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     /// Number of this update, from 1.
@@ -64,8 +64,8 @@ pub(super) trait UpdateRule: Send + Sync {
         self.update_plain(parameters, step)
     }
 
-    /// What to add to the values before gradients are taken, and to take off again where no update follows: so much of
-    /// a state, which lies as the values do. Nothing for most rules.
+    /// State to add to the values before gradients are taken, times its factor, and to take off again where no update
+    /// follows; it lies as the values do. `None` for most rules.
     fn look_ahead(&self) -> Option<(&Tensor, f32)> {
         None
     }
@@ -92,7 +92,7 @@ pub(super) trait RepeatedUpdate {
 
 /// A rule that looks at one element and its N states at a time: how these are stored is not its business.
 pub(super) trait ElementRule<const N: usize>: Send + Sync {
-    /// What an update takes besides the element, the same for a whole group.
+    /// Factors that an update takes besides the element, the same for a whole group.
     type Factors: Copy + Send + Sync;
 
     /// Names of the states.

@@ -35,9 +35,8 @@ pub fn learning_rate(settings: &ScheduleSettings, base: f64, done: u64, total: u
     }
 }
 
-/// The same for optimizers that are [schedule-free](peft_tune_core::recipe::OptimizerKind::is_schedule_free), as they
-/// do it themselves: base * (done + 1) / w in the w steps of a warm-up, so that the first one has a rate, and then
-/// `base`.
+/// Rate for optimizers that are [schedule-free](peft_tune_core::recipe::OptimizerKind::is_schedule_free), as they set
+/// it themselves: base * (done + 1) / w in the w steps of a warm-up, so that the first one has a rate, and then `base`.
 pub fn schedule_free_rate(settings: &ScheduleSettings, base: f64, done: u64, total: u64) -> f64 {
     let warmup = settings.warmup_steps(total);
     match done < warmup {

@@ -179,7 +179,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Behind a step with `rate`.
+    /// Shares behind one more step, with `rate`.
     pub(super) fn with(self, rate: f64) -> Self {
         let largest_rate = self.largest_rate.max(rate);
         Self {
@@ -202,7 +202,7 @@ impl Shares {
         Tensor::new(&[self.largest_rate, self.sum], &Device::Cpu)
     }
 
-    /// What [`to_tensor`](Self::to_tensor) made.
+    /// Reads what [`to_tensor`](Self::to_tensor) made.
     pub(super) fn from_tensor(tensor: &Tensor) -> Result<Self> {
         let numbers = tensor.to_dtype(DType::F64)?.to_vec1::<f64>()?;
         let [largest_rate, sum] = numbers[..] else {

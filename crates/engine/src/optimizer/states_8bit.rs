@@ -66,7 +66,7 @@ struct Paged {
 
 /// A page of one parameter.
 struct PageUpdate {
-    /// Its index among the large ones.
+    /// Index of the parameter among the large ones.
     parameter: usize,
     places: GroupRanges,
 }

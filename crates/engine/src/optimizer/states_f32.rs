@@ -41,7 +41,7 @@ struct Paged {
 
 /// A page of one group.
 struct PageUpdate {
-    /// Its index among the groups.
+    /// Index of the page's group.
     group: usize,
     places: GroupRanges,
 }
@@ -225,7 +225,7 @@ impl<R: ElementRule<N>, const N: usize> RepeatedUpdate for StatesF32<R, N> {
     }
 }
 
-/// The same part of the values, their gradients and their states.
+/// Slice of the values, and those of their gradients and states that belong to it.
 struct StateSlice<'a, const N: usize> {
     values: &'a mut [f32],
     gradients: &'a [f32],

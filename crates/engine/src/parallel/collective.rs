@@ -4,8 +4,8 @@ use std::fmt;
 
 use candle_core::Tensor;
 
-/// What the ranks of one training do together. Every rank calls the same methods in the same order, with values of the
-/// same length; each call returns once all have made it.
+/// Exchanges that the ranks of one training make together. Every rank calls the same methods in the same order, with
+/// values of the same length; each call returns once all have made it.
 pub trait Collective: fmt::Debug + Send + Sync {
     /// Place of this process among the ranks, from 0.
     fn rank(&self) -> usize;

@@ -14,7 +14,7 @@ mod nccl;
 mod segment;
 mod shared_memory;
 
-/// What meetings are made of.
+/// Atomics that meetings are made of.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 }

@@ -122,7 +122,7 @@ impl Collective for Nccl {
     }
 }
 
-/// What happens to a tensor.
+/// Exchange of a tensor.
 #[derive(Clone, Copy)]
 enum What {
     Sum,

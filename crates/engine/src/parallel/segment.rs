@@ -78,7 +78,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Another view of the same memory, for another rank in this process.
+    /// View of the same memory for another rank in this process.
     ///
     /// # Errors
     /// No more descriptors or memory.

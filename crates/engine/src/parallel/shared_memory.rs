@@ -168,7 +168,7 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(start, elements.len()) }
     }
 
-    /// Where elements of a slot begin.
+    /// Address at which elements of a slot begin.
     fn start<T: Number>(&self, rank: usize, elements: &Range<usize>) -> *mut T {
         assert!(
             elements.start <= elements.end && elements.end <= SLOT_BYTES / size_of::<T>(),

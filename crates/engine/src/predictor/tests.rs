@@ -1,4 +1,4 @@
-//! What settings cost, on models that are known from their dimensions.
+//! Costs of settings, on models that are known from their dimensions.
 
 mod host_updates;
 mod mixers;

@@ -1,4 +1,4 @@
-//! What the device can do at most: the roofline that ops and steps are held against.
+//! Ceilings of the device: the roofline that ops and steps are held against.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct Ceiling {
     pub from: CeilingSource,
 }
 
-/// Where ceilings come from.
+/// Source of a ceiling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingSource {
@@ -24,7 +24,7 @@ pub enum CeilingSource {
 }
 
 impl CeilingSource {
-    /// As people read it.
+    /// Name as people read it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Measured => "measured",

@@ -36,14 +36,14 @@ impl Difference {
         }
     }
 
-    /// After over before, less 1; `None` where there was nothing before.
+    /// Ratio of after to before, less 1; `None` where there was nothing before.
     pub fn relative(&self) -> Option<f64> {
         (self.before != 0.0).then(|| self.after / self.before - 1.0)
     }
 }
 
 impl Comparison {
-    /// Of `after` with `before`. Times are for 1000 tokens, so that steps of different size compare.
+    /// Compares `after` with `before`. Times are for 1000 tokens, so that steps of different size compare.
     pub fn new(before: &Profile, after: &Profile) -> Self {
         Self {
             headlines: headlines(before, after),

@@ -1,4 +1,4 @@
-//! Where NVIDIA's libraries may lie on this machine: as `scripts/gpu/launch.sh` looks for them.
+//! Folders in which NVIDIA's libraries may lie on this machine: as `scripts/gpu/launch.sh` looks for them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const USUAL: [&str; 9] = [
     "/usr/local/nvidia/lib",
 ];
 
-/// Where a toolkit has its libraries.
+/// Folders in which a toolkit has its libraries.
 const OF_TOOLKIT: [&str; 4] = ["lib64", "lib", "targets/x86_64-linux/lib", "extras/CUPTI/lib64"];
 
 /// Roots of Python installations, beside the active environment.
@@ -27,7 +27,7 @@ const PYTHONS: [&str; 3] = ["/usr/local", "/usr", "/opt/conda"];
 pub struct LibraryFolders(Vec<PathBuf>);
 
 impl LibraryFolders {
-    /// Those of this process's environment.
+    /// Folders of this process's environment.
     pub fn of_environment() -> Self {
         Self::of(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -58,7 +58,7 @@ impl LibraryFolders {
         Self(folders)
     }
 
-    /// These folders and no others.
+    /// Makes a list of these folders and no others.
     #[cfg(test)]
     pub(super) fn from_folders(folders: Vec<PathBuf>) -> Self {
         Self(folders)

@@ -43,7 +43,7 @@ pub struct ProfileSettings {
     pub max_warmup_steps: u64,
     /// Steps whose spans are kept for the trace.
     pub trace_steps: usize,
-    /// From one look at the device to the next.
+    /// Time from one look at the device to the next.
     pub sample_every: Duration,
     /// Whether spans are taken from steps of their own, so that nothing of the recording is in the steps whose time counts; where
     /// absent, on GPUs, where each span costs the host two events.
@@ -63,7 +63,7 @@ impl Default for ProfileSettings {
     }
 }
 
-/// What is profiled, loaded.
+/// Model and data that are profiled, loaded.
 pub struct ProfileInputs<'a> {
     pub recipe: &'a Recipe,
     pub base: BaseSource,
@@ -71,14 +71,14 @@ pub struct ProfileInputs<'a> {
     /// Bytes in use before the base model was loaded.
     pub program_bytes: u64,
     pub memory_limit_bytes: Option<u64>,
-    /// Where they are known.
+    /// Ceiling of the device, where it is known.
     pub ceiling: Option<Ceiling>,
     pub sampler: Option<Box<dyn DeviceSampler>>,
     /// Writes measured steps down as a training does, so that what this costs is measured too.
     pub log: Option<StepLog>,
 }
 
-/// What a training writes of its steps.
+/// Log that a training writes of its steps.
 pub struct StepLog {
     pub observer: Box<dyn StepObserver>,
     /// One step in N is logged.
@@ -216,7 +216,7 @@ struct Session {
     kept: Vec<SpanTree>,
     kept_steps: usize,
     warmup_steps: u64,
-    /// Of the measured steps.
+    /// Waits for data in the measured steps.
     waits: Option<DataWaits>,
 }
 
@@ -243,7 +243,8 @@ impl Session {
         Ok(())
     }
 
-    /// Measured steps until the interval is small enough or the time is spent, and steps with spans where those are others.
+    /// Measures steps until the interval is small enough or the time is spent, and steps with spans where those are
+    /// others.
     fn measure(
         &mut self,
         source: &BatchSource,
@@ -325,8 +326,8 @@ impl Session {
         }
     }
 
-    /// Some steps more, whose kernels CUPTI records: first with spans that wait, which tell which op launched what, then running freely.
-    /// `None` where there is no GPU or no CUPTI.
+    /// Runs some steps more, whose kernels CUPTI records: first with spans that wait, which tell which op launched
+    /// what, then running freely. `None` where there is no GPU or no CUPTI.
     fn watch_gpu(&mut self) -> Result<Option<Watched>, ProfileError> {
         if !self.trainer.base().device().is_cuda() {
             return Ok(None);
@@ -367,7 +368,7 @@ impl Session {
         }))
     }
 
-    /// What the host asks of the driver in a step, from some steps more: counting takes time.
+    /// Calls of the driver that the host makes in a step, from some steps more: counting takes time.
     fn count_calls(&mut self, watch: &GpuWatch, steps: usize) -> Result<Option<DriverCalls>, ProfileError> {
         let told = |error: &CuptiError| tracing::warn!(%error, "the driver's calls are not counted");
         let _pause = self.recording.pause();
@@ -482,10 +483,10 @@ impl Session {
     }
 }
 
-/// What a GPU ran.
+/// Activities of a GPU that was watched.
 struct Watched {
     timeline: GpuTimeline,
-    /// In the steps whose spans are kept.
+    /// Activities in the steps whose spans are kept.
     spanned: Vec<Activity>,
 }
 
@@ -562,7 +563,7 @@ fn facts_of(recipe: &Recipe, source: &BatchSource) -> DataFacts {
     }
 }
 
-/// What `reading` took of `elapsed`.
+/// Waits that `reading` took of `elapsed`.
 fn waits_of(reading: &PrefetchTimes, prefetch_depth: usize, elapsed: Duration) -> DataWaits {
     let share = |seconds: f64| (seconds / elapsed.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0);
     DataWaits {

@@ -41,8 +41,8 @@ fn take(bytes: u64) {
     }
 }
 
-/// What the system's allocator answered. Where it has nothing more, the process ends; where it has a limit, that limit is meant: the
-/// system's own for the process is set a little above it.
+/// Pointer that the system's allocator answered. Where it has nothing more, the process ends; where it has a limit,
+/// that limit is meant: the system's own for the process is set a little above it.
 fn given(pointer: *mut u8, size: usize) -> *mut u8 {
     if size >= HUGE && !pointer.is_null() {
         ask_for_huge_pages(pointer, size);

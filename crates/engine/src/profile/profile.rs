@@ -25,12 +25,12 @@ pub struct Profile {
     pub evaluation: Option<EvaluationCost>,
     pub samples: Vec<DeviceSample>,
     pub energy: Option<EnergyUse>,
-    /// What an NVIDIA GPU ran, where CUPTI tells.
+    /// Timeline of an NVIDIA GPU, where CUPTI tells it.
     #[serde(default)]
     pub gpu: Option<GpuTimeline>,
 }
 
-/// What was profiled: the facts that tables, comparison and diagnosis name.
+/// Setting that was profiled: the facts that tables, comparison and diagnosis name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     pub model: String,
@@ -44,7 +44,7 @@ pub struct Setting {
     pub precision: String,
     /// Number type of the activations.
     pub compute_dtype: String,
-    /// Absent in full fine-tuning.
+    /// Rank of the adapter; absent in full fine-tuning.
     pub rank: Option<usize>,
     pub dropout: f64,
     pub optimizer: String,
@@ -53,7 +53,7 @@ pub struct Setting {
     pub gradient_accumulation: usize,
     pub sequence_length: usize,
     pub packing: bool,
-    /// One step in N is logged; 0 where none was.
+    /// Steps of which one is logged; 0 where none was.
     #[serde(default)]
     pub log_every: u64,
     /// Form of the ops, as `--kernels` has it; `fused` is `auto`.
@@ -82,7 +82,7 @@ pub struct DataFacts {
     /// Steps of the whole training, and evaluations in it.
     pub training_steps: u64,
     pub training_evaluations: u64,
-    /// Absent in profiles that are older than it.
+    /// Waits for data; absent in profiles that are older than it.
     #[serde(default)]
     pub waits: Option<DataWaits>,
 }
@@ -140,10 +140,10 @@ pub struct SpannedSteps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpanTiming {
-    /// Each waited for the GPU: ops ran one at a time.
+    /// Waiting of each span for the GPU: ops ran one at a time.
     #[default]
     Waits,
-    /// By events in the GPU's own queue, while steps ran as they do where nobody records.
+    /// Events in the GPU's own queue, while steps ran as they do where nobody records.
     Events,
 }
 
@@ -162,7 +162,7 @@ impl StepFacts {
 /// One phase of the measured steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseTime {
-    /// Its name; `idle` is what no phase holds.
+    /// Name of the phase; `idle` is what no phase holds.
     pub phase: String,
     /// Median seconds in a step.
     pub seconds: f64,
@@ -185,7 +185,7 @@ pub struct ModuleTime {
     pub calls: f64,
     /// Seconds in it, with those of the modules inside it.
     pub seconds: f64,
-    /// Of those, in the forward pass; the rest is backward.
+    /// Seconds in the forward pass, of all in the module; the rest is backward.
     pub forward_seconds: f64,
     /// FLOPs and bytes of its ops.
     pub flops: f64,
@@ -199,7 +199,7 @@ pub struct ModuleTime {
 pub struct OpTime {
     pub name: String,
     pub phase: String,
-    /// Its dimensions; `T` counts tokens.
+    /// Dimensions of the op; `T` counts tokens.
     pub shape: String,
     /// Storage of its largest operand.
     pub storage: String,
@@ -231,12 +231,12 @@ fn rate(amount: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { amount / seconds / 1e9 } else { 0.0 }
 }
 
-/// Where the memory went.
+/// Memory of a step, at its peak and over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryFacts {
     /// Highest bytes in use in a step, the process's own (`program`) left out.
     pub peak_bytes: u64,
-    /// What ran then, from the outside in.
+    /// Spans that ran at the peak, from the outside in.
     pub peak_at: Vec<String>,
     /// Parts of the peak; they sum up to it.
     pub parts: Vec<MemoryPart>,
@@ -260,17 +260,17 @@ pub struct MemoryPoint {
     /// Seconds since the step began.
     pub at_s: f64,
     pub in_use_bytes: u64,
-    /// Kept for the backward pass.
+    /// Bytes that are kept for the backward pass.
     pub kept_bytes: u64,
 }
 
-/// What the adapters cost by themselves. Means of a step.
+/// Cost of the adapters by themselves. Means of a step.
 ///
 /// An adapter's product that runs in one pass with its base layer's takes a part of that pass's time: that of its FLOPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdapterCost {
     pub seconds: f64,
-    /// Of those, in ops that run for adapters alone.
+    /// Seconds in ops that run for adapters alone, of all that adapters take.
     pub alone_seconds: f64,
     /// Part of the step's time.
     pub share: f64,
@@ -288,7 +288,7 @@ pub struct Arithmetic {
     pub hardware_flops: f64,
     /// Peak FLOP/s of the device at the compute dtype, where it is known.
     pub peak_flops_per_s: Option<f64>,
-    /// Where that peak comes from.
+    /// Source of the peak FLOP/s.
     #[serde(default)]
     pub peak_from: Option<CeilingSource>,
     /// Model FLOPs per second over the peak.
@@ -297,7 +297,7 @@ pub struct Arithmetic {
     pub hfu: Option<f64>,
 }
 
-/// What evaluating costs.
+/// Cost of evaluating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationCost {
     /// Held-out rows that one evaluation of the training takes.

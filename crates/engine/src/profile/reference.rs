@@ -9,7 +9,7 @@ use super::Profile;
 pub struct Reference {
     /// Tokens per second of the reference.
     pub tokens_per_s: f64,
-    /// Measured over reference.
+    /// Ratio of the measured value to the reference.
     pub reached: f64,
     /// MFU that the reference would have on this device, from the FLOPs that a token takes here; `None` where the
     /// device's peak is not known.

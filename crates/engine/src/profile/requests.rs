@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::inference::{begin_in_turn, most_likely};
 use super::{DeviceMemory, Latency};
 use crate::tokenizer::Tokenizer;
-use crate::{Generator, TrainError};
+use crate::{Generator, PromptError, TrainError};
 
-/// What is asked.
+/// Requests that are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLoad<'a> {
     pub prompts: &'a [String],
@@ -33,7 +33,7 @@ pub struct RequestLoad<'a> {
     pub program_bytes: u64,
 }
 
-/// What was measured.
+/// Measurement of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestPoint {
     pub batch: usize,
@@ -141,11 +141,12 @@ fn answer(
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let room = longest + new_tokens;
     if room > positions {
-        return Err(TrainError::NoRoomToAnswer {
+        return Err(PromptError::NoRoom {
             prompt_tokens: longest,
             new_tokens,
             positions,
-        });
+        }
+        .into());
     }
     let read: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let (mut decoding, logits) = begin_in_turn(generator, &read, room)?;

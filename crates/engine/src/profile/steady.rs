@@ -63,7 +63,7 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// From (seconds, tokens) of each measured step; `None` without a step.
+    /// Finds throughput from (seconds, tokens) of each measured step; `None` without a step.
     pub fn from_steps(steps: &[(f64, u64)]) -> Option<Self> {
         let mut rates: Vec<f64> = steps
             .iter()
@@ -91,7 +91,7 @@ pub struct Median {
 }
 
 impl Median {
-    /// Of values; `None` without one.
+    /// Finds the median of values; `None` without one.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

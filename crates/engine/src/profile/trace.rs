@@ -32,7 +32,7 @@ pub struct Trace {
     pub(super) threads: Vec<String>,
     pub(super) held: Held,
     pub(super) samples: Vec<DeviceSample>,
-    /// What a GPU ran meanwhile.
+    /// Activities of a GPU meanwhile.
     pub(super) activities: Vec<Activity>,
 }
 
@@ -84,7 +84,7 @@ impl Trace {
         self.sample_events(write)
     }
 
-    /// What the GPU ran, each of its queues as a thread behind the host's.
+    /// Writes the GPU's activities, each of its queues as a thread behind the host's.
     fn activity_events(&self, write: &mut dyn FnMut(Value) -> io::Result<()>) -> io::Result<()> {
         let streams: BTreeSet<u32> = self.activities.iter().map(|activity| activity.stream).collect();
         let track = |stream: u32| self.threads.len() + streams.range(..stream).count();

@@ -31,18 +31,18 @@ const LEFT: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct OutputFolder {
     path: PathBuf,
-    /// Held as long as the training runs; the system lets go of it with the process, however that ends.
+    /// Lock that is held as long as the training runs; the system lets go of it with the process, however that ends.
     _lock: File,
 }
 
-/// What a folder holds of the training that is to continue in it.
+/// State that a folder holds of the training that is to continue in it.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// It is over.
+    /// Outcome of a training that is over.
     pub outcome: Option<Outcome>,
     /// The latest whole checkpoint.
     pub checkpoint: Option<(PathBuf, RunProgress)>,
-    /// Later ones that are damaged.
+    /// Checkpoints behind the latest whole one, which are damaged.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -141,7 +141,7 @@ impl OutputFolder {
         checkpoint::write_json(&self.path.join(RESULT), outcome)
     }
 
-    /// Where the best is, if it has been kept.
+    /// Folder of the best adapter or model, if it has been kept.
     pub(super) fn kept_best(&self) -> Option<PathBuf> {
         Some(self.best()).filter(|best| best.is_dir())
     }

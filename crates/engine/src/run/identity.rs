@@ -1,4 +1,4 @@
-//! What a training is, to tell whether a folder holds the same one.
+//! Identity of a training, to tell whether a folder holds the same one.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use peft_tune_core::recipe::{OptimizerOffload, Recipe};
 /// Layout of the output folder that this version writes.
 const VERSION: u64 = 1;
 
-/// What decides every bit of a training, besides the weights of the base model.
+/// Identity of a training: all that decides its bits, besides the weights of the base model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Identity {
     version: u64,
@@ -33,7 +33,7 @@ impl Identity {
         }
     }
 
-    /// What ranks compare: the fingerprint of the documents, and the steps. Their recipe is one.
+    /// Numbers that ranks compare: the fingerprint of the documents, and the steps. Their recipe is one.
     pub(super) fn numbers(&self) -> Vec<f64> {
         let data = self.data.bytes().map(f64::from);
         data.chain([self.total_steps as f64]).collect()

@@ -1,9 +1,9 @@
-//! What the ranks of a training do next: rank 0 decides, and the others do what it tells them.
+//! Steps and evaluations that the ranks of a training do next: rank 0 decides, and the others do what it tells them.
 
 use super::RunError;
 use crate::parallel::{Collective, CollectiveError};
 
-/// What all ranks do next.
+/// Work that all ranks do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Step,
@@ -25,7 +25,7 @@ impl Next {
         collective.sum_numbers(&mut [number])
     }
 
-    /// What rank 0 tells.
+    /// Hears what rank 0 tells.
     ///
     /// # Errors
     /// As [`Next::tell`].
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::parallel::{Segment, SharedMemory};
 
-    /// What each of two ranks finds.
+    /// Results of `work` on each of two ranks.
     fn on_both<R: Send>(work: impl Fn(&SharedMemory) -> R + Sync) -> [R; 2] {
         let segment = Segment::create(2).unwrap();
         std::thread::scope(|scope| {

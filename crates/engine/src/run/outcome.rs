@@ -17,12 +17,12 @@ pub struct RunProgress {
     pub best: Option<BestEvaluation>,
     /// Evaluations since then.
     pub evaluations_since_best: u64,
-    /// What was decided on the precision of the steps, with a `precision_schedule`.
+    /// Decisions on the precision of the steps, with a `precision_schedule`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub precision_decisions: Vec<DecidedAt>,
     /// Seconds spent in steps and evaluations, over all times that the training was resumed.
     pub seconds: f64,
-    /// Absent in checkpoints of versions that did not say.
+    /// Seconds beside steps and evaluations; absent in checkpoints of versions that did not say.
     #[serde(default)]
     pub beside: Beside,
     /// Most other trainings whose rows went through the model in the same passes: the seconds are those of all then.
@@ -55,7 +55,7 @@ pub struct Beside {
 }
 
 impl RunProgress {
-    /// Nothing done yet.
+    /// Progress of a training that has done nothing yet.
     pub(super) fn new(trainer: TrainerPosition) -> Self {
         Self {
             trainer,
@@ -102,7 +102,7 @@ pub struct BestEvaluation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ending")]
 pub enum Ending {
-    /// It went its whole length.
+    /// The training went its whole length.
     Finished,
     /// The held-out loss had not become lower for so many evaluations.
     StoppedEarly { evaluations: u64 },
@@ -125,7 +125,7 @@ pub struct Outcome {
     pub progress: RunProgress,
     /// Steps that the whole training would take.
     pub total_steps: u64,
-    /// Where the best adapter or model is, where there were several evaluations.
+    /// Folder of the best adapter or model, where there were several evaluations.
     pub best_folder: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! What a training is given besides its recipe.
+//! Inputs and settings of a training besides its recipe.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use crate::BaseModel;
 use crate::data::PreparedData;
 use peft_tune_core::recipe::Recipe;
 
-/// What is trained, loaded.
+/// Recipe, model and data of a training, loaded.
 #[derive(Clone, Debug)]
 pub struct RunInputs {
     pub recipe: Recipe,
     pub base: Arc<BaseModel>,
     pub data: PreparedData,
-    /// Where the model was loaded from.
+    /// Folder that the model was loaded from.
     pub model_folder: PathBuf,
 }
 
-/// Where a training writes, how often, and when it gives up.
+/// Settings for where a training writes, how often, and when it gives up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
     pub output: PathBuf,
@@ -31,7 +31,7 @@ pub struct RunSettings {
     pub patience: Option<u64>,
 }
 
-/// What to do about what is in the output folder already.
+/// Treatment of what is in the output folder already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Refuse a folder that is not empty.

@@ -11,7 +11,7 @@ use crate::{StepObserver, Together, Trainer};
 #[derive(Default)]
 pub struct RunGroup<'a> {
     members: Vec<Member<'a>>,
-    /// Made again behind whoever joins or leaves.
+    /// Passes that the trainings share, made again behind whoever joins or leaves.
     passes: Option<Together>,
 }
 

@@ -23,21 +23,21 @@ pub struct TrainingRun {
     folder: OutputFolder,
     identity: Identity,
     pub(super) trainer: Trainer,
-    /// The other devices, which do what this rank does.
+    /// Link with the other devices, which do what this rank does.
     collective: Arc<dyn Collective>,
     source: Arc<BatchSource>,
     pub(super) held_out: Vec<MicroBatch>,
     total_steps: u64,
     progress: RunProgress,
-    /// Where the training continues from.
+    /// Checkpoint that the training continues from.
     resumed_from: Option<PathBuf>,
     damaged: Vec<PathBuf>,
     overflows: OverflowWatch,
-    /// What the observer said of the step under way.
+    /// Answer of the observer to the step under way.
     control: Control,
 }
 
-/// What follows a step, besides a checkpoint.
+/// Action that follows a step, besides a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AfterStep {
     GoesOn,
@@ -45,12 +45,12 @@ pub(super) enum AfterStep {
     Ends(Ending),
 }
 
-/// What an output folder is opened to.
+/// Training in an output folder that was opened.
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 pub enum Opened {
     /// A training that is to run.
     Run(Box<TrainingRun>),
-    /// The same training, which is over already.
+    /// Training that is over already.
     Over(Outcome),
 }
 
@@ -97,7 +97,7 @@ impl TrainingRun {
         })))
     }
 
-    /// The same training as rank 0 of several, which all begin where this one is; the others are
+    /// Makes the training rank 0 of several, which all begin where this one is; the others are
     /// [`FollowingRun`](super::FollowingRun)s.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl TrainingRun {
         Ok(Ending::Finished)
     }
 
-    /// What every step from the next one on trains on.
+    /// Batches of every step from the next one on.
     pub(super) fn batches(&self) -> Result<Prefetch, RunError> {
         Ok(Prefetch::start(
             Arc::clone(&self.source),
@@ -180,7 +180,7 @@ impl TrainingRun {
         )?)
     }
 
-    /// What follows a step that the trainer has taken.
+    /// Takes a step of the trainer into account, and decides what follows.
     pub(super) fn stepped(
         &mut self,
         event: &StepEvent,
@@ -202,7 +202,7 @@ impl TrainingRun {
         })
     }
 
-    /// What follows an evaluation behind that step.
+    /// Takes an evaluation behind a step into account, and decides what follows.
     pub(super) fn evaluated(
         &mut self,
         evaluation: &Evaluation,
@@ -249,7 +249,7 @@ impl TrainingRun {
         Ok(None)
     }
 
-    /// What the observer answers, its time counted.
+    /// Asks the observer, and counts its time.
     fn telling(&mut self, tell: impl FnOnce() -> Control) -> Control {
         let started = Instant::now();
         let control = tell();

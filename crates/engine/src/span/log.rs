@@ -12,7 +12,7 @@ pub struct SpanRecord {
     pub depth: u16,
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Of an op; nothing of other spans.
+    /// Work of an op; nothing of other spans.
     pub work: Work,
     pub memory: SpanMemory,
 }
@@ -43,7 +43,7 @@ impl SpanRecord {
 pub struct SpanTree {
     /// Number of the thread: 0 is the one that records.
     pub thread: u16,
-    /// The first is around all others.
+    /// Spans of the tree; the first is around all others.
     pub spans: Vec<SpanRecord>,
 }
 

@@ -12,13 +12,13 @@ use cudarc::driver::{CudaEvent, sys::CUevent_flags};
 #[derive(Debug)]
 pub(crate) enum Mark {
     Host(Instant),
-    /// When the device comes to it.
+    /// Event of the device, at the time when the device comes to it.
     #[cfg(feature = "cuda")]
     Device(CudaEvent),
 }
 
 impl Mark {
-    /// Behind everything that `device` was given so far.
+    /// Marks the end of everything that `device` was given so far.
     pub(crate) fn new(device: &Device) -> Result<Self> {
         match device {
             #[cfg(feature = "cuda")]
@@ -30,7 +30,8 @@ impl Mark {
         }
     }
 
-    /// As [`Mark::new`], with the event of a mark that nobody needs any more: making one costs as much as recording it.
+    /// Marks as [`Mark::new`] does, with the event of a mark that nobody needs any more: making one costs as much as
+    /// recording it.
     pub(crate) fn again(self, device: &Device) -> Result<Self> {
         match (self, device) {
             #[cfg(feature = "cuda")]

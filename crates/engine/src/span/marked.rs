@@ -9,7 +9,7 @@ use candle_core::{Device, Result};
 use super::mark::Mark;
 use super::{Range, SpanRecord, StepPhase};
 
-/// Which end of a span.
+/// End of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edge {
     Start,
@@ -20,7 +20,7 @@ pub(super) enum Edge {
 #[derive(Debug)]
 pub(super) struct MarkedSpans {
     device: Device,
-    /// By their order in the queue: the span's index, and which end of it.
+    /// Marks by their order in the queue: the span's index, and which end of it.
     set: Vec<(u32, Edge, Mark)>,
     /// Marks of earlier trees.
     spare: Vec<Mark>,

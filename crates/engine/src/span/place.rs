@@ -1,4 +1,4 @@
-//! Where in a step a run on paper is: the phase and the module whose spans are open.
+//! Place in a step where a run on paper is: the phase and the module whose spans are open.
 
 use super::recording::{Listener, begin_paper, end_paper, innermost_on_paper};
 use super::{Module, Range, StepPhase};

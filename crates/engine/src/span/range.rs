@@ -1,4 +1,4 @@
-//! What a span stands for.
+//! Ranges that spans stand for.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum Range {
 #[derive(strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum StepPhase {
-    /// One whole step: the phases below are parts of it.
+    /// Whole step: the other phases are parts of it.
     Step,
     /// Waiting for the batch.
     Data,
@@ -42,14 +42,14 @@ pub enum StepPhase {
 }
 
 impl StepPhase {
-    /// Its name in tables, traces and the database.
+    /// Name of the phase in tables, traces and the database.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
 impl Range {
-    /// Its name in tables and traces; a layer's is `layer`, without the index.
+    /// Name of the range in tables and traces; a layer's is `layer`, without the index.
     pub fn name(self) -> &'static str {
         match self {
             Self::Phase(phase) => phase.name(),
@@ -61,7 +61,7 @@ impl Range {
 }
 
 impl std::fmt::Display for Range {
-    /// As [`Range::name`], and the index of a layer.
+    /// Writes [`Range::name`], and the index of a layer.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Layer(index) => write!(formatter, "layer {index}"),

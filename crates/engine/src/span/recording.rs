@@ -40,7 +40,7 @@ pub struct MemoryReading {
     pub peak_bytes: u64,
 }
 
-/// What a recording reads beside the clock.
+/// Readings of a recording beside the clock.
 pub struct Probe {
     /// Reads the memory of the device that trains and starts a new peak.
     pub memory: Box<dyn Fn() -> MemoryReading + Send + Sync>,
@@ -53,7 +53,7 @@ pub struct Probe {
 #[derive(Debug)]
 pub struct Recording {
     shared: Arc<Shared>,
-    /// It belongs to its thread.
+    /// Marker that keeps the recording on its thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Joined {
     spans: Vec<SpanRecord>,
     open: Vec<u32>,
     kept_bytes: u64,
-    /// Of the first thread, which gives the device its work, where there is one.
+    /// Marks of the first thread, which gives the device its work, where there is one.
     marks: Option<MarkedSpans>,
 }
 
@@ -122,8 +122,9 @@ impl Recording {
         std::mem::take(&mut self.shared.collected().trees)
     }
 
-    /// From the next step on, each span waits for the device as it ends, or none does. Where they wait, all that runs on the
-    /// device between a span's beginning and its end was launched in it; it runs one op at a time, and takes longer.
+    /// Sets whether each span waits for the device as it ends, from the next step on. Where spans wait, all that runs
+    /// on the device between a span's beginning and its end was launched in it; it runs one op at a time, and takes
+    /// longer.
     pub fn wait_in_spans(&self, wait: bool) {
         self.shared.waits.store(wait, Relaxed);
     }
@@ -146,7 +147,7 @@ impl Recording {
         self.shared.now_ns()
     }
 
-    /// When the recording began.
+    /// Moment when the recording began.
     pub fn started(&self) -> Instant {
         self.shared.started
     }
@@ -205,7 +206,7 @@ fn listen(next: Listener) -> Listener {
     LISTENER.replace(next)
 }
 
-/// As [`listen`], of a run on paper that begins.
+/// Begins a run on paper, and listens as [`listen`] does.
 pub(super) fn begin_paper() -> Listener {
     ACTIVE.fetch_add(1, Relaxed);
     listen(Listener::Paper(Vec::with_capacity(16)))

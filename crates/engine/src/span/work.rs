@@ -1,4 +1,4 @@
-//! What an op computes and moves, from the shapes of its operands.
+//! Work and memory traffic of an op, from the shapes of its operands.
 
 use candle_core::Tensor;
 
@@ -8,11 +8,11 @@ use candle_core::Tensor;
 /// move: every operand read once, every result written once, in the form in which it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// All that the hardware computes.
+    /// FLOPs that the hardware computes.
     pub flops: u64,
-    /// Those of `flops` that were computed before and not kept.
+    /// FLOPs of `flops` that were computed before and not kept.
     pub recomputed_flops: u64,
-    /// Those of `flops` that belong to adapters.
+    /// FLOPs of `flops` that belong to adapters.
     pub adapter_flops: u64,
     pub bytes: u64,
     /// The largest operand's storage: `f32`, `bf16`, `f16`, `int8`, `nf4`; empty where the op has none.

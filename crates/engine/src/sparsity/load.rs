@@ -5,9 +5,9 @@ use std::path::Path;
 use candle_core::Device;
 
 use super::wanda;
-use crate::TrainError;
 use crate::base::{BaseModel, CONFIG, RankShare, Sparsity};
 use crate::data::{MicroBatch, PreparedData, evaluation_batches};
+use crate::{CpuOnlyError, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::ModelPlan;
 use peft_tune_core::recipe::{Recipe, WeightSparsity};
@@ -32,7 +32,7 @@ pub fn load_base(
         return BaseModel::load_share(folder, precision, device, share);
     }
     if !device.is_cpu() {
-        return Err(TrainError::SparsityOnGpu { sparsity });
+        return Err(CpuOnlyError::Sparsity { sparsity }.into());
     }
     let architecture = Architecture::from_config(&folder.join(CONFIG))?;
     ModelPlan::of_recipe(&architecture, recipe)?;

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use candle_core::Device;
 
-use crate::TrainError;
 use crate::base::{BaseLoader, BaseModel, Sparsity};
 use crate::data::MicroBatch;
 use crate::model::LayerRun;
+use crate::{SparsityError, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{Precision, WeightSparsity};
 
@@ -27,9 +27,10 @@ pub(super) fn load(
     device: &Device,
 ) -> Result<BaseModel, TrainError> {
     if rows.is_empty() {
-        return Err(TrainError::NoCalibrationRows {
+        return Err(SparsityError::NoCalibrationRows {
             sparsity: WeightSparsity::Wanda,
-        });
+        }
+        .into());
     }
     let mut loader = BaseLoader::open(folder, precision, device)?;
     let layers = loader.base().architecture().layers.len();
@@ -48,7 +49,7 @@ pub(super) fn load(
             .iter()
             .find(|(_, norms)| norms.iter().any(|norm| !norm.is_finite()))
         {
-            return Err(TrainError::BadActivations { tensor: tensor.clone() });
+            return Err(SparsityError::BadActivations { tensor: tensor.clone() }.into());
         }
         loader.sparsify(is_inside, &Sparsity::wanda(precision, of_layer.clone()))?;
         norms.extend(of_layer);

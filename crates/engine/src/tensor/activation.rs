@@ -237,7 +237,7 @@ impl Tensor {
         })
     }
 
-    /// What `op` makes of the values, each by itself.
+    /// Applies `op` to the values, each by itself.
     pub(crate) fn map(&self, op: impl FnOnce(&candle_core::Tensor) -> Result<candle_core::Tensor>) -> Result<Self> {
         Ok(match self {
             Self::Real(tensor) => op(tensor)?.into(),
@@ -245,7 +245,7 @@ impl Tensor {
         })
     }
 
-    /// What `op` makes of each value and that of `other` in its place, or the only one of it.
+    /// Applies `op` to each value and that of `other` in its place, or the only one of it.
     pub(crate) fn zip(
         &self,
         other: &Self,

@@ -34,7 +34,7 @@ struct Account {
     kept: Vec<usize>,
     events: Vec<Event>,
     ops: Vec<Op>,
-    /// What threads keep after the segment's ops.
+    /// Scratch that threads keep after the segment's ops.
     scratch: ThreadScratch,
 }
 
@@ -64,7 +64,7 @@ impl Ledger {
         }
     }
 
-    /// The same of a run whose tokens lie on experts as `load` says.
+    /// Returns the ledger for a run whose tokens lie on experts as `load` says.
     pub(crate) fn with_load(self, load: ExpertLoad) -> Self {
         Self { load, ..self }
     }

@@ -52,7 +52,7 @@ impl PaperTensor {
         self.dtype
     }
 
-    /// What has its bytes.
+    /// Ledger that has the tensor's bytes.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.held.ledger
     }
@@ -66,12 +66,12 @@ impl PaperTensor {
         self.stride.saturating_sub(row_elements(self.shape.dims()))
     }
 
-    /// Another tensor of the same ledger.
+    /// Makes another tensor of the same ledger.
     pub(crate) fn fresh(&self, shape: impl Into<Shape>, dtype: DType) -> Self {
         self.held.ledger.tensor(shape, dtype)
     }
 
-    /// What a plain tensor op makes of all elements.
+    /// Result of a plain tensor op on all elements.
     pub(super) fn passed(&self, shape: impl Into<Shape>, dtype: DType) -> Self {
         self.run_copy();
         self.fresh(shape, dtype)
@@ -86,7 +86,7 @@ impl PaperTensor {
         self.held.ledger.run(copy, 1.0);
     }
 
-    /// Another tensor of the same ledger, shape and dtype.
+    /// Makes another tensor of the same ledger, shape and dtype.
     pub(crate) fn alike(&self) -> Self {
         self.fresh(self.shape.clone(), self.dtype)
     }
@@ -109,7 +109,7 @@ impl PaperTensor {
         }
     }
 
-    /// Without dimension `dim`, behind the first one and of size 1.
+    /// Takes dimension `dim` away, which is behind the first one and of size 1.
     pub(super) fn squeeze(&self, dim: usize) -> Result<Self> {
         let mut dims = self.shape.dims().to_vec();
         if dim == 0 || dims.get(dim) != Some(&1) {

@@ -1,4 +1,4 @@
-//! What keeps a chat template from ending or starving the program.
+//! Bounds that keep a chat template from ending or starving the program.
 
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
@@ -104,7 +104,7 @@ fn tags(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where a tag ends: at a closing bracket outside of quotes.
+/// Place where a tag ends: at a closing bracket outside of quotes.
 fn end_of_tag(inner: &str) -> usize {
     let (mut quote, mut before) = (None, ' ');
     for (at, c) in inner.char_indices() {

@@ -31,7 +31,7 @@ pub struct ChatTemplate {
     origin: Arc<str>,
 }
 
-/// What a template writes of chats that use tools.
+/// Parts of chats with tools that a template writes.
 #[derive(Clone, Copy, Debug)]
 struct Writes {
     tools: bool,
@@ -124,7 +124,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Tried on a few chats with names that are nowhere else.
+    /// Tries the template on a few chats with names that are nowhere else.
     fn writes(&self) -> Writes {
         const NAME: &str = "zqxlook";
         *self.writes.get_or_init(|| {
@@ -244,8 +244,8 @@ impl Conversation<'_> {
         &self.template.controls
     }
 
-    /// Where the texts of all messages stand in `rendered`, the rendering of all; `None` where the template changes texts so that
-    /// they cannot be followed.
+    /// Places of the texts of all messages in `rendered`, the rendering of all; `None` where the template changes texts
+    /// so that they cannot be followed.
     pub(crate) fn whole_places(&self, rendered: &str) -> Option<&Places> {
         let found = self.marked.get_or_init(|| {
             [Marked::Everything, Marked::Contents].into_iter().find_map(|kind| {
@@ -259,15 +259,15 @@ impl Conversation<'_> {
         found.as_ref().map(|(_, _, places)| places)
     }
 
-    /// Where the texts of the first `count` messages stand in `rendered`, their rendering, once [`Conversation::whole_places`] has
-    /// found those of all.
+    /// Places of the texts of the first `count` messages in `rendered`, their rendering, once
+    /// [`Conversation::whole_places`] has found those of all.
     pub(crate) fn places(&self, count: usize, rendered: &str, prompt: GenerationPrompt) -> Option<Places> {
         let (marked, messages, _) = self.marked.get()?.as_ref()?;
         let with_marks = self.render_messages(messages.iter().take(count).cloned().collect(), prompt);
         marked.places(&with_marks.ok()?.text, rendered)
     }
 
-    /// Where the texts of all messages stand in `rendered`, which [`Conversation::render_continued`] rendered.
+    /// Places of the texts of all messages in `rendered`, which [`Conversation::render_continued`] rendered.
     pub(crate) fn continued_places(&self, rendered: &str) -> Option<Places> {
         let (marked, messages, _) = self.marked.get()?.as_ref()?;
         let with_marks = self.render_with_next(messages);

@@ -1,4 +1,4 @@
-//! What can be wrong with a tokenizer or a chat template.
+//! Errors in a tokenizer or a chat template.
 
 use std::path::PathBuf;
 

@@ -32,7 +32,7 @@ pub(super) fn rewrite(template: &str) -> Option<String> {
     found.then_some(out)
 }
 
-/// What stands instead of one `{% ... %}` tag, if it is one of ours.
+/// Replacement of one `{% ... %}` tag, if it is one of ours.
 fn replacement(tag: &str) -> Option<String> {
     let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     let left = if inner.starts_with(['-', '+']) { &inner[..1] } else { "" };

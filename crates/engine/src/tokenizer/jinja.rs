@@ -25,7 +25,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// As in Jinja: what can be looped over, which `none` cannot.
+/// Whether a value can be looped over, which `none` cannot, as in Jinja.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }

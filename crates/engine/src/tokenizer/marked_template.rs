@@ -9,7 +9,7 @@ use serde_json::json;
 use super::chat_template::{ChatTemplate, DEFAULT, GenerationPrompt};
 use super::special_tokens::SpecialTokens;
 
-/// What stands around the content of a message.
+/// Texts around the content of a message.
 struct Turn {
     before: String,
     after: String,
@@ -19,7 +19,7 @@ struct Turn {
 
 /// The texts of a template that writes all messages of a role alike.
 struct Turns {
-    /// Before the first message, where that is none of the system's.
+    /// Text before the first message, where that is none of the system's.
     opening: String,
     /// The system's message, which comes first, with what opens the chat; `None` where the template refuses one.
     system: Option<Turn>,

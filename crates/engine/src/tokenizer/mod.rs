@@ -1,4 +1,4 @@
-//! From text to tokens and back: the model's tokenizer, its special tokens and its chat template.
+//! Tokens of text and text of tokens: the model's tokenizer, its special tokens and its chat template.
 
 mod bounds;
 mod chat_template;

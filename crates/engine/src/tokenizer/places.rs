@@ -1,4 +1,4 @@
-//! Where the texts of messages stand in a rendered chat.
+//! Places of the texts of messages in a rendered chat.
 //!
 //! A template may trim a text, split it at its reasoning, leave parts of it out, or move it to another message. So a text is
 //! not searched for, since it may stand elsewhere too: the chat is rendered once more with a mark inside each text, and from a
@@ -18,7 +18,7 @@ const DIGITS: usize = 3;
 /// Names of a message's reasoning; templates read one of the first two.
 pub(crate) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Which texts of messages are marked.
+/// Texts of messages that are marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marked {
     /// Contents, reasoning, names and arguments of calls.
@@ -38,18 +38,18 @@ pub(super) struct MarkedMessages {
 struct Mark {
     message: usize,
     text: String,
-    /// Where the mark stands in it, in bytes.
+    /// Place of the mark in `text`, in bytes.
     at: usize,
-    /// What has to be followed to both ends: what a content says behind its reasoning.
+    /// Range that has to be followed to both ends: what a content says behind its reasoning.
     whole: Option<Range<usize>>,
 }
 
-/// Where the texts of each message stand, in bytes of the rendered chat.
+/// Places of the texts of each message, in bytes of the rendered chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Places(Vec<Vec<Range<usize>>>);
 
 impl Places {
-    /// From the first text of a message to the end of its last; `None` for one without text there.
+    /// Range from the first text of a message to the end of its last; `None` for one without text there.
     pub(crate) fn of(&self, message: usize) -> Option<Range<usize>> {
         let ranges = self.0.get(message)?;
         let start = ranges.iter().map(|range| range.start).min()?;

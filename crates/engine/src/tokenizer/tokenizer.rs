@@ -12,7 +12,7 @@ use crate::guarded::guarded;
 use crate::hub::TokenizerFiles;
 use peft_tune_core::bounded;
 
-/// Most that a tokenizer may have, in bytes; those of 256,000 tokens have 40 MB.
+/// Bytes that a tokenizer may have at most; those of 256,000 tokens have 40 MB.
 const TOKENIZER_BYTES: u64 = 512 << 20;
 
 /// Turns text into token ids and back. Cheap to clone.
@@ -32,7 +32,7 @@ pub struct Tokenizer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
     Add,
-    /// For text that brings its own, such as a rendered chat.
+    /// Omits them around text that brings its own, such as a rendered chat.
     Omit,
 }
 
@@ -40,7 +40,7 @@ pub enum Specials {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     pub ids: Vec<u32>,
-    /// Where each token ends in the text, in bytes; 0 for special tokens that were put in front. Same length as `ids`.
+    /// Ends of the tokens in the text, in bytes; 0 for special tokens that were put in front. Same length as `ids`.
     pub ends: Vec<usize>,
 }
 
@@ -105,7 +105,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The same tokenizer with the chat template of a file.
+    /// Returns the tokenizer with the chat template of a file.
     ///
     /// # Errors
     /// Fails where the file cannot be read, is not UTF-8, or does not compile.
@@ -212,7 +212,7 @@ impl Tokenizer {
         texts.collect()
     }
 
-    /// One more than the greatest token id. The model's embedding may have further rows.
+    /// Number of token ids: one more than the greatest. The model's embedding may have further rows.
     pub fn vocabulary(&self) -> u32 {
         self.vocabulary
     }

@@ -1,8 +1,8 @@
-//! What a trainer refuses: recipes for another base or device, and micro-batches that the model cannot take.
+//! Checks by which a trainer refuses recipes for another base or device, and micro-batches that the model cannot take.
 
-use crate::TrainError;
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
+use crate::{BatchError, CpuOnlyError, SparsityError, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{Recipe, WeightSparsity};
 use peft_tune_kernels::ops::loss_head::IGNORE;
@@ -16,10 +16,11 @@ pub(super) fn targets_of(micro_batches: &[MicroBatch], architecture: &Architectu
         tokens += batch.tokens();
     }
     if targets == 0 {
-        return Err(TrainError::NoTargets {
+        return Err(BatchError::NoTargets {
             micro_batches: micro_batches.len(),
             tokens,
-        });
+        }
+        .into());
     }
     Ok(targets as u64)
 }
@@ -33,13 +34,14 @@ pub(super) fn tokens_of(batch: &MicroBatch, architecture: &Architecture) -> Resu
         .chain(targets)
         .find(|token| !(0..vocabulary as i64).contains(token));
     if let Some(token) = unknown {
-        return Err(TrainError::UnknownToken { token, vocabulary });
+        return Err(BatchError::UnknownToken { token, vocabulary }.into());
     }
     if batch.longest() > architecture.max_positions {
-        return Err(TrainError::TooLong {
+        return Err(BatchError::TooLong {
             tokens: batch.longest(),
             max_positions: architecture.max_positions,
-        });
+        }
+        .into());
     }
     Ok(())
 }
@@ -49,11 +51,11 @@ pub(super) fn refuse_other_sparsity(asked: WeightSparsity, base: &BaseModel) -> 
     let loaded = base.sparsity().kind();
     match asked == loaded {
         true => Ok(()),
-        false => Err(TrainError::OtherSparsity { asked, loaded }),
+        false => Err(SparsityError::Other { asked, loaded }.into()),
     }
 }
 
-/// Neither products of bytes of experts nor codes that change have kernels for a GPU yet.
+/// Refuses products of bytes of experts and codes that change: neither have kernels for a GPU yet.
 pub(super) fn refuse_without_kernels(
     recipe: &Recipe,
     architecture: &Architecture,
@@ -61,11 +63,12 @@ pub(super) fn refuse_without_kernels(
 ) -> Result<(), TrainError> {
     let (activations, aware) = (recipe.activation_quantization, recipe.quantization_aware);
     match is_cpu {
-        false if !activations.is_none() && architecture.experts.is_some() => Err(TrainError::ActivationsOfExperts {
+        false if !activations.is_none() && architecture.experts.is_some() => Err(CpuOnlyError::ActivationsOfExperts {
             activations,
             family: architecture.family.name(),
-        }),
-        false if !aware.is_none() => Err(TrainError::AwareOnGpu { aware }),
+        }
+        .into()),
+        false if !aware.is_none() => Err(CpuOnlyError::QuantizationAware { aware }.into()),
         _ => Ok(()),
     }
 }

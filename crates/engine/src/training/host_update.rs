@@ -128,7 +128,7 @@ mod tests {
 
     const STEPS: u64 = 4;
 
-    /// When the emulation does what is asked of it.
+    /// Time at which the emulation does what is asked of it.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum When {
         Early,

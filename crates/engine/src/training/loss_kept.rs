@@ -10,7 +10,7 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 pub struct LossKept {
     /// Mean cross-entropy per target token in the precision, in nats.
     pub loss: f64,
-    /// The same in F32.
+    /// Mean cross-entropy per target token in F32, in nats.
     pub loss_f32: f64,
     /// Share of target positions at which both find the same token most likely, in [0, 1].
     pub agreement: f64,

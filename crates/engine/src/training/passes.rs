@@ -36,20 +36,20 @@ const MOST_GRAPHS: usize = 8;
 pub(crate) enum Lap {
     Forward,
     Backward,
-    /// Both, from a graph.
+    /// Forward and backward pass, from a graph.
     Replay,
     Optimizer,
 }
 
-/// What the passes run on.
+/// Model that the passes run on.
 pub(crate) struct PassModel<'a> {
     pub decoder: &'a Decoder,
-    /// Prepared for the micro-batch.
+    /// Rope tables, prepared for the micro-batch.
     pub ropes: &'a RopeTables,
     pub checkpointing: Checkpointing,
 }
 
-/// What they run with.
+/// Micro-batch and factors that passes run with.
 #[derive(Clone, Debug)]
 pub(crate) struct PassInput<'a> {
     pub batch: &'a MicroBatch,
@@ -61,7 +61,7 @@ pub(crate) struct PassInput<'a> {
 #[derive(Debug)]
 pub(crate) struct Passes {
     device: Device,
-    /// Absent where all is launched op by op.
+    /// Graphs of passes; absent where all is launched op by op.
     graphs: Option<Graphs>,
     replayed: u64,
     /// Forward's part of both passes when they were last launched op by op.
@@ -80,12 +80,12 @@ struct Known {
     state: State,
 }
 
-/// All that decides which launches a pass consists of, for one model and one recipe.
+/// Numbers that decide which launches a pass consists of, for one model and one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     tokens: usize,
     targets: usize,
-    /// Which rope tables the launches read.
+    /// Version of the rope tables that the launches read.
     ropes: u64,
 }
 
@@ -100,16 +100,16 @@ enum State {
 struct Captured {
     graph: Graph,
     place: StreamBuffer,
-    /// What the capture held of the host's memory, for the tests' emulation.
+    /// Micro-batch that the capture held in the host's memory, for the tests' emulation.
     batch: MicroBatch,
     dropout: Option<DropoutKey>,
     gradient_scale: f32,
 }
 
-/// What is told how far a backward pass has come.
+/// Follower that is told how far a backward pass has come.
 pub(crate) type Follower<'a> = dyn FnMut(GradientsReady) -> Result<()> + 'a;
 
-/// What is done with a micro-batch.
+/// Treatment of a micro-batch.
 enum Way {
     Launch,
     WarmUp,
@@ -117,7 +117,7 @@ enum Way {
 }
 
 impl PassModel<'_> {
-    /// Both passes: adds the gradients, and returns what the loss head found.
+    /// Runs forward and backward pass: adds the gradients, and returns what the loss head found.
     fn run(
         &self,
         stream: &Stream<'_>,
@@ -144,7 +144,7 @@ impl PassModel<'_> {
 }
 
 impl<'a> PassInput<'a> {
-    /// In memory of the device that nobody else uses.
+    /// Makes the stream in memory of the device that nobody else uses.
     fn stream(&self, device: &Device) -> Result<Stream<'a>> {
         let _span = span::phase(StepPhase::HostToDevice);
         Stream::new(self.batch, self.dropout.clone(), Some(self.gradient_scale), device)
@@ -172,7 +172,7 @@ impl Passes {
         self.replayed
     }
 
-    /// As [`run`](Self::run), launched op by op, and tells `follower` how far the backward pass has come.
+    /// Runs as [`run`](Self::run) does, launched op by op, and tells `follower` how far the backward pass has come.
     ///
     /// # Errors
     /// Those of the ops and of `follower`, memory.

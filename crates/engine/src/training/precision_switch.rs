@@ -1,4 +1,4 @@
-//! Which steps of a training compute in F32, and what decides it (`precision_schedule`).
+//! Choice of the steps of a training that compute in F32, and what decides it (`precision_schedule`).
 //!
 //! | letter | meaning |
 //! |---|---|
@@ -29,10 +29,10 @@ const WIDEN_BELOW: f64 = 0.5;
 const GRADIENT: &str = "precision_schedule.gradient";
 const NUMBERS: &str = "precision_schedule.numbers";
 
-/// What the next steps compute in, and why.
+/// Precision that the next steps compute in, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrecisionDecision {
-    /// What the steps from the next one on compute in.
+    /// Precision of the steps from the next one on.
     pub precision: Precision,
     pub cause: PrecisionCause,
     /// Noise scale of the gradients in target tokens; absent where it was not asked for, where no two steps could be compared,
@@ -62,7 +62,7 @@ pub enum PrecisionCause {
 }
 
 impl PrecisionCause {
-    /// As it is written.
+    /// Name of the cause as it is written.
     pub fn name(self) -> &'static str {
         match self {
             Self::Schedule => "schedule",
@@ -80,11 +80,11 @@ pub(crate) struct PrecisionSwitch {
     schedule: PrecisionSchedule,
     own: Precision,
     adaptive: Option<Adaptive>,
-    /// What measuring asks for, whatever the schedule says.
+    /// Precision that measuring asks for, whatever the schedule says.
     held: Option<bool>,
 }
 
-/// What an adaptive schedule knows.
+/// State of an adaptive schedule.
 #[derive(Debug)]
 struct Adaptive {
     is_fp32: bool,
@@ -102,21 +102,21 @@ struct Window {
     overflows: f64,
     /// Pairs of steps that follow each other.
     pairs: f64,
-    /// Of their products.
+    /// Sum of the products of pairs of steps that follow each other.
     signal: f64,
-    /// Of their mean squares.
+    /// Sum of the mean squares of pairs of steps that follow each other.
     squares: f64,
 }
 
-/// One step, as far as decisions depend on it.
+/// Facts about a step that decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepFacts {
     /// Number of the step, from 1.
     pub step: u64,
     pub targets: u64,
-    /// Before clipping.
+    /// Norm of the gradient before clipping.
     pub norm: f64,
-    /// Of its gradient and that of the step before; see [`PrecisionSwitch::compare`].
+    /// Product of the step's gradient and that of the step before; see [`PrecisionSwitch::compare`].
     pub product: Option<f64>,
 }
 
@@ -157,7 +157,7 @@ impl PrecisionSwitch {
         }
     }
 
-    /// What the step behind so many others computes in; `None` without a schedule.
+    /// Precision of the step behind so many others; `None` without a schedule.
     pub(crate) fn precision(&self, steps: u64) -> Option<Precision> {
         (!self.schedule.is_none()).then(|| self.named(self.is_fp32(steps)))
     }
@@ -213,7 +213,7 @@ impl PrecisionSwitch {
         })
     }
 
-    /// What the next steps depend on, for a checkpoint.
+    /// Tensors that the next steps depend on, for a checkpoint.
     ///
     /// # Errors
     /// Those of candle.

@@ -15,9 +15,9 @@ pub struct RowLoss {
 /// An evaluation with the losses of its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvaluatedRows {
-    /// Of the rows that were evaluated, which are all unless a [`RowWatch`] said stop.
+    /// Evaluation of the rows that were evaluated, which are all unless a [`RowWatch`] said stop.
     pub evaluation: Evaluation,
-    /// In the order of the rows.
+    /// Losses in the order of the rows.
     pub rows: Vec<RowLoss>,
 }
 

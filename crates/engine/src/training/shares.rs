@@ -15,7 +15,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Those of this process, in the order of their sum.
+    /// Shares of this process, in the order of their sum.
     pub(super) fn here(collective: &dyn Collective, devices: usize) -> Vec<Self> {
         let (ranks, devices) = (collective.ranks(), devices.max(1));
         match ranks {
@@ -43,7 +43,7 @@ impl Share {
         micro_batches.div_ceil(self.of) - has
     }
 
-    /// Its micro-batches, each behind the number of tokens that come before it in the global batch.
+    /// Micro-batches of the share, each behind the number of tokens that come before it in the global batch.
     pub(super) fn of(self, global_batch: &[MicroBatch]) -> impl Iterator<Item = (u64, &MicroBatch)> {
         let mut tokens = 0;
         let with_place = global_batch.iter().enumerate().map(move |(index, batch)| {

@@ -1,4 +1,4 @@
-//! What the trainer tells while it runs: the seam between the engine and whoever watches it.
+//! Events that the trainer tells while it runs: the seam between the engine and whoever watches it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -23,10 +23,10 @@ pub struct StepEvent {
     /// Tokens that counted in the loss.
     pub target_tokens: u64,
     pub seconds: StepSeconds,
-    /// What the step computed in, where the recipe has a schedule of it.
+    /// Precision that the step computed in, where the recipe has a schedule of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// What was decided at its end on the precision of the next steps.
+    /// Decision at the end of the step on the precision of the next ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision_decision: Option<PrecisionDecision>,
 }
@@ -42,10 +42,10 @@ impl StepEvent {
     }
 }
 
-/// Where the time of one step went, in seconds of wall clock.
+/// Seconds of one step by what they were spent on, of wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepSeconds {
-    /// Waiting for the batch.
+    /// Seconds of waiting for the batch.
     pub data: f64,
     pub forward: f64,
     /// Backward, recomputation for activation checkpointing included.
@@ -98,12 +98,12 @@ pub enum Control {
 
 /// Watches a training. The defaults watch nothing, so an observer writes only what it needs.
 pub trait StepObserver {
-    /// Called after each optimizer step.
+    /// Hears of each optimizer step, after it.
     fn step(&mut self, _event: &StepEvent) -> Control {
         Control::Continue
     }
 
-    /// Called after each evaluation.
+    /// Hears of each evaluation, after it.
     fn evaluation(&mut self, _evaluation: &Evaluation) -> Control {
         Control::Continue
     }

@@ -1,4 +1,4 @@
-//! What an evaluation has found so far.
+//! Tally of an evaluation so far.
 //!
 //! Sums are kept for each micro-batch and added up at the end in the order of the micro-batches, so that the loss over all rows has the
 //! same bits in whichever order they are gone through.
@@ -34,10 +34,10 @@ pub(super) struct Tally {
 
 /// The rows of an evaluation.
 struct Rows {
-    /// Those of each micro-batch.
+    /// Rows of each micro-batch.
     of_batches: Vec<Range<usize>>,
     target_tokens: Vec<usize>,
-    /// Of rows that were computed here, and of others' once they are told; `None` where nobody asks for them.
+    /// Losses of rows that were computed here, and of others' once they are told; `None` where nobody asks for them.
     losses: Option<Vec<f64>>,
     /// Micro-batches that were gone through whose rows all ranks know.
     known: usize,
@@ -53,7 +53,7 @@ pub(super) fn order(count: usize, is_spread: bool) -> Vec<usize> {
 }
 
 impl Tally {
-    /// Nothing of these micro-batches is evaluated yet; `tells_rows` says that the rows' own losses are asked for.
+    /// Begins a tally of these micro-batches; `tells_rows` says that the rows' own losses are asked for.
     pub(super) fn new(micro_batches: &[MicroBatch], tells_rows: bool) -> Self {
         let (mut of_batches, mut target_tokens) = (Vec::with_capacity(micro_batches.len()), Vec::new());
         let mut targets = Vec::with_capacity(micro_batches.len());

@@ -21,7 +21,7 @@ use crate::model::{AdapterPass, Decoder, Keep, RopeTables, RowPart, Stream};
 use crate::parallel::Alone;
 use crate::span;
 use crate::span::StepPhase;
-use crate::{Control, Evaluation, StepEvent, StepSeconds, TrainError, Trainer};
+use crate::{Control, Evaluation, StepEvent, StepSeconds, TogetherError, TrainError, Trainer};
 use peft_tune_core::recipe::Checkpointing;
 use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -38,7 +38,7 @@ pub struct Together {
 #[derive(Default)]
 struct Round {
     batch: MicroBatch,
-    /// One for each training, empty where it has no more micro-batches.
+    /// Parts of the trainings, one for each, empty where it has no more micro-batches.
     parts: Vec<RowPart>,
     /// Factors on the gradients of the loss sums.
     scales: Vec<Option<f32>>,
@@ -122,7 +122,7 @@ impl Together {
             (_, true) => "inputs of their own",
             _ => return Ok(()),
         };
-        Err(TrainError::NoGroups { family, what })
+        Err(TogetherError::NoGroups { family, what }.into())
     }
 
     /// The passes of `trainers`, in this order. Whoever joins or leaves needs new ones; they cost no more than the objects of the layers.
@@ -141,7 +141,7 @@ impl Together {
             trainer.recipe.check_in_group()?;
             trainer.recipe.check_shares_base(&first.recipe)?;
             if !Arc::ptr_eq(trainer.base(), base) {
-                return Err(TrainError::OtherBase);
+                return Err(TogetherError::OtherBase.into());
             }
         }
         let nothing = TrainedSet::nothing(base)?;
@@ -154,7 +154,7 @@ impl Together {
         })
     }
 
-    /// Those that are kept, or new ones of `trainers` where nothing is.
+    /// Returns the passes that are kept, or new ones of `trainers` where nothing is.
     ///
     /// # Errors
     /// As for [`Together::new`].
@@ -169,8 +169,9 @@ impl Together {
         Ok(kept.insert(passes))
     }
 
-    /// One optimizer step of each of `trainers`, which are those that this was made of, on its own global batch. A training that cannot
-    /// take its step has its error, and the others step all the same. The seconds of a step are those of all.
+    /// Takes one optimizer step of each of `trainers`, which are those that this was made of, on its own global batch.
+    /// A training that cannot take its step has its error, and the others step all the same. The seconds of a step are
+    /// those of all.
     ///
     /// # Errors
     /// What keeps all of them from stepping: memory, the device.
@@ -242,8 +243,8 @@ impl Together {
         Ok(found.into_iter().map(|one| one.map(evaluation)).collect())
     }
 
-    /// As [`Together::evaluate`], with the loss of each row of those trainings that have one of `watches`, which may end its evaluation
-    /// before all rows are evaluated.
+    /// Evaluates as [`Together::evaluate`] does, with the loss of each row of those trainings that have one of
+    /// `watches`, which may end its evaluation before all rows are evaluated.
     ///
     /// # Errors
     /// As for [`Together::step`].
@@ -283,7 +284,8 @@ impl Together {
             .collect())
     }
 
-    /// Both passes of one round: adds the gradients of all, and returns what the loss head found for each.
+    /// Runs forward and backward pass of one round: adds the gradients of all, and returns what the loss head found for
+    /// each.
     fn passes(&mut self, round: Round, clock: &mut Stopwatch<Lap>) -> Result<Vec<Option<Sums>>, TrainError> {
         let Round { batch, parts, scales } = round;
         if batch.tokens() == 0 {

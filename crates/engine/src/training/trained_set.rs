@@ -1,4 +1,4 @@
-//! What a training trains: an adapter, or the whole base model.
+//! Parameters that a training trains: an adapter, or the whole base model.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -85,12 +85,13 @@ impl TrainedSet {
         Ok(set)
     }
 
-    /// Nothing: the base model as it is.
+    /// Trains nothing: the base model as it is.
     pub(crate) fn nothing(base: &BaseModel) -> Result<Self, TrainError> {
         Self::start(base, ModelPlan::frozen(base.architecture()), 0, None)
     }
 
-    /// What `plan` trains, with the values that it starts from: those of `saved`, where there is an adapter to start from.
+    /// Parameters that `plan` trains, with the values that they start from: those of `saved`, where there is an adapter
+    /// to start from.
     fn start(base: &BaseModel, plan: ModelPlan, seed: u64, saved: Option<SavedAdapter>) -> Result<Self, TrainError> {
         let mut set = Self {
             parameters: Parameters::zeros(plan.layout.clone(), base.device())?,
@@ -173,7 +174,7 @@ impl TrainedSet {
         }
     }
 
-    /// What the decoder is built from.
+    /// Parameters that the decoder is built with.
     pub(crate) fn trainables(&self) -> Trainables<'_> {
         Trainables {
             plan: &self.plan,

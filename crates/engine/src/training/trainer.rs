@@ -26,7 +26,7 @@ use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::tensor;
-use crate::{Control, Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use crate::{Control, Evaluation, Parameters, ShardError, StepEvent, StepSeconds, TrainError};
 use peft_tune_core::plan::{AdapterPlan, update_parts};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::gpu::TimedProducts;
@@ -48,16 +48,16 @@ pub struct Trainer {
     pub(super) recipe: Recipe,
     total_steps: u64,
     trained: TrainedSet,
-    /// What computes in the recipe's precision.
+    /// Passes in the recipe's precision.
     pub(crate) own: ComputePath,
-    /// What computes in F32 on the same frozen weights; only where the recipe has a schedule of its precision.
+    /// Passes in F32 on the same frozen weights; only where the recipe has a schedule of its precision.
     fp32: Option<ComputePath>,
     switch: PrecisionSwitch,
     ropes: RopeTables,
     pub(crate) updates: UpdatePass,
     loss_scale: Option<LossScale>,
     collective: Arc<dyn Collective>,
-    /// What gathers the weights of layers, where ranks share them out.
+    /// Gathering of the weights of layers, where ranks share them out.
     gather: Option<Arc<LayerGather>>,
     step: u64,
     tokens: u64,
@@ -65,16 +65,16 @@ pub struct Trainer {
 
 /// A step before its passes.
 pub(super) struct BegunStep {
-    /// What is known of it.
+    /// Event of the step, as far as it is known.
     event: StepEvent,
     in_fp32: bool,
-    /// What the gradients are multiplied by, where that may make them overflow.
+    /// Factor on the gradients, where that may make them overflow.
     scale_now: Option<f32>,
     /// Factor on the gradient of the loss sum.
     pub gradient_scale: f32,
 }
 
-/// What the update of a step found, which a GPU may still be computing.
+/// Norm and product that the update of a step found, which a GPU may still be computing.
 pub(super) struct Updated {
     product: Option<f64>,
     norm: Norm,
@@ -149,8 +149,8 @@ impl Trainer {
         })
     }
 
-    /// The same trainer as one of several that share the training, all starting from the values of rank 0. From then on all
-    /// ranks step and evaluate together, on the same micro-batches.
+    /// Makes the trainer one of several that share the training, all starting from the values of rank 0. From then on
+    /// all ranks step and evaluate together, on the same micro-batches.
     ///
     /// # Errors
     /// A rank that does not take part.
@@ -161,7 +161,7 @@ impl Trainer {
             let (share, at, of) = (layers.share(), collective.rank(), collective.ranks());
             if (share.rank, share.ranks) != (at, of) {
                 let RankShare { rank, ranks } = share;
-                return Err(TrainError::OtherRank { rank, ranks, at, of });
+                return Err(ShardError::OtherRank { rank, ranks, at, of }.into());
             }
             let gather = Arc::new(LayerGather::new(Arc::clone(layers), Arc::clone(&collective)));
             for path in [&mut self.own].into_iter().chain(&mut self.fp32) {
@@ -187,7 +187,7 @@ impl Trainer {
         self.gather.as_ref().map_or(0, |gather| gather.gathers())
     }
 
-    /// One optimizer step on a global batch. The gradient is that of the mean loss over all target tokens of the
+    /// Takes one optimizer step on a global batch. The gradient is that of the mean loss over all target tokens of the
     /// global batch, however it is cut into micro-batches and whichever rank computes them.
     ///
     /// The time of the loss head, which computes its gradient in the same pass, counts as forward;
@@ -241,7 +241,7 @@ impl Trainer {
         self.end_step(begun, updated, &sums, seconds)
     }
 
-    /// What comes before the passes of a step: the gradients are zero, and the values where the optimizer takes them.
+    /// Prepares the passes of a step: the gradients are zero, and the values where the optimizer takes them.
     pub(super) fn begin_step(
         &mut self,
         micro_batches: &[MicroBatch],
@@ -333,7 +333,8 @@ impl Trainer {
         Ok(self.evaluate_with(micro_batches, None)?.evaluation)
     }
 
-    /// As [`Trainer::evaluate`], with the loss of each row. `watch` may end it before all rows are evaluated, on all ranks alike.
+    /// Evaluates as [`Trainer::evaluate`] does, with the loss of each row. `watch` may end the evaluation before all
+    /// rows are evaluated, on all ranks alike.
     ///
     /// # Errors
     /// As for [`Trainer::step`].
@@ -383,7 +384,7 @@ impl Trainer {
         })
     }
 
-    /// What an evaluation found at the training's present step.
+    /// Result of an evaluation at the training's present step.
     pub(super) fn evaluated(&self, spread: &Spread, correct: f64, targets: u64, seconds: f64) -> Evaluation {
         Evaluation {
             step: self.step,
@@ -448,12 +449,12 @@ impl Trainer {
         forward.map_err(|error| self.cause(error))
     }
 
-    /// What trains, with its gradients of the last step (after clipping).
+    /// Parameters that train, with their gradients of the last step (after clipping).
     pub fn parameters(&self) -> &Parameters {
         &self.trained.parameters
     }
 
-    /// What the adapter consists of; absent in full fine-tuning.
+    /// Parameters of the adapter; absent in full fine-tuning.
     pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
         self.trained.plan.adapter.as_ref()
     }
@@ -484,8 +485,8 @@ impl Trainer {
         self.switch.hold(fp32);
     }
 
-    /// Where the training stands. Together with the values of [`Trainer::parameters`] and [`Trainer::state`], it is everything that
-    /// the next steps depend on besides their data.
+    /// Position of the training. Together with the values of [`Trainer::parameters`] and [`Trainer::state`], it is
+    /// everything that the next steps depend on besides their data.
     pub fn position(&self) -> TrainerPosition {
         TrainerPosition {
             step: self.step,
@@ -530,12 +531,12 @@ impl Trainer {
         self.tokens
     }
 
-    /// What a text is read with: the model as trained so far.
+    /// Model that a text is read with: as trained so far.
     pub(crate) fn reading(&mut self) -> (&BaseModel, &Decoder, &mut RopeTables) {
         (&self.base, &self.own.decoder, &mut self.ropes)
     }
 
-    /// What trains, with the names that lead there.
+    /// Parameters that train, with the names that lead there.
     pub(crate) fn trained(&self) -> &TrainedSet {
         &self.trained
     }
@@ -580,8 +581,8 @@ impl Trainer {
         Ok(gradients.zero_set()?)
     }
 
-    /// Both passes of a share that others come before, whose gradients wait in a buffer of their own meanwhile: a sum of sums has the
-    /// bits that ranks find.
+    /// Runs the passes of a share that others come before, whose gradients wait in a buffer of their own meanwhile: a
+    /// sum of sums has the bits that ranks find.
     fn passes_behind<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
@@ -597,8 +598,8 @@ impl Trainer {
         Ok(sums)
     }
 
-    /// Both passes of the micro-batches of a share, each behind its first token's number: adds their gradients, and returns what the
-    /// loss head found.
+    /// Runs the passes of the micro-batches of a share, each behind its first token's number: adds their gradients, and
+    /// returns what the loss head found.
     fn passes_of<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a MicroBatch)>,
@@ -706,13 +707,13 @@ impl Trainer {
 #[derive(Clone, Copy)]
 struct Manner {
     in_fp32: bool,
-    /// What the gradients are multiplied by.
+    /// Factor on the gradients.
     gradient_scale: f32,
     /// The learning rate of updates that follow the last backward pass; `None` where they come behind it.
     followed_at: Option<f64>,
 }
 
-/// What computes a step.
+/// Passes that compute a step.
 fn path_of<'a>((own, fp32): (&'a mut ComputePath, &'a mut Option<ComputePath>), in_fp32: bool) -> &'a mut ComputePath {
     match fp32 {
         Some(path) if in_fp32 => path,
@@ -720,7 +721,7 @@ fn path_of<'a>((own, fp32): (&'a mut ComputePath, &'a mut Option<ComputePath>), 
     }
 }
 
-/// Where a training stands.
+/// Position of a training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerPosition {
     /// Optimizer steps taken.
@@ -735,6 +736,6 @@ pub struct TrainerPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedBytes {
     pub device: usize,
-    /// In host memory, for a device that is not the host.
+    /// Bytes in host memory, for a device that is not the host.
     pub host: usize,
 }

@@ -1,4 +1,4 @@
-//! What follows the passes of a step: the gradients' norm, clipping and the optimizer.
+//! Update behind the passes of a step: the gradients' norm, clipping and the optimizer.
 //!
 //! On an NVIDIA GPU these are a few launches that are the same in every step, for all optimizers but those whose state lies in the
 //! host's memory, those that update there, and Muon on large matrices. Nothing waits for the norm: the kernels themselves leave out a step in
@@ -20,11 +20,11 @@ use peft_tune_kernels::Kernels;
 use peft_tune_kernels::gpu;
 use peft_tune_kernels::gpu::Graph;
 
-/// What updates run with.
+/// Rate and scale that updates run with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpdateInput {
     pub learning_rate: f64,
-    /// What the gradients were multiplied by, where that may make them overflow.
+    /// Factor on the gradients, where that may make them overflow.
     pub loss_scale: Option<f32>,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct UpdateInput {
 pub(crate) struct UpdatePass {
     optimizer: Optimizer,
     max_norm: Option<f64>,
-    /// Where the host updates what another device trains.
+    /// Updates by the host of what another device trains.
     host: Option<HostUpdate>,
-    /// Made at the first update on a GPU.
+    /// Clipping, made at the first update on a GPU.
     clipping: Option<Clipping>,
     replay: Replay,
     replayed: u64,
@@ -44,7 +44,7 @@ pub(crate) struct UpdatePass {
 #[derive(Debug)]
 enum Replay {
     Never,
-    /// Once they have been launched, which makes all that a capture must not make.
+    /// Launches that are captured once they have been made, which makes all that a capture must not make.
     BehindTheFirst,
     Next,
     Captured(Box<Graph>),
@@ -67,8 +67,8 @@ impl UpdatePass {
         }
     }
 
-    /// The same with updates of `parameters` where `settings` has them: on the host, in these parts, which follow a backward pass. Where
-    /// the parameters lie in its memory nothing differs.
+    /// Moves the updates of `parameters` to where `settings` has them: on the host, in these parts, which follow a
+    /// backward pass. Where the parameters lie in the host's memory nothing differs.
     ///
     /// # Errors
     /// Memory of the host.
@@ -232,7 +232,7 @@ impl UpdatePass {
         }
     }
 
-    /// What a graph holds: all that differs from step to step has been prepared.
+    /// Launches what a graph holds: all that differs from step to step has been prepared.
     fn launch(&self, parameters: &Parameters, may_overflow: bool) -> Result<()> {
         let Some(clipping) = &self.clipping else {
             candle_core::bail!("no update has been prepared");
@@ -245,7 +245,7 @@ impl UpdatePass {
         self.optimizer.launch(parameters, norm)
     }
 
-    /// With a loss scale the host waits for the norm.
+    /// Updates unless the norm is not finite; with a loss scale the host waits for the norm.
     fn update_if_finite(&mut self, parameters: &Parameters, input: UpdateInput, norm: &Norm) -> Result<()> {
         if input.loss_scale.is_some() && !norm.read()?.is_finite() {
             return Ok(());
@@ -288,7 +288,7 @@ mod tests {
         Parameters::zeros(layout, &Device::Cpu).unwrap()
     }
 
-    /// Other gradients for each step; those of the third overflow.
+    /// Sets other gradients for each step; those of the third overflow.
     fn set_gradients(parameters: &Parameters, step: u64) {
         let elements = parameters.layout.elements();
         let wave = |index: usize| (index as f32 * 0.37 + step as f32).sin() * 8.0;

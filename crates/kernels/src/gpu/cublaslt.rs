@@ -53,8 +53,8 @@ thread_local! {
     static LIBRARIES: RefCell<HashMap<usize, Library>> = RefCell::default();
 }
 
-/// All that the choice of an algorithm depends on. Sizes and operands as the library has them: by columns, so that
-/// c^T = b^T a^T is computed.
+/// Key of all that the choice of an algorithm depends on. Sizes and operands as the library has them: by columns, so
+/// that c^T = b^T a^T is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     /// (rows, columns, elements between columns) in memory of b, a and c.
@@ -78,7 +78,7 @@ struct Library {
     spent: Duration,
 }
 
-/// What a product is multiplied by and added to: the bits of a number of the type of its sums.
+/// Factors that a product is multiplied by and added to: the bits of a number of the type of its sums.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     alpha: u32,
@@ -123,7 +123,8 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
     LIBRARIES.with_borrow_mut(|libraries| library(libraries, device)?.run(&key, factors, addresses, device))
 }
 
-/// As [`multiply`]: a b^T of signed bytes into c, whose sums are whole numbers. See [`super::multiply_bytes`].
+/// Multiplies a b^T of signed bytes into c as [`multiply`] does; the sums are whole numbers. See
+/// [`super::multiply_bytes`].
 pub(super) fn multiply_bytes(device: &CudaDevice, [a, b, c]: [&Tensor; 3]) -> Result<()> {
     device.cuda_stream().context().bind_to_thread().w()?;
     let place = address(device, c)?;
@@ -194,7 +195,7 @@ fn library<'a>(libraries: &'a mut HashMap<usize, Library>, device: &CudaDevice) 
 }
 
 impl Key {
-    /// Of b, a and c.
+    /// Key of the product of b, a and c.
     fn new([b, a, c]: [&Matrix<'_>; 3], result: DType, addresses: Addresses) -> Self {
         let size = |matrix: &Matrix<'_>| (matrix.columns, matrix.rows, matrix.stride);
         Self {
@@ -298,7 +299,7 @@ impl Library {
     }
 }
 
-/// What the choices on `device` hold for.
+/// Machine that the choices on `device` hold for.
 fn machine(device: &CudaDevice) -> Machine {
     let stream = device.cuda_stream();
     let mut driver = 0;

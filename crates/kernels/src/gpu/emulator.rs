@@ -185,7 +185,7 @@ pub(super) fn multiply(gemm: &super::Gemm<'_>, c: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// As [`multiply`], of signed bytes.
+/// Multiplies signed bytes as [`multiply`] does floats.
 pub(super) fn multiply_bytes([a, b, c]: [&Tensor; 3]) -> Result<()> {
     let ((rows, depth), columns) = (a.dims2()?, c.dims2()?.1);
     let signed = |tensor: &Tensor| -> Result<Vec<i32>> {

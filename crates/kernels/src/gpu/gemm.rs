@@ -10,7 +10,7 @@ pub struct Gemm<'a> {
     pub alpha: f32,
     /// Factor on what c holds already; with 0 it is not read.
     pub beta: f32,
-    /// Read in place of what c holds: of the same size and dtype, and contiguous as c is then.
+    /// Tensor that is read in place of what c holds: of the same size and dtype, and contiguous as c is then.
     pub onto: Option<&'a Tensor>,
 }
 

@@ -21,16 +21,16 @@ use candle_core::cuda_backend::{CudaDevice, WrapErr};
 use cudarc::driver::{CudaGraph, result, sys};
 
 thread_local! {
-    /// While this thread captures: memory that outlives single launches and is read by what is captured.
+    /// Memory that outlives single launches and is read by what is captured, while this thread captures.
     static READ: RefCell<Option<Vec<Tensor>>> = const { RefCell::new(None) };
 }
 
-/// What was captured.
+/// Graph of the launches that were captured.
 #[derive(Debug)]
 pub struct Graph {
     #[cfg(feature = "cuda")]
     on_gpu: Option<OnGpu>,
-    /// It stays as long as the graph, whoever else releases it.
+    /// Memory that stays as long as the graph, whoever else releases it.
     _read: Vec<Tensor>,
 }
 
@@ -114,7 +114,7 @@ impl Graph {
 
 #[cfg(feature = "cuda")]
 struct OnGpu {
-    /// Absent only while it is dropped.
+    /// Graph that was captured; absent only while it is dropped.
     graph: Option<CudaGraph>,
     device: CudaDevice,
 }

@@ -21,36 +21,36 @@ mod cublaslt;
     reason = "only tests run it: a panic is how they report"
 )]
 mod emulator;
+mod faster_form;
 mod gemm;
 mod graph;
-mod host_room;
+mod host_work;
 mod launch;
 mod overwrite;
 mod pack;
+mod pinned_memory;
 #[cfg(any(feature = "cuda", test))]
 mod product_choices;
-mod round_trips;
 #[cfg(feature = "cuda")]
 mod runtime;
 mod scratch;
 mod source;
 mod transfer_stream;
-mod ways;
 
 pub use byte_gemm::multiply_bytes;
+pub use faster_form::{Way, is_other_faster};
 pub use gemm::{Gemm, Matrix};
 pub use graph::{Graph, has_graphs, refuse_capture, warm_up};
-pub use host_room::HostRoom;
+pub use host_work::{HostWork, RoundTrips};
 pub(crate) use launch::arguments;
 pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
-pub use round_trips::{HostWork, RoundTrips};
+pub use pinned_memory::PinnedMemory;
 pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
 pub(crate) use source::source;
 pub use source::{BYTES, GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
-pub use ways::{Way, is_other_faster};
 
 use crate::kernels;
 use candle_core::{DType, Device, Tensor};
@@ -60,7 +60,7 @@ pub fn takes(tensor: &Tensor) -> bool {
     is_for(tensor.device(), tensor.dtype())
 }
 
-/// As [`takes`], for tensors of `dtype` on `device`.
+/// Whether own kernels are for tensors of `dtype` on `device`; see [`takes`].
 pub fn is_for(device: &Device, dtype: DType) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
 }
@@ -91,8 +91,8 @@ pub fn has_transfer_stream(device: &Device) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated())
 }
 
-/// While it lives, products that this thread meets for the first time are timed by each algorithm that may be the fastest: a
-/// training's first steps, which nobody measures. What was found out is kept on disk when it goes.
+/// Timing of products that this thread meets for the first time, as long as it lives: by each algorithm that may be the
+/// fastest, in a training's first steps, which nobody measures. What was found out is kept on disk when it goes.
 #[derive(Debug)]
 pub struct TimedProducts(());
 
@@ -116,7 +116,7 @@ impl Drop for TimedProducts {
 /// Releases all memory that is kept from one launch to the next, so that it counts in what needs it next.
 pub fn forget_scratch() {
     scratch::forget_scratch();
-    host_room::forget();
+    pinned_memory::forget();
 }
 
 /// Allocates what libraries keep on `device` for the calls of this thread.

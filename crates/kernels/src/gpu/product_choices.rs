@@ -1,4 +1,5 @@
-//! Which algorithm is the fastest for a product of some shape, and which of two ways for a sum of products, kept on disk from one process to the next.
+//! Choices of the fastest algorithm for a product of some shape, and of the faster of two ways to a sum of products,
+//! kept on disk from one process to the next.
 //!
 //! One JSON file in the folder of compiled kernels for each GPU, driver and library; what another one of them found is worth
 //! nothing. A file is written whole or not at all, together with what other processes have written meanwhile. One that cannot be
@@ -15,7 +16,7 @@ use super::cache::keep;
 /// Shapes that a file has at most. Each number of tokens brings its own.
 const MOST_SHAPES: usize = 4096;
 
-/// What choices hold for.
+/// Machine that choices hold for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     /// The GPU as its driver calls it.
@@ -30,12 +31,12 @@ pub(super) struct Machine {
 pub(super) struct Choice {
     /// The library's own description of it.
     pub algorithm: [u64; 8],
-    /// What a product took, and what it took by the algorithm that the library named first.
+    /// Time of a product, and its time by the algorithm that the library named first.
     pub microseconds: f32,
     pub first_microseconds: f32,
 }
 
-/// What two ways to the same sum took.
+/// Times of two ways to the same sum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct WayTimes {
     pub microseconds: [f32; 2],
@@ -51,7 +52,7 @@ struct File {
     known: Known,
 }
 
-/// What is known, by shape.
+/// Choices that are known, by shape.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Known {
     choices: BTreeMap<String, Choice>,
@@ -70,7 +71,7 @@ pub(super) struct ProductChoices {
 }
 
 impl ProductChoices {
-    /// What is known of products on this machine, and where it is kept.
+    /// Opens the choices of products on this machine, with the place where they are kept.
     pub(super) fn open(machine: Machine, folder: Option<&Path>) -> Self {
         let path = folder.map(|folder| folder.join(machine.file_name()));
         Self {
@@ -92,7 +93,7 @@ impl ProductChoices {
         self.is_new = true;
     }
 
-    /// What is known of two ways to a sum.
+    /// Times of two ways to a sum, where they are known.
     pub(super) fn find_way(&self, shape: &str) -> Option<&WayTimes> {
         self.known.ways.get(shape)
     }

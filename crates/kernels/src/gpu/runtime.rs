@@ -12,7 +12,7 @@ use super::compiler;
 use super::launch::{Argument, Launch};
 use super::{Capability, HOPPER, Source};
 
-/// What has been loaded. Design note: process-wide, as the driver's context that it belongs to.
+/// Kernels that have been loaded. Design note: process-wide, as the driver's context that it belongs to.
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<(usize, &'static str), Arc<CudaModule>>,

@@ -14,13 +14,13 @@ pub struct Source {
 /// A `.cuh` file.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// As files include it.
+    /// Name by which files include it.
     pub name: &'static str,
     /// The text of the file.
     pub text: &'static str,
 }
 
-/// What every file begins with.
+/// Text that every file begins with.
 #[cfg(any(feature = "cuda", feature = "emulator", test))]
 pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Pinned {
     tensor: Tensor,
-    /// Where it is pinned.
+    /// Device that the memory is pinned for.
     #[cfg(feature = "cuda")]
     device: Option<CudaDevice>,
 }
@@ -139,8 +139,8 @@ impl TransferStream {
         self.copy(to, from, Direction::ToDevice, Begin::BehindComputing)
     }
 
-    /// As [`TransferStream::fetch`], without waiting for what the device has been given: the caller knows that nothing of it reads or
-    /// writes `to` any more.
+    /// Fetches as [`TransferStream::fetch`] does, without waiting for what the device has been given: the caller knows
+    /// that nothing of it reads or writes `to` any more.
     ///
     /// # Errors
     /// As [`TransferStream::send`].
@@ -201,10 +201,10 @@ enum Direction {
     ToDevice,
 }
 
-/// What a copy waits for beside those before it in its queue.
+/// Moment that a copy waits for beside those before it in its queue.
 #[derive(Clone, Copy, Debug)]
 enum Begin {
-    /// All that the device has been given to compute.
+    /// End of all that the device has been given to compute.
     BehindComputing,
     AtOnce,
 }
@@ -255,7 +255,7 @@ impl OnGpu {
         use std::collections::HashMap;
         use std::sync::{LazyLock, Mutex, PoisonError};
 
-        /// By ordinal of the device and number of the queue.
+        /// Queues by ordinal of the device and number of the queue.
         type Queues = HashMap<(usize, usize), Arc<CudaStream>>;
         // Design note: process-wide, as the device's first queue is.
         static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(Mutex::default);

@@ -34,7 +34,7 @@ pub fn forward(
     forward_with_sinks((q, keys, values), places, settings, None)
 }
 
-/// As [`forward`], with one more logit (Hq,) for each head in its softmax, whose weight goes nowhere.
+/// Attends as [`forward`] does, with one more logit (Hq,) for each head in its softmax, whose weight goes nowhere.
 ///
 /// # Errors
 /// As [`forward`].
@@ -181,7 +181,7 @@ multiversion! {
     }
 }
 
-/// The same in plain candle ops, for any device.
+/// Attention to a cache in plain candle ops, for any device.
 pub mod reference {
     use super::{DType, Range, Result, Settings, Tensor};
 

@@ -186,14 +186,14 @@ impl Convolution<'_> {
     }
 }
 
-/// What is convolved.
+/// Values that are convolved.
 #[derive(Clone, Copy)]
 enum Source<'a, T> {
     One(&'a [T]),
     Product(&'a [T], &'a [T]),
 }
 
-/// What was convolved before each document.
+/// Values that were convolved before each document.
 struct Before {
     values: Vec<f32>,
 }

@@ -33,7 +33,7 @@ use super::storage::{Elements, Unwritten, is_fused, small, update};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
 
-/// Added to the square of a query's or key's length.
+/// Number that is added to the square of a query's or key's length.
 const EPSILON: f32 = 1e-6;
 
 /// Heads of a layer.
@@ -49,7 +49,7 @@ pub struct Heads {
     pub value_width: usize,
 }
 
-/// What the rule reads.
+/// Tensors that the rule reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     pub mixed: &'a Tensor,
@@ -260,7 +260,7 @@ impl Inputs<'_> {
     }
 }
 
-/// What decides decay and beta of each head.
+/// Values that decide decay and beta of each head.
 struct Gates {
     a: Vec<f32>,
     b: Vec<f32>,
@@ -269,7 +269,7 @@ struct Gates {
     shift: Vec<f32>,
 }
 
-/// Those of one token and head.
+/// Decay and beta of one token and head.
 #[derive(Clone, Copy)]
 struct Gate {
     alpha: f32,
@@ -308,12 +308,12 @@ struct Task {
 struct UnitRows {
     q: Vec<f32>,
     k: Vec<f32>,
-    /// What each was multiplied with for that, and by what of it beside its length.
+    /// Factors that gave each row its length, and the part of them beside the length.
     q_factors: (Vec<f32>, f32),
     k_factors: (Vec<f32>, f32),
 }
 
-/// What one token does to a state.
+/// Step that one token does on a state.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     q: &'a [f32],
@@ -387,7 +387,7 @@ struct HeadBackward<'a> {
     value_head: usize,
 }
 
-/// What it gives besides the gradients of q and k.
+/// Gradients of a head besides those of q and k.
 struct HeadGradients {
     d_v: Vec<f32>,
     d_a: Vec<f32>,
@@ -534,8 +534,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// From dS behind the token to that with its own reading: d(beta r) into `d_write`, and adds dq and the first part of dk. `token` is
-    /// do and r.
+    /// Goes from dS behind the token to that with its own reading: d(beta r) into `d_write`, and adds dq and the first
+    /// part of dk. `token` is do and r.
     fn read_back(
         state: &[f32],
         step: &Step<'_>,
@@ -561,7 +561,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// From dS to that before the token, with the second part of dk; returns <dP, S of the token before>. `d_rest` is the gradient of r.
+    /// Goes from dS to that before the token, with the second part of dk; returns <dP, S of the token before>. `d_rest`
+    /// is the gradient of r.
     fn advance_back(before: &[f32], step: &Step<'_>, d_rest: &[f32], d_state: &mut [f32], both: &mut Both<'_>) -> f32 {
         let (width, alpha) = (d_rest.len(), step.gate.alpha);
         let rows = before.chunks_exact(width).zip(d_state.chunks_exact_mut(width));

@@ -23,7 +23,7 @@ const ROUNDS: usize = 7;
 /// Elements that share sixteen counters.
 const GROUP: u64 = 64;
 
-/// What decides the masks of some rows.
+/// Key that decides the masks of some rows.
 #[derive(Clone, Debug)]
 pub struct MaskKey {
     pub seed: u64,
@@ -102,7 +102,7 @@ pub fn apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Result<Tensor> {
     })
 }
 
-/// What the factor of an element depends on besides its index.
+/// Facts that the factor of an element depends on besides its index.
 #[derive(Clone, Copy, Debug)]
 struct Mask {
     seed: u64,

@@ -8,9 +8,9 @@ use half::{bf16, f16};
 
 /// A value that the fused ops read and write; arithmetic is in F32.
 pub(super) trait Element: WithDType {
-    /// The same value in F32.
+    /// Widens to the same value in F32.
     fn widen(self) -> f32;
-    /// The nearest value of this type.
+    /// Rounds to the nearest value of this type.
     fn narrow(value: f32) -> Self;
 }
 

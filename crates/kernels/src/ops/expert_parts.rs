@@ -1,4 +1,4 @@
-//! What experts have of their own beside their weights: factors of adapters, and biases.
+//! Parts that experts have of their own beside their weights: factors of adapters, and biases.
 //!
 //! | name | shape | meaning |
 //! |---|---|---|

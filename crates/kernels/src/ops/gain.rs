@@ -83,7 +83,7 @@ struct Backward<'a> {
     sums: RefCell<Vec<f32>>,
 }
 
-/// Some rows of y, and the sums over them.
+/// Rows of y, and the sums over them.
 struct RowSums<'a, T> {
     y: &'a mut [T],
     sums: &'a mut [f32],
@@ -136,7 +136,7 @@ multiversion! {
     }
 }
 
-/// What DoRA's row norms are computed from: n_j^2 = |W_j|^2 + 2 s B_j·(A W^T)_j + s^2 B_j (A A^T) B_j^T.
+/// Terms of DoRA's row norms: n_j^2 = |W_j|^2 + 2 s B_j·(A W^T)_j + s^2 B_j (A A^T) B_j^T.
 #[derive(Clone, Copy, Debug)]
 pub struct NormParts<'a> {
     /// |W_j|^2, (N,) F32.

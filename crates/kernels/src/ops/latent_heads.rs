@@ -165,7 +165,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// As [`join`], back.
+    /// Splits what [`join`] joined.
     fn split<T: Element>(
         d_k: &[T],
         d_v: &[T],

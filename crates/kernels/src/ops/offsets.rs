@@ -1,4 +1,4 @@
-//! Where the rows of each group begin: those of the experts of a mixture.
+//! Beginnings of the rows of each group: those of the experts of a mixture.
 //!
 //! The CPU's forms read them from the host's memory, a GPU's from the device's. What made them puts them where it ran; the other side gets
 //! a copy when it is first asked for one. A training of adapters on a GPU never asks: nothing waits for the device there.
@@ -17,7 +17,7 @@ pub struct Offsets {
     on_device: OnceLock<OnDevice>,
 }
 
-/// What kernels read.
+/// Tables that kernels read.
 #[derive(Clone, Debug)]
 pub(super) struct OnDevice {
     /// (G + 1,) U32

@@ -1,4 +1,4 @@
-//! What the tests of the ops share: random tensors, and comparison with an F64 result.
+//! Oracle for the tests of the ops: random tensors, and comparison with an F64 result.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rand::{RngExt, SeedableRng};

@@ -47,7 +47,7 @@ pub fn backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset:
     backward_onto(x, weight, rstd, dy, offset, None)
 }
 
-/// As [`backward`], plus `more` (T, H): the gradient that reaches `x` past the norm, on the residual stream.
+/// Gradient of [`backward`] plus `more` (T, H): the gradient that reaches `x` past the norm, on the residual stream.
 pub fn backward_onto(
     x: &Tensor,
     weight: &Tensor,

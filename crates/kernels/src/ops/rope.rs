@@ -35,7 +35,7 @@ pub struct RopeTable {
     pub plain: usize,
 }
 
-/// Which two dimensions of a head turn together, among the first r.
+/// Pairs of dimensions of a head that turn together, among the first r.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PairOrder {
     /// i and i + r/2 (`rotate_half`).
@@ -68,12 +68,12 @@ impl RopeTable {
         })
     }
 
-    /// The same table for another order of dimensions.
+    /// Returns the table for another order of dimensions.
     pub fn in_order(self, order: PairOrder) -> Self {
         Self { order, ..self }
     }
 
-    /// The same table for heads with so many dimensions before those that turn.
+    /// Returns the table for heads with so many dimensions before those that turn.
     pub fn behind(self, plain: usize) -> Self {
         Self { plain, ..self }
     }
@@ -133,12 +133,12 @@ pub struct HeadNorms<'a> {
     /// (d,) each, of queries and of keys.
     pub weights: [&'a Tensor; 2],
     pub epsilon: f64,
-    /// Added to the weights.
+    /// Offset of the weights.
     pub offset: f32,
 }
 
-/// As [`forward_both`], of the norms of queries and keys, which stay as they are; with each comes rstd (T heads,) F32. On a GPU it is
-/// one launch, with the bits of the norms and the rotation one behind the other.
+/// Rotates as [`forward_both`] does, with the norms of queries and keys, which stay as they are; with each comes rstd
+/// (T heads,) F32. On a GPU it is one launch, with the bits of the norms and the rotation one behind the other.
 pub fn forward_normed(
     both: [Tensor; 2],
     norms: &HeadNorms<'_>,
@@ -286,7 +286,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// As [`rotate_token`], of neighbouring dimensions.
+    /// Rotates as [`rotate_token`] does, with neighbouring dimensions.
     fn rotate_neighbours<T: Element>(
         x: &[T],
         head: [usize; 2],

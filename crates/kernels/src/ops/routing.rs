@@ -24,10 +24,10 @@ use crate::gpu;
 use crate::thread_pool;
 use candle_core::{DType, Device, Result, Tensor};
 
-/// What makes scores of logits.
+/// Function that makes scores of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
-    /// Over all experts.
+    /// Softmax over all experts.
     Softmax,
     Sigmoid,
     /// Sigmoids, chosen by the logits: those of large ones are alike.
@@ -49,7 +49,7 @@ pub struct Settings {
     pub groups: Option<(usize, usize)>,
 }
 
-/// Where every token goes.
+/// Experts that every token goes to.
 #[derive(Clone, Debug)]
 pub struct Routing {
     pub scores: Tensor,
@@ -188,7 +188,7 @@ fn on_cpu(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> 
 }
 
 impl Routing {
-    /// On another device.
+    /// Moves the routing to another device.
     fn to(&self, device: &Device) -> Result<Self> {
         Ok(Self {
             scores: self.scores.to_device(device)?,
@@ -228,7 +228,7 @@ fn score(values: &mut [f32], scores: Scores) {
     }
 }
 
-/// From the gradient of the scores to that of the logits, in place.
+/// Turns the gradient of the scores into that of the logits, in place.
 fn score_backward(scores: &[f32], gradient: &mut [f32], kind: Scores) {
     let pairs = || scores.iter();
     match kind {
@@ -242,7 +242,7 @@ fn score_backward(scores: &[f32], gradient: &mut [f32], kind: Scores) {
     }
 }
 
-/// What the chosen scores are divided by.
+/// Number that the chosen scores are divided by.
 fn divisor(scores: &[f32], choices: &[u32], settings: &Settings) -> f32 {
     match settings.normalised {
         true => choices.iter().map(|expert| scores[*expert as usize]).sum(),

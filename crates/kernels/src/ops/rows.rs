@@ -204,7 +204,7 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// In sixteen sums, which the compiler keeps in a vector.
+/// Dot product of two rows in sixteen sums, which the compiler keeps in a vector.
 fn dot_row<T: Element>(a: &[T], b: &[T]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
     let mut sums = [0f32; 16];

@@ -15,7 +15,7 @@ pub(super) fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// What the processor can do, among what the ops make use of.
+/// Level of the processor's instructions, among those that the ops make use of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Portable,

@@ -93,7 +93,7 @@ where
     tensor.inplace_op1(&Update(name, write))
 }
 
-/// What is done with the elements of a tensor in place, whatever their type.
+/// Change of the elements of a tensor in place, whatever their type.
 pub(super) trait InPlace {
     const NAME: &'static str;
 

@@ -1,4 +1,4 @@
-//! What both formats share: reading a weight as F32 rows, and the constants of blocks.
+//! Blocks of the quantized formats: reading a weight as F32 rows, and the constants of blocks.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;

@@ -20,7 +20,7 @@ const FOUR: usize = 4;
 /// Columns and rows of the weight that a block turns around.
 const TURNED: [usize; 2] = [32, 128];
 
-/// Where the elements go, rows of which may have a gap behind them.
+/// Destination of the elements, rows of which may have a gap behind them.
 struct Rows {
     count: usize,
     columns: usize,
@@ -139,7 +139,7 @@ pub(super) fn widen_nf4(weight: &Nf4, first: usize, into: &Tensor) -> Result<()>
     Weight::nf4(weight, &map).widen(kernel, (first, &rows), into)
 }
 
-/// As [`widen_nf4`].
+/// Widens as [`widen_nf4`] does.
 pub(super) fn widen_int8(weight: &Int8, first: usize, into: &Tensor) -> Result<()> {
     let rows = Rows::new(weight.shape().1, into)?;
     Weight::int8(weight).widen("widen_int8", (first, &rows), into)
@@ -151,7 +151,7 @@ pub(super) fn byte_rows_nf4(weight: &Nf4, (first, rows): (usize, usize), into: &
     Weight::nf4(weight, &map).byte_rows(first, [rows, weight.shape().1], into)
 }
 
-/// As [`byte_rows_nf4`].
+/// Writes as [`byte_rows_nf4`] does.
 pub(super) fn byte_rows_int8(weight: &Int8, (first, rows): (usize, usize), into: &ByteRows<'_>) -> Result<()> {
     Weight::int8(weight).byte_rows(first, [rows, weight.shape().1], into)
 }

@@ -91,8 +91,8 @@ impl DynamicMap {
         code + u8::from(value > self.bounds[usize::from(code)])
     }
 
-    /// As [`nearest`](Self::nearest) after rounding `value` to the nearest of 65536 equal steps of [-1, 1]: what
-    /// bitsandbytes' CPU kernel finds, up to one code beside the nearest.
+    /// Finds the code of [`nearest`](Self::nearest) after rounding `value` to the nearest of 65536 equal steps of [-1,
+    /// 1]: what bitsandbytes' CPU kernel finds, up to one code beside the nearest.
     pub fn nearest_on_grid(&self, value: f32) -> u8 {
         let unit = (value.clamp(-1.0, 1.0) + 1.0) * 0.5;
         let step = unit.mul_add(65535.0, 0.5) as u32;

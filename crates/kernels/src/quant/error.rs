@@ -1,4 +1,4 @@
-//! What can be wrong with a weight to quantize, or with a quantized checkpoint.
+//! Errors in a weight to quantize, or in a quantized checkpoint.
 
 /// A weight that cannot be quantized or read.
 #[derive(Debug, thiserror::Error)]

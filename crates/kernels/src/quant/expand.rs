@@ -231,7 +231,7 @@ mod tests {
     use half::{bf16, f16};
     use proptest::prelude::*;
 
-    /// Both forms of both loops on the same codes, as bits.
+    /// Runs both forms of both loops on the same codes; the results are bits.
     fn forms<T: Element + Default>(codes: &[u8], elements: usize, scale: f32, bits: fn(T) -> u32) -> [Vec<u32>; 4] {
         let run = |widen: &dyn Fn(&mut [T])| {
             let mut into = vec![T::default(); elements];

@@ -20,7 +20,7 @@ use super::expand::{INT8_STEP, int8_block};
 use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
 use crate::thread_pool;
 
-/// Added to a code to store it in a U8.
+/// Number that is added to a code to store it in a U8.
 const BIAS: u8 = 128;
 /// 1.5 * 2^23
 const ROUNDER: f32 = 12_582_912.0;
@@ -47,7 +47,8 @@ impl Int8 {
         Self::quantize_in(weight, |_| BLOCK)
     }
 
-    /// As [`Int8::quantize`], with one block a row, as LLM.int8() has them: what a checkpoint of bitsandbytes can hold.
+    /// Quantizes as [`Int8::quantize`] does, with one block a row, as LLM.int8() has them: what a checkpoint of
+    /// bitsandbytes can hold.
     ///
     /// # Errors
     /// As [`Int8::quantize`].
@@ -63,7 +64,7 @@ impl Int8 {
         Self::on_paper_in(shape, BLOCK)
     }
 
-    /// As [`Int8::on_paper`], with one block a row.
+    /// Makes the weight of [`Int8::on_paper`] with one block a row.
     ///
     /// # Errors
     /// Those of candle.
@@ -123,7 +124,8 @@ impl Int8 {
         })
     }
 
-    /// The same weight on other tensors: what `change` makes of codes and constants, one after the other; of the same shape and dtype.
+    /// Puts the weight on other tensors: what `change` makes of codes and constants, one after the other; of the same
+    /// shape and dtype.
     ///
     /// # Errors
     /// Those of `change`.
@@ -135,8 +137,9 @@ impl Int8 {
         })
     }
 
-    /// As [`Int8::quantize_rows`], in place of the rows from `start` on of this weight, which has one block a row: whatever shares the
-    /// codes sees them change. Rows with a value that is not finite are not-a-number from then on.
+    /// Quantizes rows as [`Int8::quantize_rows`] does, in place of those from `start` on of this weight, which has one
+    /// block a row: whatever shares the codes sees them change. Rows with a value that is not finite are not-a-number
+    /// from then on.
     ///
     /// # Errors
     /// Rows of another width, or more than there are; another kind of blocks.

@@ -145,9 +145,9 @@ impl Nf4 {
         })
     }
 
-    /// As [`Nf4::quantize`], in place of the rows from `start` on of this weight, which has plain constants: whatever shares the codes
-    /// sees them change. The rows begin at a block, and end at one or with the weight. Rows with a value that is not finite are
-    /// not-a-number from then on.
+    /// Quantizes rows as [`Nf4::quantize`] does, in place of those from `start` on of this weight, which has plain
+    /// constants: whatever shares the codes sees them change. The rows begin at a block, and end at one or with the
+    /// weight. Rows with a value that is not finite are not-a-number from then on.
     ///
     /// # Errors
     /// Rows of another width, or more than there are, or that begin within a block; double quantization.
@@ -188,7 +188,8 @@ impl Nf4 {
         (&self.packed, &self.constants)
     }
 
-    /// The same weight on other tensors: what `change` makes of codes and constants, one after the other; of the same shape and dtype.
+    /// Puts the weight on other tensors: what `change` makes of codes and constants, one after the other; of the same
+    /// shape and dtype.
     ///
     /// # Errors
     /// Those of `change`.
@@ -369,7 +370,7 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
     });
 }
 
-/// As [`fill`], on this thread.
+/// Fills as [`fill`] does, on this thread.
 fn fill_part<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32) {
     let (mut index, mut rest) = (first, into);
     while !rest.is_empty() {

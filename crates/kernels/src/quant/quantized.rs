@@ -1,4 +1,4 @@
-//! What a quantized weight can do.
+//! Quantized weights, and what they can do.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use peft_tune_core::plan::BLOCK;
 use super::element::Element;
 use crate::gpu;
 
-/// Where signed codes and their factors go.
+/// Destination of signed codes and their factors.
 #[derive(Debug)]
 pub struct Int8Blocks<'a> {
     /// (rows, columns)
@@ -18,7 +18,7 @@ pub struct Int8Blocks<'a> {
     pub factors: &'a mut [f32],
 }
 
-/// Where a weight goes as signed bytes on a GPU: symmetric, one scale for each line of codes.
+/// Destination of a weight as signed bytes on a GPU: symmetric, one scale for each line of codes.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteRows<'a> {
     /// (lines, codes of a line): at least the weight's rows, or its columns, and their lengths; a multiple of four. What is beyond them
@@ -50,7 +50,7 @@ pub trait Quantized: Sized {
     /// (out, in)
     fn shape(&self) -> (usize, usize);
 
-    /// Where the codes lie.
+    /// Device where the codes lie.
     fn device(&self) -> &Device;
 
     /// Bytes of the codes and constants.
@@ -77,7 +77,7 @@ pub trait Quantized: Sized {
     /// As [`fill_rows`](Self::fill_rows); columns that do not begin at a block.
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
 
-    /// Some rows (rows, in) in `dtype` by plain tensor ops, on any device.
+    /// Rows (rows, in) in `dtype` by plain tensor ops, on any device.
     ///
     /// # Errors
     /// Those of candle; rows outside the weight.
@@ -106,7 +106,7 @@ pub trait Quantized: Sized {
         self.dequantize_rows(0..self.shape().0, dtype)
     }
 
-    /// Some rows (rows, in) in `dtype`.
+    /// Rows (rows, in) in `dtype`.
     ///
     /// # Errors
     /// As [`dequantize`](Self::dequantize); rows outside the weight.

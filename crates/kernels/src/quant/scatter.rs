@@ -13,7 +13,7 @@ use super::element::Element;
 
 /// A float that a sparse weight can be stored in.
 pub(super) trait StoredFloat: Element {
-    /// Its value in F32, exactly.
+    /// Widens to the value in F32, exactly.
     fn widen(self) -> f32;
 }
 
@@ -64,7 +64,7 @@ pub(super) fn fill<S: StoredFloat, T: Element>(kept: &[S], positions: &[u8], fir
     }
 }
 
-/// Some elements of one group, from its element `start` on.
+/// Expands some elements of one group, from its element `start` on.
 #[inline(always)]
 fn part_of_group<S: StoredFloat, T: Element>(kept: &[S], positions: &[u8], group: usize, start: usize, part: &mut [T]) {
     let places = positions[group / 2] >> (4 * (group % 2));
@@ -112,7 +112,7 @@ fn is<A: 'static, B: 'static>(slice: &[A]) -> Option<&[B]> {
         .then(|| unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) })
 }
 
-/// As [`is`].
+/// Casts a slice to elements of type `B`, where `A` is that type; see [`is`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn is_mut<A: 'static, B: 'static>(slice: &mut [A]) -> Option<&mut [B]> {
@@ -128,7 +128,7 @@ mod avx512 {
 
     use half::{bf16, f16};
 
-    /// Which of the eight elements of two groups are kept, by their byte of positions.
+    /// Masks of the eight elements of two groups that are kept, by their byte of positions.
     const MASKS: [u8; 256] = {
         let mut masks = [0; 256];
         let mut byte = 0;

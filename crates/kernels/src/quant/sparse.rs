@@ -91,7 +91,8 @@ impl Sparse {
         })
     }
 
-    /// The same weight on other tensors: what `change` makes of values and positions, one after the other; of the same shape and dtype.
+    /// Puts the weight on other tensors: what `change` makes of values and positions, one after the other; of the same
+    /// shape and dtype.
     ///
     /// # Errors
     /// Those of `change`.
@@ -193,7 +194,7 @@ impl Quantized for Sparse {
         self.fill(rows, &columns, into)
     }
 
-    /// Its values are no codes.
+    /// Refuses to fill codes: the values are none.
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool> {
         self.check_int8(&rows, &columns, &into)?;
         Ok(false)

@@ -4,7 +4,7 @@
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use super::sync::{AtomicBool, AtomicU64, fence};
 
-/// In the state word: a loop is open for helpers. The bits below count the helpers inside, those above the loops.
+/// Bit of the state word: a loop is open for helpers. The bits below count the helpers inside, those above the loops.
 const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const LOOP: u64 = OPEN << 1;
@@ -70,7 +70,7 @@ impl Gate {
         true
     }
 
-    /// Behind [`Gate::open`]: whether a helper sleeps and is to be unparked.
+    /// Whether, behind [`Gate::open`], a helper sleeps and is to be unparked.
     pub(super) fn wakes(&self, asleep: &AtomicBool) -> bool {
         let sleeps = asleep.load(Acquire);
         if sleeps {

@@ -98,7 +98,8 @@ fn store(database: &DatabaseArgs, records: &Records) -> Result<i64, CliError> {
     block_on(async {
         let store = Store::open(&database.path()).await?;
         let bench = store
-            .record_inference(Some(&machine()), &records.points, &records.requests)
+            .inference_benches()
+            .record(Some(&machine()), &records.points, &records.requests)
             .await?;
         store.close().await?;
         Ok(bench)

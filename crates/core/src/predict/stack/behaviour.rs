@@ -25,7 +25,7 @@ impl Number {
     }
 }
 
-/// What is raised to F32 where weights are quantized.
+/// Tensors that are raised to F32 where weights are quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Raised {
@@ -62,36 +62,36 @@ pub enum LossForm {
     Tiled,
 }
 
-/// What the backward pass gets back by computing it again.
+/// Part of the forward pass that the backward pass computes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recompute {
     Nothing,
     /// Each decoder layer from its input.
     Layers,
-    /// The same, with the inputs in the host's memory.
+    /// Each decoder layer from its input, with the inputs in the host's memory.
     LayersOffloaded,
 }
 
 /// How a stack's exported file has updates computed on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostUpdates {
-    /// It cannot say so.
+    /// No way: the file cannot say so.
     Unsaid,
-    /// By DeepSpeed's ZeRO 2, which takes some recipes only ([`deepspeed_refuses`](super::deepspeed_refuses)).
+    /// Updates by DeepSpeed's ZeRO 2, which takes some recipes only ([`deepspeed_refuses`](super::deepspeed_refuses)).
     DeepSpeed,
-    /// By an AdamW whose states are pages of the host's memory.
+    /// Updates by an AdamW whose states are pages of the host's memory.
     PagedAdamW,
 }
 
-/// What a stack may be unable to train.
+/// Feature that a stack may be unable to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unable {
     /// Mixtures of experts.
     Experts,
     /// Weights of 8 bits.
     Int8,
-    /// On several devices, weights that are shared out among them.
+    /// Weights that are shared out among several devices.
     SharedWeights,
 }
 
@@ -110,11 +110,11 @@ impl Unable {
 pub struct StackRefusal {
     pub of: Unable,
     pub what: &'static str,
-    /// What to do.
+    /// Advice on what to do.
     pub instead: &'static str,
 }
 
-/// What is to be known of a stack.
+/// Behaviour of a stack, as far as its needs depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StackBehaviour {
     /// Name in messages.
@@ -123,7 +123,7 @@ pub struct StackBehaviour {
     pub loads: Number,
     /// Products run under autocast; else in the dtype of their operands.
     pub autocast: bool,
-    /// What is raised to F32 beside quantized weights.
+    /// Tensors that are raised to F32 beside quantized weights.
     pub raises: Raised,
     /// Adapters beside weights of 16 bits, and beside quantized ones.
     pub adapters: [Number; 2],
@@ -146,7 +146,7 @@ pub struct StackBehaviour {
     pub bandwidth_share: f64,
     /// Seconds from one launch to the next, as Python makes them.
     pub launch_s: f64,
-    /// Behind a dropout, DoRA's frozen product is computed again of the dropped input.
+    /// Whether DoRA's frozen product is computed again of the dropped input, behind a dropout.
     pub dora_drops_inputs: bool,
     /// Whether an exported file shares weights out (FSDP) where the recipe does.
     pub says_sharding: bool,

@@ -14,14 +14,14 @@ pub struct Dtypes {
     pub autocast: bool,
 }
 
-/// What a stack's file says of a training and no recipe does: its kernels, dtypes and sharing.
+/// Choices of a stack's file that no recipe has: its kernels, dtypes and sharing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StackChoices {
-    /// Absent: the recipe's precision for all of them.
+    /// Dtypes of weights and products; absent, the recipe's precision for all of them.
     pub dtypes: Option<Dtypes>,
-    /// Absent: the stack's own.
+    /// Form of attention; absent, the stack's own.
     pub attention: Option<AttentionForm>,
-    /// Absent: the stack's own.
+    /// Form of the loss; absent, the stack's own.
     pub loss: Option<LossForm>,
     /// Norms, rotation and MLP activation are one kernel each, also where the stack alone would not have it so.
     pub fused: bool,
@@ -35,9 +35,9 @@ pub struct StackChoices {
     pub foreach: Option<bool>,
     /// Updates run inside the backward pass.
     pub updates_in_backward: bool,
-    /// Absent: as the recipe has it.
+    /// Sharing of weights and states; absent, as the recipe has it.
     pub sharing: Option<Sharing>,
-    /// What is shared out lies in the host's memory.
+    /// Whether what is shared out lies in the host's memory.
     pub offloads: bool,
 }
 

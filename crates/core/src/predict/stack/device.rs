@@ -1,4 +1,4 @@
-//! What a device leaves to a training, and how a GPU generation differs from its data sheet.
+//! Memory that a device leaves to a training, and how a GPU generation differs from its data sheet.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Generation {
-    /// No BF16, no flash attention.
+    /// GPUs without BF16 and without flash attention.
     BeforeAmpere,
     /// The A100.
     Ampere,
@@ -19,11 +19,11 @@ pub enum Generation {
     Ada,
     Hopper,
     Blackwell,
-    /// No GPU: the host's own processor.
+    /// Processor of the host, without a GPU.
     Host,
 }
 
-/// What is to be known of a generation beside its data sheets.
+/// Properties of a generation beside its data sheets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct GenerationRow {
     pub(super) generation: Generation,

@@ -28,7 +28,7 @@ pub(super) struct Decomposed {
     pub(super) widths: [u64; 2],
 }
 
-/// What the norms leave: the last two are let go when the layer's output is there.
+/// Tensors that the norms leave: the last two are let go when the layer's output is there.
 pub(super) struct RowNorms {
     norms: Tensor,
     /// W in the dtype of x; `None` where that is W itself.

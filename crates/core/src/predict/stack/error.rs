@@ -1,4 +1,4 @@
-//! What a stack's need cannot be predicted for, and why.
+//! Reasons why a stack's need cannot be predicted.
 
 /// A model, setting or device that nothing can be said of.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -15,10 +15,10 @@ const SMALL: u64 = MIB;
 const SMALL_SEGMENT: u64 = 2 * MIB;
 const LARGE_SEGMENT: u64 = 20 * MIB;
 const OWN_SEGMENT: u64 = 10 * MIB;
-/// More than any device has: sizes stop here, so that sums of them stay in range.
+/// Bytes beyond what any device has: sizes stop here, so that sums of them stay in range.
 const MOST: u64 = 1 << 44;
 
-/// What a tensor is for.
+/// Use of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -45,7 +45,7 @@ pub const KINDS: [Kind; 8] = [
 ];
 
 impl Kind {
-    /// Its name in tables and JSON.
+    /// Name of the kind in tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
@@ -64,7 +64,7 @@ impl Kind {
 struct Block {
     address: u64,
     bytes: u64,
-    /// Its neighbours in the segment.
+    /// Neighbours of the block in the segment.
     before: Option<usize>,
     after: Option<usize>,
     is_free: bool,

@@ -7,7 +7,7 @@ use super::setting::{StackSetting, Trains};
 use super::shape::{ModelShape, Role};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
-/// From the index of an adapter's first factor to that of its magnitudes.
+/// Distance from the index of an adapter's first factor to that of its magnitudes.
 const MAGNITUDES: usize = 32;
 
 /// A model in a setting: sizes of everything that goes through a layer.
@@ -702,7 +702,7 @@ fn twice(cost: Cost) -> Cost {
     }
 }
 
-/// The same tensor, whose node holds `other` until its backward pass has run.
+/// Puts a node behind the tensor that holds `other` until its backward pass has run.
 fn hold(tape: &mut Tape, tensor: &Tensor, other: &Tensor) -> Tensor {
     tape.op(Op {
         inputs: &[tensor],
@@ -732,7 +732,7 @@ mod tests {
         has_dropout: bool,
         dora: bool,
         kv_heads: u64,
-        /// What `tests/golden/stack_saved.py` prints: bytes that one more layer saves.
+        /// Bytes that one more layer saves, as `tests/golden/stack_saved.py` prints them.
         saved: u64,
     }
 

@@ -32,7 +32,7 @@ pub(super) const LENGTHS: u64 = 16;
 /// Rows that a micro-batch may have.
 pub(super) const MOST_ROWS: u64 = 1 << 12;
 
-/// What levers are called, whatever the stack.
+/// Names of levers, whatever the stack.
 pub(super) mod named {
     pub(in super::super) const HALF_THE_ROWS: &str = "half the micro-batch, twice the accumulation";
     pub(in super::super) const CHECKPOINTING: &str = "gradient checkpointing";
@@ -102,7 +102,8 @@ pub(super) fn largest(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     low
 }
 
-/// What each change of one thing would save, most first; changes that save nothing or that the stack cannot run are left out.
+/// Savings by each change of one thing, most first; changes that save nothing or that the stack cannot run are left
+/// out.
 ///
 /// # Errors
 /// Those of [`predict`].
@@ -117,7 +118,8 @@ pub fn levers(
     Ok(saving(&now, pulled))
 }
 
-/// What changes save beside `now`, from what is predicted with each; most first, and those that save nothing are left out.
+/// Savings by changes beside `now`, from what is predicted with each; most first, and those that save nothing are left
+/// out.
 pub(super) fn saving(
     now: &StackPrediction,
     pulled: impl Iterator<Item = (&'static str, StackPrediction)>,

@@ -10,7 +10,7 @@ use super::layer::Model;
 use super::setting::Trains;
 use super::tape::{Body, Cost, Tape, Tensor};
 
-/// What a phase needs at its highest.
+/// Bytes of a phase at its highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PhasePeak {
     pub phase: &'static str,
@@ -23,7 +23,7 @@ pub struct PhasePeak {
 /// The phase of an evaluation, which is no part of a training's peak: it runs at a batch of its own, if at all.
 pub const EVALUATION: &str = "evaluation";
 
-/// What a training needs.
+/// Bytes that a training needs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StackMemory {
     pub phases: Vec<PhasePeak>,
@@ -35,7 +35,7 @@ pub struct StackMemory {
     pub overflows: bool,
 }
 
-/// What a traced training costs, beside its memory.
+/// Costs of a traced training, beside its memory.
 pub(super) struct Traced {
     pub(super) memory: StackMemory,
     /// Costs of one micro-batch, and of one update.

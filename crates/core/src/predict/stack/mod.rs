@@ -1,4 +1,4 @@
-//! What a setting needs in another stack: memory from a step of that stack, op by op, and its time from the same step.
+//! Needs of a setting in another stack: memory from a step of that stack, op by op, and its time from the same step.
 //!
 //! A stack is plain data (`behaviour`), which its tool's row fills in. A model and a setting give the ops of a step (`layer`, `head`), each with what its
 //! derivative saves; a tape of these (`tape`) says which tensors exist when, and a copy of PyTorch's caching allocator

@@ -120,7 +120,7 @@ fn is_embedding(name: &str) -> bool {
     end.contains("embed") || end.contains("head") || ["wte", "output"].contains(&end)
 }
 
-/// What an optimizer keeps in stacks that take it from PyTorch and bitsandbytes.
+/// Form of an optimizer's states in stacks that take it from PyTorch and bitsandbytes.
 pub fn optimizer_form(kind: OptimizerKind, foreach: bool) -> OptimizerForm {
     let row = kind.row();
     let states = match row.states {

@@ -1,4 +1,4 @@
-//! This program's own engine as one more stack: the prediction of its step in the words of the others.
+//! Engine of this program as one more stack: the prediction of its step in the words of the others.
 
 use super::super::{Bytes, Machine, MemoryCategory, PredictError, Prediction, Predictor, Setting, Workload};
 use super::device::StackDevice;
@@ -20,7 +20,7 @@ pub struct OwnEngine {
 }
 
 impl OwnEngine {
-    /// Its name among the stacks.
+    /// Name of the engine among the stacks.
     pub const NAME: &'static str = "peft-tune";
 
     /// The machine that predictions are for: a GPU of which nothing is known, where there is no device.
@@ -35,7 +35,7 @@ impl OwnEngine {
         Self { predictor, device }
     }
 
-    /// What a recipe needs, and how fast it is. Rows are taken as long as it allows.
+    /// Needs of a recipe, and how fast it is. Rows are taken as long as it allows.
     ///
     /// # Errors
     /// A recipe that does not fit the model.
@@ -94,7 +94,7 @@ impl OwnEngine {
         }
     }
 
-    /// What each change of one thing would save, most first; those that save nothing are left out.
+    /// Savings by each change of one thing, most first; those that save nothing are left out.
     ///
     /// # Errors
     /// A recipe that does not fit the model.

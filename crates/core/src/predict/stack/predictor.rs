@@ -13,10 +13,10 @@ use super::tape::Cost;
 use super::{ModelShape, StackError, StackSetting};
 use crate::predict::data_sheet::LINK;
 
-/// What a training needs, and how fast it is.
+/// Needs of a training, and how fast it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StackPrediction {
-    /// Of one device.
+    /// Memory of one device.
     pub memory: StackMemory,
     /// The process on one device: what the allocator took, and what it does not count.
     pub process_bytes: u64,
@@ -26,7 +26,7 @@ pub struct StackPrediction {
     pub step_s: Option<f64>,
     /// Tokens of all devices a second, padding counted; absent without a device.
     pub tokens_per_s: Option<f64>,
-    /// Present with a device.
+    /// Verdict on whether the training fits, where there is a device.
     pub verdict: Option<Verdict>,
 }
 
@@ -48,12 +48,12 @@ pub struct Verdict {
     pub usable_bytes: u64,
     /// Bytes that must be left for `fits`: the error of the prediction.
     pub reserve_bytes: u64,
-    /// What the process needs at the least, without cached blocks.
+    /// Bytes that the process needs at the least, without cached blocks.
     pub least_bytes: u64,
 }
 
 impl Fit {
-    /// As it is printed.
+    /// Text as it is printed.
     pub fn words(self) -> &'static str {
         match self {
             Self::Fits => "fits",
@@ -65,7 +65,7 @@ impl Fit {
 
 /// Share of the tensors' peak that a prediction may be low, of a layout that was checked and of another.
 const RESERVE: [f64; 2] = [0.06, 0.15];
-/// The same in bytes, at the least.
+/// Bytes that a prediction may be low, at the least.
 const LEAST_RESERVE: u64 = 256 << 20;
 /// Buffers of NCCL's channels.
 const COMMUNICATION: u64 = 1 << 30;
@@ -111,7 +111,7 @@ fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevi
     })
 }
 
-/// What a process on one of so many devices takes outside the allocator.
+/// Bytes that a process on one of so many devices takes outside the allocator.
 pub(super) fn outside_bytes(devices: u64, device: Option<StackDevice>) -> u64 {
     let context = device.map_or(480 << 20, |device| device.row().context_bytes);
     context + if devices > 1 { COMMUNICATION } else { 0 }
@@ -171,7 +171,7 @@ fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> f64 {
 
 /// Rows at which a product reaches half of the rate of a large one.
 const HALF_FILLED: f64 = 160.0;
-/// The same on the host, whose vectors are short.
+/// Rows at which a product on the host, whose vectors are short, reaches half of the rate of a large one.
 const HALF_FILLED_HOST: f64 = 16.0;
 
 fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
@@ -204,7 +204,7 @@ fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
     seconds.max(launches * row.launch_s)
 }
 
-/// On the host: its ceilings were measured, and nothing runs while Python makes the next op.
+/// Seconds on the host: its ceilings were measured, and nothing runs while Python makes the next op.
 fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
     let row = model.setting.stack;
     let seconds = costs.iter().map(|cost| {

@@ -10,13 +10,13 @@ use super::{ModelShape, StackError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightForm {
-    /// As numbers.
+    /// Numbers that are not quantized.
     Numbers,
     /// bitsandbytes' 8 bits.
     Int8,
     /// 4 bits, a constant in F32 for each 64.
     Nf4,
-    /// The same with constants of one byte.
+    /// 4 bits, with constants of one byte for each 64.
     Nf4Double,
     /// 4 bits in groups of 128.
     Gptq4,
@@ -47,7 +47,7 @@ impl WeightForm {
     }
 }
 
-/// What is trained.
+/// Parameters that are trained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trains {
@@ -135,7 +135,7 @@ pub struct StackSetting {
     pub raises_outputs: bool,
     pub devices: u64,
     pub sharing: Sharing,
-    /// What is shared out lies in the host's memory: optimizer states, and weights with ZeRO 3.
+    /// Whether what is shared out lies in the host's memory: optimizer states, and weights with ZeRO 3.
     pub offloads: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct ModelShape {
     pub is_known: bool,
 }
 
-/// What layers of a mixture have in place of one MLP.
+/// Experts that layers of a mixture have in place of one MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertShape {
     pub count: u64,
@@ -87,7 +87,7 @@ struct Layout {
     /// Norms of a layer over the residual stream.
     norms: u64,
     head_norms: bool,
-    /// Where the file does not say.
+    /// Whether embedding and LM head are tied where the file does not say.
     tied_embeddings: bool,
 }
 
@@ -126,7 +126,7 @@ impl Layout {
         }
     }
 
-    /// That of a type which was not checked, by its name and its activation.
+    /// Layout of a type that was not checked, by its name and its activation.
     fn assumed(model_type: &str, activation: Option<&str>) -> Self {
         let is_gpt = model_type.starts_with("gpt");
         let is_plain = matches!(activation, Some("gelu" | "gelu_new" | "relu" | "gelu_pytorch_tanh"));

@@ -39,12 +39,12 @@ impl Tensor {
     }
 }
 
-/// What an op costs in one direction.
+/// Cost of an op in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cost {
-    /// Of products.
+    /// FLOPs of products.
     pub(super) flops: f64,
-    /// Read and written.
+    /// Bytes that are read and written.
     pub(super) bytes: f64,
     /// Kernels that are launched.
     pub(super) launches: f64,
@@ -65,7 +65,7 @@ impl Cost {
     }
 }
 
-/// What an op does for its inputs' gradients.
+/// Work of an op for its inputs' gradients.
 #[derive(Clone)]
 pub(super) enum Backward {
     /// Each input gets a tensor of its own size.
@@ -116,7 +116,7 @@ impl Default for Op<'_> {
 pub(super) struct Parameter {
     pub(super) index: usize,
     pub(super) elements: u64,
-    /// Of the gradient that is kept, and of the one that the op makes.
+    /// Bytes of an element of the gradient that is kept, and of the one that the op makes.
     pub(super) widths: [u64; 2],
 }
 

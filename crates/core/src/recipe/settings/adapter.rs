@@ -17,13 +17,13 @@ const ABOVE_ZERO: Form = Form {
     of: |value| (value.as_f64() > Some(0.0)).into(),
 };
 
-/// Other adapters start without touching the base weights.
+/// Form of a start: only PiSSA touches the base weights.
 const PISSA: Form = Form {
     words: "whether it is pissa",
     of: |value| (*value == "pissa".into()).into(),
 };
 
-/// What decides which values stay costs no step anything.
+/// Form of the rule that leaves values out: what decides which ones stay costs no step anything.
 const SPARSE: Form = Form {
     words: "whether it is none",
     of: |value| (*value == "none".into()).into(),
@@ -42,7 +42,7 @@ const SCHEDULED: Form = Form {
     },
 };
 
-/// Others compute in F32 anyway, or store codes.
+/// Recipes in 16 bits: the others compute in F32 anyway, or store codes.
 const IN_16_BITS: Circumstance = Circumstance(|recipe| matches!(recipe.precision, Precision::Bf16 | Precision::Fp16));
 
 pub(super) const ROWS: &[SettingRow] = &[

@@ -1,4 +1,4 @@
-//! What a setting can change, where, and why.
+//! Effects of settings: what each can change, where, and why.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::SettingRow;
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Precision, Recipe, ScheduleKind};
 
-/// What a training comes to, as far as settings decide it.
+/// Outcome of a training, as far as settings decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     Throughput,
@@ -27,8 +27,8 @@ impl Outcome {
     }
 }
 
-/// What of a setting one outcome depends on. In doubt it is too much: a reused number must be right, a number measured
-/// once too often only costs time.
+/// Part of a setting that one outcome depends on. In doubt it is too much: a reused number must be right, a number
+/// measured once too often only costs time.
 #[derive(Clone, Copy, Debug)]
 pub struct Effect {
     pub reach: Reach,
@@ -44,15 +44,15 @@ pub enum Reach {
     Value,
     /// Values of one form are the same training.
     Form(Form),
-    /// It counts only in the number of rows in a step: not where the study holds `global_batch`.
+    /// Number of rows in a step alone: not where the study holds `global_batch`.
     GlobalBatch,
     Nothing,
 }
 
-/// What of a value counts.
+/// Part of a value that counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
-    /// In words that fit after "only".
+    /// Words that fit after "only".
     pub words: &'static str,
     pub of: fn(&ParamValue) -> ParamValue,
 }
@@ -69,7 +69,7 @@ pub struct Effects {
     pub loss: Effect,
 }
 
-/// It can change the outcome.
+/// Effect of a setting that can change the outcome.
 pub(super) const fn changes(reason: &'static str) -> Effect {
     let reach = Reach::Value;
     Effect {
@@ -79,7 +79,7 @@ pub(super) const fn changes(reason: &'static str) -> Effect {
     }
 }
 
-/// It cannot.
+/// Effect of a setting that cannot change the outcome.
 pub(super) const fn same(reason: &'static str) -> Effect {
     let reach = Reach::Nothing;
     Effect {
@@ -89,7 +89,7 @@ pub(super) const fn same(reason: &'static str) -> Effect {
     }
 }
 
-/// Only a change of its form can.
+/// Effect of a setting that changes the outcome only with its form.
 pub(super) const fn form(form: Form, reason: &'static str) -> Effect {
     let reach = Reach::Form(form);
     Effect {
@@ -99,7 +99,7 @@ pub(super) const fn form(form: Form, reason: &'static str) -> Effect {
     }
 }
 
-/// Only through the global batch.
+/// Effect of a setting that changes the outcome only through the global batch.
 pub(super) const fn through_global_batch(reason: &'static str) -> Effect {
     let reach = Reach::GlobalBatch;
     Effect {
@@ -110,7 +110,7 @@ pub(super) const fn through_global_batch(reason: &'static str) -> Effect {
 }
 
 impl Effect {
-    /// The same, in some recipes only.
+    /// Limits the effect to some recipes.
     pub(super) const fn only(self, only: Circumstance) -> Self {
         Self {
             only: Some(only),
@@ -123,7 +123,7 @@ impl Effect {
         !matches!(self.reach, Reach::Nothing)
     }
 
-    /// What of the setting's value the outcome of `recipe` depends on, if anything.
+    /// Part of the setting's value that the outcome of `recipe` depends on, if anything.
     pub fn part(&self, row: &SettingRow, recipe: &Recipe) -> Option<ParamValue> {
         if self.only.is_some_and(|only| !(only.0)(recipe)) {
             return None;
@@ -137,7 +137,7 @@ impl Effect {
     }
 }
 
-/// As the table in docs/space-file.md has it.
+/// Writes the effect as the table in docs/space-file.md has it.
 impl fmt::Display for Effect {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let only = self.only.map(|only| only.to_string());
@@ -153,7 +153,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// With which precisions, optimizers or schedules: found by asking it of a recipe for each.
+/// Names the precisions, optimizers or schedules of the circumstance: found by asking it of a recipe for each.
 impl fmt::Display for Circumstance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let precisions = self.precisions();
@@ -222,7 +222,7 @@ impl Effects {
         }
     }
 
-    /// The same where only some recipes read the setting.
+    /// Effects of a setting that changes the loss alone, and that only some recipes read.
     pub(super) const fn loss_only_where(
         only: Circumstance,
         why_not_cost: &'static str,

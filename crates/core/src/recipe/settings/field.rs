@@ -1,4 +1,4 @@
-//! From a sampled value to the field of a recipe, and back.
+//! Conversion of a sampled value to the field of a recipe, and back.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

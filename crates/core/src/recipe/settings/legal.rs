@@ -1,4 +1,4 @@
-//! Which values a parameter may take at all.
+//! Values that a parameter may take at all.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum Legal {
     /// A number, or `none` to do without.
     FloatOrNone(FloatRange),
     Bool,
-    /// One of these names.
+    /// Name from this list.
     Choice(&'static [&'static str]),
     /// `none`, `every_N`, `full` or `offload`.
     Checkpointing,
@@ -36,7 +36,7 @@ pub struct FloatRange {
 }
 
 impl FloatRange {
-    /// Above zero.
+    /// Range above zero.
     pub const POSITIVE: Self = Self {
         low: 0.0,
         low_included: false,
@@ -56,7 +56,7 @@ impl FloatRange {
         high_included: false,
     };
 
-    /// From `low` to `high`, both included.
+    /// Range from `low` to `high`, both included.
     pub const fn between(low: f64, high: f64) -> Self {
         Self {
             low,
@@ -110,7 +110,7 @@ impl Legal {
     }
 }
 
-/// In words that fit after "write".
+/// Writes the values in words that fit after "write".
 impl fmt::Display for Legal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -17,7 +17,7 @@ const LOWEST_RATE: Circumstance = Circumstance(|recipe| recipe.schedules_by("min
 const DECAY: Circumstance = Circumstance(|recipe| recipe.schedules_by("lr_decay"));
 const EPSILON: Circumstance = Circumstance(|recipe| recipe.updates_by(OptimizerKind::reads_epsilon));
 
-/// Without momentum there is nothing to keep.
+/// Form of a momentum: without it there is nothing to keep.
 const ABOVE_ZERO: Form = Form {
     words: "whether it is above 0",
     of: |value| (value.as_f64() > Some(0.0)).into(),
@@ -29,7 +29,7 @@ const IS_SET: Form = Form {
     of: |value| value.as_f64().is_some().into(),
 };
 
-/// The same arithmetic on states that lie elsewhere.
+/// Form of an optimizer by its arithmetic, wherever its states lie.
 const UNPAGED: Form = Form {
     words: "the rule, not the paging",
     of: |value| match named(value).map(OptimizerKind::unpaged) {

@@ -16,7 +16,7 @@ pub struct SettingRow {
     pub widest: Option<FloatRange>,
     /// Names that people have for it, suggested where someone writes one in a study file.
     pub elsewhere: &'static [&'static str],
-    /// What a number counts; `None` where it counts nothing.
+    /// Unit that a number counts; `None` where it counts nothing.
     pub unit: Option<&'static str>,
     /// The setting that must be set before, for one whose field is computed from it.
     pub derived_from: Option<&'static str>,
@@ -41,7 +41,7 @@ pub enum SetError {
 }
 
 impl SettingRow {
-    /// What an outcome of `recipe` depends on in this setting, if anything.
+    /// Part of this setting that an outcome of `recipe` depends on, if anything.
     pub fn part(&self, recipe: &Recipe, outcome: Outcome) -> Option<ParamValue> {
         self.effects.on(outcome).part(self, recipe)
     }

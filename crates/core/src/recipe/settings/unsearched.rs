@@ -9,7 +9,7 @@ use crate::recipe::{
     AdapterSettings, BatchSettings, DataSettings, OptimizerSettings, Recipe, ScheduleSettings, TrainingSettings,
 };
 
-/// One such field of one recipe.
+/// Field of a recipe that no study searches, with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unsearched {
     /// Dotted path, as a row's.
@@ -24,7 +24,7 @@ enum Changes {
     All,
     /// How long and on what a recipe trains says nothing about the cost of a step.
     Loss,
-    /// It acts before the first step, and leaves what trains as it is.
+    /// No outcome: the field acts before the first step, and leaves what trains as it is.
     Nothing,
 }
 

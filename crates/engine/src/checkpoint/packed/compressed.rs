@@ -1,4 +1,4 @@
-//! What llm-compressor writes (compressed-tensors), and FP8 in tiles as DeepSeek publishes it.
+//! Formats that llm-compressor writes (compressed-tensors), and FP8 in tiles as DeepSeek publishes it.
 
 use safetensors::Dtype;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with weights that another program quantized.
+//! Errors in weights that another program quantized.
 
 /// Why a quantized weight cannot be read; the tensor and the file stand before it.
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,7 @@ use parts::Parts;
 
 use super::Checkpoint;
 
-/// What stands behind a module's name in these formats, beside `weight` itself.
+/// Endings of the names of a module's tensors in these formats, beside `weight` itself.
 const ENDINGS: &[&str] = &[
     "weight_packed",
     "weight_shape",

@@ -1,4 +1,4 @@
-//! What `quantization_config` in `config.json` says of a checkpoint's weights.
+//! Packing of a checkpoint's weights, by `quantization_config` in `config.json`.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const METHODS: [&str; 6] = ["bitsandbytes", "compressed-tensors", "fp8", "gptq",
 /// Rows and columns of a tile where the file names none.
 const TILE: [usize; 2] = [128, 128];
 
-/// What the tensors do not tell.
+/// Facts about packed weights that the tensors do not tell.
 #[derive(Clone, Debug, Default)]
 pub(in crate::checkpoint) struct Packing {
     method: Option<String>,
@@ -27,7 +27,7 @@ pub(in crate::checkpoint) struct Packing {
 #[derive(Deserialize)]
 struct Config {
     quantization_config: Option<Quantization>,
-    /// Where compressed-tensors put it first.
+    /// Settings under the key that compressed-tensors had first.
     compression_config: Option<Quantization>,
 }
 
@@ -46,7 +46,7 @@ struct Quantization {
 }
 
 impl Packing {
-    /// Of the model in `directory`; of a folder without `config.json`, what tensors alone tell.
+    /// Packing of the model in `directory`; of a folder without `config.json`, what tensors alone tell.
     ///
     /// # Errors
     /// A `config.json` that names a format which is not read. What else is wrong with it is for its own reader.
@@ -100,7 +100,7 @@ impl Packing {
             .unwrap_or(TILE)
     }
 
-    /// What GPTQ's stored zero points lack.
+    /// Number that GPTQ's stored zero points lack.
     pub(crate) fn missing_of_zeros(&self) -> i64 {
         i64::from(self.zeros_are_less_one)
     }

@@ -9,7 +9,7 @@ use super::scales::Rounding;
 use crate::checkpoint::Checkpoint;
 use peft_tune_kernels::quant::RawTensor;
 
-/// What a checkpoint has under the name of one module.
+/// Tensors that a checkpoint has under the name of one module.
 pub(super) struct Parts<'a> {
     checkpoint: &'a Checkpoint,
     module: &'a str,

@@ -21,7 +21,7 @@ impl Rounding {
     }
 }
 
-/// Which part of a weight (out, in) an element belongs to.
+/// Division of a weight (out, in) into parts.
 #[derive(Clone, Debug)]
 pub(super) struct Tiling {
     /// Rows of one part.
@@ -52,7 +52,7 @@ impl Tiling {
 pub(super) struct Widening<'a> {
     pub tiling: &'a Tiling,
     pub scales: &'a [f32],
-    /// By part; empty where all are zero.
+    /// Zero points by part; empty where all are zero.
     pub zeros: &'a [f32],
     pub rounding: Rounding,
 }

@@ -13,7 +13,7 @@ use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
 use crate::data::Unit;
 use crate::data::meter::{Meter, bytes_of_file};
 
-/// Most that a row may have, in bytes: some millions of tokens, more than any context.
+/// Bytes that a row may have at most: some millions of tokens, more than any context.
 const LINE_BYTES: u64 = 32 << 20;
 
 /// Reads one object per line. Blank lines are skipped.
@@ -135,7 +135,7 @@ fn rows_of(document: Value) -> Result<Vec<Value>, String> {
     }
 }
 
-/// What a JSON value is, for messages.
+/// Name of a JSON value's kind, for messages.
 pub(in crate::data) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

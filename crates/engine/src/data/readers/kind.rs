@@ -1,4 +1,4 @@
-//! Which kind of file it is.
+//! Kinds of data files.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,7 +22,8 @@ pub(super) enum FileKind {
 const HEAD_BYTES: u64 = 64 * 1024;
 
 impl FileKind {
-    /// By the name's ending; JSON is told from JSONL where the name does not, and unknown endings from each other, by the content.
+    /// Tells the kind by the name's ending; JSON is told from JSONL where the name does not, and unknown endings from
+    /// each other, by the content.
     pub(super) fn of(path: &Path) -> Result<Self, DataError> {
         let read_error = |source| DataError::Read {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! What an object is that is alone in a JSON file: a row, or a wrapper around the list of rows.
+//! Meaning of an object that is alone in a JSON file: a row, or a wrapper around the list of rows.
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(super) enum LoneObject {
     Wrapper(String),
     /// Each of these keys could hold the rows.
     Unclear(Vec<String>),
-    /// Nothing in it tells.
+    /// Object in which nothing tells.
     Other,
 }
 

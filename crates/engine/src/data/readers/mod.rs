@@ -1,4 +1,4 @@
-//! From files to rows: one reader per kind of file, chosen by the name's ending or else by the first bytes.
+//! Rows of files: one reader per kind of file, chosen by the name's ending or else by the first bytes.
 
 mod csv_rows;
 mod json_rows;
@@ -135,7 +135,7 @@ fn read_text(path: &Arc<Path>) -> Result<String, DataError> {
 /// The byte order mark of UTF-8.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// What bytes that are not UTF-8 probably are.
+/// Encoding that bytes which are not UTF-8 probably have.
 fn utf8_hint(bytes: &[u8]) -> &'static str {
     match bytes {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16; save it as UTF-8",

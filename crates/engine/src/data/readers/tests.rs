@@ -181,7 +181,7 @@ fn a_huge_line_is_one_row() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever stands in a file, a reader gives rows or an error.
+    /// Checks that a reader gives rows or an error, whatever stands in a file.
     #[test]
     fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0_usize..7) {
         let name = ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.txt", "a.parquet", "a"][kind];

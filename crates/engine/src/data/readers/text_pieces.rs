@@ -47,7 +47,7 @@ pub(super) fn read(path: &Arc<Path>, meter: &Meter, visit: &mut Visitor) -> Resu
     Ok(())
 }
 
-/// Where the first piece of `text` ends. A rest of white space alone is never left over.
+/// End of the first piece of `text`. A rest of white space alone is never left over.
 fn piece_end(text: &str) -> usize {
     let after = |bytes: usize| text.ceil_char_boundary(bytes.min(text.len()));
     let find = |start: usize, pattern: &str, limit: usize| {

@@ -199,7 +199,7 @@ impl<'a> PaperStep<'a> {
         layer.backward(saved, dy, &pass.stream, (&self.model.ropes, cross), wants_dx)
     }
 
-    /// What a layer reads of others beside the stream. Its bytes were counted where it was made.
+    /// Tensors of others that a layer reads beside the stream. Their bytes were counted where it was made.
     fn cross_layer(&self, layer: usize, ledger: &Ledger) -> Result<CrossLayer> {
         let uncounted = |shape: &[usize]| ledger.uncounted(shape, self.decoder.compute_dtype);
         let mut cross = CrossLayer::new(self.of_inputs(uncounted));
@@ -243,7 +243,7 @@ impl<'a> PaperStep<'a> {
         Some(tensor(&[self.batch.tokens(), width]).into())
     }
 
-    /// What the last norm keeps of the stream behind the last layer, and the gradient of its result.
+    /// Tensors that the last norm keeps of the stream behind the last layer, and the gradient of its result.
     fn head(&self, x: &Tensor, pass: &PaperPass<'_>) -> Result<(Tensor, Tensor)> {
         let (normed, rstd) = self.decoder.end(x)?;
         pass.ledger.keep([x, &rstd]);

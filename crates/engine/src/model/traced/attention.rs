@@ -11,7 +11,7 @@ use peft_tune_core::predict::{self, MemoryCategory};
 use peft_tune_kernels::ops::attention;
 pub(in crate::model) use peft_tune_kernels::ops::attention::Settings;
 
-/// What attention stays in.
+/// Spans that attention stays in.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) struct StaysIn<'a> {
     /// Documents, or the chunks that they are cut into.
@@ -20,7 +20,7 @@ pub(in crate::model) struct StaysIn<'a> {
     pub chunk: Option<usize>,
 }
 
-/// What the forward took and gave, for [`backward`].
+/// Tensors that the forward took and gave, for [`backward`].
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) struct Saved<'a> {
     pub q: &'a Tensor,
@@ -147,7 +147,7 @@ fn call_on_paper(
     }
 }
 
-/// What a pass is to predictions.
+/// Work of a pass, as predictions see it.
 fn work(heads: Heads, (stays, settings): (StaysIn<'_>, &Settings), backward: bool) -> predict::Work {
     predict::Work::Attention {
         heads,

@@ -9,7 +9,7 @@ use peft_tune_kernels::ops::attention;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) enum Documents<'a> {
     Real(attention::Documents<'a>),
-    /// On paper: how many there are of each length.
+    /// Number of documents of each length, on paper.
     Paper(&'a [predict::Documents]),
 }
 

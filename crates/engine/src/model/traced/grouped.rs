@@ -55,7 +55,7 @@ impl<'a> GroupFactors<'a> {
         }
     }
 
-    /// The first matrix where each lies by itself.
+    /// First matrix, where each lies by itself.
     fn first(&self) -> Option<&Factor<'a>> {
         match self {
             Self::Stacked(_) => None,

@@ -11,7 +11,7 @@ use peft_tune_kernels::ops::offsets;
 use peft_tune_kernels::ops::rope::{HeadNorms, RopeTable};
 use peft_tune_kernels::ops::xielu::Curve;
 
-/// What has a shape and a dtype.
+/// Value that has a shape and a dtype.
 pub(super) trait Measured {
     fn sizes(&self) -> &[usize];
 
@@ -135,7 +135,7 @@ as_they_are!(
     &RopeTable,
 );
 
-/// What an op gives, from what its kernel gives.
+/// Value that an op gives, made from what its kernel gives.
 pub(super) trait Outcome<K> {
     fn of(kernel: K) -> Self;
 }

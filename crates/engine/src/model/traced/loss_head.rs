@@ -13,11 +13,11 @@ use peft_tune_kernels::ops::loss_head;
 pub(in crate::model) use peft_tune_kernels::ops::loss_head::Settings;
 use peft_tune_kernels::ops::loss_head::{IGNORE, Sums};
 
-/// What every position must predict.
+/// Targets that every position must predict.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) enum Targets<'a> {
     Real(loss_head::Targets<'a>),
-    /// On paper: how many of the positions count in the loss.
+    /// Number of positions that count in the loss, on paper.
     Paper(usize),
 }
 
@@ -74,7 +74,7 @@ pub(in crate::model) fn forward(
     Ok(loss_head::forward(hidden.real()?, weight, targets.real()?, settings)?.into())
 }
 
-/// As [`forward`], with the head's gradient; see [`loss_head::forward_with_weight_gradient`].
+/// Computes what [`forward`] does, and adds the head's gradient; see [`loss_head::forward_with_weight_gradient`].
 pub(in crate::model) fn forward_with_weight_gradient(
     hidden: &Tensor,
     weight: &candle_core::Tensor,
@@ -91,7 +91,7 @@ pub(in crate::model) fn forward_with_weight_gradient(
     Ok(output.into())
 }
 
-/// Of a training: with the gradient of `hidden`.
+/// Output of a training on paper, with the gradient of `hidden`.
 fn on_paper(
     hidden: &PaperTensor,
     weight: &candle_core::Tensor,

@@ -8,7 +8,7 @@ use super::kernel::Measured;
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{self, Shape, Work, op};
 use crate::tensor::{Ledger, PaperTensor};
-use peft_tune_core::plan::products::{Call, longer};
+use peft_tune_core::plan::products::{Call, adapted_product};
 use peft_tune_core::plan::{Form, Memory};
 use peft_tune_core::predict::{self, MemoryCategory, Module, Product, Right};
 use peft_tune_kernels::ops::matmul;
@@ -19,7 +19,7 @@ pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, Factor, MAX_T
 pub(in crate::model) struct Term<'a> {
     pub x: &'a Tensor,
     pub w: Factor<'a>,
-    /// What w is.
+    /// Kind of the matrix w.
     right: Right,
     pub scale: f64,
 }
@@ -135,7 +135,8 @@ pub(in crate::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> 
     Ok(matmul::nt_onto(y.real()?, &kernels(terms)?)?.into())
 }
 
-/// As [`nt_sum`] of `shared` products of the base, with those of an adapter for each range of rows; see [`matmul::nt_by_rows`].
+/// Sum like [`nt_sum`]'s of `shared` products of the base and, for each range of rows, those of an adapter; see
+/// [`matmul::nt_by_rows`].
 pub(in crate::model) fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], onto: Option<&Tensor>) -> Result<Tensor> {
     let _span = op("matmul_nt", || by_rows(shared, own, Order::Transposed));
     if let Some(paper) = of_terms(shared) {
@@ -145,7 +146,7 @@ pub(in crate::model) fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], on
     Ok(matmul::nt_by_rows(&kernels(shared)?, &own_kernels(own)?, onto)?.into())
 }
 
-/// As [`nn_sum`].
+/// Sum like [`nn_sum`]'s of `shared` products of the base and, for each range of rows, those of an adapter.
 pub(in crate::model) fn nn_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>]) -> Result<Tensor> {
     let _span = op("matmul_nn", || by_rows(shared, own, Order::Straight));
     if let Some(paper) = of_terms(shared) {
@@ -219,8 +220,8 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Parame
     matmul::tn_add(a.real()?, b.real()?, alpha, into)
 }
 
-/// Both gradients of adapters' output sides from one reading of each dy, where that is better than two products; see
-/// [`matmul::adapter_gradients`].
+/// Gradients of adapters' output sides, of B and of xa, from one reading of each dy, where that is better than two
+/// products; see [`matmul::adapter_gradients`].
 pub(in crate::model) fn adapter_gradients(all: &[AdapterGradients<'_>]) -> Result<Option<Tensor>> {
     // A GPU that makes both at once takes the same memory.
     if all.iter().any(|one| one.dy.paper().is_some()) {
@@ -237,7 +238,7 @@ pub(in crate::model) fn adapter_gradients(all: &[AdapterGradients<'_>]) -> Resul
     Ok(Some(matmul::adapter_gradients(&of_kernels)?.into()))
 }
 
-/// The first operand, where a sum is on paper.
+/// First operand, where a sum is on paper.
 fn of_terms<'a>(terms: &[Term<'a>]) -> Option<&'a PaperTensor> {
     terms.first().and_then(|term| term.x.paper())
 }
@@ -306,7 +307,7 @@ fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<
     if !are_widened || !takes_longer(x, [tokens, columns, depth], ranks) {
         return Ok(None);
     }
-    let row = longer::row(depth, ranks);
+    let row = adapted_product::row(depth, ranks);
     let outputs = holding_rows(x, row, || {
         let output = |one: &Adapted<'_>| -> Result<Tensor> {
             let columns = one.w.dims2().0;
@@ -332,8 +333,8 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
         return Ok(None);
     }
     let dx = dy.fresh((tokens, columns), dy.dtype());
-    holding_rows(dy, longer::row(depth, ranks), || {
-        keep_longer(dy, longer::depth(depth, ranks) * columns);
+    holding_rows(dy, adapted_product::row(depth, ranks), || {
+        keep_longer(dy, adapted_product::depth(depth, ranks) * columns);
     });
     let call = Call {
         adapter_depth: ranks,
@@ -346,7 +347,7 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
 /// Whether a GPU makes one product of a weight's and its adapter's.
 fn takes_longer(x: &PaperTensor, sizes: [usize; 3], ranks: usize) -> bool {
     let on_gpu = x.ledger().host().memory() == Memory::Device;
-    on_gpu && x.dtype() != DType::F32 && longer::takes(sizes, ranks)
+    on_gpu && x.dtype() != DType::F32 && adapted_product::takes(sizes, ranks)
 }
 
 /// Holds rows of so many elements, one for each row of x.

@@ -56,7 +56,7 @@ pub(super) fn over_both<M: Measured>([x, y]: [&M; 2], pass: Pass) -> Passed {
 /// The work of an op that spans show; what is predicted of it its form on paper says by itself, if there is anything.
 pub(super) struct Apart(pub Work);
 
-/// What an op on paper tells the ledger.
+/// Work of an op on paper that the ledger is told.
 pub(super) trait RunOnPaper {
     fn run_on(self, paper: &PaperTensor);
 }

@@ -267,14 +267,14 @@ fn gated_gradients(x: &PaperTensor, of: Convolution<'_>) -> Result<[Tensor; 3]> 
     Ok([first, second.into(), convolved(x, of)?])
 }
 
-/// What a norm's backward pass gives; the CPU reads a copy of rstd.
+/// Gradient that a norm's backward pass gives; the CPU reads a copy of rstd.
 fn norm_gradient(x: &PaperTensor, rstd: &Tensor) -> Tensor {
     let dx = x.alike();
     x.ledger().spike(MemoryCategory::Scratch, bytes(rstd));
     dx.into()
 }
 
-/// Some rows of a weight with its adapter's part, F32.
+/// Rows of a weight with its adapter's part, F32.
 fn merged(weight: &PaperTensor, a: &Parameter) -> Result<Tensor> {
     let ((rows, columns), depth) = (weight.shape().dims2()?, a.dims2()?.0);
     product_on_paper(weight, [rows, columns, depth]);
@@ -363,7 +363,8 @@ fn glu_gradients(gate: &PaperTensor, dy: Tensor) -> (Tensor, Tensor) {
     (gate.alike().into(), gate.alike().into())
 }
 
-/// What latent attention makes keys and values of, each read and written; copies of keys and values are predicted.
+/// Passes of latent attention over what it makes keys and values of, each read and written; copies of keys and values
+/// are predicted.
 fn heads_passed(expanded: &Tensor, shared: &Tensor, heads: usize) -> Passed {
     let turning = shared.dims().last().copied().unwrap_or(0);
     Passed {

@@ -36,12 +36,12 @@ pub(in crate::model) enum Offsets {
 #[derive(Clone, Debug)]
 pub(in crate::model) struct PaperOffsets {
     pub of_experts: ExpertRows,
-    /// What tells a GPU's kernels where they are.
+    /// Table that tells a GPU's kernels where the rows are.
     table: Option<Tensor>,
 }
 
 impl Offsets {
-    /// The first rows themselves.
+    /// First rows of the experts, as they are off paper.
     ///
     /// # Errors
     /// On paper there are none.
@@ -69,7 +69,7 @@ impl Offsets {
         }
     }
 
-    /// What is kept with them on paper.
+    /// Table that is kept with the rows on paper.
     pub(in crate::model) fn table(&self) -> Option<&Tensor> {
         match self {
             Self::Real(_) => None,

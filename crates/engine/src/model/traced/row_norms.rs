@@ -1,4 +1,4 @@
-//! What DoRA's row norms are made from, as the model has it.
+//! Row norms of DoRA, and the terms that they are made from, as the model has them.
 
 use candle_core::{DType, Result};
 

@@ -1,4 +1,4 @@
-//! What updates on the host beside a GPU cost.
+//! Costs of updates on the host beside a GPU.
 
 use std::path::Path;
 

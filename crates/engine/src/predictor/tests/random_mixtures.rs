@@ -52,10 +52,10 @@ const FAMILIES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Which parameters of a mixture get adapters by their names.
+/// Parameters of a mixture that get adapters by their names.
 #[derive(Clone, Copy, Debug)]
 enum OnExperts {
-    /// Those alone that names of modules stand for.
+    /// Parameters that names of modules stand for, and no others.
     None,
     GateUp,
     Down,

@@ -304,7 +304,7 @@ pub(super) fn means() -> impl Strategy<Value = StreamShape> {
     means.prop_filter("a micro-batch has tokens", |stream| stream.tokens() >= 1.0)
 }
 
-/// What a setting costs; `None` where the recipe has no place in the model. Whatever has one can be run on paper.
+/// Cost of a setting; `None` where the recipe has no place in the model. Whatever has one can be run on paper.
 pub(super) fn predicted(
     architecture: &Architecture,
     recipe: Recipe,

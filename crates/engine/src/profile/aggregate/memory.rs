@@ -9,7 +9,7 @@ const MOST_POINTS: usize = 400;
 /// Bytes that are held during every step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
-    /// Of the process, beside the engine.
+    /// Bytes of the process, beside the engine.
     pub program: u64,
     pub base: u64,
     pub adapters: u64,
@@ -108,7 +108,7 @@ pub(crate) fn course(tree: &SpanTree) -> Vec<MemoryPoint> {
     points.into_iter().map(point).collect()
 }
 
-/// At most [`MOST_POINTS`] points: of each stretch the highest, so that no peak is lost.
+/// Thins to at most [`MOST_POINTS`] points: of each stretch the highest stays, so that no peak is lost.
 fn thinned(points: Vec<MemoryPoint>) -> Vec<MemoryPoint> {
     let stretch = points.len().div_ceil(MOST_POINTS).max(1);
     let highest = |points: &[MemoryPoint]| points.iter().copied().max_by_key(|point| point.in_use_bytes);

@@ -94,7 +94,7 @@ impl OpSums {
         self.0.values().map(|sum| sum.flops as f64).sum()
     }
 
-    /// Those that had been computed before.
+    /// FLOPs that had been computed before.
     pub(super) fn recomputed_flops(&self) -> f64 {
         self.0.values().map(|sum| sum.recomputed_flops as f64).sum()
     }

@@ -19,7 +19,7 @@ const ORDER: [StepPhase; 7] = [
 #[derive(Debug, Default)]
 struct StepSeconds {
     total: f64,
-    /// By the place in [`ORDER`].
+    /// Seconds of the phases, by the place in [`ORDER`].
     phases: [f64; ORDER.len()],
     in_ops: [f64; ORDER.len()],
 }

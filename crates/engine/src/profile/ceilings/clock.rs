@@ -14,7 +14,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// What this build of the program is worth.
+    /// Effort that measuring with this build of the program is worth.
     pub fn of_this_build() -> Self {
         if cfg!(debug_assertions) {
             Self::Coarse

@@ -15,7 +15,7 @@ use peft_tune_kernels::thread_pool::on_every_thread;
 /// Elements of the buffers whose copying is timed: 64 MiB each, beyond the caches.
 const ELEMENTS: usize = 16 << 20;
 
-/// What the memory of a step depends on, on this machine.
+/// Facts about this machine that the memory of a step depends on.
 pub fn host() -> Host {
     Host {
         threads: rayon::current_num_threads(),

@@ -20,9 +20,9 @@ const RANKS: [usize; 3] = [4, 16, 64];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     AsStored,
-    /// With activations in 8 bits.
+    /// Product with activations in 8 bits.
     InBytes,
-    /// With two of each four values left out.
+    /// Product with two of each four values of the weight left out.
     Sparse,
 }
 

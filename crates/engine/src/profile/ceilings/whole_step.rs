@@ -1,5 +1,5 @@
-//! What whole steps take beside their ops: each op is timed by itself, again and again, with its operands in the caches and
-//! at its best; in a step, ops follow one another and find other things there.
+//! Time that whole steps take beside their ops: each op is timed by itself, again and again, with its operands in the
+//! caches and at its best; in a step, ops follow one another and find other things there.
 //!
 //! A few steps of two small random models are timed, and what they take over the sum of their ops is kept as one factor for
 //! each precision: the geometric mean of both models'.
@@ -26,7 +26,7 @@ const FEWEST: usize = 3;
 /// Factors beyond these come from something else than the ops: another program, a machine that sleeps.
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.8..=4.0;
 
-/// Measured over predicted seconds of whole steps; 1 where it cannot be told.
+/// Ratio of measured to predicted seconds of whole steps; 1 where it cannot be told.
 pub(super) fn factor(ceilings: &Ceilings, precision: Precision, effort: Effort) -> Result<f64, TrainError> {
     let models = match effort {
         Effort::Full => &MODELS[..],

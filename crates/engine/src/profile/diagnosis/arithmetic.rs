@@ -51,7 +51,7 @@ pub(super) fn slow_op(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
-/// What gives each product more tokens.
+/// Change that gives each product more tokens.
 pub(super) fn more_tokens(profile: &Profile) -> Change {
     let accumulation = profile.setting.gradient_accumulation;
     match accumulation {

@@ -46,7 +46,7 @@ pub(super) fn data_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
-/// What lets data be there in time.
+/// Change that lets data be there in time.
 fn faster_data(profile: &Profile, waits: DataWaits) -> Change {
     let setting = &profile.setting;
     let keeps_up = waits.preparing_s < KEEPS_UP * profile.steps.step_s;
@@ -118,7 +118,7 @@ pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
-/// Twice the micro-batch at the same global batch where that is possible, and what to say where it is not.
+/// Change to twice the micro-batch, at the same global batch where that is possible, and what to say where it is not.
 pub(super) fn twice_the_micro_batch(setting: &Setting) -> (Change, &'static str) {
     let (micro_batch, accumulation) = (2 * setting.micro_batch, setting.gradient_accumulation);
     if accumulation > 1 && accumulation.is_multiple_of(2) {

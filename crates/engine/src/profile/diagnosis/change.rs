@@ -1,4 +1,4 @@
-//! What would help: a change of the recipe that can be run, or one of the machine that a person must make.
+//! Changes that would help: of the recipe, which can be run, or of the machine, which a person must make.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use peft_tune_core::recipe::{
 pub enum Change {
     /// Fill rows with several documents.
     Packing,
-    /// Other micro-batch and accumulation.
+    /// Micro-batch and accumulation, changed.
     Batch {
         micro_batch: usize,
         gradient_accumulation: usize,
@@ -80,7 +80,7 @@ impl Change {
 }
 
 impl std::fmt::Display for Change {
-    /// As a person would write it into the recipe.
+    /// Writes the change as a person would write it into the recipe.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Packing => formatter.write_str("packing: true"),

@@ -1,4 +1,4 @@
-//! What the rules look at.
+//! Evidence that the rules look at.
 
 use super::{Change, Gain, Metric, PredictedBy};
 use crate::profile::{OpTime, Profile};
@@ -37,7 +37,7 @@ pub struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// What the oracle says of a change's throughput.
+    /// Gain of throughput that the oracle predicts for a change.
     pub(super) fn predicted_throughput(&self, change: &Change) -> Option<Gain> {
         let (before, after) = self.costs(change)?;
         let value = after.tokens_per_s / before.tokens_per_s - 1.0;
@@ -48,7 +48,7 @@ impl Evidence<'_> {
         })
     }
 
-    /// What the oracle says of a change's peak memory.
+    /// Gain of peak memory that the oracle predicts for a change.
     pub(super) fn predicted_memory(&self, change: &Change) -> Option<Gain> {
         let (before, after) = self.costs(change)?;
         Some(Gain {

@@ -1,4 +1,4 @@
-//! What a rule found.
+//! Findings of the rules.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,19 +42,19 @@ pub enum Rule {
     DequantizationBound,
     /// The adapters take much of the step.
     RankTooHigh,
-    /// Another number type is multiplied faster here.
+    /// The device multiplies another number type faster.
     SlowNumberType,
     EvaluatesTooOften,
     /// Writing steps down takes time that they could run in.
     LogsTooOften,
     /// The device lowered its clock.
     Throttled,
-    /// Other processes keep the device busy.
+    /// Processes of others keep the device busy.
     NoisyNeighbour,
 }
 
 impl Rule {
-    /// Its name in tables and the database.
+    /// Name of the rule in tables and the database.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -67,13 +67,13 @@ pub struct Finding {
     /// The numbers that say so.
     pub evidence: String,
     pub change: Change,
-    /// Absent where nothing can be said about it.
+    /// Gain that is predicted; absent where nothing can be said about it.
     pub gain: Option<Gain>,
-    /// Present once the change has been run.
+    /// Result of the change, once it has been run.
     pub verified: Option<Verified>,
 }
 
-/// What a change is predicted to bring.
+/// Gain that a change is predicted to bring.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
     pub metric: Metric,
@@ -82,7 +82,7 @@ pub struct Gain {
     pub by: PredictedBy,
 }
 
-/// What a change is for.
+/// Quantity that a change is to improve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[derive(strum::IntoStaticStr)]
@@ -94,7 +94,7 @@ pub enum Metric {
     PeakMemory,
 }
 
-/// Where a predicted gain comes from.
+/// Source of a predicted gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[derive(strum::IntoStaticStr)]
@@ -106,25 +106,25 @@ pub enum PredictedBy {
     Shares,
 }
 
-/// What became of running the change.
+/// Result of running the change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verified {
     /// The measured gain, in the unit of the predicted one, and the half width of its interval.
     Gain { value: f64, uncertainty: f64 },
-    /// It could not be run, and why.
+    /// Reason why the change could not be run.
     NotRun { reason: String },
 }
 
 impl Metric {
-    /// Its name in the database.
+    /// Name of the metric in the database.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
 impl PredictedBy {
-    /// Its name in the database.
+    /// Name of the source in the database.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -139,7 +139,7 @@ impl Gain {
         }
     }
 
-    /// Of throughput, from the part of a step's time that goes away.
+    /// Gain of throughput from the part of a step's time that goes away.
     pub(super) fn without(share: f64) -> Self {
         let share = share.clamp(0.0, 0.99);
         Self {

@@ -62,7 +62,7 @@ pub(super) fn throttled(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
-/// That a device says it is held down, and the part of its highest clock that it thereby loses.
+/// Text that a device says it is held down, and the part of its highest clock that it thereby loses.
 fn held_down(samples: &[DeviceSample], held: &[DeviceSample]) -> (String, f64) {
     let highest = samples
         .iter()
@@ -80,14 +80,14 @@ fn held_down(samples: &[DeviceSample], held: &[DeviceSample]) -> (String, f64) {
     }
 }
 
-/// What held the device down most often.
+/// Limit that held the device down most often.
 fn mostly_held_by(held: &[DeviceSample]) -> Option<HeldBy> {
     let count = |by: HeldBy| held.iter().filter(|sample| sample.held_by == Some(by)).count();
     let all = [HeldBy::Hardware, HeldBy::Heat, HeldBy::Power];
     all.into_iter().filter(|by| count(*by) > 0).max_by_key(|by| count(*by))
 }
 
-/// Others on the processor, or on the GPU.
+/// Finds programs of others on the processor, or on the GPU.
 pub(super) fn noisy_neighbour(evidence: &Evidence<'_>) -> Option<Finding> {
     of_the_cores(evidence).or_else(|| of_the_gpu(evidence.profile))
 }
@@ -121,7 +121,7 @@ fn of_the_cores(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
-/// Others that compute on the GPU, or hold so much of its memory that a trial might not fit.
+/// Finds programs of others that compute on the GPU, or hold so much of its memory that a trial might not fit.
 fn of_the_gpu(profile: &Profile) -> Option<Finding> {
     let samples = &profile.samples;
     let middle = |value: fn(&DeviceSample) -> Option<f64>| {

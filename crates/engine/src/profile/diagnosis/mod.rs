@@ -51,7 +51,7 @@ const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 20] = [
     machine::noisy_neighbour,
 ];
 
-/// What is worth changing, the largest predicted gain first.
+/// Findings that are worth changing, the largest predicted gain first.
 pub fn diagnose(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RULES.iter().filter_map(|rule| rule(evidence)).collect();
     let weight = |finding: &Finding| finding.gain.map_or(0.0, |gain| gain.relative(evidence.profile));

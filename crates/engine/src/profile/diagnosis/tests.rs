@@ -403,7 +403,7 @@ fn gains_come_from_the_model_where_there_is_one() {
     assert_eq!((gain.value, gain.by), (0.5, PredictedBy::Model));
 }
 
-/// What `predict/` says of a small model on a device of the table.
+/// Predictions of `predict/` for a small model on a device of the table.
 struct Predicted {
     predictor: Predictor,
     rows: [RowLengths; 2],

@@ -16,7 +16,7 @@ const LEAST_SAVED: f64 = 0.02;
 /// Throughput that such a change may cost.
 const MOST_LOST: f64 = 0.02;
 
-/// What tuning needs of the program around it.
+/// Bench that tuning needs of the program around it.
 pub trait TuningBench {
     /// Measures a recipe.
     ///
@@ -24,7 +24,7 @@ pub trait TuningBench {
     /// Why it cannot run, in words for people.
     fn profile(&mut self, recipe: &Recipe) -> Result<Profile, String>;
 
-    /// What the profile of a recipe says should be changed, the largest predicted gain first.
+    /// Findings on the profile of a recipe, the largest predicted gain first.
     fn diagnose(&self, recipe: &Recipe, profile: &Profile) -> Vec<Finding>;
 
     /// Whether no further change is to be tried.
@@ -72,7 +72,7 @@ impl Altering {
         }
     }
 
-    /// Its name on the command line.
+    /// Name of the kind on the command line.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -86,44 +86,44 @@ pub struct Ratio {
     pub uncertainty: f64,
 }
 
-/// What became of a change.
+/// Outcome of a change that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Kept,
-    /// Its gain is not above what measuring leaves open.
+    /// Rejected: its gain is not above what measuring leaves open.
     NoGain,
-    /// It saves memory, but at the cost of throughput.
+    /// Rejected: it saves memory, but at the cost of throughput.
     CostsThroughput,
-    /// Its peak is above the memory limit.
+    /// Rejected: its peak is above the memory limit.
     OverMemory,
-    /// It could not run, and why.
+    /// Failed to run, and why.
     NotRun(String),
 }
 
 /// A change that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// With what was measured.
+    /// Finding with what was measured.
     pub finding: Finding,
     pub outcome: Outcome,
-    /// Absent where it could not run.
+    /// Ratio of throughputs; absent where the change could not run.
     pub throughput: Option<Ratio>,
     /// Bytes at the peak without the change and with it.
     pub peak_bytes: Option<(u64, u64)>,
 }
 
-/// What tuning came to.
+/// Result of tuning.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     pub recipe: Recipe,
-    /// Of the first recipe, and of the last one.
+    /// Profile of the first recipe.
     pub before: Profile,
     pub after: Profile,
     /// The last recipe against the first, measured in turn once more; `None` where nothing was kept.
     pub total: Option<Ratio>,
     pub tried: Vec<Tried>,
-    /// What the last diagnosis would change and was not tried.
+    /// Findings of the last diagnosis that were not tried.
     pub left: Vec<Finding>,
 }
 
@@ -241,7 +241,7 @@ struct Pair {
     with: Profile,
 }
 
-/// Both recipes in turn: without, with, with, without.
+/// Measures both recipes in turn: without, with, with, without.
 fn in_turn(without: &Recipe, with: &Recipe, bench: &mut dyn TuningBench) -> Result<Pair, String> {
     // What cannot run shows before anything else is measured.
     let trial = bench.profile(with)?;
@@ -253,7 +253,7 @@ fn in_turn(without: &Recipe, with: &Recipe, bench: &mut dyn TuningBench) -> Resu
     })
 }
 
-/// From pairs of neighbours (without, with).
+/// Ratio of throughputs from pairs of neighbours (without, with).
 fn ratio_of(pairs: [(&Profile, &Profile); 2]) -> Ratio {
     let rate = |profile: &Profile| profile.steps.tokens_per_s.max(f64::MIN_POSITIVE);
     let [first, second] = pairs.map(|(without, with)| rate(with) / rate(without));

@@ -4,11 +4,11 @@ use super::{Change, Finding, Metric, Verified};
 use crate::profile::Profile;
 use peft_tune_core::recipe::Recipe;
 
-/// What is run to verify a change.
+/// Recipe that is run to verify a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rerun {
     pub recipe: Recipe,
-    /// Where the change is another distance between steps that are written down.
+    /// Distance between steps that are written down, where the change is another one.
     pub log_every: Option<u64>,
 }
 

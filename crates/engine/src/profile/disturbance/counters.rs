@@ -1,4 +1,4 @@
-//! What a machine counts, and the share of the processor time that a program lacked between two readings.
+//! Counters of a machine, and the share of the processor time that a program lacked between two readings.
 //!
 //! | symbol | meaning |
 //! |---|---|
@@ -31,13 +31,13 @@ pub struct Counters {
     pub clock_mhz: Option<f64>,
 }
 
-/// Whoever reads counters: the host, or a stand-in.
+/// Readers of counters: the host, or a stand-in.
 pub trait MachineCounters {
     /// The counters now.
     fn read(&mut self) -> Counters;
 }
 
-/// What a measurement asks of the machine.
+/// Load that a measurement puts on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Threads that compute in this process.
@@ -48,11 +48,11 @@ pub struct Load {
     pub ranks: usize,
 }
 
-/// What happened between two readings.
+/// Differences between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Window {
     pub seconds: f64,
-    /// Own processor time over what the threads could use.
+    /// Share of the processor time that the threads could use which was their own.
     pub own_share: Option<f64>,
     /// Share of the time in which something waited for a processor.
     pub waiting_share: Option<f64>,

@@ -1,4 +1,4 @@
-//! What other programs do while this one waits.
+//! Load of other programs while this one waits.
 
 use super::counters::Window;
 use super::{Counters, Load, MachineCounters};
@@ -10,7 +10,7 @@ pub struct OtherLoad {
 }
 
 impl OtherLoad {
-    /// Begins.
+    /// Begins to watch.
     pub fn start(mut counters: Box<dyn MachineCounters>) -> Self {
         let last = counters.read();
         Self { counters, last }

@@ -27,14 +27,14 @@ pub struct DisturbanceWatch {
     clocks: (f64, f64),
 }
 
-/// What a measurement's surroundings were.
+/// Disturbance of a measurement by its surroundings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
     /// Share of the processor time that was lost to others, in the median over the steps.
     pub lost: f64,
     /// Threads that had to wait for each other.
     pub threads: usize,
-    /// Own processor time over what the threads could use.
+    /// Share of the processor time that the threads could use which was their own.
     pub own_share: Option<f64>,
     /// Share of the time in which something waited for a processor.
     pub waiting_share: Option<f64>,
@@ -44,7 +44,7 @@ pub struct Disturbance {
 }
 
 impl DisturbanceWatch {
-    /// Begins.
+    /// Begins to watch.
     pub fn start(mut counters: Box<dyn MachineCounters>, load: Load) -> Self {
         let first = counters.read();
         Self {
@@ -76,7 +76,7 @@ impl DisturbanceWatch {
         (self.last, self.waiting) = (now, 0);
     }
 
-    /// What the surroundings were; without steps, over the whole time.
+    /// Disturbance by the surroundings; without steps, over the whole time.
     pub fn finish(mut self) -> Disturbance {
         let now = self.counters.read();
         // Too few seconds to tell are told with the chunk before, where there is one.

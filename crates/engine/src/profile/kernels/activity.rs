@@ -1,4 +1,4 @@
-//! One thing that a GPU did.
+//! Activities of a GPU.
 
 use crate::span::{Range, SpanTree};
 
@@ -16,13 +16,13 @@ pub struct Activity {
     pub stream: u32,
 }
 
-/// What a GPU can be at.
+/// Kind of work that a GPU can be at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActivityKind {
     Kernel,
-    /// Between the host's memory and the GPU's.
+    /// Copy between the host's memory and the GPU's.
     Transfer,
-    /// Within the GPU's memory: copies and fills.
+    /// Moves within the GPU's memory: copies and fills.
     Move,
 }
 

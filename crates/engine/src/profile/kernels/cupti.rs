@@ -144,7 +144,7 @@ impl Collector {
         Ok(named)
     }
 
-    /// What the GPU has run since the last call, in the order of its beginning; times count from `origin_ns` of
+    /// Activities of the GPU since the last call, in the order of their beginning; times count from `origin_ns` of
     /// [`Collector::now_ns`]. The device has finished what it was given.
     pub fn take(&self, origin_ns: u64) -> Result<Vec<Activity>, CuptiError> {
         // SAFETY: no callback is under way on this thread.

@@ -1,4 +1,4 @@
-//! What an NVIDIA GPU ran and when: kernels and copies by its own clock, from CUPTI.
+//! Kernels and copies that an NVIDIA GPU ran, with their times by its own clock, from CUPTI.
 //!
 //! CUPTI comes with CUDA and with the wheel `nvidia-cuda-cupti`. It is loaded when a profile asks for it; where it is missing,
 //! the profile has no kernels and says why.

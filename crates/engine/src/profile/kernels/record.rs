@@ -81,7 +81,7 @@ struct FillRecord {
 #[derive(Clone, Copy)]
 struct CallRecord {
     kind: u32,
-    /// Which function it was: `CUpti_driver_api_trace_cbid`.
+    /// Number of the function that was called: `CUpti_driver_api_trace_cbid`.
     cbid: u32,
     start: u64,
     end: u64,
@@ -157,7 +157,7 @@ pub(super) unsafe fn read(record: *const u8) -> Option<Activity> {
     })
 }
 
-/// Of `CUpti_ActivityMemcpyKind`.
+/// Kind and name of a copy, by its number in `CUpti_ActivityMemcpyKind`.
 fn copy_name(kind: u8) -> (ActivityKind, &'static str) {
     match kind {
         1 => (ActivityKind::Transfer, "copy to the device"),
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Where each field lies, as the script prints it.
+    /// Places of the fields, as the script prints them.
     fn places() -> String {
         let fields = [
             ("CUpti_ActivityKernel10.start", offset_of!(KernelRecord, start)),

@@ -13,7 +13,7 @@ const SHORTEST_GAP_NS: u64 = 2_000;
 /// waiting for data or reading a result.
 const LONGEST_LAUNCH_NS: u64 = 100_000;
 
-/// What a GPU did in some steps.
+/// Timeline of a GPU over some steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuTimeline {
     /// Steps that were watched, running freely: nobody waited for the GPU between ops.
@@ -37,7 +37,7 @@ pub struct GpuTimeline {
     pub transfer_overlap: Option<f64>,
     /// Kernels, copies and fills, the longest first. Means of a step.
     pub kernels: Vec<KernelTime>,
-    /// What the host asked of the driver, where that was counted.
+    /// Calls of the driver that the host made, where they were counted.
     #[serde(default)]
     pub calls: Option<DriverCalls>,
 }
@@ -49,7 +49,7 @@ pub struct DriverCalls {
     /// Launches of whole graphs, which are among the launches.
     #[serde(default)]
     pub graph_launches: f64,
-    /// Of memory; giving it back is not counted.
+    /// Allocations of memory; giving it back is not counted.
     pub allocations: f64,
     /// Times that the host waited for the GPU.
     pub waits: f64,
@@ -199,7 +199,7 @@ fn kernel_times(free: &[Activity], steps: u64, ops: &HashMap<&str, Vec<(String, 
     times
 }
 
-/// For each kernel the ops in which it spent its time and the part in each, the largest first.
+/// Ops in which each kernel spent its time, and the part in each, the largest first.
 fn ops_of<'a>(spanned: &'a [Activity], trees: &[SpanTree]) -> HashMap<&'a str, Vec<(String, f64)>> {
     let mut of_kernels: HashMap<&str, HashMap<&'static str, f64>> = HashMap::new();
     for activity in spanned {
@@ -220,7 +220,7 @@ fn ops_of<'a>(spanned: &'a [Activity], trees: &[SpanTree]) -> HashMap<&'a str, V
         .collect()
 }
 
-/// The same moments as ranges that do not touch, in their order.
+/// Joins ranges into ones that cover the same moments and do not touch, in their order.
 fn union(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut ranges: Vec<_> = ranges.filter(|(start, end)| start < end).collect();
     ranges.sort_unstable();

@@ -27,18 +27,18 @@ pub struct DeviceSample {
     pub clock_mhz: Option<f64>,
     /// Whether the device says that it holds its clock down.
     pub throttled: Option<bool>,
-    /// What holds it down, where it says that too.
+    /// Limit that holds the clock down, where the device says that too.
     pub held_by: Option<HeldBy>,
 }
 
-/// What can hold a clock down.
+/// Limit that can hold a clock down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBy {
     /// The power limit, or what the power supply gives.
     Power,
     Heat,
-    /// One of the two: the hardware does not say which.
+    /// Power or heat: the hardware does not say which.
     Hardware,
 }
 

@@ -1,4 +1,4 @@
-//! What a GPU did while something was measured on it, as numbers for the database.
+//! Use of a GPU while something was measured on it, as numbers for the database.
 
 use super::DeviceSample;
 use peft_tune_core::objective::{GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION};
@@ -18,7 +18,7 @@ pub struct DeviceUse {
 }
 
 impl DeviceUse {
-    /// From samples of it.
+    /// Summarises samples of a GPU.
     pub fn of(samples: &[DeviceSample]) -> Self {
         let values = |value: fn(&DeviceSample) -> Option<f64>| samples.iter().filter_map(value).collect::<Vec<f64>>();
         let mean = |value| {

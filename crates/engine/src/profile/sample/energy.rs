@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
-/// Where Linux shows the counters.
+/// Folder in which Linux shows the counters.
 const POWERCAP: &str = "/sys/class/powercap";
 
 /// Energy of the measured steps.

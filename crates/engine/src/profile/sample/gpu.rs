@@ -43,7 +43,7 @@ pub(super) fn missing() -> Option<String> {
 pub struct GpuSampler {
     device: nvml_wrapper::Device<'static>,
     name: String,
-    /// When NVML last told of processes' utilisation, by its clock.
+    /// Time at which NVML last told of processes' utilisation, by its clock.
     told_us: u64,
 }
 
@@ -68,7 +68,7 @@ impl GpuSampler {
         }
     }
 
-    /// This process, as the driver knows it: `None` in a container that numbers processes by itself.
+    /// Process of this program as the driver knows it: `None` in a container that numbers processes by itself.
     fn own_process(&self) -> Option<ProcessInfo> {
         let own = std::process::id();
         let processes = self.device.running_compute_processes().ok()?;
@@ -151,7 +151,7 @@ fn managed(device: &Device) -> Option<nvml_wrapper::Device<'static>> {
         .ok()
 }
 
-/// What holds the clocks down, if anything does. Being idle or having been set to a clock does not count.
+/// Limit that holds the clocks down, if anything does. Being idle or having been set to a clock does not count.
 fn held_by(reasons: ThrottleReasons) -> Option<HeldBy> {
     let of = |kinds: ThrottleReasons| reasons.intersects(kinds);
     if of(ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN) {

@@ -18,7 +18,7 @@ pub use gpu::GpuSampler;
 pub use host::HostSampler;
 pub use sampling::Sampling;
 
-/// What samples `device`: the GPU's driver, or the host's own counters. `None` where nothing tells.
+/// Sampler of `device`: the GPU's driver, or the host's own counters. `None` where nothing tells.
 pub fn sampler_of(device: &Device) -> Option<Box<dyn DeviceSampler>> {
     match device {
         #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-//! What the HParams tab reads (`tensorboard/plugins/hparams/{api,plugin_data}.proto`).
+//! Table of hyperparameters that the HParams tab reads (`tensorboard/plugins/hparams/{api,plugin_data}.proto`).
 //!
 //! | message | field | type | meaning |
 //! |---|---|---|---|

@@ -1,4 +1,4 @@
-//! What of a training goes into its event file.
+//! Numbers of a training in its event file.
 //!
 //! | tag | unit |
 //! |---|---|

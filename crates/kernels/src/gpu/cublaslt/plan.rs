@@ -16,7 +16,7 @@ pub(super) struct Plan {
     pub layouts: [sys::cublasLtMatrixLayout_t; 3],
     /// The one to take.
     pub algorithm: sys::cublasLtMatmulAlgo_t,
-    /// What the heuristic named, where none of it was timed yet.
+    /// Algorithms that the heuristic named, where none of them was timed yet.
     pub candidates: Vec<sys::cublasLtMatmulAlgo_t>,
 }
 
@@ -79,7 +79,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What the heuristic names, at least one.
+    /// Asks the heuristic for algorithms; it names at least one.
     fn ask(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -152,7 +152,7 @@ impl Drop for Plan {
     }
 }
 
-/// What an algorithm may use, destroyed when it goes.
+/// Preference for what an algorithm may use, destroyed when it goes.
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Drop for Preference {

@@ -8,7 +8,7 @@ use super::softmax::{self, ScoreBlock};
 use super::{Saved, Settings};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::storage::{Elements, Unwritten};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
@@ -16,7 +16,7 @@ use peft_tune_core::plan::attention::{Heads, KEYS, SPAN_BACKWARD};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// What all tasks read.
+/// Inputs that all tasks read.
 struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],

@@ -31,7 +31,7 @@ pub(super) fn key_rows(heads: Heads, token: usize, key_head: usize, width: usize
     }
 }
 
-/// Some consecutive queries of one document, for one key head.
+/// Span of consecutive queries of one document, for one key head.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     /// First token of the document.
@@ -67,7 +67,7 @@ impl Span {
     }
 }
 
-/// Which keys of the block `keys` the query sees, counted from the start of the block.
+/// Keys of the block `keys` that the query sees, counted from the start of the block.
 #[inline(always)]
 pub(super) fn visible(query: usize, keys: &Range<usize>, window: usize) -> Range<usize> {
     let end = (query + 1).clamp(keys.start, keys.end) - keys.start;

@@ -1,4 +1,4 @@
-//! Where documents begin and end in the stream.
+//! Documents of the stream, by where they begin and end.
 
 use candle_core::Tensor;
 

@@ -5,7 +5,7 @@ use super::block::{Rows, Shared, Span, gather, key_rows, query_rows};
 use super::softmax::{self, ScoreBlock, State};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::storage::{Elements, Unwritten};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
@@ -13,7 +13,7 @@ use peft_tune_core::plan::attention::{Heads, KEYS, SPAN_FORWARD};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// What all tasks read.
+/// Inputs that all tasks read.
 struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],

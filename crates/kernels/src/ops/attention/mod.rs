@@ -86,7 +86,7 @@ fn is_square(q: &Tensor, v: &Tensor) -> Result<bool> {
     Ok(q.dim(2)? == v.dim(2)?)
 }
 
-/// What the forward took and gave, for [`backward`].
+/// Tensors that the forward took and gave, for [`backward`].
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
     pub q: &'a Tensor,

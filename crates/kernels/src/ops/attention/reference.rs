@@ -79,9 +79,9 @@ pub fn both_passes([q, k, v, d_o]: [&Tensor; 4], offsets: &[u32], settings: &Set
 
 /// Scores of one document, (Hq, n, n).
 struct Scores {
-    /// With the soft-cap applied.
+    /// Scores with the soft-cap applied.
     capped: Tensor,
-    /// As `capped`, -infinity where the query does not see the key.
+    /// Scores with the soft-cap applied, -infinity where the query does not see the key.
     masked: Tensor,
 }
 

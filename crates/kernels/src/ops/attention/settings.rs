@@ -1,4 +1,4 @@
-//! What an attention layer computes, and whether its arguments fit together.
+//! Settings of an attention layer, and whether its arguments fit together.
 
 use super::super::shape;
 use candle_core::{Result, Tensor};

@@ -9,7 +9,7 @@ use crate::ops::exponential::{exp, tanh};
 use crate::ops::simd::{LANES, multiversion, sum, sum2};
 use std::ops::Range;
 
-/// Where a score block lies, and what its scores mean.
+/// Place of a score block, and what its scores mean.
 #[derive(Clone, Debug)]
 pub(super) struct ScoreBlock {
     /// Query of the first row.

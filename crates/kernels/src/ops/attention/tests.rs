@@ -110,7 +110,7 @@ fn compare(
     compare_widths(dtype, offsets, (query_heads, key_heads), [head_dim; 2], settings);
 }
 
-/// As [`compare`], with a width of queries and keys, and one of values.
+/// Compares as [`compare`] does, with a width of queries and keys, and one of values.
 fn compare_widths(
     dtype: DType,
     offsets: &[u32],

@@ -1,4 +1,4 @@
-//! What the gradient of a layer's output says of its adapter: dB and d_xa, with that gradient read once.
+//! Gradients of a layer's adapter from that of the layer's output: dB and d_xa, with that gradient read once.
 //!
 //! | name | shape | meaning |
 //! |---|---|---|
@@ -169,7 +169,7 @@ impl Gradients<'_> {
     }
 }
 
-/// The first row, which has the address of all.
+/// First row of a tensor, which has the address of all.
 fn first_row(tensor: &Tensor) -> Result<Tensor> {
     tensor.narrow(0, 0, 1)
 }

@@ -42,7 +42,7 @@ pub(super) fn multiply(
     )
 }
 
-/// As [`multiply`], so many rows at a time as `operands` says.
+/// Multiplies as [`multiply`] does, so many rows at a time as `operands` says.
 fn multiply_in(
     operands: Operands,
     (x, alpha): (&Tensor, f64),
@@ -137,7 +137,7 @@ fn apart(tensor: &Tensor) -> Result<usize> {
     Ok(gpu::Matrix::new(tensor)?.stride)
 }
 
-/// What has the address of a matrix whose rows are not neighbours.
+/// First row of a matrix whose rows are not neighbours, which has the address of all.
 fn first_row(tensor: &Tensor) -> Result<Tensor> {
     tensor.narrow(0, 0, 1)
 }
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// As the layers call them: with an adapter's product before it, onto what was there, and alone.
+    /// Checks products as the layers call them: with an adapter's product before it, onto what was there, and alone.
     fn check<W: Quantized + std::fmt::Debug + Sync>(weight: W, tokens: usize, dtype: DType) {
         let codes = both(weight);
         let (outputs, inputs) = codes.weight.shape();
@@ -279,7 +279,7 @@ mod tests {
         assert!(got[3].iter().all(|value| value.is_finite()));
     }
 
-    /// What docs/training.md says of the error against products of the same weights in 16 bits.
+    /// Checks what docs/training.md says of the error against products of the same weights in 16 bits.
     #[test]
     fn products_are_off_by_as_much_as_the_docs_say() {
         if !has_compiler() {

@@ -1,4 +1,4 @@
-//! What the tests of products with quantized weights share.
+//! Quantized weights for the tests of products with them.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) struct Codes<W> {
 }
 
 impl<W> Codes<W> {
-    /// One whose products take activations as they are.
+    /// Weight whose products take activations as they are.
     pub(super) fn new(weight: W) -> Self {
         Self {
             weight,

@@ -24,7 +24,7 @@ const DEPTH: usize = 32;
 const STAGES: usize = 3;
 /// Columns of a tile: the first that has all of them.
 const COLUMNS: [usize; 2] = [32, 128];
-/// The same in F32.
+/// Columns of a tile in F32.
 const PLAIN_COLUMNS: usize = 64;
 
 /// The matrices of a term as a launch finds them.
@@ -33,7 +33,7 @@ enum Matrices<'a> {
     Stacked(Tensor),
     /// Addresses of all, and the tensors that lie there, which live as long.
     Table { addresses: Tensor, _there: Vec<Tensor> },
-    /// They are widened before each launch.
+    /// Codes, which are widened before each launch.
     Codes(Vec<&'a dyn QuantizedMatrix>),
 }
 
@@ -167,7 +167,7 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// For `count` groups from `first` on.
+    /// Sums for `count` groups from `first` on.
     fn run(&self, first: usize, count: usize, widened: &[Option<Tensor>]) -> Result<()> {
         let (_, columns) = self.result.dims2()?;
         let mut parts = Vec::with_capacity(self.operands.len());
@@ -261,7 +261,7 @@ pub(crate) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into
     launch.run(into.device(), &arguments)
 }
 
-/// The first row, which has the address of all.
+/// First row of a tensor, which has the address of all.
 fn first_row(tensor: &Tensor) -> Result<Tensor> {
     tensor.narrow(0, 0, 1)
 }

@@ -7,10 +7,10 @@ use crate::ops::loss_head::{Output, PlacedTargets, Settings, Sums, Targets, targ
 
 static SOURCE: Source = source!("loss_head");
 
-/// What every chunk reads and writes.
+/// Tensors that every chunk reads and writes.
 struct Head<'a> {
     hidden: &'a Tensor,
-    /// In the dtype of the hidden states.
+    /// Weight in the dtype of the hidden states.
     weight: Tensor,
     settings: &'a Settings,
     targets: &'a PlacedTargets,

@@ -25,7 +25,7 @@ pub(crate) fn sum(
     Ok(result)
 }
 
-/// As [`sum`], where ranges of rows have terms of their own. The shared operands are widened once.
+/// Sums as [`sum`] does, where ranges of rows have terms of their own. The shared operands are widened once.
 pub(crate) fn sum_by_rows(
     shared: &[Term<'_>],
     own: &[RowTerms<'_>],

@@ -187,7 +187,7 @@ fn settings() -> [Settings; 5] {
     ]
 }
 
-/// All that is exact.
+/// Parts of a routing that are exact.
 fn places(routing: &Routing) -> (Vec<u32>, Vec<Vec<u32>>, Vec<usize>) {
     (
         routing.tokens.to_vec1().unwrap(),

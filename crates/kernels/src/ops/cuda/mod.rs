@@ -1,5 +1,6 @@
 //! The ops on an NVIDIA GPU: own kernels, and how each is launched. Formulas and shapes are those of the ops themselves.
 
+pub(in crate::ops) mod adapted_product;
 pub(in crate::ops) mod adapter_gradients;
 pub(in crate::ops) mod attention;
 pub(in crate::ops) mod byte_products;
@@ -10,7 +11,6 @@ pub(in crate::ops) mod elementwise;
 pub(in crate::ops) mod embedding;
 pub(in crate::ops) mod gain;
 pub(in crate::ops) mod grouped;
-pub(in crate::ops) mod longer;
 pub(in crate::ops) mod loss_head;
 pub(in crate::ops) mod matmul;
 #[cfg(test)]

@@ -19,7 +19,7 @@ use peft_tune_core::plan::even_chunks;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// What every chunk reads.
+/// Inputs that every chunk reads.
 pub(super) struct Head<'a> {
     /// (V, H).
     weight: Values<'a>,
@@ -103,7 +103,7 @@ impl Head<'_> {
         self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32)
     }
 
-    /// Where the row of a position lies.
+    /// Range of the row of a position.
     pub(super) fn place(&self, position: u32) -> Range<usize> {
         let position = position as usize;
         position * self.width..(position + 1) * self.width
@@ -117,7 +117,7 @@ impl Head<'_> {
         }
     }
 
-    /// Some rows of the weight.
+    /// Rows of the weight.
     fn rows(&self, rows: Range<usize>) -> Values<'_> {
         let place = rows.start * self.width..rows.end * self.width;
         match self.weight {

@@ -41,8 +41,8 @@ pub fn forward<'a>(
     run(hidden, weight, targets, settings, None)
 }
 
-/// As [`forward`], and adds the gradient with respect to the head to `weight_gradient`, (V, H) F32, in place (`+=`).
-/// Without a gradient scale it adds nothing.
+/// Computes what [`forward`] does, and adds the gradient with respect to the head to `weight_gradient`, (V, H) F32, in
+/// place (`+=`). Without a gradient scale it adds nothing.
 pub fn forward_with_weight_gradient<'a>(
     hidden: &Tensor,
     weight: &Tensor,

@@ -1,4 +1,4 @@
-//! What the loss head computes and what it returns.
+//! Settings and results of the loss head.
 
 use super::super::shape;
 use candle_core::{Result, Tensor};
@@ -17,12 +17,12 @@ pub struct Settings {
     pub gradient_scale: Option<f32>,
 }
 
-/// What every position must predict.
+/// Targets that every position must predict.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets<'a> {
     /// (T,): a token, or [`IGNORE`].
     pub values: &'a [i64],
-    /// The same in a GPU's memory, where present.
+    /// Targets in a GPU's memory, where present.
     pub placed: Option<&'a PlacedTargets>,
 }
 
@@ -71,12 +71,12 @@ pub enum Sums {
         /// Cross-entropy of each target in nats, in the order of their positions; empty where a gradient was asked for.
         each: Vec<f64>,
     },
-    /// The same of each target: (targets,) F32 and U32.
+    /// Loss and hit of each target: (targets,) F32 and U32.
     OnDevice { losses: Tensor, correct: Tensor },
 }
 
 impl Sums {
-    /// No targets.
+    /// Sums over no targets.
     pub const NONE: Self = Self::Known {
         loss: 0.0,
         correct: 0,

@@ -8,7 +8,7 @@ use half::bf16;
 /// Logits whose exponentials are summed in F32 before F64 takes over.
 const BLOCK: usize = 4096;
 
-/// What one row gives.
+/// Loss of one row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RowLoss {
     pub loss: f64,
@@ -76,7 +76,7 @@ multiversion! {
     }
 }
 
-/// What the groups of logits of one row that have passed give.
+/// State of one row behind the groups of logits that have passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     /// The largest logit.
@@ -84,12 +84,12 @@ pub(super) struct Row {
     /// The sum of exp(logit - max).
     sum: f64,
     at_target: f32,
-    /// What sums over the groups before the last one are multiplied by, since the largest logit changed.
+    /// Factor on the sums over the groups before the last one, since the largest logit changed.
     pub factor: f32,
 }
 
 impl Row {
-    /// No logits.
+    /// State behind no logits.
     pub(super) const EMPTY: Self = Self {
         max: f32::NEG_INFINITY,
         sum: 0.0,

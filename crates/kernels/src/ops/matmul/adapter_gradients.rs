@@ -1,4 +1,4 @@
-//! Both gradients of an adapter's output side from one reading of the gradient of the layer's output.
+//! Gradients of an adapter's output side, of B and of xa, from one reading of the gradient of the layer's output.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -6,7 +6,7 @@ use crate::gpu;
 use crate::ops::cuda::adapter_gradients::{Gradients, are_taken};
 use crate::ops::shape;
 
-/// What [`adapter_gradients`] takes of one projection.
+/// Operands that [`adapter_gradients`] takes of one projection.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterGradients<'a> {
     /// (T, N) and (T, r); columns of wider tensors are read in place.

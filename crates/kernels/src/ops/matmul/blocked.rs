@@ -15,7 +15,7 @@ use super::quantized;
 use super::tile::{Begin, Line, MrPanel, PanelProduct, TILE, Unit};
 use super::widened::widen_row;
 use crate::ops::element::Element;
-use crate::ops::room::{grow, resize};
+use crate::ops::scratch::{grow, resize};
 use crate::thread_pool;
 use half::{bf16, f16};
 use peft_tune_core::plan::products::{KC_UNITS, LANES, MAX_TERMS};
@@ -261,7 +261,7 @@ impl<I: Instructions, T: Operand> Task<'_, I, T> {
         }
     }
 
-    /// Where the units of each part's left operand lie for the rows of a tile.
+    /// Places of the units of each part's left operand for the rows of a tile.
     fn mr_panels(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [MrPanel; MAX_TERMS] {
         let (kc_block, values) = (&self.kc_blocks[number], self.unit.values());
         let is_whole = values * size_of::<T>() == size_of::<u32>();

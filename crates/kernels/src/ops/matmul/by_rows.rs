@@ -42,7 +42,7 @@ pub fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], onto: Option<&Tenso
     sum(shared, own, Order::Transposed, onto)
 }
 
-/// As [`nt_by_rows`] with scale x w.
+/// Sums as [`nt_by_rows`] does, with scale x w.
 ///
 /// # Errors
 /// As [`nt_by_rows`].
@@ -159,7 +159,7 @@ mod tests {
     use crate::ops::oracle::{random, rounded};
     use peft_tune_core::recipe::ActivationQuantization;
 
-    /// In `dtype`.
+    /// Random matrix in `dtype`.
     fn matrix(rows: usize, columns: usize, seed: u64, dtype: DType) -> Tensor {
         rounded(&random(&[rows, columns], seed), dtype).0
     }
@@ -175,7 +175,7 @@ mod tests {
         values.into_iter().map(f32::to_bits).collect()
     }
 
-    /// What a range of rows has of a sum, alone.
+    /// Part of a sum that a range of rows has, computed alone.
     fn alone(shared: &[Term<'_>], part: &RowTerms<'_>, order: Order, onto: Option<&Tensor>) -> Vec<u32> {
         let narrow = |tensor: &Tensor| tensor.narrow(0, part.rows.start, part.rows.len()).unwrap();
         let xs: Vec<Tensor> = shared.iter().map(|term| narrow(term.x)).collect();
@@ -188,7 +188,7 @@ mod tests {
         })
     }
 
-    /// Both orders, on 31 rows of the first range, 64 of the second, which has no adapter, and the rest.
+    /// Compares in both orders, on 31 rows of the first range, 64 of the second, which has no adapter, and the rest.
     fn compare(weight: Factor<'_>, sizes: [usize; 3], ranks: [usize; 2], dtype: DType) {
         let [last, outputs, inputs] = sizes;
         let ranges = [0..31, 31..95, 95..95 + last];

@@ -1,4 +1,4 @@
-//! Which engine computes a sum of products, given the dtypes and the processor.
+//! Choice of the engine that computes a sum of products, given the dtypes and the processor.
 
 use super::by_rows::segments;
 #[cfg(target_arch = "x86_64")]

@@ -114,7 +114,7 @@ mod tests {
     use half::{bf16, f16};
     use proptest::prelude::*;
 
-    /// What [`write`] makes of one value.
+    /// Value that [`write`] makes of one.
     fn written<T: Element>(value: f32) -> T {
         let mut place = T::narrow(0.0);
         let result = Result::store(&raw mut place, 1);

@@ -270,11 +270,11 @@ impl GroupFactors<'_> {
 /// The tensors of a term as the engines read them.
 struct Held {
     x: Tensor,
-    /// One for all groups where they are stacked; `None` for codes.
+    /// Matrix for all groups where they are stacked, else one for each; `None` for codes.
     w: Vec<Option<Tensor>>,
 }
 
-/// Read access to them.
+/// Read access to the tensors of a term.
 struct Guards<'a> {
     x: (Guard<'a>, usize),
     w: Vec<Option<Guard<'a>>>,

@@ -11,27 +11,27 @@ use peft_tune_core::plan::products::Tiling;
 use peft_tune_core::plan::products::thin::ROWS;
 use std::ops::Range;
 
-/// What the innermost loops of blocked products are made of.
+/// Instructions that the innermost loops of blocked products are made of.
 pub(super) trait Instructions {
     /// How the products are cut.
     const TILING: Tiling;
 
-    /// What a unit of left operands of elements `T` holds.
+    /// Kind of the units of left operands of elements `T`.
     fn unit<T: Operand>() -> Unit;
 
-    /// As [`tile::multiply`].
+    /// Multiplies as [`tile::multiply`] does.
     ///
     /// # Safety
     /// The processor has the instructions, and those of `unit`; the pieces and `sums` are valid for the shapes.
     unsafe fn multiply(unit: Unit, size: (usize, usize), pieces: &[PanelProduct], begin: Begin, sums: *mut f32);
 
-    /// As [`finish::write`].
+    /// Writes as [`finish::write`] does.
     ///
     /// # Safety
     /// `result` is valid there, and no one else writes there; the processor has the instructions.
     unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: usize, columns: Range<usize>);
 
-    /// As [`pack::nr_panel`].
+    /// Packs as [`pack::nr_panel`] does.
     ///
     /// # Safety
     /// The processor has the instructions.

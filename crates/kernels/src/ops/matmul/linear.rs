@@ -241,7 +241,7 @@ pub(super) fn hold(terms: &[Term<'_>]) -> Result<Vec<Held>> {
     terms.iter().map(Held::new).collect()
 }
 
-/// Read access to all of them.
+/// Read access to the operands of all terms.
 pub(super) fn guards(held: &[Held]) -> Result<Vec<Guards<'_>>> {
     held.iter().map(Held::guards).collect()
 }
@@ -259,7 +259,7 @@ pub(super) struct Held {
     w: Option<Tensor>,
 }
 
-/// Read access to them.
+/// Read access to the operands of a term.
 pub(super) struct Guards<'a> {
     x: (Guard<'a>, usize),
     w: Option<Guard<'a>>,

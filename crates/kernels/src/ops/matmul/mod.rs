@@ -28,6 +28,7 @@
 //! | F32; BF16 and F16 widened | AVX-512, AVX2 | blocked, F32 |
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
 
+mod adapted_product;
 mod adapter_gradients;
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -44,7 +45,6 @@ pub mod grouped;
 mod instructions;
 mod int8;
 mod linear;
-mod longer;
 pub(in crate::ops) mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
@@ -62,11 +62,11 @@ mod tile;
 mod widened;
 
 use crate::ops::simd;
+pub use adapted_product::{Adapted, nn_adapted, nt_adapted, takes_adapter, takes_adapters};
 pub use adapter_gradients::{AdapterGradients, adapter_gradients, reads_once};
 pub use by_rows::{RowTerms, nn_by_rows, nt_by_rows};
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
-pub use longer::{Adapted, nn_adapted, nt_adapted, takes_adapter, takes_adapters};
 use peft_tune_core::plan::Vectors;
 pub use peft_tune_core::plan::products::MAX_TERMS;
 pub use quantized::{Factor, QuantizedMatrix};

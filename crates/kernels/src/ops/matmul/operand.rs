@@ -59,7 +59,7 @@ pub(crate) struct Left<'a, T> {
     pub stride: usize,
 }
 
-/// Which way a left operand lies.
+/// Orientation of a left operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// (rows of the result, summed).
@@ -146,7 +146,7 @@ pub(crate) struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// The same product of some rows of a straight left operand.
+    /// Returns the product of some rows of a straight left operand.
     pub(crate) fn at_rows(&self, rows: &Range<usize>) -> Self {
         Self {
             left: self.left.at(rows.start * self.stride..rows.end * self.stride),
@@ -162,7 +162,7 @@ pub(crate) struct Term<'a, T> {
     pub right: Right<'a>,
 }
 
-/// Where the result goes, row-major.
+/// Destination of the result, row-major.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Result<O> {
     pub start: *mut O,
@@ -171,14 +171,14 @@ pub(crate) struct Result<O> {
     pub old: Old<O>,
 }
 
-/// What the product is added to.
+/// Values that the product is added to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Old<O> {
-    /// Nothing; the result may be uninitialised.
+    /// No values; the result may be uninitialised.
     Nothing,
-    /// Another matrix of the same size and stride.
+    /// Values of another matrix of the same size and stride.
     Other(*const O),
-    /// What the result has, to which the factor times the product is added.
+    /// Values that the result has, to which the factor times the product is added.
     Itself(f32),
 }
 

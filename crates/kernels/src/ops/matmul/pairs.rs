@@ -6,7 +6,7 @@ use super::operand;
 use super::pack;
 use super::serial::{Old, View};
 use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit};
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use core::arch::x86_64::*;
 use peft_tune_core::plan::products::{NR, Tiling};
 use std::cell::RefCell;

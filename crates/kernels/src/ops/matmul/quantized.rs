@@ -22,7 +22,7 @@ use super::{
 };
 use crate::kernels;
 #[cfg(target_arch = "x86_64")]
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::shape;
 use crate::ops::storage::is_fused;
 use crate::quant::{ByteRows, Int8Blocks};
@@ -44,7 +44,7 @@ pub trait QuantizedMatrix: Debug + Sync {
     /// The whole matrix, for devices and forms that have no blocks.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
 
-    /// Which products with it take the rows of their left operand in 8 bits.
+    /// Quantization of the rows of the left operand in products with the matrix.
     fn activations(&self) -> ActivationQuantization;
 
     /// Writes a block as signed codes with a factor for each 64 columns, or `false` where its own blocks lie otherwise; see
@@ -69,7 +69,7 @@ pub trait QuantizedMatrix: Debug + Sync {
     /// A block outside the matrix, codes that are not on the CPU.
     fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> Result<()>;
 
-    /// As [`QuantizedMatrix::fill_f32`], rounded.
+    /// Fills as [`QuantizedMatrix::fill_f32`] does, rounded.
     ///
     /// # Errors
     /// As [`QuantizedMatrix::fill_f32`].
@@ -269,7 +269,7 @@ pub(super) fn with_f32<R>(
     })
 }
 
-/// As [`with_f32`], rounded.
+/// Packs as [`with_f32`] does, rounded.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn with_bf16<R>(
     source: &QuantizedSource<'_>,

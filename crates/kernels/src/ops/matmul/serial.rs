@@ -61,7 +61,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What happens to the values that a result has already.
+/// Treatment of the values that a result has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Old {
     Overwrite,
@@ -87,12 +87,12 @@ impl Old {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exactness {
     Full,
-    /// Both values are rounded to BF16 first, which the processor multiplies in pairs.
+    /// Products of values that are rounded to BF16 first, which the processor multiplies in pairs.
     Bf16,
 }
 
 impl Exactness {
-    /// What serves operands that came from `dtype`.
+    /// Exactness that serves operands which came from `dtype`.
     pub(crate) fn of(dtype: DType) -> Self {
         match dtype {
             DType::BF16 if multiplies_pairs() => Self::Bf16,

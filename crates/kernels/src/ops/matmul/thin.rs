@@ -7,7 +7,7 @@
 
 use super::instructions::Instructions;
 use crate::ops::element::Element;
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use crate::thread_pool;
 use peft_tune_core::plan::products::thin::{self, COLUMNS, ROWS};
 use std::cell::RefCell;
@@ -40,7 +40,7 @@ pub(super) struct Tokens<'a, T> {
     pub stride: usize,
 }
 
-/// What is added to, row-major.
+/// Matrix that is added to, row-major.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub start: *mut f32,

@@ -22,7 +22,7 @@ impl Line {
 /// Elements of the largest tile.
 pub(super) const TILE: usize = Tiling::AVX512.rows * NR;
 
-/// What a unit holds.
+/// Content of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// One F32 value.
@@ -41,7 +41,7 @@ impl Unit {
     }
 }
 
-/// Where the units of the left operand lie.
+/// Place of the units of the left operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MrPanel {
     pub start: *const u32,
@@ -52,7 +52,7 @@ pub(super) struct MrPanel {
 }
 
 impl MrPanel {
-    /// No units.
+    /// Place of no units.
     pub(super) const NONE: Self = Self {
         start: std::ptr::null(),
         row: 0,
@@ -60,7 +60,7 @@ impl MrPanel {
     };
 }
 
-/// One of the products that a tile sums up.
+/// Product among those that a tile sums up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PanelProduct {
     pub units: usize,
@@ -70,7 +70,7 @@ pub(super) struct PanelProduct {
 }
 
 impl PanelProduct {
-    /// No units.
+    /// Product of no units.
     pub(super) const NONE: Self = Self {
         units: 0,
         left: MrPanel::NONE,
@@ -78,11 +78,11 @@ impl PanelProduct {
     };
 }
 
-/// What a tile's sums begin with.
+/// Values that a tile's sums begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     Zero,
-    /// What they are already.
+    /// Values that the sums have already.
     Sums,
 }
 

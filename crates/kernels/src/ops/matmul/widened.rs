@@ -94,7 +94,7 @@ pub(super) unsafe fn multiply_by_rows<O: Element>(
     }
 }
 
-/// Where one product goes.
+/// Destination of one product.
 #[derive(Clone, Copy)]
 struct Sum {
     target: *mut f32,
@@ -130,7 +130,7 @@ fn at_rows<'a>(term: &Term<'a, f32>, rows: &Range<usize>) -> Term<'a, f32> {
 }
 
 impl Sum {
-    /// The same from a row on.
+    /// Returns the destination from a row on.
     fn at_row(&self, row: usize) -> Self {
         Self {
             target: self.target.wrapping_add(row * self.stride),

@@ -1,4 +1,4 @@
-//! What has to hold before Hopper's form of attention is used on a device: on a small problem, it gives what the tiled form gives.
+//! Check before Hopper's form of attention is used on a device: on a small problem, it gives what the tiled form gives.
 //!
 //! Both forms round differently, but by little; a fault of an instruction's operands gives other numbers altogether. A GPU on which the
 //! two differ, or on which Hopper's form does not start, uses the tiled one and says so.
@@ -39,7 +39,7 @@ type Key = (DeviceLocation, DType, usize);
 
 static VERDICTS: LazyLock<Mutex<HashMap<Key, bool>>> = LazyLock::new(Mutex::default);
 
-/// What starts the process that tries.
+/// Maker of the process that tries.
 type Start = fn() -> Option<Command>;
 
 // Design note: process-wide, as the verdicts are; only the program knows how it is called.
@@ -133,7 +133,7 @@ impl Probe<'_> {
         Ok(if difference.is_nan() { f64::INFINITY } else { difference })
     }
 
-    /// As `run`, in another process.
+    /// Runs as `run` does, in another process.
     fn apart(&self, mut command: Command, limit: Duration) -> std::result::Result<f64, ProbeError> {
         let device = match self.device.location() {
             DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
@@ -240,7 +240,7 @@ pub(super) fn difference(form: Form, head_dim: usize, dtype: DType, device: &Dev
 mod tests {
     use super::*;
 
-    /// What becomes of a probe whose process is this shell script.
+    /// Result of a probe whose process is this shell script.
     fn probe(script: &str, limit: Duration) -> std::result::Result<f64, ProbeError> {
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "probe"]);

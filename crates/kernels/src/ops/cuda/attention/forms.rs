@@ -50,7 +50,7 @@ impl Kernel {
 /// A form of the kernels.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// Any dtype, any head.
+    /// Form for any dtype and any head.
     Plain,
     /// Tensor cores, each warp by itself.
     Tiled(Shared, Tiles),
@@ -112,7 +112,7 @@ impl Form {
         hopper.into_iter().chain(Self::tiled(head_dim, device)).collect()
     }
 
-    /// Which of the kernels it is.
+    /// Kernels that the form belongs to.
     pub fn kernels(self) -> AttentionKernels {
         match self {
             Self::Plain => AttentionKernels::Plain,
@@ -121,12 +121,12 @@ impl Form {
         }
     }
 
-    /// Its name for people.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         self.kernels().name()
     }
 
-    /// What a block of `kernel` is; its name goes around the element's.
+    /// Block of threads of `kernel`; its name goes around the element's.
     pub(super) fn block(self, kernel: Kernel) -> Block {
         let name = kernel.name();
         match self {
@@ -168,7 +168,8 @@ pub enum Shared {
 }
 
 impl Shared {
-    /// That of GPUs of a capability (CUDA programming guide, technical specifications); where there is none, as of an A100.
+    /// Shared memory of GPUs of a capability (CUDA programming guide, technical specifications); without one, that of
+    /// an A100.
     pub(super) fn of(capability: Option<Capability>) -> Self {
         match capability {
             Some((8, 6 | 9) | (12, _)) => Self::Scarce,

@@ -92,7 +92,7 @@ pub(crate) fn forward(
     forward_by(Form::of(&[q, k, v])?, [q, k, v], documents, settings)
 }
 
-/// As `forward`, in `form`, which takes the tensors.
+/// Attends as `forward` does, in `form`, which takes the tensors.
 pub fn forward_by(
     form: Form,
     [q, k, v]: [&Tensor; 3],
@@ -125,7 +125,7 @@ pub(crate) fn backward(
     )
 }
 
-/// As `backward`, in `form`, which takes the tensors.
+/// Computes gradients as `backward` does, in `form`, which takes the tensors.
 pub fn backward_by(
     form: Form,
     saved: Saved<'_>,
@@ -166,7 +166,7 @@ fn dot(call: &Call<'_>, o: &Tensor, d_o: &Tensor) -> Result<Tensor> {
     Ok(dot)
 }
 
-/// For each token the first token of its document, then for each the one behind its last: (2, T) U32.
+/// Bounds of each token's document: for each token the first token, then for each the one behind the last, (2, T) U32.
 fn bounds(documents: Documents<'_>, device: &Device) -> Result<Tensor> {
     if let Some(bounds) = documents.bounds {
         return Ok(bounds.clone());

@@ -21,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    /// In the form that is chosen for the tensors, on a GPU that is none of Hopper's.
+    /// Checks the form that is chosen for the tensors, on a GPU that is none of Hopper's.
     fn check(&self, dtype: DType) {
         self.check_by(None, dtype);
     }

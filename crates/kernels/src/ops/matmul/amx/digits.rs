@@ -34,7 +34,7 @@ const LEVELS: [&[[usize; 2]]; DIGITS] = [&[[0, 2], [1, 1], [2, 0]], &[[1, 0], [0
 /// at a time.
 const BLOCK: usize = 3;
 
-/// Where the slice of a digit and step lies, of `steps` steps: block after block, in each digit after digit.
+/// Place of the slice of a digit and step, of `steps` steps: block after block, in each digit after digit.
 pub(super) const fn slice(steps: usize, digit: usize, step: usize) -> usize {
     let first = step / BLOCK * BLOCK;
     let rest = steps - first;
@@ -208,7 +208,7 @@ pub(super) unsafe fn neighbours<T: Element>(values: *const T, count: usize, up: 
     ]
 }
 
-/// Of two vectors of integers: the third bytes of all, then the second ones.
+/// Indices into two vectors of integers: the third bytes of all, then the second ones.
 static UPPER: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut index = 0;
@@ -220,7 +220,7 @@ static UPPER: [u8; 64] = {
     bytes
 };
 
-/// Of two vectors of integers: the first bytes of all.
+/// Indices into two vectors of integers: the first bytes of all.
 static LOWEST: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut index = 0;

@@ -10,7 +10,7 @@ use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
 use crate::ops::element::Element;
 use crate::ops::matmul::operand::{Result, Side, Term};
 use crate::ops::matmul::tile::{LANES, Line};
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use crate::thread_pool;
 use peft_tune_core::plan::products::{MAX_TERMS, amx as blocking};
 use std::cell::RefCell;
@@ -107,7 +107,7 @@ fn kc_blocks<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<KcSlice>> {
 /// A part of the result whose left operand is laid out at once.
 struct Block<'a, T> {
     terms: &'a [&'a Term<'a, T>],
-    /// More of them, which are added by multiply-adds, in no KC block.
+    /// Short terms, which are added by multiply-adds, in no KC block.
     short: &'a [&'a Term<'a, T>],
     kc_blocks: &'a [Vec<KcSlice>],
     rows: Range<usize>,
@@ -175,7 +175,8 @@ impl<T: Operand> Block<'_, T> {
         }
     }
 
-    /// Where the MR micro-panels of each part of the KC block lie, as they are or in `memory`, and how many there are to lay out.
+    /// Addresses of the MR micro-panels of each part of the KC block, as they are or in `memory`, and how many there
+    /// are to lay out.
     fn place(&self, kc_block: &[KcSlice], memory: &mut Vec<Line>) -> (PanelAddresses, usize) {
         let (mr_panels, mut lines) = (self.mr_panels(), 0);
         let mut places = PanelAddresses::default();
@@ -299,17 +300,17 @@ fn short_lines<T>(terms: &[&Term<'_, T>]) -> usize {
     terms.iter().map(|term| term.right.depth() * VECTORS).sum()
 }
 
-/// Where the MR micro-panels of one part lie, in bytes.
+/// Address of the MR micro-panels of one part, and distances in bytes.
 #[derive(Clone, Copy, Debug)]
 struct PanelAddress {
     start: *const u8,
-    /// From one MR micro-panel to the next.
+    /// Distance from one MR micro-panel to the next.
     mr_panel: usize,
-    /// From one row to the next.
+    /// Distance from one row to the next.
     row: usize,
-    /// From one step to the next.
+    /// Distance from one step to the next.
     step: usize,
-    /// From the upper to the lower sixteen rows.
+    /// Distance from the upper to the lower sixteen rows.
     lower: usize,
     /// Lines before it in the memory of what is laid out; `None` where it lies as the tiles want it.
     laid_out: Option<usize>,
@@ -334,7 +335,7 @@ struct PanelAddresses([PanelAddress; MAX_TERMS]);
 // SAFETY: the MR micro-panels are only read.
 unsafe impl Sync for PanelAddresses {}
 
-/// What all tasks of a KC block share.
+/// Inputs that all tasks of a KC block share.
 struct Task<'a, T> {
     block: &'a Block<'a, T>,
     /// The KC block.

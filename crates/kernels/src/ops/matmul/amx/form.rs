@@ -9,7 +9,7 @@ use crate::ops::matmul::tile::Line;
 use half::bf16;
 use std::ops::Range;
 
-/// What a value becomes.
+/// Form that values are multiplied in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// BF16.

@@ -11,7 +11,7 @@ use crate::ops::matmul::tile::Line;
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
-/// Where the tiles of a MR micro-panel of the left operand lie.
+/// Addresses of the tiles of a MR micro-panel of the left operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MrPanel {
     /// The first 16 rows of the first step.
@@ -113,7 +113,7 @@ pub(super) unsafe fn end(vectors: usize, sums: *mut f32) {
     }
 }
 
-/// Both tiles of the left operand.
+/// Loads of the two tiles of the left operand.
 macro_rules! left {
     () => {
         "tileloadd tmm4, [{upper} + {row}*1]\ntileloadd tmm5, [{lower} + {row}*1]"
@@ -127,7 +127,7 @@ macro_rules! right_first {
     };
 }
 
-/// Both tiles of a NR micro-panel of two vectors.
+/// Loads of the two tiles of a NR micro-panel of two vectors.
 macro_rules! right {
     () => {
         "tileloadd tmm6, [{right} + {stride}*1]\ntileloadd tmm7, [{right} + {stride}*1 + 64]"
@@ -169,7 +169,7 @@ macro_rules! step {
     }};
 }
 
-/// What the operands hold.
+/// Kind of values that the operands hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Pairs of BF16; sums are F32.

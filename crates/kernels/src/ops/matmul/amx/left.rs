@@ -36,7 +36,7 @@ pub(super) unsafe fn pack_pairs<T: Element>(
     }
 }
 
-/// As [`pack_pairs`], in digits.
+/// Packs rows as [`pack_pairs`] does, in digits.
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ, VL and VBMI.

@@ -41,7 +41,7 @@ struct ColumnVector {
     vector: usize,
     /// Vectors of its NR micro-panel.
     vectors: usize,
-    /// Its first column.
+    /// Column at which the vector begins.
     column: usize,
 }
 

@@ -34,7 +34,7 @@ pub(super) unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, line
     }
 }
 
-/// Some rows of the left operand.
+/// Rows of the left operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     pub start: *const f32,

@@ -9,7 +9,7 @@ use super::unit::{ROW_BYTES, Tiles};
 use crate::ops::matmul::operand::{Left, Right, Side};
 use crate::ops::matmul::serial::{Old, View};
 use crate::ops::matmul::tile::Line;
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use half::bf16;
 use std::cell::RefCell;
 
@@ -43,7 +43,7 @@ pub(crate) unsafe fn multiply(form: Form, left: View<'_>, right: View<'_>, resul
     }
 }
 
-/// As [`multiply`], in the form of `T`.
+/// Multiplies as [`multiply`] does, in the form of `T`.
 unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
     let form = T::FORM;
     let steps = left.columns.div_ceil(form.step());

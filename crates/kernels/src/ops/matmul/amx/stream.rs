@@ -25,22 +25,22 @@ const FETCHED: usize = 2;
 #[derive(Clone, Debug)]
 pub(super) struct Tile {
     pub row: usize,
-    /// At most [`STRIP_ROWS`](super::layout::STRIP_ROWS).
+    /// Rows of the tile, at most [`STRIP_ROWS`](super::layout::STRIP_ROWS).
     pub rows: usize,
     pub columns: Range<usize>,
 }
 
-/// What is computed of a tile.
+/// KC block that is computed of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KcBlock {
-    /// Where the sums of several KC blocks are kept: 32 rows of the tile's vectors.
+    /// Memory for the sums of several KC blocks: 32 rows of the tile's vectors.
     pub kept: Option<*mut f32>,
     pub is_first: bool,
     pub is_last: bool,
 }
 
 impl KcBlock {
-    /// All is computed at once.
+    /// Block that is computed at once.
     pub(super) const ONLY: Self = Self {
         kept: None,
         is_first: true,
@@ -52,7 +52,7 @@ impl KcBlock {
 pub(super) struct Stream<'a, T, O> {
     result: &'a Result<O>,
     short: &'a [&'a Term<'a, T>],
-    /// What the tile registers held: of the tile that ends, and of the next one.
+    /// Contents of the tile registers: for the tile that ends, and for the next one.
     levels: [[Sums; DIGITS]; 2],
     next: usize,
     /// Sums of the terms before the last.
@@ -62,7 +62,7 @@ pub(super) struct Stream<'a, T, O> {
     wanted: Range<*const Line>,
 }
 
-/// What is left to do of a tile.
+/// Work that is left to do of a tile.
 #[derive(Clone, Debug)]
 struct Ending {
     tile: Tile,
@@ -70,7 +70,7 @@ struct Ending {
     rows: Range<usize>,
     vectors: usize,
     levels: [*const f32; DIGITS],
-    /// Of the tile's rows and of its columns, in digits.
+    /// Factors of the tile's rows and of its columns, in digits.
     factors: [*const f32; 2],
     sums: *mut f32,
     /// Whether there are sums to add to.
@@ -177,7 +177,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
 }
 
 impl Ending {
-    /// Nothing.
+    /// Ending of no tile.
     const NONE: Self = Self {
         tile: Tile {
             row: 0,
@@ -194,7 +194,7 @@ impl Ending {
         short: std::ptr::null(),
     };
 
-    /// Does the next rows.
+    /// Ends the next rows.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn go_on<T: Operand, O: Element>(&mut self, result: &Result<O>, short: &[&Term<'_, T>]) {

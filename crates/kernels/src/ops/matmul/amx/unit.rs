@@ -44,7 +44,7 @@ fn is_permitted() -> bool {
     false
 }
 
-/// What `ldtilecfg` reads.
+/// Configuration that `ldtilecfg` reads.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -54,7 +54,7 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-/// While it lives, the eight tiles of this thread have 16 rows of 64 bytes.
+/// Use of the eight tiles of this thread, which have 16 rows of 64 bytes as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Tiles {
     /// The registers are the thread's.

@@ -16,7 +16,7 @@ use crate::ops::matmul::instructions::Avx512;
 use crate::ops::matmul::operand::{Product, Result, Term};
 use crate::ops::matmul::pack::vectors;
 use crate::ops::matmul::tile::{self as units, Begin, Line, MrPanel, PanelProduct};
-use crate::ops::room::grow;
+use crate::ops::scratch::grow;
 use crate::ops::simd::{Level, level};
 use crate::thread_pool;
 use peft_tune_core::plan::products::int8::{AMX_ROWS, BLOCK_LINES, amx_task_rows};
@@ -131,7 +131,7 @@ fn units_of<T: Operand>(term: &Term<'_, T>) -> usize {
     term.right.depth().div_ceil(T::UNIT.values())
 }
 
-/// As [`units_of`], with those that fill the last tile of pairs on AMX.
+/// Number of [`units_of`] with those that fill the last tile of pairs on AMX.
 fn packed_units<T: Operand>(form: Form, term: &Term<'_, T>) -> usize {
     match form.has_tiles_of(T::UNIT) {
         true => units_of(term).next_multiple_of(AMX_ROWS),

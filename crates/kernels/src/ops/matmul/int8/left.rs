@@ -2,13 +2,13 @@
 
 use crate::ops::element::Element;
 use crate::ops::matmul::operand::{Product, Values};
-use crate::ops::room::resize;
+use crate::ops::scratch::resize;
 use crate::ops::simd::multiversion;
 use crate::thread_pool;
 use peft_tune_core::plan::BLOCK;
 use peft_tune_core::plan::products::int8::AMX_ROWS;
 
-/// Added to a code where the left operand is not signed.
+/// Number that is added to a code where the left operand is not signed.
 pub(super) const BIAS: i32 = 128;
 /// Rows whose largest value is below are taken as zero: its reciprocal would not be finite.
 const SMALLEST: f32 = 1e-30;
@@ -52,7 +52,7 @@ pub(super) struct LeftMemory {
 pub(super) struct LeftCodes<'a> {
     /// Bytes as the [`Layout`] says, in rows of [`LeftCodes::stride`]; behind a row's end there may be anything.
     pub codes: &'a [u8],
-    /// What the codes of each row are multiplied by; not a number where a value of the row is not finite.
+    /// Factors of the codes of each row; not a number where a value of the row is not finite.
     pub scales: &'a [f32],
     /// Bytes from one row to the next, a multiple of 64.
     pub stride: usize,

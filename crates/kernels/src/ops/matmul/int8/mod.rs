@@ -50,7 +50,7 @@ use peft_tune_core::plan::BLOCK;
 use peft_tune_core::plan::products::int8;
 use std::cell::RefCell;
 
-/// What products of bytes run on.
+/// Instructions that products of bytes run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     #[cfg(target_arch = "x86_64")]
@@ -61,7 +61,7 @@ enum Form {
 }
 
 impl Form {
-    /// What this processor takes for so many rows. The sums of bytes have the same bits on AMX and VNNI.
+    /// Form that this processor takes for so many rows. The sums of bytes have the same bits on AMX and VNNI.
     fn of(rows: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         if blocked::is_available() {
@@ -151,7 +151,7 @@ pub(super) unsafe fn multiply<O: Element>(
     LEFT.set(memory);
 }
 
-/// As [`multiply`], of rows that are rounded already.
+/// Sums as [`multiply`] does, of rows that are rounded already.
 unsafe fn sum<O: Element>(
     form: Form,
     (terms, rest): (&[ByteTerm<'_>], &[Product<'_>]),

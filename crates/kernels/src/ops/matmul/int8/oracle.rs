@@ -1,4 +1,5 @@
-//! What the tests of the products of bytes share: a coded matrix, and its values and those of activations rounded in F64.
+//! Oracle for the tests of the products of bytes: a coded matrix, and its values and those of activations rounded in
+//! F64.
 
 use std::ops::Range;
 
@@ -115,7 +116,7 @@ impl QuantizedMatrix for Coded {
 pub(super) struct Rounded {
     pub exact: f64,
     pub value: f64,
-    /// From one code to the next.
+    /// Distance from one code to the next.
     pub scale: f64,
     /// How far off the value may be: one code where two are as near, in the precision of F32.
     pub slack: f64,

@@ -68,7 +68,7 @@ fn dot(left: &[u8; BLOCK], right: &[i8; BLOCK]) -> i32 {
 }
 
 multiversion! {
-    /// As [`dot`], in plain whole numbers.
+    /// Multiplies as [`dot`] does, in plain whole numbers.
     fn dot_plain(left: &[u8; 64], right: &[i8; 64]) -> i32 {
         let mut sum = 0;
         for (left, right) in left.iter().zip(right) {
@@ -78,7 +78,7 @@ multiversion! {
     }
 }
 
-/// As [`dot`], 32 codes at a time.
+/// Multiplies as [`dot`] does, 32 codes at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avxvnni")]
 fn dot_vnni(left: &[u8; BLOCK], right: &[i8; BLOCK]) -> i32 {

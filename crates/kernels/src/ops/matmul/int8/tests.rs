@@ -246,7 +246,7 @@ impl Layer {
         sums.iter().map(to_values).collect()
     }
 
-    /// The same on one thread: within a task of the pool.
+    /// Sums on one thread: within a task of the pool.
     fn sums_alone(&self) -> Vec<Vec<f32>> {
         let alone = std::sync::Mutex::new(Vec::new());
         crate::thread_pool::for_each(2, |task| {

@@ -15,7 +15,7 @@ pub(super) struct Rows {
     pub codes: *const u8,
     /// Bytes from one row to the next.
     pub stride: usize,
-    /// Their scales.
+    /// Scales of the rows.
     pub scales: *const f32,
 }
 

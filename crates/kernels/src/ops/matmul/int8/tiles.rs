@@ -44,7 +44,7 @@ pub(super) unsafe fn multiply(
     }
 }
 
-/// As [`multiply`], one of the vectors.
+/// Multiplies one of the vectors that [`multiply`] takes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn column(

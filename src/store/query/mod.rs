@@ -1,0 +1,9 @@
+//! Queries: the user's own SQL, and questions that people ask often.
+
+pub(super) mod named;
+pub(super) mod permission;
+pub(super) mod queries;
+pub(super) mod rows;
+
+pub use named::NamedQuery;
+pub use queries::{RowSink, SqlValue};
