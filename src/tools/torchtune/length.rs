@@ -51,7 +51,7 @@ impl Length {
         }
     }
 
-    /// So many steps of an epoch.
+    /// A part of an epoch, so many steps long.
     fn part(steps: u64, passes: Option<u64>) -> Self {
         Self {
             epochs: 1,
