@@ -23,7 +23,7 @@ pub(in crate::cli) struct Args {
     /// Number of a trial of that study, to show in depth: params, metrics, phases, evaluations, recipe
     #[arg(value_name = "TRIAL")]
     number: Option<u64>,
-    /// Number of a trial to show in depth, as an option: the study may be left out before it
+    /// Number of a trial to show in depth, as an option: the study may be left out then
     #[arg(long, value_name = "NUMBER", conflicts_with = "number")]
     trial: Option<u64>,
     /// Show only the last N trials
