@@ -186,7 +186,6 @@ release-version tag:
 parity:
     @cargo test --locked --test it -- --ignored --nocapture --test-threads 1 table_of_all_families 2>/dev/null | grep , | sed 's/.* //'
 
-
 # Published measurements beside the predictions for their stacks: `just published ROWS.json MODELS.json`
 [group('measure')]
 published rows models *args:

@@ -9,6 +9,7 @@ use super::clock::{Clock, Context};
 use super::error::PredictError;
 use super::expert_load::ExpertLoad;
 use super::host_update::HostUpdate;
+use super::memory_category::MemoryCategory;
 use super::op::{Op, OpKind, Stage, Work};
 use super::prediction::{Machine, Predictor, Setting, step};
 use super::roofline::Traffic;
@@ -17,6 +18,7 @@ use super::segment::Segment;
 use super::step::{SegmentTraces, StepTrace};
 use super::step_ops::{StepOps, StepPart};
 use super::stream::StreamShape;
+use super::trace::Trace;
 use crate::plan::{LayerKeep, Memory};
 
 /// Costs of a step of one device, part by part.
@@ -101,6 +103,25 @@ impl StepCosts {
 }
 
 impl PartCosts {
+    /// Costs of a part that runs so many times, with the bytes of one time by its trace.
+    fn new(
+        (part, times): (StepPart, f64),
+        kinds: Vec<KindCosts>,
+        traces: &mut SegmentTraces<'_>,
+    ) -> Result<Self, PredictError> {
+        let trace = match part {
+            StepPart::Segment(segment) => Some(traces.get(segment)?),
+            StepPart::Begin | StepPart::Gather | StepPart::HostUpdate => None,
+        };
+        Ok(Self {
+            part,
+            times,
+            kept_bytes: trace.map_or(0, |trace| trace.change(MemoryCategory::SavedActivations)),
+            rise_bytes: trace.map_or(0, Trace::rise),
+            kinds,
+        })
+    }
+
     /// Least seconds of all times.
     pub fn seconds(&self) -> f64 {
         self.kinds.iter().map(|one| one.seconds).sum()
@@ -218,19 +239,8 @@ impl Predictor {
             parts: Vec::new(),
         };
         for (part, times, ops) in step.ops.parts() {
-            let mut one = PartCosts {
-                part,
-                times,
-                kept_bytes: 0,
-                rise_bytes: 0,
-                kinds: self.kinds(ops, (clock.as_ref(), context)),
-            };
-            if let StepPart::Segment(segment) = part {
-                let trace = traces.get(segment)?;
-                one.kept_bytes = trace.change(super::MemoryCategory::SavedActivations);
-                one.rise_bytes = trace.rise();
-            }
-            costs.parts.push(one);
+            let kinds = self.kinds(ops, (clock.as_ref(), context));
+            costs.parts.push(PartCosts::new((part, times), kinds, &mut traces)?);
         }
         costs.wait(StepPart::Gather, step.gather_s);
         costs.wait(StepPart::HostUpdate, step.host_update_s);
