@@ -186,11 +186,6 @@ release-version tag:
 parity:
     @cargo test --locked --test it -- --ignored --nocapture --test-threads 1 table_of_all_families 2>/dev/null | grep , | sed 's/.* //'
 
-# A LoRA step of Llama-3-8B on paper, on H100 and H200: FLOPs, bytes and milliseconds of each part
-[group('measure')]
-roofline *args:
-    scripts/measure/roofline.py {{args}}
-
 # Published measurements beside the predictions for their stacks: `just published ROWS.json MODELS.json`
 [group('measure')]
 published rows models *args:

@@ -11,9 +11,8 @@
 //! input gradient, a second forward under checkpointing) and leaves out all else, so that it can be held against the
 //! rate of the product alone. RAYON_NUM_THREADS sets the threads.
 //!
-//! The second line of a setting holds the phases against their floor: the time that their products would take at the
-//! rate of the model's largest product alone, which is measured next to them. `forward` counts the layers alone there,
-//! and `head` the loss head with its gradient, which is measured apart; `step` is all of them.
+//! The second line of a setting holds the phases against their floor: the time that a step on paper has for their ops, each
+//! measured by itself before all settings. `forward` has the loss head and its gradient.
 
 #![expect(
     clippy::print_stdout,
@@ -21,18 +20,17 @@
     reason = "a bench prints its results and stops on a wrong argument"
 )]
 
-mod floor;
-
 use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::chunk_tokens;
+use peft_tune_core::predict::{Ceilings, Machine, Segment, Setting, StepPart, Workload};
 use peft_tune_core::recipe::{ActivationQuantization, AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
 use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::profile::ceilings;
 use peft_tune_engine::profile::{CountingAllocator, HostMemory, median};
-use peft_tune_engine::{BaseModel, StepSeconds, Trainer};
+use peft_tune_engine::{BaseModel, StepSeconds, Trainer, predictor};
 
 const ROWS: usize = 4;
 const LENGTH: usize = 256;
@@ -146,6 +144,7 @@ fn main() {
             "faults"
         );
     }
+    let ceilings = ceilings_of(&options);
     for (shape, config) in chosen(&SHAPES, &options.shapes) {
         for (precision, kind) in chosen(&PRECISIONS, &options.precisions) {
             let architecture = Architecture::from_json(Path::new(shape), config).expect("the bench's shapes are valid");
@@ -156,35 +155,53 @@ fn main() {
                     if !activations.is_none() && !kind.is_quantized() {
                         continue;
                     }
-                    let measured = measure(&base, setting, *activations, &options);
+                    let recipe = recipe(&base, setting, *activations, &options);
+                    let measured = measure(&base, &recipe, &options);
                     let names = [shape, precision, checkpointing, activations.name()];
                     print(&names, &measured, options.json);
-                    if !options.whole_model && base.architecture().experts.is_none() {
-                        print_floor(&base, setting, &measured, options.json);
-                    }
+                    print_floor(&ceilings, &base, &recipe, &measured, options.json);
                 }
             }
         }
     }
 }
 
-fn measure(
-    base: &Arc<BaseModel>,
+/// Times of the settings' ops on this machine, each by itself.
+fn ceilings_of(options: &Options) -> Ceilings {
+    let precisions = chosen(&PRECISIONS, &options.precisions);
+    let precisions: Vec<Precision> = precisions.into_iter().map(|(_, kind)| kind).collect();
+    let measured = ceilings::measure(&precisions, ceilings::Effort::Full).expect("small ops fit in memory");
+    Ceilings {
+        // What whole steps take over the sum of their ops is what is looked for.
+        whole_steps: Default::default(),
+        ..measured
+    }
+}
+
+fn recipe(
+    base: &BaseModel,
     checkpointing: Checkpointing,
     activations: ActivationQuantization,
     options: &Options,
-) -> Measured {
+) -> Recipe {
     let mut recipe = Recipe::new("random", DataSettings::default());
     recipe.precision = base.precision();
     recipe.gradient_checkpointing = checkpointing;
     recipe.activation_quantization = activations;
+    recipe.batch.micro_batch = ROWS;
+    recipe.batch.gradient_accumulation = 1;
+    recipe.batch.sequence_length = LENGTH;
     recipe.adapter = (!options.whole_model).then(|| AdapterSettings {
         rank: RANK,
         ..AdapterSettings::default()
     });
+    recipe
+}
+
+fn measure(base: &Arc<BaseModel>, recipe: &Recipe, options: &Options) -> Measured {
     let batch = [batch(base.architecture().vocabulary)];
     HostMemory::reset_peak();
-    let mut trainer = Trainer::new(Arc::clone(base), &recipe, 100).expect("the recipe fits the model");
+    let mut trainer = Trainer::new(Arc::clone(base), recipe, 100).expect("the recipe fits the model");
     let mut step = || trainer.step(&batch).expect("a step of valid tokens").seconds;
     // The first step builds tables and the threads' scratch.
     step();
@@ -205,7 +222,11 @@ fn measure(
     };
     let tokens = batch[0].tokens() as f64;
     let counts = base.architecture().parameter_count();
-    let passes = if checkpointing == Checkpointing::Full { 3.0 } else { 2.0 };
+    let passes = if recipe.gradient_checkpointing == Checkpointing::Full {
+        3.0
+    } else {
+        2.0
+    };
     let head = (base.architecture().vocabulary * base.architecture().hidden_size) as f64;
     let linear = counts.linear + counts.experts - base.architecture().idle_parameters();
     let flops = 2.0 * tokens * (passes * linear as f64 + 2.0 * head);
@@ -277,36 +298,48 @@ fn print(names: &[&str; 4], measured: &Measured, json: bool) {
 }
 
 /// Prints how many times its floor each phase takes.
-fn print_floor(base: &BaseModel, checkpointing: Checkpointing, measured: &Measured, json: bool) {
-    let (architecture, precision) = (base.architecture(), base.precision());
-    let rate = floor::product_rate(architecture, precision);
-    let chunk = chunk_tokens(architecture.vocabulary, false);
-    let head = floor::head_seconds(architecture, precision, chunk);
-    let operations = floor::Operations::of(architecture, checkpointing);
-    let floor = |operations: f64| operations / rate / 1e9;
+fn print_floor(ceilings: &Ceilings, base: &BaseModel, recipe: &Recipe, measured: &Measured, json: bool) {
+    let machine = Machine::Measured(Box::new(ceilings.clone()));
+    let workload = Workload::full(ROWS, LENGTH);
+    let setting = Setting {
+        recipe,
+        workload: &workload,
+    };
+    let predictor = predictor(base.architecture().clone(), machine);
+    let costs = predictor.step_costs(&[setting]).expect("the recipe fits the model");
+    let floor = |is_in: fn(Segment) -> bool| -> f64 {
+        let parts = costs.parts.iter().filter(|one| match one.part {
+            StepPart::Segment(segment) => is_in(segment),
+            StepPart::Begin | StepPart::Gather | StepPart::HostUpdate => false,
+        });
+        parts.map(|part| part.seconds()).sum()
+    };
+    let of_backward = |segment| matches!(segment, Segment::Backward { .. } | Segment::EmbedBackward);
+    let of_forward = |segment| {
+        !matches!(
+            segment,
+            Segment::Backward { .. } | Segment::EmbedBackward | Segment::Update
+        )
+    };
     let StepSeconds {
         forward,
         backward,
+        optimizer,
         total,
         ..
     } = measured.seconds;
-    let all = operations.forward + operations.head + operations.backward;
-    let times = [
-        (forward - head) / floor(operations.forward),
-        head / floor(operations.head),
-        backward / floor(operations.backward),
-        total / floor(all),
-    ];
-    let [forward, head, backward, step] = times;
+    let forward = forward / floor(of_forward);
+    let backward = backward / floor(of_backward);
+    let optimizer = optimizer / floor(|segment| segment == Segment::Update);
+    let (all, step) = (costs.seconds(), total / costs.seconds());
     if json {
         println!(
-            r#"{{"product_gflop_per_s": {rate:.1}, "floor_s": {:.5}, "forward_over_floor": {forward:.3}, "head_over_floor": {head:.3}, "backward_over_floor": {backward:.3}, "step_over_floor": {step:.3}}}"#,
-            floor(all)
+            r#"{{"floor_s": {all:.5}, "forward_over_floor": {forward:.3}, "backward_over_floor": {backward:.3}, "optimizer_over_floor": {optimizer:.3}, "step_over_floor": {step:.3}}}"#
         );
         return;
     }
     println!(
-        "       times the floor at {rate:.0} GFLOP/s: forward {forward:.2}, head {head:.2}, backward {backward:.2}, step {step:.2}"
+        "       times the floor: forward {forward:.2}, backward {backward:.2}, optimizer {optimizer:.2}, step {step:.2}"
     );
 }
 

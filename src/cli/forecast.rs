@@ -17,7 +17,7 @@ use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine};
+use peft_tune_core::predict::{DataSheet, Host, HostRates, Machine, Predictor};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::profile::ceilings;
@@ -173,18 +173,24 @@ impl TrialDevice {
         }
     }
 
-    /// The forecast of `study` here.
-    pub(super) fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
+    /// Predictor of a model's settings here, some of which have their updates on the host where `offloads` says so.
+    pub(super) fn predictor(self, architecture: Architecture, offloads: bool) -> Predictor {
         let is_gpu = self.machine.host().memory() == Memory::Device;
-        let mut predictor = peft_tune_engine::predictor(architecture, self.machine);
-        if is_gpu && study.offloads_updates() {
-            predictor = predictor.with_host(HostRates {
+        let predictor = peft_tune_engine::predictor(architecture, self.machine);
+        match is_gpu && offloads {
+            true => predictor.with_host(HostRates {
                 memory_bytes_per_s: ceilings::host_memory_bytes_per_s(),
                 ..HostRates::USUAL
-            });
+            }),
+            false => predictor,
         }
-        let forecast = Forecast::new(study, predictor, rows);
-        match self.device_bytes {
+    }
+
+    /// The forecast of `study` here.
+    pub(super) fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
+        let device_bytes = self.device_bytes;
+        let forecast = Forecast::new(study, self.predictor(architecture, study.offloads_updates()), rows);
+        match device_bytes {
             Some(bytes) => forecast.within(bytes as f64),
             None => forecast,
         }

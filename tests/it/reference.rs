@@ -5,6 +5,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use serde_json::Value;
+
 use peft_tune::cli::{command_reference, exit_codes};
 use peft_tune::tools::Tool;
 use peft_tune::worker::{MetricPart, metric_rows};
@@ -91,4 +93,81 @@ fn the_page_of_exit_codes_has_every_row() {
     }
     text.push('\n');
     is_current("exit-codes.md", &text);
+}
+
+/// The published shape of Llama-3-8B.
+const LLAMA_3_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "rope_theta": 500000.0}"#;
+
+/// Output of `plan --step` for so many trainings of that model together on an H100: rows of so many tokens, rank 16 on all linear layers.
+fn step_on_paper(precision: &str, [rows, tokens]: [usize; 2], trainings: usize, more: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("model")).unwrap();
+    std::fs::write(folder.path().join("model/config.json"), LLAMA_3_8B).unwrap();
+    let recipe = format!(
+        "model: ./model\ndata: {{train: train.jsonl, held_out: 0.1}}\nprecision: {precision}\n\
+         adapter: {{rank: 16, alpha: 32, target_modules: all-linear}}\ngradient_checkpointing: none\n\
+         batch: {{micro_batch: {rows}, gradient_accumulation: 1, sequence_length: {tokens}}}\n"
+    );
+    std::fs::write(folder.path().join("recipe.yaml"), recipe).unwrap();
+    let mut command = crate::program();
+    command.args(["plan", "--device", "H100 SXM"]).args(more).arg("--step");
+    command.args(std::iter::repeat_n("recipe.yaml", trainings));
+    let output = command.current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_page_on_gpus_has_a_step_on_paper() {
+    let command = "peft-tune plan --step recipe.yaml --device \"H100 SXM\"";
+    let said = step_on_paper("bf16", [2, 4096], 1, &[]);
+    is_current("gpu.md", &format!("```\n$ {command}\n{said}```\n"));
+}
+
+/// Launches of a layer and its backward pass, as the page's table has them from a GPU in software.
+#[test]
+fn a_layer_on_paper_has_the_launches_that_a_gpu_is_asked_for() {
+    let gpu = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/gpu.md")).unwrap();
+    let all = gpu.lines().find_map(|line| line.strip_prefix("| all | ")).unwrap();
+    let counted: Vec<f64> = all.split('|').filter_map(|cell| cell.trim().parse().ok()).collect();
+    for (precision, counted) in [("bf16", counted[0]), ("nf4", counted[2])] {
+        let step: Value = serde_json::from_str(&step_on_paper(precision, [2, 4096], 1, &["--json"])).unwrap();
+        let of = |name: &str| -> f64 {
+            let parts = step["parts"].as_array().unwrap();
+            let part = parts.iter().find(|part| part["part"] == name).unwrap();
+            let kinds = part["kinds"].as_array().unwrap().iter();
+            let all: f64 = kinds.map(|kind| kind["launches"].as_f64().unwrap()).sum();
+            all / part["times"].as_f64().unwrap()
+        };
+        assert_eq!(of("layer 0 forward") + of("layer 0 backward"), counted, "{precision}");
+    }
+}
+
+#[test]
+fn the_page_of_benchmarks_has_trainings_together_on_paper() {
+    let mut text = String::from(
+        "\n| tokens | precision | trainings | ms in turn | ms together | tokens/s together | ratio |\n\
+         |---:|---|---:|---:|---:|---:|---:|\n",
+    );
+    for (tokens, counts) in [(1024, [2, 4, 16].as_slice()), (64, &[16])] {
+        for precision in ["bf16", "nf4"] {
+            let ms = |trainings: usize| {
+                let said = step_on_paper(precision, [1, tokens], trainings, &["--json"]);
+                let step: Value = serde_json::from_str(&said).unwrap();
+                1e3 * step["step_s"].as_f64().unwrap()
+            };
+            for count in counts {
+                let (in_turn, together) = (*count as f64 * ms(1), ms(*count));
+                let rate = (count * tokens) as f64 / together * 1e3;
+                let _ = writeln!(
+                    text,
+                    "| {tokens} | {precision} | {count} | {in_turn:.0} | {together:.0} | {rate:.0} | {:.2} |",
+                    in_turn / together
+                );
+            }
+        }
+    }
+    is_current("benchmarks.md", &text);
 }

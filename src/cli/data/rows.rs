@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::prepare::rows_seen;
-use super::study_file::base_of;
+use super::study_file::{base_of, is_study};
 use super::study_rows::files_of;
 use crate::cli::CliError;
 use crate::cli::options::count::counts;
@@ -162,8 +162,7 @@ pub(in crate::cli) fn first_row(file: &Path) -> Option<FirstRow> {
 
 /// The recipe of a file, or the one that the trials of a study complete.
 fn recipe_of(file: &Path) -> Result<Recipe, CliError> {
-    let is_study = std::fs::read_to_string(file).is_ok_and(|text| text.lines().any(|line| line.starts_with("space:")));
-    match is_study {
+    match is_study(file) {
         true => Ok(base_of(&StudyFile::read(file)?)?.clone()),
         false => Ok(RecipeFile::read(file)?),
     }

@@ -76,11 +76,25 @@ impl StudyRows {
     /// # Errors
     /// Bad input: nothing is left of them at some length.
     pub(in crate::cli) fn rows(&self, study: &Study, base: &Recipe) -> Result<Rows, CliError> {
-        let of = |rows, length| match self.sample {
+        rows_of_data(study, base, &self.data, |rows, length| self.row_lengths(rows, length))
+    }
+
+    /// Lengths of the rows as one setting has them.
+    ///
+    /// # Errors
+    /// Bad input: nothing is left of them at this length.
+    pub(in crate::cli) fn lengths_in(&self, batch: &BatchSettings) -> Result<RowLengths, CliError> {
+        let length = batch.sequence_length;
+        let data = self.data.at_length(length).map_err(CliError::bad_input)?;
+        let rows = dealt(&data, length, batch.packing)?.row_documents();
+        Ok(self.row_lengths(rows, length))
+    }
+
+    fn row_lengths(&self, rows: Vec<Vec<(usize, usize)>>, length: usize) -> RowLengths {
+        match self.sample {
             Some(_) => RowLengths::of_sample(rows, length),
             None => RowLengths::new(rows),
-        };
-        rows_of_data(study, base, &self.data, of)
+        }
     }
 
     /// What people want to know of them.

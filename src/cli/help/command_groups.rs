@@ -66,6 +66,7 @@ const EXAMPLES: [(&str, &[&str]); 33] = [
             "peft-tune plan space.yaml",
             "peft-tune plan space.yaml --stack trl --device \"A100 40GB\"",
             "peft-tune plan --check axolotl.yaml --device L4",
+            "peft-tune plan --step recipe.yaml --device \"H100 SXM\"",
         ],
     ),
     (

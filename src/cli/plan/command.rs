@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use super::learning_rate;
 use super::stack;
 use super::stack_args::StackArgs;
+use super::step;
+use super::step::StepArgs;
 use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::epochs;
@@ -29,29 +31,34 @@ use peft_tune_engine::hub::ModelFiles;
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     /// Search-space file (YAML).
-    #[arg(required_unless_present = "check")]
+    #[arg(required_unless_present_any = ["check", "step"])]
     file: Option<PathBuf>,
     /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet. With
     /// --stack or --check also `cpu`: this machine's processor, by its measured ceilings.
     #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    pub(super) device: Option<String>,
     /// Settings to show, best throughput first.
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Threads a trial computes with [default: all cores].
     #[arg(long, value_name = "N", conflicts_with = "device")]
-    threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     /// Print JSON with raw numbers.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
-    stack: StackArgs,
+    pub(super) step: StepArgs,
     #[command(flatten)]
-    database: DatabaseArgs,
+    pub(super) stack: StackArgs,
+    #[command(flatten)]
+    pub(super) database: DatabaseArgs,
 }
 
 /// Predicts and prints.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    if !args.step.step.is_empty() {
+        return step::run(&args);
+    }
     let Some(file) = args.file.as_deref().filter(|_| !args.stack.is_asked()) else {
         let (file, device) = (args.file.as_deref(), args.device.as_deref());
         return stack::run(file, &args.stack, device, &args.database, args.json);

@@ -7,6 +7,8 @@ pub(super) mod stack;
 mod stack_args;
 mod stack_plan;
 mod stack_text;
+mod step;
+mod step_text;
 mod text;
 
 pub(super) use command::{Args, run};

@@ -118,7 +118,8 @@ fn frontier(engine: &OwnEngine, recipe: &Recipe, most: u64) -> Result<Vec<Fronti
     Ok(points)
 }
 
-fn setting_text(recipe: &Recipe) -> String {
+/// A setting in words.
+pub(super) fn setting_text(recipe: &Recipe) -> String {
     let trained = match &recipe.adapter {
         None => "all parameters".to_owned(),
         Some(adapter) => format!("adapters of rank {}", adapter.rank),

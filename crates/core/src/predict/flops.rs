@@ -6,7 +6,7 @@
 
 use super::op::{Module, Op, Stage, Work, delta_rule_flops};
 use super::prediction::Setting;
-use super::seconds::mean_keys;
+use super::step_ops::StepOps;
 use super::stream::StreamShape;
 
 /// FLOPs of one step.
@@ -27,9 +27,9 @@ pub struct Flops {
 
 impl Flops {
     /// FLOPs of a step whose micro-batches and whose update have these ops.
-    pub(super) fn of_step((micro_batch, update): (Vec<Op>, Vec<Op>), setting: &Setting<'_>) -> Self {
+    pub(super) fn of_step((micro_batch, update): (StepOps, Vec<Op>), setting: &Setting<'_>) -> Self {
         let (mut flops, stream) = (Self::default(), &setting.workload.mean);
-        flops.count(&micro_batch, setting.recipe.batch.micro_batches() as f64, stream);
+        flops.count(&micro_batch.ops, setting.recipe.batch.micro_batches() as f64, stream);
         flops.count(&update, 1.0, stream);
         flops
     }
@@ -37,33 +37,10 @@ impl Flops {
     /// Counts `ops`, each `times` times.
     fn count(&mut self, ops: &[Op], times: f64, stream: &StreamShape) {
         for op in ops {
-            let times = times * op.times;
-            match &op.work {
-                Work::Product(product) => {
-                    self.add(op.stage, product.module, times * product.flops());
-                    self.add(op.stage, Module::Adapters, times * product.adapter_flops());
-                }
-                Work::Attention {
-                    heads,
-                    window,
-                    chunk,
-                    backward,
-                } => {
-                    let documents = stream.in_chunks(*chunk).into_iter();
-                    let pairs: f64 = documents
-                        .map(|documents| {
-                            let length = documents.tokens as f64;
-                            documents.count * length * mean_keys(length, *window)
-                        })
-                        .sum();
-                    let flops = pairs * heads.pair_flops(*backward);
-                    self.add(op.stage, Module::Attention, times * flops);
-                }
-                Work::DeltaRule { state, backward } => {
-                    let flops = delta_rule_flops(*backward) * stream.tokens() * *state as f64;
-                    self.add(op.stage, Module::Attention, times * flops);
-                }
-                Work::Pass { .. } => {}
+            let (times, of_one) = (times * op.times, op.work.flops(stream));
+            if let Some(module) = of_one.module {
+                self.add(op.stage, module, times * of_one.own);
+                self.add(op.stage, Module::Adapters, times * of_one.adapter);
             }
         }
         self.model = self.forward + self.backward;
@@ -85,5 +62,59 @@ impl Flops {
         if let Some((_, sum)) = self.modules.iter_mut().find(|(known, _)| *known == module) {
             *sum += flops;
         }
+    }
+}
+
+/// FLOPs of an op that runs once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WorkFlops {
+    /// Module that they belong to; `None` of an op without FLOPs.
+    pub module: Option<Module>,
+    pub own: f64,
+    /// FLOPs of the adapter's part of a sum.
+    pub adapter: f64,
+}
+
+impl WorkFlops {
+    pub(super) fn total(self) -> f64 {
+        self.own + self.adapter
+    }
+}
+
+impl Work {
+    /// FLOPs of the op on a stream.
+    pub(super) fn flops(&self, stream: &StreamShape) -> WorkFlops {
+        let (module, own, adapter) = match self {
+            Self::Product(product) => (Some(product.module), product.flops(), product.adapter_flops()),
+            Self::Attention {
+                heads,
+                window,
+                chunk,
+                backward,
+            } => {
+                let documents = stream.in_chunks(*chunk).into_iter();
+                let pairs: f64 = documents
+                    .map(|documents| {
+                        let length = documents.tokens as f64;
+                        documents.count * length * mean_keys(length, *window)
+                    })
+                    .sum();
+                (Some(Module::Attention), pairs * heads.pair_flops(*backward), 0.0)
+            }
+            Self::DeltaRule { state, backward } => {
+                let flops = delta_rule_flops(*backward) * stream.tokens() * *state as f64;
+                (Some(Module::Attention), flops, 0.0)
+            }
+            Self::Pass { .. } => (None, 0.0, 0.0),
+        };
+        WorkFlops { module, own, adapter }
+    }
+}
+
+/// Keys that a query of a document of `length` tokens sees on average.
+pub(super) fn mean_keys(length: f64, window: Option<usize>) -> f64 {
+    match window.map(|window| window as f64).filter(|window| *window < length) {
+        Some(window) => window - window * window / (2.0 * length),
+        None => length / 2.0,
     }
 }

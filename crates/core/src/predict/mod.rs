@@ -6,6 +6,7 @@
 //! machine are all it takes.
 
 mod ceilings;
+mod clock;
 mod correction;
 mod data_sheet;
 mod device_ceilings;
@@ -15,16 +16,20 @@ mod flops;
 mod grid;
 mod host;
 mod host_update;
+mod measured_times;
 mod memory_category;
 mod network;
 mod op;
 mod optimizer_state;
 mod padding;
 mod prediction;
+mod roofline;
 mod seconds;
 mod segment;
 pub mod stack;
 mod step;
+mod step_costs;
+mod step_ops;
 mod stream;
 mod trace;
 
@@ -39,10 +44,12 @@ pub use grid::Grid;
 pub use host::Host;
 pub use host_update::HostRates;
 pub use memory_category::{Bytes, MEMORY_CATEGORIES, MemoryCategory};
-pub use op::{Module, Op, Pass, Product, Right, Stage, Work, delta_rule_flops};
+pub use op::{Module, Op, OpKind, Pass, Product, Right, Stage, Work, delta_rule_flops};
 pub use padding::{mean_longest, padding_share};
 pub use prediction::{Imbalance, Machine, Prediction, Predictor, Setting};
 pub use seconds::Seconds;
 pub use segment::{Models, Segment, StepModel, TrainedModel};
+pub use step_costs::{KindCosts, PartCosts, StepCosts};
+pub use step_ops::StepPart;
 pub use stream::{Documents, RowLengths, StreamShape, Workload};
 pub use trace::Trace;

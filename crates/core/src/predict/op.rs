@@ -88,8 +88,12 @@ pub struct Product {
     pub depth: f64,
     /// Depth that an adapter adds to the sum.
     pub adapter_depth: f64,
-    /// Share of the product in a kernel that computes several on a GPU.
+    /// Share of the product in a call that computes several on a GPU.
     pub launches: f64,
+    /// Kernels of a call on a GPU: one for each product of a sum, and those that put operands beside each other.
+    pub kernels: f64,
+    /// Weights of a sum: a GPU widens each by a kernel of its own where they are quantized.
+    pub weights: f64,
 }
 
 impl Product {
@@ -105,6 +109,8 @@ impl Product {
             depth: call.depth as f64,
             adapter_depth: call.adapter_depth as f64,
             launches: 1.0,
+            kernels: 1.0,
+            weights: 1.0,
         }
     }
 
@@ -251,6 +257,47 @@ pub enum Work {
         pass: Pass,
         elements: f64,
     },
+}
+
+/// Limits of ops: kinds whose ceilings are apart.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, strum::EnumIter, strum::IntoStaticStr,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum OpKind {
+    /// Products with base weights, embedding and head.
+    Products,
+    /// Thin products of adapters, and gradients of trained weights.
+    Adapters,
+    /// Attention and delta rules.
+    Attention,
+    /// Passes over memory, the update included.
+    Passes,
+}
+
+impl OpKind {
+    /// All kinds, in the order in which they are shown.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::iter()
+    }
+
+    /// Name of the kind in tables.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl Work {
+    /// Kind of the op, by what limits it.
+    pub fn kind(&self) -> OpKind {
+        match self {
+            Self::Product(product) if product.right == Right::Adapter || product.form == Form::Tn => OpKind::Adapters,
+            Self::Product(_) => OpKind::Products,
+            Self::Attention { .. } | Self::DeltaRule { .. } => OpKind::Attention,
+            Self::Pass { .. } => OpKind::Passes,
+        }
+    }
 }
 
 /// FLOPs of a gated delta rule for each value of a state and each token: three products forward; backward seven, and two of the forward

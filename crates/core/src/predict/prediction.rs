@@ -10,11 +10,10 @@ use super::data_sheet::DataSheet;
 use super::expert_load::ExpertLoad;
 use super::flops::Flops;
 use super::host::Host;
-use super::host_update::{HostRates, HostUpdate, host_bytes};
+use super::host_update::{HostRates, host_bytes};
 use super::memory_category::Bytes;
 use super::network::{Network, Networks};
-use super::op::{Op, Stage, Work};
-use super::seconds::{self, Context, Seconds};
+use super::seconds::Seconds;
 use super::segment::{Models, StepModel, TrainedModel};
 use super::step::{SegmentTraces, StepTrace};
 use super::stream::StreamShape;
@@ -66,10 +65,10 @@ impl Machine {
 #[derive(Clone, Debug)]
 pub struct Predictor {
     architecture: Architecture,
-    machine: Machine,
+    pub(super) machine: Machine,
     models: Arc<dyn Models>,
     /// Rates of the host beside a GPU.
-    host: HostRates,
+    pub(super) host: HostRates,
     networks: Networks,
 }
 
@@ -168,7 +167,7 @@ impl Predictor {
             if let Some(on_mean) = on_mean {
                 traces = SegmentTraces::of(on_mean);
             }
-            let seconds = self.seconds(&of(mean), &mut traces, setting)?;
+            let seconds = self.seconds(&of(mean), &mut traces)?;
             Ok::<(Bytes, Seconds), PredictError>((bytes, seconds))
         };
         let (bytes, seconds) = costs(setting.recipe.precision, on_longest.as_ref(), on_mean.as_deref())?;
@@ -207,21 +206,11 @@ impl Predictor {
         if let [only] = settings {
             return Ok(self.predict(only)?.bytes);
         }
-        let Some(first) = settings.first() else {
+        if settings.is_empty() {
             return Ok(Bytes::default());
-        };
-        let mut networks = Vec::with_capacity(settings.len());
-        for setting in settings {
-            setting.recipe.check_in_group()?;
-            setting.recipe.check_shares_base(first.recipe)?;
-            self.check(setting)?;
-            networks.push(self.network(setting.recipe)?);
         }
-        let plans = networks.iter().map(|network| &network.plan);
-        let recipes = settings.iter().map(|one| one.recipe);
-        let trainings: Vec<(&ModelPlan, &Recipe)> = plans.zip(recipes).collect();
-        let model = self.models.of(&trainings, self.machine.host());
-        let model = model.map_err(|reason| PredictError::Model { reason })?;
+        let networks = self.networks_of(settings)?;
+        let model = self.model_of(settings, &networks)?;
         let streams: Vec<&StreamShape> = settings.iter().map(|one| &one.workload.longest).collect();
         let traces = settings.iter().zip(&networks).map(|(setting, network)| StepTrace {
             trainings: settings.len(),
@@ -256,7 +245,7 @@ impl Predictor {
         let model = self.model(&network, setting.recipe)?;
         let seconds = |load| {
             let on_mean = step(model.as_ref(), &[mean], load)?;
-            let seconds = self.seconds(&trace, &mut SegmentTraces::of(on_mean.as_ref()), setting)?;
+            let seconds = self.seconds(&trace, &mut SegmentTraces::of(on_mean.as_ref()))?;
             Ok::<f64, PredictError>(seconds.total())
         };
         let even = seconds(ExpertLoad::Even)?;
@@ -339,12 +328,42 @@ impl Predictor {
         self.networks.of(&self.architecture, recipe)
     }
 
+    /// The networks of `settings`, which train together where there are several.
+    pub(super) fn networks_of(&self, settings: &[Setting<'_>]) -> Result<Vec<Arc<Network>>, PredictError> {
+        let mut networks = Vec::with_capacity(settings.len());
+        for setting in settings {
+            if settings.len() > 1 {
+                setting.recipe.check_in_group()?;
+                setting.recipe.check_shares_base(settings[0].recipe)?;
+            }
+            self.check(setting)?;
+            networks.push(self.network(setting.recipe)?);
+        }
+        Ok(networks)
+    }
+
+    /// The model that `settings` train, whose networks these are.
+    pub(super) fn model_of(
+        &self,
+        settings: &[Setting<'_>],
+        networks: &[Arc<Network>],
+    ) -> Result<Arc<dyn TrainedModel>, PredictError> {
+        if let ([only], [network]) = (settings, networks) {
+            return self.model(network, only.recipe);
+        }
+        let plans = networks.iter().map(|network| &network.plan);
+        let recipes = settings.iter().map(|one| one.recipe);
+        let trainings: Vec<(&ModelPlan, &Recipe)> = plans.zip(recipes).collect();
+        let model = self.models.of(&trainings, self.machine.host());
+        model.map_err(|reason| PredictError::Model { reason })
+    }
+
     fn model(&self, network: &Network, recipe: &Recipe) -> Result<Arc<dyn TrainedModel>, PredictError> {
         let model = network.model(recipe, self.models.as_ref(), self.machine.host());
         model.map_err(|reason| PredictError::Model { reason })
     }
 
-    fn trace<'a>(&self, network: &'a Network, recipe: &'a Recipe, stream: &'a StreamShape) -> StepTrace<'a> {
+    pub(super) fn trace<'a>(&self, network: &'a Network, recipe: &'a Recipe, stream: &'a StreamShape) -> StepTrace<'a> {
         StepTrace {
             network,
             recipe,
@@ -354,70 +373,10 @@ impl Predictor {
             trainings: 1,
         }
     }
-
-    /// Seconds of a step; zero where the machine's speed is not known, or not in the step's precision.
-    fn seconds(
-        &self,
-        trace: &StepTrace<'_>,
-        traces: &mut SegmentTraces<'_>,
-        setting: &Setting<'_>,
-    ) -> Result<Seconds, PredictError> {
-        if let Machine::Unmeasured(_) = self.machine {
-            return Ok(Seconds::default());
-        }
-        let context = Context {
-            precision: trace.compute,
-            is_sparse: !setting.recipe.weight_sparsity.is_none(),
-            aware: trace.recipe.quantization_aware.row().precision,
-            head_width: self.architecture.head_dim,
-            stream: &setting.workload.mean,
-        };
-        let (mut ops, mut update) = trace.ops(traces)?;
-        let on_host = match &self.machine {
-            Machine::DataSheet(sheet) if trace.is_updated_on_host() => {
-                let of_backward = |op: &&Op| op.stage != Stage::Forward;
-                let backward: Vec<Op> = ops.iter().filter(of_backward).cloned().collect();
-                // The norm is found on the device.
-                let moved = update.split_off(update.len().min(1));
-                let products = moved.iter().filter_map(|op| match &op.work {
-                    Work::Product(product) => Some(op.times * product.flops()),
-                    _ => None,
-                });
-                let cost = HostUpdate {
-                    network: trace.network,
-                    recipe: setting.recipe,
-                    rates: self.host,
-                    link: sheet.host_link(),
-                    flops: products.sum(),
-                    backward_s: seconds::roofline(sheet, context, &backward).total(),
-                };
-                cost.seconds()
-            }
-            _ => 0.0,
-        };
-        let batch = &setting.recipe.batch;
-        // Devices work side by side, except those that are parts of one host: they share its cores.
-        let micro_batches = match self.machine.host().memory() {
-            Memory::Device => batch.gradient_accumulation,
-            Memory::Host => batch.micro_batches(),
-        } as f64;
-        ops.extend(trace.gathers());
-        ops.iter_mut().for_each(|op| op.times *= micro_batches);
-        ops.extend(update);
-        let mut seconds = match &self.machine {
-            Machine::Measured(ceilings) => match seconds::measured(ceilings, context, &ops) {
-                Some(seconds) => seconds,
-                None => return Ok(Seconds::default()),
-            },
-            Machine::DataSheet(sheet) => seconds::roofline(sheet, context, &ops),
-            Machine::Unmeasured(_) => return Ok(Seconds::default()),
-        };
-        seconds.passes += micro_batches * trace.link_seconds() + on_host;
-        Ok(seconds)
-    }
 }
 
-fn step<'a>(
+/// The step of a model on such micro-batches.
+pub(super) fn step<'a>(
     model: &'a dyn TrainedModel,
     streams: &[&StreamShape],
     load: ExpertLoad,

@@ -8,6 +8,7 @@ use super::network::{Network, Slots};
 use super::op::{Module, Op, Pass, Right, Stage, Work};
 use super::optimizer_state::state_bytes;
 use super::segment::{Segment, StepModel};
+use super::step_ops::{StepOps, StepPart};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use crate::plan::{
@@ -84,10 +85,19 @@ impl StepTrace<'_> {
     }
 
     /// The ops of one micro-batch, and those of the update.
-    pub(super) fn ops(&self, traces: &mut SegmentTraces<'_>) -> Result<(Vec<Op>, Vec<Op>), PredictError> {
+    pub(super) fn ops(&self, traces: &mut SegmentTraces<'_>) -> Result<(StepOps, Vec<Op>), PredictError> {
+        Ok((self.passes_of(std::slice::from_ref(self), traces)?, self.update_ops()))
+    }
+
+    /// The ops of a micro-batch of `trainings`, which share this pass.
+    pub(super) fn passes_of(
+        &self,
+        trainings: &[Self],
+        traces: &mut SegmentTraces<'_>,
+    ) -> Result<StepOps, PredictError> {
+        let plans: Vec<&ModelPlan> = trainings.iter().map(|one| &one.network.plan).collect();
         let mut counts: Vec<(Segment, f64)> = Vec::with_capacity(8);
-        let order = LayerOrder::of(&[&self.network.plan]);
-        self.passes(&order, traces, |segment, _| {
+        self.passes(&LayerOrder::of(&plans), traces, |segment, _| {
             let Some(segment) = segment else { return };
             match counts.iter_mut().find(|(known, _)| *known == segment) {
                 Some((_, times)) => *times += 1.0,
@@ -102,15 +112,13 @@ impl StepTrace<'_> {
             },
             times: 1.0,
         };
-        let mut ops = vec![begun];
+        let mut ops = StepOps::default();
+        ops.push(StepPart::Begin, 1.0, [begun]);
         for (segment, times) in counts {
             let of_one = traces.get(segment)?.ops.iter().cloned();
-            ops.extend(of_one.map(|op| Op {
-                times: times * op.times,
-                ..op
-            }));
+            ops.push(StepPart::Segment(segment), times, of_one);
         }
-        Ok((ops, self.update_ops()))
+        Ok(ops)
     }
 
     /// Tokens of the micro-batch.
@@ -384,7 +392,8 @@ impl StepTrace<'_> {
         micro_batches.saturating_mul(PREPARED_TOKEN_BYTES * tokens.next_power_of_two())
     }
 
-    fn update_ops(&self) -> Vec<Op> {
+    /// The ops of the update.
+    pub(super) fn update_ops(&self) -> Vec<Op> {
         let slots = &self.network.slots;
         let mut ops = vec![update(Pass::Clip, self.network.trained_elements(), 1)];
         let all = |pass| vec![update(pass, self.network.trained_elements(), 1)];
@@ -441,7 +450,8 @@ impl<'a> SegmentTraces<'a> {
         }
     }
 
-    fn get(&mut self, segment: Segment) -> Result<&Trace, PredictError> {
+    /// The trace of a segment.
+    pub(super) fn get(&mut self, segment: Segment) -> Result<&Trace, PredictError> {
         let index = match self.made.iter().position(|(known, _)| *known == segment) {
             Some(index) => index,
             None => {
@@ -518,6 +528,8 @@ fn muon_ops(slots: &Slots) -> Vec<Op> {
             depth,
             adapter_depth: 0.0,
             launches: 1.0,
+            kernels: 1.0,
+            weights: 0.0,
         })
     };
     let copy = Work::Pass {

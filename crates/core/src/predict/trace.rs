@@ -75,7 +75,7 @@ impl Trace {
     }
 
     /// Bytes of a category that are there afterwards and were not before.
-    pub(super) fn change(&self, category: MemoryCategory) -> i64 {
+    pub fn change(&self, category: MemoryCategory) -> i64 {
         self.now[category as usize]
     }
 }

@@ -6,3 +6,4 @@ mod own_stack;
 mod published;
 mod random_mixtures;
 mod random_recipes;
+mod step_costs;

@@ -251,7 +251,12 @@ fn sum_on_paper(paper: &PaperTensor, terms: &[Term<'_>], order: Order, base: usi
         0 => Module::Adapters,
         _ => paper.ledger().module()?,
     };
-    run(paper.ledger(), Product::new(&call, module, terms[0].right));
+    let product = Product {
+        kernels: terms.len() as f64,
+        weights: terms.len().min(base) as f64,
+        ..Product::new(&call, module, terms[0].right)
+    };
+    run(paper.ledger(), product);
     Ok(result.into())
 }
 
@@ -269,8 +274,21 @@ fn by_rows_on_paper(paper: &PaperTensor, shared: &[Term<'_>], own: &[RowTerms<'_
     let parts: Vec<Call> = own.iter().map(of_part).collect::<Result<_>>()?;
     let ledger = paper.ledger();
     let module = ledger.module()?;
-    for part in &parts {
-        run(ledger, Product::new(part, module, shared[0].right));
+    if ledger.host().memory() == Memory::Device {
+        // The shared products are made of all rows at once, on top of those of adapters and of what is there.
+        let of_adapters: f64 = parts.iter().map(|part| (part.rows * part.adapter_depth) as f64).sum();
+        let kernels = 1 + shared.len() + own.iter().map(|part| part.terms.len()).sum::<usize>();
+        let product = Product {
+            adapter_depth: of_adapters / whole.rows.max(1) as f64,
+            kernels: kernels as f64,
+            weights: shared.len() as f64,
+            ..Product::new(&whole, module, shared[0].right)
+        };
+        run(ledger, product);
+    } else {
+        for part in &parts {
+            run(ledger, Product::new(part, module, shared[0].right));
+        }
     }
     if ledger.host().vectors.tiling().is_some() {
         parts.iter().for_each(|part| take_on_paper(ledger, part));
@@ -309,7 +327,7 @@ fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<
     }
     let row = adapted_product::row(depth, ranks);
     let outputs = holding_rows(x, row, || {
-        let output = |one: &Adapted<'_>| -> Result<Tensor> {
+        let output = |(place, one): (usize, &Adapted<'_>)| -> Result<Tensor> {
             let columns = one.w.dims2().0;
             let y = x.fresh((tokens, columns), x.dtype());
             keep_longer(x, columns * row);
@@ -317,10 +335,12 @@ fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<
                 adapter_depth: one.b.dims2()?.1,
                 ..plain_call(x, Form::Nt, [tokens, columns, depth])
             };
-            run_on_paper(x.ledger(), &call, Right::Weight)?;
+            // B is put beside W, and u beside x before the first.
+            let copies = if place == 0 { 2.0 } else { 1.0 };
+            longer_on_paper(x.ledger(), &call, copies)?;
             Ok(y.into())
         };
-        all.iter().map(output).collect::<Result<_>>()
+        all.iter().enumerate().map(output).collect::<Result<_>>()
     });
     outputs.map(Some)
 }
@@ -340,7 +360,8 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
         adapter_depth: ranks,
         ..plain_call(dy, Form::Nn, [tokens, columns, depth])
     };
-    run_on_paper(dy.ledger(), &call, Right::Weight)?;
+    // d_xa is put beside dy, and A below W.
+    longer_on_paper(dy.ledger(), &call, 2.0)?;
     Ok(Some(dx.into()))
 }
 
@@ -366,6 +387,19 @@ fn keep_longer(x: &PaperTensor, elements: usize) {
 /// Tells the ledger of a product in the module that is under way.
 fn run_on_paper(ledger: &Ledger, call: &Call, right: Right) -> Result<()> {
     run(ledger, Product::new(call, ledger.module()?, right));
+    Ok(())
+}
+
+/// Tells the ledger of a product of a weight and its adapter, for which some operands are copied.
+fn longer_on_paper(ledger: &Ledger, call: &Call, copies: f64) -> Result<()> {
+    let product = Product::new(call, ledger.module()?, Right::Weight);
+    run(
+        ledger,
+        Product {
+            kernels: 1.0 + copies,
+            ..product
+        },
+    );
     Ok(())
 }
 

@@ -1,0 +1,126 @@
+//! `peft-tune plan --step`: where the seconds of a step go, on paper.
+
+use std::path::PathBuf;
+
+use super::command::Args;
+use super::own_engine;
+use super::step_text::{PlannedStep, to_json, to_text};
+use crate::cli::CliError;
+use crate::cli::data::study_file::recipe_of;
+use crate::cli::data::study_rows::StudyRows;
+use crate::cli::forecast::Here;
+use crate::cli::machine::cpu_ceilings::Measuring;
+use crate::cli::options::database::block_on;
+use crate::cli::terminal::output::{terminal_width, write_result};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict;
+use peft_tune_core::predict::{DataSheet, Machine, Predictor, Setting, Workload};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::predictor;
+
+/// A step of one recipe, or of several that train together.
+#[derive(Debug, clap::Args)]
+pub(super) struct StepArgs {
+    /// Print where the seconds of a step go, on paper: each part of it, with what its ops compute, move, launch and keep. Of a recipe
+    /// file or a study's own recipe; several recipes train together.
+    #[arg(long, value_name = "RECIPE", num_args = 1.., conflicts_with_all = ["file", "stack", "check", "sharing", "offload", "rows_differ"])]
+    pub step: Vec<PathBuf>,
+}
+
+/// Predicts and prints.
+///
+/// # Errors
+/// Bad input: recipes that cannot be read, do not fit the model, or cannot train together.
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
+    let asked = asked(args)?;
+    let sheet = args.device.as_deref().map(predict::device).transpose();
+    let sheet = sheet.map_err(CliError::bad_input)?;
+    let (predictor, machine) = predictor_of(args, &asked, sheet)?;
+    let settings = asked.iter().map(|(recipe, workload)| Setting { recipe, workload });
+    let settings: Vec<Setting<'_>> = settings.collect();
+    let costs = predictor.step_costs(&settings).map_err(CliError::bad_input)?;
+    let peak_bytes = predictor.predict_group(&settings).map_err(CliError::bad_input)?;
+    let flops = settings.iter().map(|setting| Ok(predictor.flops(setting)?.model));
+    let flops: Result<f64, _> = flops.sum::<Result<f64, predict::PredictError>>();
+    let planned = PlannedStep {
+        recipes: &args.step.step,
+        setting: own_engine::setting_text(&asked[0].0),
+        machine: &machine,
+        costs: &costs,
+        peak_bytes,
+        model_flops: flops.map_err(CliError::bad_input)?,
+        peak_flops_per_s: sheet.map(|sheet| {
+            let recipe = &asked[0].0;
+            sheet.peak_flops(recipe.precision) * recipe.batch.devices as f64
+        }),
+    };
+    let text = match args.json {
+        true => to_json(&planned).map_err(CliError::failed)? + "\n",
+        false => to_text(&planned, terminal_width()),
+    };
+    write_result(&text)
+}
+
+/// The recipes, with what each trains on.
+fn asked(args: &Args) -> Result<Vec<(Recipe, Workload)>, CliError> {
+    let one = |file: &PathBuf| -> Result<(Recipe, Workload), CliError> {
+        let (mut recipe, has_data) = recipe_of(file)?;
+        if let Some(model) = &args.stack.model {
+            recipe.model.clone_from(model);
+        }
+        if let Some(devices) = args.stack.devices {
+            recipe.batch.devices = usize::try_from(devices).map_err(CliError::bad_input)?;
+        }
+        let workload = workload(&recipe, has_data)?;
+        Ok((recipe, workload))
+    };
+    args.step.step.iter().map(one).collect()
+}
+
+/// The micro-batches of a recipe; full ones where its rows cannot be looked at.
+fn workload(recipe: &Recipe, has_data: bool) -> Result<Workload, CliError> {
+    let rows = match has_data {
+        true => StudyRows::of(recipe)?,
+        false => None,
+    };
+    let batch = &recipe.batch;
+    match rows {
+        Some(rows) => Ok(rows.lengths_in(batch)?.workload(batch.micro_batch)),
+        None => Ok(Workload::full(batch.micro_batch, batch.sequence_length)),
+    }
+}
+
+/// Predictor of the recipes' model, and the name of its machine.
+fn predictor_of(
+    args: &Args,
+    asked: &[(Recipe, Workload)],
+    sheet: Option<&'static DataSheet>,
+) -> Result<(Predictor, String), CliError> {
+    let files = ModelFiles::resolve_config(&asked[0].0.model).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
+    if let Some(sheet) = sheet {
+        return Ok((
+            predictor(architecture, Machine::DataSheet(sheet)),
+            sheet.name.to_owned(),
+        ));
+    }
+    let recipes = asked.iter().map(|(recipe, _)| recipe);
+    // With the codes that a training makes.
+    let precisions = recipes.flat_map(|recipe| {
+        let codes = recipe.quantization_aware.row().precision;
+        std::iter::once(recipe.precision).chain(codes)
+    });
+    let precisions: Vec<_> = precisions.collect();
+    let here = block_on(async {
+        let store = args.database.open_for_ceilings().await?;
+        let here = Here::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
+        if let Some(store) = store {
+            store.close().await?;
+        }
+        here
+    })?;
+    let name = here.name.clone();
+    let offloads = asked.iter().any(|(recipe, _)| !recipe.optimizer.offload.is_none());
+    Ok((here.predictor(architecture, offloads), name))
+}
