@@ -41,7 +41,7 @@ grep -q "^ *search " help.txt
 # Its own files, in a search that is as short as can be: a machine is measured for each precision.
 "$program" quickstart --dry-run > dry.txt 2> dry.log || { cat dry.log && exit 1; }
 space=peft-tune-quickstart/short.yaml
-sed -e 's/^\( *training_tokens\): .*/\1: 1k/' -e 's/^\( *profile_steps\): .*/\1: 1/' -e 's/^\( *profile_warmup\): .*/\1: 1/' \
+sed -e 's/^\( *\)training_epochs: .*/\1training_tokens: 1k/' -e 's/^\( *profile_steps\): .*/\1: 1/' -e 's/^\( *profile_warmup\): .*/\1: 1/' \
   -e 's/^\( *precision\): .*/\1: fp32/' \
   peft-tune-quickstart/quickstart.yaml > "$space"
 echo 'confirm: none' >> "$space"
