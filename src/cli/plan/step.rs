@@ -8,7 +8,7 @@ use super::step_text::{PlannedStep, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::study_file::recipe_of;
 use crate::cli::data::study_rows::StudyRows;
-use crate::cli::forecast::Here;
+use crate::cli::forecast::TrialDevice;
 use crate::cli::machine::cpu_ceilings::Measuring;
 use crate::cli::options::database::block_on;
 use crate::cli::terminal::output::{terminal_width, write_result};
@@ -114,7 +114,7 @@ fn predictor_of(
     let precisions: Vec<_> = precisions.collect();
     let here = block_on(async {
         let store = args.database.open_for_ceilings().await?;
-        let here = Here::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
+        let here = TrialDevice::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
         if let Some(store) = store {
             store.close().await?;
         }
