@@ -1,12 +1,9 @@
 //! `peft-tune plan`: what the settings of a study would cost, before anything runs.
 
-use std::path::PathBuf;
-
+use super::args::Args;
 use super::learning_rate;
 use super::stack;
-use super::stack_args::StackArgs;
 use super::step;
-use super::step::StepArgs;
 use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::epochs;
@@ -16,7 +13,7 @@ use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast;
 use crate::cli::machine::cpu_ceilings::Measuring;
-use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::options::database::block_on;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
 use crate::space::Study;
@@ -25,34 +22,6 @@ use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{DataSheet, Machine};
 use peft_tune_engine::hub::ModelFiles;
-
-/// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
-/// trained, and no weights are read.
-#[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
-    /// Search-space file (YAML).
-    #[arg(required_unless_present_any = ["check", "step"])]
-    file: Option<PathBuf>,
-    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet. With
-    /// --stack or --check also `cpu`: this machine's processor, by its measured ceilings.
-    #[arg(long, value_name = "NAME")]
-    pub(super) device: Option<String>,
-    /// Settings to show, best throughput first.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    top: usize,
-    /// Threads a trial computes with [default: all cores].
-    #[arg(long, value_name = "N", conflicts_with = "device")]
-    pub(super) threads: Option<usize>,
-    /// Print JSON with raw numbers.
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) step: StepArgs,
-    #[command(flatten)]
-    pub(super) stack: StackArgs,
-    #[command(flatten)]
-    pub(super) database: DatabaseArgs,
-}
 
 /// Predicts and prints.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {

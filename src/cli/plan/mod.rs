@@ -1,5 +1,6 @@
 //! `peft-tune plan`: what settings would cost, here and in other tools.
 
+mod args;
 mod command;
 pub(super) mod learning_rate;
 mod own_engine;
@@ -8,7 +9,9 @@ mod stack_args;
 mod stack_plan;
 mod stack_text;
 mod step;
+mod step_args;
 mod step_text;
 mod text;
 
-pub(super) use command::{Args, run};
+pub(super) use args::Args;
+pub(super) use command::run;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::command::Args;
+use super::args::Args;
 use super::own_engine;
 use super::step_text::{PlannedStep, to_json, to_text};
 use crate::cli::CliError;
@@ -18,15 +18,6 @@ use peft_tune_core::predict::{DataSheet, Machine, Predictor, Setting, Workload};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::predictor;
-
-/// A step of one recipe, or of several that train together.
-#[derive(Debug, clap::Args)]
-pub(super) struct StepArgs {
-    /// Print where the seconds of a step go, on paper: each part of it, with what its ops compute, move, launch and keep. Of a recipe
-    /// file or a study's own recipe; several recipes train together.
-    #[arg(long, value_name = "RECIPE", num_args = 1.., conflicts_with_all = ["file", "stack", "check", "sharing", "offload", "rows_differ"])]
-    pub step: Vec<PathBuf>,
-}
 
 /// Predicts and prints.
 ///

@@ -64,7 +64,10 @@ impl StudyStatus {
         let spending = store.searches().spending(study.id).await?;
         let widened = store.widenings().of(study.id).await?;
         let length = match study.finds_length {
-            true => unsaid_length("", true, &store.history().trials(study.id).await?),
+            true => {
+                let (trials, _) = store.history().confirmed_trials(study.id).await?;
+                unsaid_length("", true, &trials)
+            }
             false => None,
         };
         let finished = |state: &str| !["waiting", "running"].contains(&state);

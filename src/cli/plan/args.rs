@@ -1,0 +1,35 @@
+//! Options of `peft-tune plan`.
+
+use std::path::PathBuf;
+
+use super::stack_args::StackArgs;
+use super::step_args::StepArgs;
+use crate::cli::options::database::DatabaseArgs;
+
+/// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
+/// trained, and no weights are read.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Search-space file (YAML).
+    #[arg(required_unless_present_any = ["check", "step"])]
+    pub(super) file: Option<PathBuf>,
+    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet. With
+    /// --stack or --check also `cpu`: this machine's processor, by its measured ceilings.
+    #[arg(long, value_name = "NAME")]
+    pub(super) device: Option<String>,
+    /// Settings to show, best throughput first.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) top: usize,
+    /// Threads a trial computes with [default: all cores].
+    #[arg(long, value_name = "N", conflicts_with = "device")]
+    pub(super) threads: Option<usize>,
+    /// Print JSON with raw numbers.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) step: StepArgs,
+    #[command(flatten)]
+    pub(super) stack: StackArgs,
+    #[command(flatten)]
+    pub(super) database: DatabaseArgs,
+}
