@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// Nouns that sentences of the help begin with and that end as "prints" does.
-    const NOUNS: &str = "Attempts Changes Columns Devices Files Kernels Lengths Options Ranks Results Rows Sequences \
+    const NOUNS: &str = "Attempts Changes Columns Devices Files Kernels Lengths Numbers Options Ranks Results Rows Sequences \
                          Settings Tables Threads Tokens Trials Variants";
 
     /// What the help of a command says: of itself, of its arguments and of their values.
