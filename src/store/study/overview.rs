@@ -61,7 +61,7 @@ impl StudyOverview {
         )
     }
 
-    /// The Pareto front of its confirmed trials ([`crate::store::trial::history::History::confirmed_trials`]) in order of number, as the view
+    /// The Pareto front of its trials, with the values that repeats confirmed, in order of number, as the view
     /// `pareto_front` has it.
     pub fn front(&self, trials: &[Trial]) -> Vec<TrialNumber> {
         let front = pareto_front(&self.problem(None), trials);
