@@ -2,8 +2,8 @@
     python seeded.py make ref_llama
     TORCHDYNAMO_DISABLE=1 python make_bitsandbytes.py && python seeded.py find ref_bitsandbytes
 
-Writes ref_bitsandbytes/{nf4,nf4_double,int8}/ (config.json, model.safetensors) and values.safetensors, the F32 values
-of some of their weights, named `<directory>.<tensor>`. 4-bit codes are widened by bitsandbytes' generic backend (see
+Writes ref_bitsandbytes/{nf4,nf4_double,int8}/ (config.json, model.safetensors) and values.safetensors, samples
+(`sample.py`) of the F32 values of some of their weights, named `<directory>.<tensor>`. 4-bit codes are widened by bitsandbytes' generic backend (see
 make_qlora.py for why), 8-bit rows by code * constant / 127.
 """
 
@@ -13,6 +13,7 @@ import torch
 from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from bitsandbytes.functional import dequantize_blockwise
 from safetensors.torch import save_file
+from sample import sampled
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 OUT = "ref_bitsandbytes"
@@ -49,4 +50,4 @@ for name, config in CONFIGS.items():
     modules = dict(model.named_modules())
     for tensor in ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"):
         values[f"{name}.{tensor}.weight"] = widened(modules[tensor]).contiguous()
-save_file(values, f"{OUT}/values.safetensors")
+save_file(sampled(values), f"{OUT}/values.safetensors")

@@ -1,8 +1,8 @@
 """Model directories whose weights compressed-tensors 0.20.0, GPTQModel 7.7.0 and AutoAWQ 0.2.9 pack, of one random Llama:
     CUDA_VISIBLE_DEVICES= python make_packed.py
 
-Writes ref_packed/<format>/ (config.json, model.safetensors) and values.safetensors: weights as the formats' own readers widen
-them, named `<format>.<tensor>`. Packed by the libraries, widened by compressed-tensors' decompressors, GPTQModel's
+Writes ref_packed/<format>/ (config.json, model.safetensors) and values.safetensors: samples (`sample.py`) of weights as the
+formats' own readers widen them, named `<format>.<tensor>`. Packed by the libraries, widened by compressed-tensors' decompressors, GPTQModel's
 `TorchLinear.dequantize_weight`, AutoAWQ's `dequantize_gemm` and, for FP8 in tiles, transformers' rule (code times scale in F32).
 """
 
@@ -16,6 +16,7 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import save_file
+from sample import sampled
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 OUT = pathlib.Path(__file__).parent / "ref_packed"
@@ -200,4 +201,4 @@ eight = {**common, "bits": 8, "group_size": 32, "desc_act": False, "checkpoint_f
 write("gptq_int8", gptq(8, 32, False, "gptq_v2"), eight)
 zero_point = {"quant_method": "awq", "version": "gemm", "bits": 4, "group_size": 32, "zero_point": True}
 write("awq", awq, zero_point)
-save_file(values, OUT / "values.safetensors")
+save_file(sampled(values), OUT / "values.safetensors")

@@ -10,7 +10,7 @@ use peft_tune_engine::{BaseModel, Checkpoint};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::golden::{folder, tensors};
+use crate::golden::{Sample, folder, tensors};
 
 /// A copy of the toy Llama's directory whose tensors `change` may change.
 fn model(change: impl FnOnce(&mut HashMap<String, Tensor>)) -> TempDir {
@@ -171,7 +171,7 @@ fn shards_give_the_same_model_as_one_file() {
 
 #[test]
 fn models_that_bitsandbytes_quantized_load_with_equal_values() {
-    let values = tensors(&folder("ref_bitsandbytes/values.safetensors"));
+    let values = Sample::read(&folder("ref_bitsandbytes/values.safetensors"));
     let flat = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     for (name, precision) in [
         ("nf4", Precision::Nf4),
@@ -186,11 +186,8 @@ fn models_that_bitsandbytes_quantized_load_with_equal_values() {
             let Some(tensor) = key.strip_prefix(&format!("{name}.")) else {
                 continue;
             };
-            assert!(flat(codes.tensor(tensor).unwrap()) == flat(expected.clone()), "{key}");
-            assert!(
-                flat(widened.tensor(tensor).unwrap()) == flat(expected.clone()),
-                "{key} in fp32"
-            );
+            expected.assert_equal(&codes.tensor(tensor).unwrap(), key);
+            expected.assert_equal(&widened.tensor(tensor).unwrap(), &format!("{key} in fp32"));
             compared += 1;
         }
         assert_eq!(compared, 2, "{name}");

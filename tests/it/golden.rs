@@ -19,7 +19,7 @@ use peft_tune_engine::adapter::SavedAdapter;
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::{BaseModel, Parameters, Trainer};
 
-pub(crate) use self::sample::Sample;
+pub(crate) use self::sample::{Sample, greatest};
 
 /// The folder of one reference, or what `name` says behind it. The files that come from seeds are there then.
 pub(crate) fn folder(name: &str) -> PathBuf {

@@ -1,12 +1,14 @@
 //! Optimizers, schedules and clipping against torch, transformers and bitsandbytes (`tests/golden/optimizer/make.py`, `make_8bit.py`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
 use peft_tune_core::recipe::{DecayType, OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
 use peft_tune_engine::optimizer::{Optimizer, clip, learning_rate, schedule_free_rate};
 use peft_tune_engine::{ParameterKind, ParameterLayout, Parameters};
+
+use crate::golden::{Sample, greatest};
 
 const STEPS: usize = 4;
 const NAMES: [(&str, ParameterKind); 5] = [
@@ -23,18 +25,26 @@ fn golden(name: &str) -> PathBuf {
         .join(name)
 }
 
-struct Golden(HashMap<String, Tensor>);
+struct Golden {
+    /// Starting values and gradients of the parameters, and the elements in which a reference is not to be matched.
+    whole: HashMap<String, Tensor>,
+    /// Changes of each parameter by each reference, 0 where that is not to be matched.
+    changes: BTreeMap<String, Sample>,
+}
 
 impl Golden {
     fn read() -> Self {
-        Self(candle_core::safetensors::load(golden("optimizers.safetensors"), &Device::Cpu).unwrap())
+        Self {
+            whole: crate::golden::tensors(&golden("whole.safetensors")),
+            changes: Sample::read(&golden("changes.safetensors")),
+        }
     }
 
     /// The tensors `prefix.NAME` laid end to end.
     fn flat(&self, prefix: &str) -> Tensor {
         let parts: Vec<_> = NAMES
             .iter()
-            .map(|(name, _)| self.0[&format!("{prefix}.{name}")].flatten_all().unwrap())
+            .map(|(name, _)| self.whole[&format!("{prefix}.{name}")].flatten_all().unwrap())
             .collect();
         Tensor::cat(&parts, 0).unwrap()
     }
@@ -42,7 +52,7 @@ impl Golden {
     fn parameters(&self) -> Parameters {
         let mut layout = ParameterLayout::default();
         for (name, kind) in NAMES {
-            layout.push(name, self.0[&format!("start.{name}")].dims(), kind);
+            layout.push(name, self.whole[&format!("start.{name}")].dims(), kind);
         }
         let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
         parameters.values.slice_set(&self.flat("start"), 0, 0).unwrap();
@@ -57,7 +67,7 @@ impl Golden {
     }
 
     /// Error after 24 steps of Schedule-Free AdamW, whose gradients halve with each round of four.
-    fn schedule_free_error(&self, name: &str, settings: &OptimizerSettings, warmup: f64) -> f32 {
+    fn schedule_free_error(&self, name: &str, settings: &OptimizerSettings, warmup: f64) -> f64 {
         let parameters = self.parameters();
         let schedule = ScheduleSettings {
             warmup,
@@ -72,30 +82,35 @@ impl Golden {
             optimizer.step(&parameters, rate).unwrap();
         }
         // Between steps the values are the averages, as in the reference behind `eval()`.
-        self.error_of(&parameters, &format!("{name}.x"))
+        self.error_of(&parameters, name)
     }
 
     /// 1 for each element that the reference `name` is to be matched in: all, but where its 8-bit states had lost what they should hold.
     fn kept(&self, name: &str) -> Tensor {
         let prefix = format!("{name}.lost");
-        if self.0.contains_key(&format!("{prefix}.{}", NAMES[0].0)) {
+        if self.whole.contains_key(&format!("{prefix}.{}", NAMES[0].0)) {
             let lost = self.flat(&prefix).to_dtype(DType::F32).unwrap();
             return lost.affine(-1.0, 1.0).unwrap();
         }
-        self.flat(name).ones_like().unwrap()
+        self.flat("start").ones_like().unwrap()
     }
 
-    /// Largest difference of the values from the reference `name` where that is to be matched, over the largest change of a parameter.
-    fn error_of(&self, parameters: &Parameters, name: &str) -> f32 {
-        let expected = self.flat(name);
-        let largest = |difference: Tensor| difference.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-        let change = largest((&expected - self.flat("start")).unwrap());
-        let difference = (&parameters.values - expected).unwrap();
-        largest((difference * self.kept(name)).unwrap()) / change
+    /// How far the changes are from those of the reference `name` where that is to be matched: the largest difference over
+    /// the largest change of any parameter, or the relative difference of a parameter's norms where that is greater.
+    fn error_of(&self, parameters: &Parameters, name: &str) -> f64 {
+        let samples = NAMES.map(|(parameter, _)| &self.changes[&format!("{name}.{parameter}")]);
+        let largest = greatest(samples.iter().map(|sample| sample.largest()));
+        let changes = (&parameters.values - self.flat("start")).unwrap();
+        let changes = (changes * self.kept(name)).unwrap();
+        let slots = parameters.layout.slots().iter().zip(samples);
+        greatest(slots.map(|(slot, sample)| {
+            let change = changes.narrow(0, slot.offset, slot.elements()).unwrap();
+            sample.error_over(largest, &change)
+        }))
     }
 
     /// Error after the four steps.
-    fn error(&self, name: &str, settings: &OptimizerSettings) -> f32 {
+    fn error(&self, name: &str, settings: &OptimizerSettings) -> f64 {
         let parameters = self.parameters();
         let mut optimizer = Optimizer::new(settings, &parameters.layout, &Device::Cpu).unwrap();
         for step in 0..STEPS {
@@ -117,7 +132,7 @@ fn settings(kind: OptimizerKind, learning_rate: f64, weight_decay: f64) -> Optim
 }
 
 /// Each reference with the settings that it was made with, and the error that rounding explains.
-fn cases() -> Vec<(&'static str, OptimizerSettings, f32)> {
+fn cases() -> Vec<(&'static str, OptimizerSettings, f64)> {
     let adamw = settings(OptimizerKind::AdamW, 1e-2, 0.0);
     let decay = OptimizerSettings {
         weight_decay: 0.1,
@@ -157,8 +172,9 @@ fn cases() -> Vec<(&'static str, OptimizerSettings, f32)> {
         ("sgd_momentum", momentum, 1e-6),
         ("sgd_nesterov", nesterov, 1e-6),
         ("lion", settings(OptimizerKind::Lion, 1e-3, 0.1), 1e-6),
-        ("adamw_8bit", settings(OptimizerKind::AdamW8bit, 1e-2, 0.1), 1e-6),
-        ("adamw_8bit", settings(OptimizerKind::PagedAdamW8bit, 1e-2, 0.1), 1e-6),
+        // 1e-6 of the reference's largest change, 3.65: it is one that is not to be matched, 91 times the largest of the others.
+        ("adamw_8bit", settings(OptimizerKind::AdamW8bit, 1e-2, 0.1), 9e-5),
+        ("adamw_8bit", settings(OptimizerKind::PagedAdamW8bit, 1e-2, 0.1), 9e-5),
         ("lion_8bit", settings(OptimizerKind::Lion8bit, 1e-3, 0.1), 1e-6),
         ("adafactor", settings(OptimizerKind::Adafactor, 1e-2, 0.1), 1e-6),
         // torch multiplies BF16 matrices in another order of additions: a few elements round the other way.

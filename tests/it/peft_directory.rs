@@ -11,7 +11,7 @@ use peft_tune_engine::Parameters;
 use peft_tune_engine::adapter::{SavedAdapter, fill, fill_pissa, write};
 use proptest::prelude::*;
 
-use crate::golden::folder as golden;
+use crate::golden::{Sample, folder as golden, tensors};
 
 /// The shape of the model in `tests/golden/ref_llama/model`.
 fn llama() -> BaseShape {
@@ -110,11 +110,8 @@ fn pissa_starts_where_pefts_does() {
     let mut layout = ParameterLayout::default();
     let slots = plan.push_slots(&mut layout);
     let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
-    let load = |name: &str| candle_core::safetensors::load(golden(name), &Device::Cpu).unwrap();
-    let (model, expected) = (
-        load("ref_llama/model/model.safetensors"),
-        load("ref_variants/pissa/residual_base.safetensors"),
-    );
+    let model = tensors(&golden("ref_llama/model/model.safetensors"));
+    let expected = Sample::read(&golden("ref_variants/pissa/residual_base.safetensors"));
     let residuals = fill_pissa(&plan, &slots, &parameters, |name| {
         Ok(model[&format!("{name}.weight")].clone())
     })
@@ -124,8 +121,8 @@ fn pissa_starts_where_pefts_does() {
         let name = &linear.linear.name;
         let expected = &expected[&format!("base_model.model.{name}.base_layer.weight")];
         // torch decomposes in F32, whose error grows where the singular values at the cut are close.
-        let error = largest((residual - expected).unwrap());
-        assert!(error < 1e-4 * largest(expected.clone()), "{name}: {error:e}");
+        let error = expected.error_of(residual);
+        assert!(error < 1e-4, "{name}: {error:e}");
         for (slot, ending, axis) in [(slots.lora_a, "lora_A", 0), (slots.lora_b, "lora_B", 1)] {
             let found = parameters.value(slot).unwrap();
             let expected = saved

@@ -8,7 +8,7 @@ use peft_tune_core::recipe::{AdapterInit, AdapterSettings, OptimizerKind, Precis
 use peft_tune_engine::{BaseModel, Trainer};
 
 use crate::golden::{
-    assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch,
+    Sample, assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch,
 };
 
 const F32: f64 = 1e-5;
@@ -71,9 +71,18 @@ fn an_adapter_of_principal_components_matches_on_its_residual_model() {
         .into_iter()
         .map(|tensor| (tensor.name.clone(), model.tensor(&tensor.name).unwrap()))
         .collect();
-    for (name, tensor) in tensors(&folder("ref_variants").join("pissa/residual_base.safetensors")) {
-        let name = name.replace("base_model.model.", "").replace(".base_layer", "");
-        assert!(weights.insert(name, tensor).is_some());
+    let pissa = folder("ref_variants").join("pissa");
+    let adapter = tensors(&pissa.join("adapter_model.safetensors"));
+    for (name, expected) in Sample::read(&pissa.join("residual_base.safetensors")) {
+        let module = name.strip_suffix(".base_layer.weight").unwrap();
+        let [lora_a, lora_b] = ["lora_A", "lora_B"].map(|part| &adapter[&format!("{module}.{part}.weight")]);
+        let name = format!("{}.weight", module.strip_prefix("base_model.model.").unwrap());
+        // The scaling is 16 / 8.
+        let components = (lora_b.matmul(lora_a).unwrap() * 2.0).unwrap();
+        let residual = (&weights[&name] - components).unwrap();
+        let error = expected.error_of(&residual);
+        assert!(error < 1e-6, "{name}: {error:.1e}");
+        weights.insert(name, residual);
     }
     let architecture = model.architecture().clone();
     let residual = BaseModel::from_tensors(architecture, weights, Precision::Fp32, &Device::Cpu).unwrap();

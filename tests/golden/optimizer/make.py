@@ -3,15 +3,18 @@
 Made with torch 2.15.0, transformers 5.23.0, bitsandbytes 0.50.2 and schedulefree 1.4.1 on a CPU:
     TORCHDYNAMO_DISABLE=1 python make.py
 
-Writes optimizers.safetensors: the parameters `start.*`, their gradients `gradient.STEP.*` for four steps, and for each
-optimizer the parameters after them, `OPTIMIZER.*`; schedules.json: learning rates of twelve steps; clip.json.
-Schedule-Free AdamW takes 24 steps with the same gradients, halved from one round of four to the next; `*.x.*` is what its
-`eval()` shows, `*.y.*` where its `train()` takes gradients. `adamw_8bit.lost.*` is 1 where 8-bit AdamW had states that no gradients
-lead to (`make_8bit.py`), for which its numbers are not to be matched.
+Writes whole.safetensors: the parameters `start.*` and their gradients `gradient.STEP.*` for four steps; changes.safetensors:
+samples (`../sample.py`) of what each optimizer adds to the parameters in these steps, `OPTIMIZER.*`; schedules.json: learning
+rates of twelve steps; clip.json.
+Schedule-Free AdamW takes 24 steps with the same gradients, halved from one round of four to the next; its changes are those
+that its `eval()` shows. In whole.safetensors `adamw_8bit.lost.*` is 1 where 8-bit AdamW had states that no gradients lead to
+(`make_8bit.py`): its numbers are not to be matched there, and its changes are given as 0. `map.*` are bitsandbytes' 8-bit codes.
 """
 
 import json
 import math
+import pathlib
+import sys
 
 import bitsandbytes as bnb
 import bitsandbytes.functional as bnb_functional
@@ -30,6 +33,9 @@ from transformers.optimization import (
     get_linear_schedule_with_warmup,
     get_wsd_schedule,
 )
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from sample import sampled
 
 torch.set_num_threads(1)
 STEPS = 4
@@ -54,13 +60,18 @@ gradients = [
     {name: random(shape) * 10 ** (-4 * torch.rand(shape, generator=generator)) for name, shape in SHAPES.items()}
     for _ in range(STEPS)
 ]
-out = {f"start.{name}": value for name, value in start.items()}
+whole = {f"start.{name}": value for name, value in start.items()}
 for step, of_step in enumerate(gradients):
-    out.update({f"gradient.{step}.{name}": value for name, value in of_step.items()})
+    whole.update({f"gradient.{step}.{name}": value for name, value in of_step.items()})
+changes = {}
 
 
 def fresh():
     return {name: torch.nn.Parameter(value.clone()) for name, value in start.items()}
+
+
+def note_changes(name, parameters):
+    changes.update({f"{name}.{key}": parameter.detach() - start[key] for key, parameter in parameters.items()})
 
 
 def run(name, make):
@@ -71,7 +82,7 @@ def run(name, make):
         for key, parameter in parameters.items():
             parameter.grad = of_step[key].clone()
         optimizer.step()
-    out.update({f"{name}.{key}": parameter.detach().clone() for key, parameter in parameters.items()})
+    note_changes(name, parameters)
 
 
 def groups(parameters, decay, ratio=1.0, rate=1e-2):
@@ -186,7 +197,8 @@ def run_adamw_8bit():
     run("adamw_8bit", make)
     for parameter, name in made["names"].items():
         lost = made["optimizer"].lost.get(parameter, torch.zeros(parameter.shape, dtype=torch.uint8))
-        out[f"adamw_8bit.lost.{name}"] = lost
+        whole[f"adamw_8bit.lost.{name}"] = lost
+        changes[f"adamw_8bit.{name}"][lost != 0] = 0.0
 
 
 run_adamw_8bit()
@@ -202,9 +214,8 @@ def run_schedule_free(name, make):
         for key, parameter in parameters.items():
             parameter.grad = gradients[step % STEPS][key] * 0.5 ** (step // STEPS)
         optimizer.step()
-    out.update({f"{name}.y.{key}": parameter.detach().clone() for key, parameter in parameters.items()})
     optimizer.eval()
-    out.update({f"{name}.x.{key}": parameter.detach().clone() for key, parameter in parameters.items()})
+    note_changes(name, parameters)
 
 
 run_schedule_free("schedule_free", lambda p: AdamWScheduleFree(groups(p, 0.0), foreach=False))
@@ -214,9 +225,10 @@ run_schedule_free(
         groups(p, 0.1, ratio=16.0), betas=(0.95, 0.99), eps=1e-6, warmup_steps=5, foreach=False
     ),
 )
-out["map.signed"] = bnb_functional.create_dynamic_map(signed=True)
-out["map.unsigned"] = bnb_functional.create_dynamic_map(signed=False)
-save_file({name: value.contiguous() for name, value in out.items()}, "optimizers.safetensors")
+whole["map.signed"] = bnb_functional.create_dynamic_map(signed=True)
+whole["map.unsigned"] = bnb_functional.create_dynamic_map(signed=False)
+save_file({name: value.contiguous() for name, value in whole.items()}, "whole.safetensors")
+save_file(sampled(changes), "changes.safetensors")
 
 
 def rates(schedule):

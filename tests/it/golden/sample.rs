@@ -37,17 +37,50 @@ impl Sample {
             .collect()
     }
 
+    /// Absolute value of the largest element.
+    pub(crate) fn largest(&self) -> f64 {
+        self.largest
+    }
+
     /// How far a tensor is from the sampled one: the largest difference of an element over the largest element, or the
     /// relative difference of the largest elements or of the norms where that is greater.
     pub(crate) fn error_of(&self, actual: &Tensor) -> f64 {
-        let actual = flat(actual);
-        assert_eq!(actual.len().div_ceil(Self::STRIDE), self.values.len(), "elements");
-        let largest = actual.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
-        let norm = actual.iter().map(|value| value * value).sum::<f64>().sqrt();
-        let differences = self.values.iter().zip(actual.iter().step_by(Self::STRIDE));
-        let differences = differences.map(|(expected, actual)| (expected - actual).abs() / self.largest);
-        let of_all = [(largest / self.largest - 1.0).abs(), (norm / self.norm - 1.0).abs()];
-        greatest(differences.chain(of_all))
+        self.error_over(self.largest, actual)
+    }
+
+    /// How far a tensor is from the sampled one, as [`Sample::error_of`] has it, with differences of elements over `scale`.
+    pub(crate) fn error_over(&self, scale: f64, actual: &Tensor) -> f64 {
+        let actual = Self::taken(actual);
+        assert_eq!(actual.values.len(), self.values.len(), "elements");
+        let pairs = self.values.iter().zip(&actual.values);
+        let pairs = pairs.chain([(&self.largest, &actual.largest)]);
+        let differences = pairs.map(|(expected, actual)| (expected - actual).abs() / scale);
+        greatest(differences.chain([(actual.norm / self.norm - 1.0).abs()]))
+    }
+
+    /// Fails unless a tensor equals the sampled one in each sampled element, the largest element and the norm. Norms may
+    /// differ as another order of additions in F64 makes them: less than most elements do whose last bit in F32 is wrong.
+    #[track_caller]
+    pub(crate) fn assert_equal(&self, actual: &Tensor, name: &str) {
+        let actual = Self::taken(actual);
+        assert_eq!(actual.values.len(), self.values.len(), "{name}: elements");
+        let mut pairs = self.values.iter().zip(&actual.values).enumerate();
+        if let Some((index, (expected, found))) = pairs.find(|(_, (expected, found))| expected != found) {
+            panic!("{name}: {found:e} instead of {expected:e} at {}", index * Self::STRIDE);
+        }
+        assert_eq!(actual.largest, self.largest, "{name}: largest element");
+        let error = (actual.norm / self.norm - 1.0).abs();
+        assert!(error <= 1e-13, "{name}: {error:.1e} in the norm");
+    }
+
+    /// The sample of a tensor.
+    fn taken(tensor: &Tensor) -> Self {
+        let elements = flat(tensor);
+        Self {
+            values: elements.iter().copied().step_by(Self::STRIDE).collect(),
+            largest: elements.iter().fold(0.0, |most: f64, value| most.max(value.abs())),
+            norm: elements.iter().map(|value| value * value).sum::<f64>().sqrt(),
+        }
     }
 
     /// How far the elements from `first` on are from the sampled ones, relative to the largest of those.
@@ -62,7 +95,7 @@ impl Sample {
 }
 
 /// The greatest number, and no number where one is none.
-fn greatest(numbers: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn greatest(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |most, number| match number > most || number.is_nan() {
         true => number,
         false => most,
