@@ -124,7 +124,7 @@ fn losses_are_those_of_trials_alone_and_costs_are_measured_alone() {
     let all = metric(together, "peak_memory");
     assert_eq!(alone.peaks.len(), all.len());
     for ((trial, one), (_, all)) in alone.peaks.iter().zip(&all) {
-        assert!((all / one - 1.0).abs() < 0.1, "trial {trial}: {one} {all}");
+        assert!((all / one - 1.0).abs() < 0.01, "trial {trial}: {one} {all}");
     }
 }
 

@@ -6,7 +6,8 @@
 //! fewer of them. The caller is one of the threads and never waits for one that has not started.
 //!
 //! A loop that is started while the pool works for another thread, or from within a task, runs on the calling thread
-//! alone. Results must not depend on who runs a task, as everywhere in [`super`].
+//! alone. Results must not depend on who runs a task, as everywhere in [`super`]. Nor must the memory that threads keep: whoever
+//! made its scratch larger in a task ([`scratch_grew`]) leaves the next tasks to those that have not had one.
 
 mod gate;
 
@@ -30,7 +31,7 @@ mod sync {
 /// the others wait. With a twentieth of it they slept forty times in a step of the 5M model and, where other programs
 /// ran, came back too late for a third of the work.
 const AWAKE: Duration = Duration::from_millis(2);
-/// How long [`on_every_thread`] waits for a thread: as long as a busy machine may take to give it its turn.
+/// How long a thread whose scratch grew waits for the others: as long as a busy machine may take to give them their turn.
 const ARRIVAL: Duration = Duration::from_millis(200);
 /// Looks at the state between two looks at the clock.
 const LOOKS: u32 = 64;
@@ -52,6 +53,8 @@ struct ThreadPool {
     job: UnsafeCell<Job>,
     /// The next task to hand out.
     next: AtomicUsize,
+    /// Threads that have begun a task of the loop.
+    arrived: AtomicUsize,
     /// Panic that the first task that panicked in a helper left.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     helpers: OnceLock<Vec<Helper>>,
@@ -75,6 +78,7 @@ static POOL: ThreadPool = ThreadPool {
         tasks: 0,
     }),
     next: AtomicUsize::new(0),
+    arrived: AtomicUsize::new(0),
     panic: Mutex::new(None),
     helpers: OnceLock::new(),
 };
@@ -88,6 +92,14 @@ pub fn threads() -> usize {
 thread_local! {
     /// Whether this thread runs a task of the pool.
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
+    /// Whether the task under way made this thread's scratch larger.
+    static GREW: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the task under way made larger what its thread keeps: the thread takes its next one when every other thread
+/// has one, so that all keep as much whatever else the machine does. A thread that does not come within a moment is left out.
+pub(crate) fn scratch_grew() {
+    GREW.set(true);
 }
 
 /// Threads that a loop would run on if it were started here: within a task the calling one alone.
@@ -127,14 +139,9 @@ pub fn for_chunks<T: Send>(values: &mut [T], chunk: usize, run: impl Fn(usize, &
 
 /// Calls `run` on every thread, the caller's included. A thread that does not come within a moment is left out.
 pub fn on_every_thread(run: impl Fn() + Sync) {
-    let (arrived, deadline) = (AtomicUsize::new(0), Instant::now() + ARRIVAL);
     for_each(threads(), |_| {
         run();
-        arrived.fetch_add(1, Relaxed);
-        // Who waits here takes no second task.
-        while arrived.load(Relaxed) < threads() && Instant::now() < deadline {
-            thread::yield_now();
-        }
+        scratch_grew();
     });
 }
 
@@ -218,6 +225,7 @@ impl ThreadPool {
             *self.job.get() = Job { body, tasks };
         }
         self.next.store(0, Relaxed);
+        self.arrived.store(0, Relaxed);
         self.gate.open();
         for helper in helpers {
             if self.gate.wakes(helper.asleep) {
@@ -229,12 +237,29 @@ impl ThreadPool {
     /// Runs tasks until there are none left.
     fn work(&self, body: &Body<'_>, tasks: usize) {
         let _within = WithinTask::begin();
+        GREW.set(false);
+        let mut is_first = true;
         loop {
             let task = self.next.fetch_add(1, Relaxed);
             if task >= tasks {
                 return;
             }
+            if std::mem::take(&mut is_first) {
+                self.arrived.fetch_add(1, Relaxed);
+            }
             body(task);
+            if GREW.take() {
+                self.wait_for_others(tasks);
+            }
+        }
+    }
+
+    /// Returns when every thread has begun a task, when none are left, or after a moment.
+    #[cold]
+    fn wait_for_others(&self, tasks: usize) {
+        let deadline = Instant::now() + ARRIVAL;
+        while self.arrived.load(Relaxed) < threads() && self.next.load(Relaxed) < tasks && Instant::now() < deadline {
+            thread::yield_now();
         }
     }
 
@@ -410,6 +435,30 @@ mod tests {
             }
         }
         assert!(seen.into_inner().unwrap().contains(&thread::current().id()));
+    }
+
+    #[test]
+    fn threads_whose_scratch_grows_wait_for_the_others() {
+        // While another test has the pool, the caller is alone.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(60) {
+            let (seen, before_all) = (Mutex::new(HashSet::new()), AtomicUsize::new(0));
+            for_each(8 * threads(), |_| {
+                let mut seen = seen.lock().unwrap();
+                if seen.insert(thread::current().id()) {
+                    scratch_grew();
+                }
+                if seen.len() < threads() {
+                    before_all.fetch_add(1, Relaxed);
+                }
+            });
+            if seen.into_inner().unwrap().len() == threads() {
+                // Nobody had a second task before the last of them had its first.
+                assert_eq!(before_all.into_inner(), threads() - 1);
+                return;
+            }
+        }
+        panic!("some thread had no task within a minute");
     }
 
     #[test]
