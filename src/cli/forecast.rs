@@ -9,6 +9,7 @@ use crate::cli::data::known_offline::shape_in;
 use crate::cli::data::row_lengths::{Rows, rows_of};
 use crate::cli::machine::cpu_ceilings::{Measuring, stored, stored_or_measured};
 use crate::cli::machine::record::usable_memory_bytes;
+use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
 use crate::store::{Store, StudyOverview};
@@ -146,6 +147,25 @@ impl TrialDevice {
                 })
             }
         }
+    }
+
+    /// The device of this machine for a plan, whose ceilings the results database keeps where it can be written.
+    ///
+    /// # Errors
+    /// Ceilings that cannot be measured; a database that cannot be read.
+    pub(super) fn of_plan(
+        database: &DatabaseArgs,
+        threads: Option<usize>,
+        precisions: &[Precision],
+    ) -> Result<Self, CliError> {
+        block_on(async {
+            let store = database.open_for_ceilings().await?;
+            let here = Self::find(None, store.as_ref(), Measuring::on(threads), precisions).await;
+            if let Some(store) = store {
+                store.close().await?;
+            }
+            here
+        })
     }
 
     /// A GPU: its speed from the data sheet, where the table has it, its memory from the driver.

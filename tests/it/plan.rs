@@ -51,6 +51,67 @@ fn called(folder: &Path, arguments: &[&str]) -> Output {
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }
 
+#[test]
+fn what_only_another_plan_reads_is_refused() {
+    let folder = study_of(LLAMA_3_70B);
+    for (more, missing) in [
+        (["--devices", "8"].as_slice(), "--stack <TOOL>"),
+        (&["--model", "elsewhere"], "--stack <TOOL>"),
+        (&["--sharing", "zero3"], "--stack <TOOL>"),
+        (&["--offload"], "--stack <TOOL>"),
+        (&["--rows-differ"], "--stack <TOOL>"),
+    ] {
+        let output = called(folder.path(), &[&["plan", "space.yaml"], more].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(2) && told.contains(missing),
+            "{more:?}: {told}"
+        );
+    }
+    let output = called(folder.path(), &["plan", "--top", "3", "--step", "space.yaml"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2) && told.contains("cannot be used with"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_step_of_recipes_together_has_the_setting_of_each_and_tells_of_steps_that_it_leaves_out() {
+    let folder = study_of(LLAMA_3_70B);
+    for (file, rank) in [("first.yaml", 8), ("second.yaml", 16)] {
+        let recipe = format!(
+            "model: ./model\ndata: {{train: train.jsonl, held_out: 0.1}}\nprecision: bf16\nprecision_schedule: fp32_20\n\
+             adapter: {{rank: {rank}, alpha: 32}}\nbatch: {{micro_batch: 1, gradient_accumulation: 1}}\n"
+        );
+        std::fs::write(folder.path().join(file), recipe).unwrap();
+    }
+    let output = called(folder.path(), &["plan", "--device", "H200", "--step", "first.yaml"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("`precision_schedule` in fp32 are others"), "{text}");
+    for file in ["first.yaml", "second.yaml"] {
+        let text = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        std::fs::write(
+            folder.path().join(file),
+            text.replace("precision_schedule: fp32_20\n", ""),
+        )
+        .unwrap();
+    }
+    let output = called(
+        folder.path(),
+        &["plan", "--device", "H200", "--step", "first.yaml", "second.yaml"],
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let has = |part: &str| text.contains(part);
+    assert!(
+        has("adapters of rank 8,") && has("adapters of rank 16,") && !has("schedule"),
+        "{text}"
+    );
+    assert!(has("together") && has("2 recipes, in the same passes"), "{text}");
+}
+
 fn planned(folder: &Path, more: &[&str]) -> String {
     let arguments = [&["plan", "space.yaml", "--device", "A100 80GB"], more].concat();
     let output = called(folder, &arguments);

@@ -115,6 +115,11 @@ impl Recipe {
 }
 
 impl Recipe {
+    /// The precision of the weights, and that of the codes that a training makes of them.
+    pub fn precisions(&self) -> impl Iterator<Item = Precision> {
+        std::iter::once(self.precision).chain(self.quantization_aware.row().precision)
+    }
+
     /// Returns the training with nothing rounded or left out: weights and activations in F32 from the first step to the
     /// last.
     pub fn in_fp32(&self) -> Self {

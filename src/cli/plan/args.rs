@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::ArgGroup;
+
 use super::stack_args::StackArgs;
 use super::step_args::StepArgs;
 use crate::cli::options::database::DatabaseArgs;
@@ -9,6 +11,7 @@ use crate::cli::options::database::DatabaseArgs;
 /// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
 /// trained, and no weights are read.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("planned").args(["stack", "check", "step"]).multiple(true))]
 pub(in crate::cli) struct Args {
     /// Search-space file (YAML).
     #[arg(required_unless_present_any = ["check", "step"])]

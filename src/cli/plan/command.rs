@@ -11,9 +11,7 @@ use crate::cli::data::mixture;
 use crate::cli::data::row_lengths::Rows;
 use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::StudyRows;
-use crate::cli::forecast;
-use crate::cli::machine::cpu_ceilings::Measuring;
-use crate::cli::options::database::block_on;
+use crate::cli::forecast::TrialDevice;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
 use crate::space::Study;
@@ -92,14 +90,7 @@ fn forecast_of(
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
     }
     let precisions = study.precisions(base);
-    let here = block_on(async {
-        let store = args.database.open_for_ceilings().await?;
-        let here = forecast::TrialDevice::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
-        if let Some(store) = store {
-            store.close().await?;
-        }
-        here
-    })?;
+    let here = TrialDevice::of_plan(&args.database, args.threads, &precisions)?;
     let name = here.name.clone();
     if here.disturbed == 0.0 {
         return Ok((here.forecast(study, architecture, rows), name, None));

@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
+use clap::ArgGroup;
+
 use peft_tune_core::predict::stack::Sharing;
 
 /// Another tool that is to train.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("tool").args(["stack", "check"]).multiple(true))]
 pub(super) struct StackArgs {
     /// Plan for another tool (peft, trl, axolotl, llamafactory, unsloth or torchtune), or for `peft-tune` in the same words.
     #[arg(long, value_name = "TOOL")]
@@ -15,19 +18,19 @@ pub(super) struct StackArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     pub check: Option<PathBuf>,
     /// The model's folder or hub id, where the file names another.
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", requires = "planned")]
     pub model: Option<String>,
     /// Devices that share the work.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "planned")]
     pub devices: Option<u64>,
     /// What devices share out: copies (DDP), zero1, zero2, zero3, fsdp, or hybrid-N (FSDP in groups of N).
-    #[arg(long, value_name = "FORM", value_parser = parse_sharing)]
+    #[arg(long, value_name = "FORM", value_parser = parse_sharing, requires = "tool")]
     pub sharing: Option<Sharing>,
     /// What is shared out lies in the host's memory; with `--stack peft-tune`, optimizer states and updates.
-    #[arg(long)]
+    #[arg(long, requires = "tool")]
     pub offload: bool,
     /// Rows have lengths of their own and are not packed: count the blocks that the allocator keeps for each length.
-    #[arg(long)]
+    #[arg(long, requires = "tool")]
     pub rows_differ: bool,
 }
 

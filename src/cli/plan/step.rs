@@ -4,13 +4,11 @@ use std::path::PathBuf;
 
 use super::args::Args;
 use super::own_engine;
-use super::step_text::{PlannedStep, to_json, to_text};
+use super::step_text::{PlannedMachine, PlannedStep, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::study_file::recipe_of;
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::TrialDevice;
-use crate::cli::machine::cpu_ceilings::Measuring;
-use crate::cli::options::database::block_on;
 use crate::cli::terminal::output::{terminal_width, write_result};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
@@ -36,7 +34,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let flops: Result<f64, _> = flops.sum::<Result<f64, predict::PredictError>>();
     let planned = PlannedStep {
         recipes: &args.step.step,
-        setting: own_engine::setting_text(&asked[0].0),
+        settings: asked
+            .iter()
+            .map(|(recipe, _)| own_engine::setting_text(recipe))
+            .collect(),
+        has_schedule: asked.iter().any(|(recipe, _)| !recipe.precision_schedule.is_none()),
         machine: &machine,
         costs: &costs,
         peak_bytes,
@@ -82,36 +84,27 @@ fn workload(recipe: &Recipe, has_data: bool) -> Result<Workload, CliError> {
     }
 }
 
-/// Predictor of the recipes' model, and the name of its machine.
+/// Predictor of the recipes' model, and its machine.
 fn predictor_of(
     args: &Args,
     asked: &[(Recipe, Workload)],
     sheet: Option<&'static DataSheet>,
-) -> Result<(Predictor, String), CliError> {
+) -> Result<(Predictor, PlannedMachine), CliError> {
     let files = ModelFiles::resolve_config(&asked[0].0.model).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
     if let Some(sheet) = sheet {
-        return Ok((
-            predictor(architecture, Machine::DataSheet(sheet)),
-            sheet.name.to_owned(),
-        ));
+        let machine = PlannedMachine {
+            name: sheet.name.to_owned(),
+            disturbed: 0.0,
+        };
+        return Ok((predictor(architecture, Machine::DataSheet(sheet)), machine));
     }
-    let recipes = asked.iter().map(|(recipe, _)| recipe);
-    // With the codes that a training makes.
-    let precisions = recipes.flat_map(|recipe| {
-        let codes = recipe.quantization_aware.row().precision;
-        std::iter::once(recipe.precision).chain(codes)
-    });
-    let precisions: Vec<_> = precisions.collect();
-    let here = block_on(async {
-        let store = args.database.open_for_ceilings().await?;
-        let here = TrialDevice::find(None, store.as_ref(), Measuring::on(args.threads), &precisions).await;
-        if let Some(store) = store {
-            store.close().await?;
-        }
-        here
-    })?;
-    let name = here.name.clone();
+    let precisions: Vec<_> = asked.iter().flat_map(|(recipe, _)| recipe.precisions()).collect();
+    let here = TrialDevice::of_plan(&args.database, args.threads, &precisions)?;
+    let machine = PlannedMachine {
+        name: here.name.clone(),
+        disturbed: here.disturbed,
+    };
     let offloads = asked.iter().any(|(recipe, _)| !recipe.optimizer.offload.is_none());
-    Ok((here.predictor(architecture, offloads), name))
+    Ok((here.predictor(architecture, offloads), machine))
 }

@@ -7,6 +7,6 @@ use std::path::PathBuf;
 pub(super) struct StepArgs {
     /// Print where the seconds of a step go, on paper: each part of it, with what its ops compute, move, launch and keep. Of a recipe
     /// file or a study's own recipe; several recipes train together.
-    #[arg(long, value_name = "RECIPE", num_args = 1.., conflicts_with_all = ["file", "stack", "check", "sharing", "offload", "rows_differ"])]
+    #[arg(long, value_name = "RECIPE", num_args = 1.., conflicts_with_all = ["file", "stack", "check", "sharing", "offload", "rows_differ", "top"])]
     pub step: Vec<PathBuf>,
 }

@@ -9,11 +9,21 @@ use crate::report::{Align, TextTable, bytes, duration, metric_value, printable};
 use peft_tune_core::objective::{MFU, THROUGHPUT};
 use peft_tune_core::predict::{Bytes, KindCosts, OpKind, StepCosts};
 
+/// The machine that a step is predicted for.
+pub(super) struct PlannedMachine {
+    pub name: String,
+    /// Share of its speed that other programs may have taken while it was measured.
+    pub disturbed: f64,
+}
+
 /// Facts that are told of a step.
 pub(super) struct PlannedStep<'a> {
     pub recipes: &'a [PathBuf],
-    pub setting: String,
-    pub machine: &'a str,
+    /// Setting of each recipe.
+    pub settings: Vec<String>,
+    /// Whether a precision schedule has some steps in F32, which are none of this one.
+    pub has_schedule: bool,
+    pub machine: &'a PlannedMachine,
     pub costs: &'a StepCosts,
     /// Bytes at the highest moment.
     pub peak_bytes: Bytes,
@@ -44,23 +54,41 @@ pub(super) fn to_text(step: &PlannedStep<'_>, width: Option<usize>) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<14}{}", printable(&value));
     };
-    let more = match names.len() {
-        1 => String::new(),
-        all => format!("; {all} recipes train together"),
-    };
-    line("setting", format!("{}{more}", step.setting));
-    line("machine", step.machine.to_owned());
+    for setting in &step.settings {
+        line("setting", setting.clone());
+    }
+    if step.settings.len() > 1 {
+        line(
+            "together",
+            format!("{} recipes, in the same passes", step.settings.len()),
+        );
+    }
+    if step.has_schedule {
+        line(
+            "schedule",
+            "the steps of `precision_schedule` in fp32 are others".to_owned(),
+        );
+    }
+    line("machine", step.machine.name.clone());
     line("tokens", format!("{:.0}", step.costs.tokens));
     line("peak memory", bytes(step.peak_bytes.total() as f64));
     if let Some(speed) = step.tokens_per_s() {
         let mfu = step.mfu().map(|mfu| format!(", MFU {}", metric_value(MFU, mfu)));
+        let doubt = match step.machine.disturbed {
+            0.0 => String::new(),
+            share => format!(
+                "; up to {:.0}% less time on this machine alone, which was measured beside other programs",
+                100.0 * share
+            ),
+        };
         line(
             "least time",
             format!(
-                "{}: {} tokens/s{}",
+                "{}: {} tokens/s{}{}",
                 duration(step.costs.seconds()),
                 metric_value(THROUGHPUT, speed),
-                mfu.unwrap_or_default()
+                mfu.unwrap_or_default(),
+                doubt
             ),
         );
     }
@@ -160,7 +188,10 @@ pub(super) fn to_json(step: &PlannedStep<'_>) -> serde_json::Result<String> {
     let seconds = Some(step.costs.seconds()).filter(|seconds| *seconds > 0.0);
     serde_json::to_string_pretty(&json!({
         "recipes": step.recipes,
-        "machine": step.machine,
+        "settings": step.settings,
+        "fp32_steps_left_out": step.has_schedule,
+        "machine": step.machine.name,
+        "machine_disturbed": step.machine.disturbed,
         "tokens_per_step": step.costs.tokens,
         "step_s": seconds,
         "tokens_per_s": step.tokens_per_s(),

@@ -38,9 +38,8 @@ impl MachineCeilings {
         data: &PreparedData,
         database: Option<&DatabaseArgs>,
     ) -> Result<Option<Self>, CliError> {
-        // With what a diagnosis may propose instead, and with the codes that a training makes.
-        let codes = recipe.quantization_aware.row().precision;
-        let precisions: Vec<_> = [recipe.precision, Precision::Bf16].into_iter().chain(codes).collect();
+        // With what a diagnosis may propose instead.
+        let precisions: Vec<_> = recipe.precisions().chain([Precision::Bf16]).collect();
         if !device.is_cpu() {
             let known = with_store(database, async |store| {
                 gpu_ceilings::stored_or_measured(store, device, &precisions).await

@@ -33,7 +33,7 @@ impl HostRates {
     };
 }
 
-/// Inputs of the update of one step, beside the plan.
+/// Update of one training on the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostUpdate<'a> {
     pub network: &'a Network,
@@ -47,22 +47,43 @@ pub(super) struct HostUpdate<'a> {
     pub backward_s: f64,
 }
 
-impl HostUpdate<'_> {
-    /// Seconds by which the step is longer than its passes.
-    pub(super) fn seconds(&self) -> f64 {
-        let plan = &self.network.plan;
-        let parts = update_parts(&plan.layout, plan.layers.len());
-        // Since the end of the backward pass.
-        let (mut arrived, mut updated, mut returned) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0f64);
-        for part in &parts {
-            let copy = ELEMENT * part.elements() as f64 / self.link;
-            arrived = arrived.max(self.ready(part)) + copy;
-            updated = updated.max(arrived) + self.work(part);
-            returned = returned.max(updated) + copy;
+/// Ends of what has been queued in one step, in seconds since the end of the backward pass: copies to the host, its updates, and copies
+/// back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostQueues {
+    arrived: f64,
+    updated: f64,
+    returned: f64,
+}
+
+impl HostQueues {
+    /// Queues of a step in which nothing is updated on the host.
+    pub(super) fn new() -> Self {
+        Self {
+            arrived: f64::NEG_INFINITY,
+            updated: f64::NEG_INFINITY,
+            returned: 0.0,
         }
-        returned
     }
 
+    /// Puts the parts of a training behind what is queued.
+    pub(super) fn push(&mut self, update: &HostUpdate<'_>) {
+        let plan = &update.network.plan;
+        for part in &update_parts(&plan.layout, plan.layers.len()) {
+            let copy = ELEMENT * part.elements() as f64 / update.link;
+            self.arrived = self.arrived.max(update.ready(part)) + copy;
+            self.updated = self.updated.max(self.arrived) + update.work(part);
+            self.returned = self.returned.max(self.updated) + copy;
+        }
+    }
+
+    /// Seconds by which the step is longer than its passes.
+    pub(super) fn seconds(&self) -> f64 {
+        self.returned
+    }
+}
+
+impl HostUpdate<'_> {
     /// Time at which a part's gradients are ready, before the end of the backward pass.
     fn ready(&self, part: &UpdatePart) -> f64 {
         if self.recipe.updates_wait() {

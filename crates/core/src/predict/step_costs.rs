@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::clock::{Clock, Context};
 use super::error::PredictError;
 use super::expert_load::ExpertLoad;
-use super::host_update::HostUpdate;
+use super::host_update::{HostQueues, HostUpdate};
 use super::memory_category::MemoryCategory;
 use super::op::{Op, OpKind, Stage, Work};
 use super::prediction::{Machine, Predictor, Setting, step};
@@ -21,7 +21,7 @@ use super::stream::StreamShape;
 use super::trace::Trace;
 use crate::plan::{LayerKeep, Memory};
 
-/// Costs of a step of one device, part by part.
+/// Costs of a step of one GPU, or of all devices of a host, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepCosts {
     /// Tokens of a step, of all trainings and devices.
@@ -105,7 +105,8 @@ impl StepCosts {
 impl PartCosts {
     /// Costs of a part that runs so many times, with the bytes of one time by its trace.
     fn new(
-        (part, times): (StepPart, f64),
+        part: StepPart,
+        times: f64,
         kinds: Vec<KindCosts>,
         traces: &mut SegmentTraces<'_>,
     ) -> Result<Self, PredictError> {
@@ -202,6 +203,8 @@ impl fmt::Display for StepPart {
 /// Ops of a whole step, and the seconds in which it does something else.
 struct WholeStep {
     ops: StepOps,
+    /// Micro-batches that run one after the other.
+    micro_batches: f64,
     gather_s: f64,
     host_update_s: f64,
 }
@@ -233,17 +236,18 @@ impl Predictor {
         };
         let context = self.context(&whole);
         let step = self.whole_step(&whole, &trainings, &mut traces)?;
-        let clock = Clock::of(&self.machine, context);
+        // Where one op was not measured, the step's time is not known.
+        let clock = Clock::of(&self.machine, context).filter(|clock| clock.of_all(&step.ops.ops).is_some());
         let mut costs = StepCosts {
             tokens: stream.tokens() * first.recipe.batch.micro_batches() as f64,
             parts: Vec::new(),
         };
         for (part, times, ops) in step.ops.parts() {
-            let kinds = self.kinds(ops, (clock.as_ref(), context));
-            costs.parts.push(PartCosts::new((part, times), kinds, &mut traces)?);
+            let kinds = self.kinds(ops, clock.as_ref(), context);
+            costs.parts.push(PartCosts::new(part, times, kinds, &mut traces)?);
         }
-        costs.wait(StepPart::Gather, step.gather_s);
-        costs.wait(StepPart::HostUpdate, step.host_update_s);
+        costs.wait(StepPart::Gather, step.micro_batches, step.gather_s);
+        costs.wait(StepPart::HostUpdate, 1.0, step.host_update_s);
         costs.parts.retain(|part| !part.is_empty());
         Ok(costs)
     }
@@ -283,11 +287,26 @@ impl Predictor {
         traces: &mut SegmentTraces<'_>,
     ) -> Result<WholeStep, PredictError> {
         let mut ops = whole.passes_of(trainings, traces)?;
-        let mut update: Vec<Op> = trainings.iter().flat_map(StepTrace::update_ops).collect();
-        let host_update_s = match &self.machine {
-            Machine::DataSheet(_) if whole.is_updated_on_host() => self.host_update_s(whole, &ops.ops, &mut update),
-            _ => 0.0,
-        };
+        let (mut update, mut queues) = (Vec::new(), HostQueues::new());
+        for training in trainings {
+            let mut own = training.update_ops();
+            if let Machine::DataSheet(sheet) = &self.machine
+                && training.is_updated_on_host()
+            {
+                // The device has only the norm.
+                let moved = own.split_off(own.len().min(1));
+                let backward_s = self.backward_s(whole, &ops.ops);
+                queues.push(&HostUpdate {
+                    network: training.network,
+                    recipe: training.recipe,
+                    rates: self.host,
+                    link: sheet.host_link(),
+                    flops: product_flops(&moved),
+                    backward_s,
+                });
+            }
+            update.extend(own);
+        }
         let batch = &whole.recipe.batch;
         // Devices work side by side, except those that are parts of one host: they share its cores.
         let micro_batches = match self.machine.host().memory() {
@@ -301,41 +320,23 @@ impl Predictor {
         ops.push(StepPart::Segment(Segment::Update), 1.0, update);
         Ok(WholeStep {
             ops,
+            micro_batches,
             gather_s: micro_batches * whole.link_seconds(),
-            host_update_s,
+            host_update_s: queues.seconds(),
         })
     }
 
-    /// Seconds by which updates on the host make a step longer, whose micro-batches have these ops. The update on the device has only the
-    /// norm left.
-    fn host_update_s(&self, trace: &StepTrace<'_>, passes: &[Op], update: &mut Vec<Op>) -> f64 {
-        let Machine::DataSheet(sheet) = &self.machine else {
-            return 0.0;
-        };
+    /// Seconds of a micro-batch's backward pass, whose ops are among `passes`; 0 where the machine's speed is not known.
+    fn backward_s(&self, whole: &StepTrace<'_>, passes: &[Op]) -> f64 {
         let of_backward = |op: &&Op| op.stage != Stage::Forward;
         let backward: Vec<Op> = passes.iter().filter(of_backward).cloned().collect();
-        let moved = update.split_off(update.len().min(1));
-        let products = moved.iter().filter_map(|op| match &op.work {
-            Work::Product(product) => Some(op.times * product.flops()),
-            _ => None,
-        });
-        let clock = Clock::of(&self.machine, self.context(trace));
-        let cost = HostUpdate {
-            network: trace.network,
-            recipe: trace.recipe,
-            rates: self.host,
-            link: sheet.host_link(),
-            flops: products.sum(),
-            backward_s: clock
-                .and_then(|clock| clock.of_all(&backward))
-                .unwrap_or_default()
-                .total(),
-        };
-        cost.seconds()
+        let clock = Clock::of(&self.machine, self.context(whole));
+        let seconds = clock.and_then(|clock| clock.of_all(&backward));
+        seconds.unwrap_or_default().total()
     }
 
     /// Costs of `ops` by kind.
-    fn kinds(&self, ops: &[Op], (clock, context): (Option<&Clock<'_>>, Context<'_>)) -> Vec<KindCosts> {
+    fn kinds(&self, ops: &[Op], clock: Option<&Clock<'_>>, context: Context<'_>) -> Vec<KindCosts> {
         let on_gpu = self.machine.host().memory() == Memory::Device;
         let of_op = |op: &Op| {
             let (times, traffic) = (op.times, Traffic::of(&op.work, context));
@@ -358,12 +359,12 @@ impl Predictor {
 }
 
 impl StepCosts {
-    /// Adds seconds in which a part waits; none where there are none.
-    fn wait(&mut self, part: StepPart, seconds: f64) {
+    /// Adds the seconds of all times that a part waits; none where there are none.
+    fn wait(&mut self, part: StepPart, times: f64, seconds: f64) {
         if seconds > 0.0 {
             self.parts.push(PartCosts {
                 part,
-                times: 1.0,
+                times,
                 kept_bytes: 0,
                 rise_bytes: 0,
                 kinds: vec![KindCosts {
@@ -373,4 +374,13 @@ impl StepCosts {
             });
         }
     }
+}
+
+/// FLOPs of the products among `ops`.
+fn product_flops(ops: &[Op]) -> f64 {
+    let products = ops.iter().filter_map(|op| match &op.work {
+        Work::Product(product) => Some(op.times * product.flops()),
+        _ => None,
+    });
+    products.sum()
 }

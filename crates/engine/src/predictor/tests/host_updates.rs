@@ -4,7 +4,7 @@ use std::path::Path;
 
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::{HostRates, Machine, MemoryCategory, Prediction, Predictor, Setting, Workload, device};
-use peft_tune_core::recipe::{DataSettings, OptimizerKind, OptimizerOffload, Precision, Recipe};
+use peft_tune_core::recipe::{AdapterSettings, DataSettings, OptimizerKind, OptimizerOffload, Precision, Recipe};
 
 fn predictor() -> Predictor {
     let config = r#"{"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -92,4 +92,51 @@ fn what_the_backward_pass_hides_costs_nothing() {
     let (embedding, all) = (2.0 * 4.0 * 49_152.0 * 576.0 / 5e10, 2.0 * 4.0 * elements / 5e10);
     let left = faster(f64::INFINITY) - device;
     assert!((embedding..all).contains(&left), "{left} {embedding} {all}");
+}
+
+#[test]
+fn updates_of_trainings_together_queue_behind_one_another_in_any_order() {
+    let predictor = predictor();
+    let one = |rank: u32, offload| {
+        let mut one = recipe(OptimizerKind::AdamW, offload);
+        one.adapter = Some(AdapterSettings {
+            rank: rank as usize,
+            ..AdapterSettings::default()
+        });
+        one
+    };
+    let wait_and_update = |recipes: &[&Recipe]| {
+        let workload = Workload::full(8, recipes[0].batch.sequence_length);
+        let settings = recipes.iter().map(|recipe| Setting {
+            recipe,
+            workload: &workload,
+        });
+        let costs = predictor.step_costs(&settings.collect::<Vec<_>>()).unwrap();
+        let part = |name: &str| costs.parts.iter().find(|part| part.part.to_string() == name);
+        let update = part("update").unwrap();
+        let ops: f64 = update.kinds.iter().map(|kind| kind.ops).sum();
+        (
+            part("wait for updates on the host").map_or(0.0, |part| part.seconds()),
+            ops,
+        )
+    };
+    let (host, device) = (OptimizerOffload::Host, OptimizerOffload::None);
+    let (wide, narrow, here) = (one(64, host), one(8, host), one(64, device));
+    let (alone, norm) = wait_and_update(&[&wide]);
+    let (twice, norms) = wait_and_update(&[&wide, &wide]);
+    assert!(
+        alone > 0.0 && twice > 1.5 * alone && norms == 2.0 * norm,
+        "{alone} {twice}"
+    );
+    let [(first, _), (second, _)] = [[&wide, &narrow], [&narrow, &wide]].map(|pair| wait_and_update(&pair));
+    assert!(first > alone && (first / second - 1.0).abs() < 0.05, "{first} {second}");
+    // Who updates on the device does so beside one who does not.
+    let (_, updates) = wait_and_update(&[&here]);
+    for pair in [[&wide, &here], [&here, &wide]] {
+        let (waits, ops) = wait_and_update(&pair);
+        assert!(
+            (waits / alone - 1.0).abs() < 0.05 && ops == norm + updates,
+            "{waits} {alone} {ops}"
+        );
+    }
 }
