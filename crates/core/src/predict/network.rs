@@ -1,11 +1,12 @@
 //! The plans of the models that recipes train, as predictions read them.
 
+use std::convert::Infallible;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::host::Host;
 use super::segment::{Models, TrainedModel};
 use crate::architecture::Architecture;
-use crate::plan::{ModelPlan, ParameterLayout, PlanError};
+use crate::plan::{ModelPlan, ParameterLayout, PlanError, WeightBytes, base_bytes};
 use crate::recipe::{
     ActivationQuantization, AdapterSettings, OptimizerSettings, Precision, PrecisionSchedule, QuantizationAware,
     Recipe, WeightSparsity,
@@ -55,6 +56,7 @@ pub(super) struct Network {
     pub plan: ModelPlan,
     pub slots: Vec<Slots>,
     models: RwLock<Vec<(ModelKey, Arc<dyn TrainedModel>)>>,
+    base_bytes: RwLock<Vec<(Precision, Arc<WeightBytes>)>>,
 }
 
 /// Key of a model beside its network.
@@ -69,6 +71,16 @@ impl Network {
     /// Elements of all that trains.
     pub(super) fn trained_elements(&self) -> u64 {
         self.plan.layout.elements() as u64
+    }
+
+    /// Bytes of the base weights of `recipe`, whose network this is, on one device that has all of them.
+    pub(super) fn base_bytes(&self, recipe: &Recipe) -> WeightBytes {
+        let make = || {
+            let bytes = base_bytes(&self.plan.architecture, recipe.precision, recipe.weight_sparsity);
+            Ok::<_, Infallible>(Arc::new(bytes))
+        };
+        let Ok(bytes) = kept(&self.base_bytes, MOST_MODELS, recipe.precision, make);
+        *bytes
     }
 
     /// The model that `recipe`, whose network this is, trains alone.
@@ -161,6 +173,7 @@ impl Networks {
                 plan,
                 slots,
                 models: RwLock::default(),
+                base_bytes: RwLock::default(),
             }))
         })
     }

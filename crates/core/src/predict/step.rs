@@ -12,8 +12,8 @@ use super::step_ops::{StepOps, StepPart};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use crate::plan::{
-    Form, KeySharing, LayerKeep, LayerPlan, Memory, ModelPlan, ShardedBytes, WeightBytes, alike_layers, base_bytes,
-    first_like, gathers, layer_keep, linear_bytes,
+    Form, KeySharing, LayerKeep, LayerPlan, Memory, ModelPlan, ShardedBytes, WeightBytes, alike_layers, first_like,
+    gathers, layer_keep, linear_bytes,
 };
 use crate::recipe::{AdapterInit, Precision, Recipe, UpdateOrder};
 
@@ -285,7 +285,7 @@ impl StepTrace<'_> {
     /// Holds what trainings on one base have of it before the step and after it.
     fn hold_base(&self, level: &mut Level) {
         let (architecture, recipe) = (&self.network.plan.architecture, self.recipe);
-        let base = base_bytes(architecture, recipe.precision, recipe.weight_sparsity);
+        let base = self.network.base_bytes(recipe);
         match ShardedBytes::of_recipe(architecture, recipe) {
             Some(shared) => [shared.own, shared.windows].map(|bytes| hold_weights(level, bytes)),
             None => [base, WeightBytes::default()].map(|bytes| hold_weights(level, bytes)),
@@ -299,7 +299,7 @@ impl StepTrace<'_> {
         } = *self;
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
-        let base = base_bytes(&plan.architecture, recipe.precision, recipe.weight_sparsity);
+        let base = network.base_bytes(recipe);
         hold_weights(level, plan.aware_bytes());
         let elements = network.trained_elements();
         level.hold(MemoryCategory::Adapters, 4 * elements);

@@ -36,6 +36,15 @@ pub struct Condition {
     pub values: Vec<ParamValue>,
 }
 
+impl Parameter {
+    /// Whether the parameter exists beside these values of others.
+    fn is_active<'a>(&self, value_of: impl FnOnce(&str) -> Option<&'a ParamValue>) -> bool {
+        self.condition.as_ref().is_none_or(|condition| {
+            value_of(&condition.parameter).is_some_and(|value| condition.values.contains(value))
+        })
+    }
+}
+
 impl SearchSpace {
     /// Number of dimensions: active or not, each parameter is one.
     pub fn dimensions(&self) -> usize {
@@ -44,12 +53,7 @@ impl SearchSpace {
 
     /// Whether `parameter` exists given the values of those before it.
     pub fn is_active(&self, parameter: &Parameter, params: &Params) -> bool {
-        let Some(condition) = &parameter.condition else {
-            return true;
-        };
-        params
-            .get(&condition.parameter)
-            .is_some_and(|value| condition.values.contains(value))
+        parameter.is_active(|name| params.get(name))
     }
 
     /// Maps a point of the unit cube (one coordinate a parameter, in order) to params; coordinates of inactive
@@ -58,13 +62,14 @@ impl SearchSpace {
     /// # Panics
     /// If `point` has fewer coordinates than the space has dimensions.
     pub fn params_at(&self, point: &[f64]) -> Params {
-        let mut params = Params::new();
+        let mut values: Vec<(String, ParamValue)> = Vec::with_capacity(self.dimensions());
         for (parameter, unit) in self.parameters.iter().zip(&point[..self.dimensions()]) {
-            if self.is_active(parameter, &params) {
-                params.insert(parameter.name.clone(), parameter.distribution.value_at(*unit));
+            let value_of = |name: &str| values.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+            if parameter.is_active(value_of) {
+                values.push((parameter.name.clone(), parameter.distribution.value_at(*unit)));
             }
         }
-        params
+        values.into_iter().collect()
     }
 
     /// Maps params to the unit cube; an inactive parameter sits at 0.5. `None` where a value is not in the space.

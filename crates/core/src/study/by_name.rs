@@ -192,7 +192,20 @@ impl<V> From<BTreeMap<String, V>> for ByName<V> {
 /// The last value of a name counts.
 impl<V> FromIterator<(String, V)> for ByName<V> {
     fn from_iter<I: IntoIterator<Item = (String, V)>>(values: I) -> Self {
-        values.into_iter().collect::<BTreeMap<_, _>>().into()
+        let mut values: Vec<(String, V)> = values.into_iter().collect();
+        values.sort_by(|(a, _), (b, _)| a.cmp(b));
+        // Of several values of one name the last one counts.
+        values.dedup_by(|later, kept| {
+            later.0 == kept.0 && {
+                std::mem::swap(later, kept);
+                true
+            }
+        });
+        let (names, values): (Vec<String>, Vec<V>) = values.into_iter().unzip();
+        Self {
+            names: Arc::new(names),
+            values: values.into_boxed_slice(),
+        }
     }
 }
 
