@@ -17,8 +17,10 @@ pub struct ExpertSwitches {
     /// Key of I.
     pub intermediate_size: &'static str,
     pub scores: Scores,
-    /// Whether weights are divided by their sum where `norm_topk_prob` is absent.
+    /// Whether weights are divided by their sum where the key of it is absent, or the family has none.
     pub normalised: bool,
+    /// Key that says whether they are.
+    pub normalised_key: Option<&'static str>,
     /// Whether `routed_scaling_factor`, `n_group` and `topk_group` count.
     pub grouping: Grouping,
     /// Keys that say this where they are there.
@@ -144,7 +146,10 @@ fn router(
 ) -> Result<Router, ArchitectureError> {
     let mut router = Router {
         scores: switches.scores,
-        normalised: config.flag("norm_topk_prob", switches.normalised)?,
+        normalised: match switches.normalised_key {
+            Some(key) => config.flag(key, switches.normalised)?,
+            None => switches.normalised,
+        },
         scale: 1.0,
         correction: switches.correction,
         groups: None,

@@ -148,8 +148,11 @@ pub struct Switches {
     pub mixers: Mixers,
     /// Each query comes with a gate that its head's result is multiplied with.
     pub head_gates: bool,
-    /// Width of a head where the file names none; H over the heads where there is none here.
+    /// Width of a head where the file does not mention it; H over the heads where there is none here, or the file says null.
     pub head_dim: Option<usize>,
+    /// Heads of keys and values where the file does not mention them; as many as of queries where there is none here, or the file
+    /// says null.
+    pub kv_heads: Option<usize>,
     /// Layers that rotate see chunks of a document (Llama 4).
     pub chunks: bool,
     /// Keys of probabilities by which transformers drops values of the base model in training, and what each is where it is absent.

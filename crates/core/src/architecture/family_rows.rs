@@ -55,6 +55,7 @@ const PLAIN: Switches = Switches {
     mixers: Mixers::Attention,
     head_gates: false,
     head_dim: None,
+    kv_heads: None,
     chunks: false,
     dropout: &[("attention_dropout", 0.0)],
 };
@@ -97,6 +98,7 @@ const PLAIN_EXPERTS: ExpertSwitches = ExpertSwitches {
     intermediate_size: "moe_intermediate_size",
     scores: Scores::Softmax,
     normalised: false,
+    normalised_key: Some("norm_topk_prob"),
     grouping: Grouping::Never,
     settled: &[],
     correction: false,
@@ -135,6 +137,7 @@ const GEMMA4_EXPERTS: ExpertSwitches = ExpertSwitches {
     count: &["num_experts"],
     chosen: "top_k_experts",
     normalised: true,
+    normalised_key: None,
     shared: SharedSwitch::Branch("intermediate_size"),
     sparse: SparseLayers::All,
     names: ExpertNames {
@@ -244,6 +247,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
             windows: Windows::All {
                 default: Some(DEFAULT_WINDOW),
             },
+            kv_heads: Some(8),
             ..PLAIN
         },
         chat: ChatMarks {
@@ -574,6 +578,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
                 intermediate_size: "intermediate_size",
                 // A softmax over the chosen logits is one over all, divided by the chosen ones' sum.
                 normalised: true,
+                normalised_key: None,
                 biases: true,
                 limit: Some(("swiglu_limit", 7.0)),
                 sparse: SparseLayers::All,
@@ -873,6 +878,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
             output_bias: Bias::Key("attention_out_bias"),
             mlp_bias: Bias::Key("mlp_bias"),
             head_dim: Some(128),
+            kv_heads: Some(8),
             dropout: &[("attention_dropout", 0.1), ("residual_dropout", 0.1)],
             ..PLAIN
         },
@@ -889,6 +895,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
             default_epsilon: 1e-5,
             windows: Windows::All { default: None },
             rope_base: 1_000_000.0,
+            kv_heads: Some(8),
             refused: &["router_jitter_noise"],
             names: LayerNames {
                 mlp: ["mlp.gate_up_proj", "mlp.w2"],
@@ -899,6 +906,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
                 count: &["num_local_experts", "num_experts"],
                 intermediate_size: "intermediate_size",
                 normalised: true,
+                normalised_key: None,
                 sparse: SparseLayers::All,
                 ..PLAIN_EXPERTS
             }),

@@ -53,7 +53,10 @@ fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
 fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Architecture, ArchitectureError> {
     let hidden_size = config.dimension("hidden_size")?;
     let heads = config.dimension("num_attention_heads")?;
-    let kv_heads = config.optional_dimension("num_key_value_heads")?.unwrap_or(heads);
+    let kv_heads = match switches.kv_heads {
+        Some(default) if !config.mentions("num_key_value_heads") => default,
+        _ => config.optional_dimension("num_key_value_heads")?.unwrap_or(heads),
+    };
     if !heads.is_multiple_of(kv_heads) {
         let rule = format!("a divisor of num_attention_heads {heads}");
         return Err(config.impossible("num_key_value_heads", kv_heads, rule));
@@ -67,8 +70,8 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         // `head_dim` is that of the rotated part here, where it is written.
         Some(latent) => (latent.head_dim(), [latent.plain_dims, latent.rotary_dims]),
         None => {
-            let head_dim = match (config.value("head_dim"), switches.head_dim) {
-                (None, Some(default)) => default,
+            let head_dim = match switches.head_dim {
+                Some(default) if !config.mentions("head_dim") => default,
                 _ => head_dim(config, hidden_size, heads)?,
             };
             (head_dim, [0, head_dim])
@@ -372,6 +375,28 @@ pub(super) mod tests {
             panic!("not longrope")
         };
         assert!((attention_factor - (1.0 + 4f64.ln() / 64f64.ln()).sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn keys_that_a_family_has_no_place_for_change_nothing_and_null_is_no_default() {
+        let text = |more: &str| {
+            format!(
+                r#"{{"model_type": "seed_oss", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176,
+                "num_hidden_layers": 1, "num_attention_heads": 16, "max_position_embeddings": 256{more}}}"#
+            )
+        };
+        let heads = |more: &str| {
+            let model = Architecture::from_json(Path::new("config.json"), &text(more)).unwrap();
+            (model.head_dim, model.kv_heads)
+        };
+        assert_eq!(heads(""), (128, 8));
+        assert_eq!(heads(r#", "head_dim": null, "num_key_value_heads": null"#), (4, 16));
+        let normalised = |more: &str| {
+            let experts = format!(r#", "num_local_experts": 4, "num_experts_per_tok": 2{more}"#);
+            let model = parse("mixtral", &experts).unwrap();
+            model.experts.unwrap().router.normalised
+        };
+        assert!(normalised("") && normalised(r#", "norm_topk_prob": false"#));
     }
 
     #[test]
