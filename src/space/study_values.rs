@@ -1,7 +1,7 @@
 //! The values that a study's trials may have, as far as its file alone says them.
 
 use super::Study;
-use peft_tune_core::recipe::{OptimizerOffload, Precision, QuantizationAware, Recipe};
+use peft_tune_core::recipe::{AdapterSettings, OptimizerOffload, Precision, QuantizationAware, Recipe, TargetModules};
 use peft_tune_core::study::ParamValue;
 
 /// Values of one parameter that are looked at.
@@ -38,6 +38,28 @@ impl Study {
         let base = self.base.as_ref();
         let is_fixed = base.is_some_and(|base| !base.optimizer.offload.is_none());
         is_fixed || self.values("optimizer_offload").contains(&host)
+    }
+
+    /// The adapters of `base` with each of the `target_modules` that trials may have.
+    pub fn adapters(&self, base: &Recipe) -> Vec<AdapterSettings> {
+        let Some(adapter) = &base.adapter else {
+            return Vec::new();
+        };
+        let values = self.values("target_modules").into_iter();
+        let lists = values.filter_map(|value| match value {
+            ParamValue::List(names) => Some(TargetModules::Named(names.to_vec())),
+            _ => None,
+        });
+        let mut all: Vec<AdapterSettings> = lists
+            .map(|target_modules| AdapterSettings {
+                target_modules,
+                ..adapter.clone()
+            })
+            .collect();
+        if self.values("target_modules").is_empty() {
+            all.push(adapter.clone());
+        }
+        all
     }
 
     /// The precisions that trials may have, with those of codes that they make of merged weights.

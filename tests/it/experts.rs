@@ -877,6 +877,22 @@ fn what_peft_refuses_on_experts_is_refused_by_name() {
     let architecture = base("ref_mixtral", Precision::Fp32).architecture().clone();
     let half = peft_tune_core::plan::ModelPlan::adapted(&architecture, &mixtral).unwrap_err();
     assert!(half.to_string().contains("names `w1` without `w3`"), "{half}");
+    // Names of other mixtures are none of Mixtral's.
+    let others = AdapterSettings {
+        target_modules: TargetModules::Named(["q_proj", "gate_proj", "up_proj", "w1", "w3"].map(str::to_owned).into()),
+        ..AdapterSettings::default()
+    };
+    let told = peft_tune_core::plan::passed_over(&others, &architecture).unwrap();
+    assert!(
+        told.contains("names `gate_proj`, `up_proj`, as no module") && told.ends_with("o_proj, w1, w3, w2"),
+        "{told}"
+    );
+    let qwen = base("ref_qwen3_moe", Precision::Fp32).architecture().clone();
+    let of_qwen = AdapterSettings {
+        target_modules: TargetModules::Named(["q_proj", "gate_proj", "up_proj", "gate"].map(str::to_owned).into()),
+        ..AdapterSettings::default()
+    };
+    assert_eq!(peft_tune_core::plan::passed_over(&of_qwen, &qwen), None);
     let unknown = message(|settings| settings.target_parameters = vec!["experts.w1".into()]);
     assert!(
         unknown.contains("`experts.w1`") && unknown.contains("experts.gate_up_proj"),

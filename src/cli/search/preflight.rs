@@ -13,6 +13,7 @@ use crate::report::summary_line;
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::passed_over;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
@@ -46,6 +47,11 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
     .map_err(CliError::bad_input)?;
     if let Some(warning) = architecture.dropout_warning() {
         tell(format_args!("warning: {warning}"));
+    }
+    for adapter in study.adapters(recipe) {
+        if let Some(warning) = passed_over(&adapter, &architecture) {
+            tell(format_args!("warning: {warning}"));
+        }
     }
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));

@@ -11,6 +11,7 @@ use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction};
 use crate::cli::terminal::this_command::this_command;
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::passed_over;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
@@ -22,6 +23,13 @@ pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedDat
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
     if let Some(warning) = architecture.dropout_warning() {
+        tell(format_args!("warning: {warning}"));
+    }
+    if let Some(warning) = recipe
+        .adapter
+        .as_ref()
+        .and_then(|adapter| passed_over(adapter, &architecture))
+    {
         tell(format_args!("warning: {warning}"));
     }
     for warning in data.warnings() {

@@ -40,7 +40,7 @@ pub use scratch::{Buffer, ThreadScratch};
 pub use shape::{BaseShape, LinearKind, LinearShape, ParameterShape, last_component};
 pub use sharding::{ALIGNMENT, ShardedBytes, WINDOWS, aligned, gathers, share_of, window_of};
 pub use storage::{BLOCK, NESTED_BLOCK, WeightBytes, base_bytes, linear_bytes};
-pub use target::{ends_in, expression_within, names_within};
+pub use target::{ends_in, expression_within, names_within, passed_over};
 pub use update_parts::{GradientsReady, UpdatePart, update_parts};
 pub use update_room::{BAND_ELEMENTS, CODED_ELEMENTS, LONGEST_SHORT_SIDE, PAGE_BLOCKS, PAGE_ELEMENTS, PAGES_AT_ONCE};
 pub use whole::{PREFIX, WholeParameter};

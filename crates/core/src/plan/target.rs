@@ -7,10 +7,10 @@
 //! `w1`, `w3` and `w2`, however they are spelt, for these two, and never for the shared expert or the layers without experts; gate and up together then
 //! have twice the rank. `all-linear` means the router too there.
 
-use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
-
 use super::error::PlanError;
 use super::shape::{BaseShape, LinearKind, LinearShape, last_component};
+use crate::architecture::Architecture;
+use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
 
 /// Endings of attention projections, and of what stands in attention's place; `qkv_proj` is the fused form (Phi-3), the ones behind it
 /// are those of latent attention. LFM2 has `out_proj` in both kinds of layers.
@@ -85,8 +85,7 @@ pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Res
         .filter(|target| target.by_parameter || is_in_layers(settings, &target.linear.name))
         .collect();
     if selected.is_empty() {
-        let layers = base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
-        let known = known_suffixes(layers.map(|linear| linear.name.as_str()));
+        let known = known_modules(base);
         return Err(if base.has_experts() && base.expert_modules.is_none() {
             PlanError::NoTargetBesideExperts { known }
         } else {
@@ -94,6 +93,46 @@ pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Res
         });
     }
     Ok(selected)
+}
+
+/// Names of a list of `target_modules` that stand for no module of the model and are passed over beside others, as PEFT does: parts of
+/// experts that are parameters, and projections that latent attention has in two parts. `None` where there are none; else a fragment
+/// that ends in what to do.
+pub fn passed_over(settings: &AdapterSettings, architecture: &Architecture) -> Option<String> {
+    let TargetModules::Named(names) = &settings.target_modules else {
+        return None;
+    };
+    let base = BaseShape::new(architecture);
+    let is_there = |name: &str| base.linears.iter().any(|linear| ends_in(&linear.name, name));
+    let is_expert = |name: &str| {
+        let experts = base.expert_modules.unwrap_or_default();
+        experts.iter().any(|ending| ends_in(name, ending)) || ends_in(name, ROUTER)
+    };
+    let passed_over = names
+        .iter()
+        .filter(|name| !is_there(name) && !(base.has_experts() && is_expert(name)));
+    let quoted: Vec<String> = passed_over.map(|name| format!("`{name}`")).collect();
+    if quoted.is_empty() {
+        return None;
+    }
+    let experts = match base.has_experts() && base.expert_modules.is_none() {
+        true => {
+            ". Its experts are parameters, which `target_parameters: [experts.gate_up_proj, experts.down_proj]` names"
+        }
+        false => "",
+    };
+    Some(format!(
+        "`target_modules` names {}, as no module of this model is called: they get no adapter, as in PEFT; name some of: {}{experts}",
+        quoted.join(", "),
+        known_modules(&base)
+    ))
+}
+
+/// The endings of names that select something, each once: those of layers, and those that stand for experts.
+fn known_modules(base: &BaseShape) -> String {
+    let layers = base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
+    let experts = base.expert_modules.iter().flatten().copied();
+    known_suffixes(layers.map(|linear| linear.name.as_str()).chain(experts))
 }
 
 /// The endings of `names`, each once, in their order.
@@ -256,7 +295,7 @@ fn check_names(settings: &AdapterSettings, named: &Named<'_>, base: &BaseShape) 
         if !layers().any(|linear| ends_in(&linear.name, name)) && !is_passed_over {
             return Err(PlanError::UnknownTarget {
                 name: (*name).to_owned(),
-                known: known_suffixes(layers().map(|linear| linear.name.as_str())),
+                known: known_modules(base),
             });
         }
     }
