@@ -6,15 +6,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
-use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use candle_core::Device;
+use peft_tune_core::recipe::{AdapterSettings, DataSettings, Precision, Recipe, TargetModules, TargetPreset};
 use peft_tune_engine::data::{Document, MicroBatch};
-use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_engine::{BaseModel, ModelDirectory, Trainer, WrittenDtype};
 use proptest::prelude::*;
 use safetensors::tensor::{SafeTensors, TensorView};
 use tempfile::TempDir;
 
-use crate::golden::{folder, tensors};
+use crate::golden::{Sample, folder};
 
 const FORMATS: [&str; 14] = [
     "awq",
@@ -37,27 +37,19 @@ fn load(directory: &Path, precision: Precision) -> Result<BaseModel, String> {
     BaseModel::load(directory, precision, &Device::Cpu).map_err(|error| error.to_string())
 }
 
-fn values(base: &BaseModel, name: &str) -> Vec<f32> {
-    let tensor = base.tensor(name).unwrap().to_dtype(DType::F32).unwrap();
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
-
 #[test]
 fn weights_have_the_values_that_the_formats_own_readers_give() {
-    let expected = tensors(&folder("ref_packed/values.safetensors"));
+    let expected = Sample::read(&folder("ref_packed/values.safetensors"));
     assert_eq!(expected.len(), 2 * FORMATS.len());
     for format in FORMATS {
         let base = load(&folder("ref_packed").join(format), Precision::Fp32).unwrap();
-        let of_format = expected.iter().filter_map(|(name, value)| {
+        let of_format = expected.iter().filter_map(|(name, sample)| {
             let name = name.strip_prefix(format)?.strip_prefix('.')?;
-            Some((name, value))
+            Some((name, sample))
         });
         let mut compared = 0;
-        for (name, value) in of_format {
-            let value = value.to_dtype(DType::F32).unwrap().flatten_all().unwrap();
-            let value = value.to_vec1::<f32>().unwrap();
-            assert!(value.iter().any(|value| *value != 0.0));
-            assert_eq!(values(&base, name), value, "{format}: {name}");
+        for (name, sample) in of_format {
+            sample.assert_equal(&base.tensor(name).unwrap(), &format!("{format}: {name}"));
             compared += 1;
         }
         assert_eq!(compared, 2, "{format}");
@@ -95,7 +87,14 @@ type StoredTensor = (safetensors::Dtype, Vec<usize>, Vec<u8>);
 
 /// A copy of a packed model whose tensors and configuration `change` may change.
 fn changed(format: &str, change: impl FnOnce(&mut BTreeMap<String, StoredTensor>, &mut serde_json::Value)) -> TempDir {
-    let (source, directory) = (folder("ref_packed").join(format), TempDir::new().unwrap());
+    changed_model(&folder("ref_packed").join(format), change)
+}
+
+fn changed_model(
+    source: &Path,
+    change: impl FnOnce(&mut BTreeMap<String, StoredTensor>, &mut serde_json::Value),
+) -> TempDir {
+    let directory = TempDir::new().unwrap();
     let bytes = fs::read(source.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let mut parts: BTreeMap<String, StoredTensor> = file
@@ -117,6 +116,60 @@ fn changed(format: &str, change: impl FnOnce(&mut BTreeMap<String, StoredTensor>
 
 fn error(format: &str, change: impl FnOnce(&mut BTreeMap<String, StoredTensor>, &mut serde_json::Value)) -> String {
     load(changed(format, change).path(), Precision::Bf16).unwrap_err()
+}
+
+/// Parts of a GPTQ weight of zeros in the place of `module`'s weight, one group of inputs.
+fn pack_gptq(parts: &mut BTreeMap<String, StoredTensor>, module: &str) {
+    let (_, shape, _) = parts.remove(&format!("{module}.weight")).unwrap();
+    let [outputs, inputs] = shape[..] else {
+        panic!("{module} is no matrix")
+    };
+    let mut put = |part: &str, dtype, shape: Vec<usize>, size: usize| {
+        let bytes = vec![0; size * shape.iter().product::<usize>()];
+        parts.insert(format!("{module}.{part}"), (dtype, shape, bytes));
+    };
+    put("qweight", safetensors::Dtype::I32, vec![inputs / 8, outputs], 4);
+    put("qzeros", safetensors::Dtype::I32, vec![1, outputs / 8], 4);
+    put("scales", safetensors::Dtype::F16, vec![1, outputs], 2);
+    put("g_idx", safetensors::Dtype::I32, vec![inputs], 4);
+}
+
+#[test]
+fn a_packed_mixture_is_merged_under_the_names_of_its_files() {
+    let source = folder("ref_mixtral").join("model");
+    let mut published = Vec::new();
+    let packed = changed_model(&source, |parts, config| {
+        published.extend(parts.keys().cloned());
+        let is_packed = |name: &&String| name.contains(".experts.") || name.contains(".self_attn.");
+        let packed: Vec<String> = parts.keys().filter(is_packed).cloned().collect();
+        for name in packed {
+            pack_gptq(parts, name.strip_suffix(".weight").unwrap());
+        }
+        config["quantization_config"] =
+            serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": true, "desc_act": false});
+    });
+    let mut recipe = Recipe::new("packed", DataSettings::default());
+    recipe.precision = Precision::Bf16;
+    let adapter = AdapterSettings {
+        target_modules: TargetModules::Preset(TargetPreset::Attention),
+        ..AdapterSettings::default()
+    };
+    recipe.adapter = Some(adapter);
+    let base = Arc::new(load(packed.path(), Precision::Bf16).unwrap());
+    let trainer = Trainer::new(base, &recipe, 1).unwrap();
+    let output = TempDir::new().unwrap();
+    let directory = ModelDirectory {
+        source: packed.path(),
+        dtype: WrittenDtype::AsStored,
+        shard_bytes: usize::MAX,
+        quantization: None,
+    };
+    directory.write(output.path(), &trainer.merged().unwrap()).unwrap();
+    let bytes = fs::read(output.path().join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut written: Vec<String> = file.names().into_iter().map(str::to_owned).collect();
+    (written.sort(), published.sort());
+    assert_eq!(written, published);
 }
 
 const DOWN: &str = "model.layers.0.mlp.down_proj";

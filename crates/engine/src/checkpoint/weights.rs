@@ -204,9 +204,20 @@ impl Checkpoint {
         self
     }
 
-    /// What the file itself calls the tensor `name`.
-    pub(crate) fn name_in_file<'n>(&'n self, name: &'n str) -> &'n str {
-        self.places.get(name).map_or(name, |place| place.name.as_str())
+    /// What the file itself calls the tensor `name`, or would call it where it holds parts of a packed weight in its place.
+    pub(crate) fn name_in_file(&self, name: &str) -> String {
+        if let Some(place) = self.places.get(name) {
+            return place.name.clone();
+        }
+        let of_file = || {
+            let (module, ending) = name.rsplit_once('.')?;
+            let parts = self.places.range(format!("{module}.")..);
+            let mut parts = parts.take_while(|(part, _)| part.starts_with(module));
+            let (_, part) = parts.find(|(part, _)| part.rsplit_once('.').is_some_and(|(of, _)| of == module))?;
+            let (module, _) = part.name.rsplit_once('.')?;
+            Some(format!("{module}.{ending}"))
+        };
+        of_file().unwrap_or_else(|| name.to_owned())
     }
 
     /// Names of all tensors, sorted: those of modules, which the files may have others for.

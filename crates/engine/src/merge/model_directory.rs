@@ -150,7 +150,7 @@ impl ModelDirectory<'_> {
                 WrittenDtype::All(dtype) => dtype,
                 WrittenDtype::AsStored => as_stored(),
             };
-            let name = source.name_in_file(&name).to_owned();
+            let name = source.name_in_file(&name);
             alone.insert(name.clone(), tensor.name.clone());
             entries.push(TensorEntry {
                 dtype: EntryDtype::Float(dtype),
