@@ -10,6 +10,7 @@ the model.
 
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -119,7 +120,11 @@ class RowsOfTorchtune:
             yield {"input_ids": ids[None], "labels": labels[None]}
 
     def documents(self):
-        """The documents of packed rows, each for itself: those that attention keeps apart."""
+        """The documents of packed rows, each for itself and once: those that attention keeps apart."""
+        rows = getattr(self.loader.dataset.ds, "rows", None)
+        yield from itertools.islice(self.all_documents(), None if rows is None else len(rows))
+
+    def all_documents(self):
         for pack in self.loader.dataset:
             lengths = pack["seq_lens"].tolist()
             for ids, labels in zip(pack["tokens"].split(lengths), pack["labels"].split(lengths)):

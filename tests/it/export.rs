@@ -542,6 +542,26 @@ fn torchtune_trains_the_steps_of_the_trials_where_it_reads_token_ids() {
         text.contains(&(repeated(1) + filled)) && text.contains("max_steps_per_epoch: 1\n"),
         "{text}"
     );
+    // How many packs the rows make is not known before, so they are repeated until they fill the steps.
+    let mut packed = lora();
+    (packed.data.format, packed.batch.packing) = (tokens, true);
+    packed.data.held_out = HeldOut::Files(Vec::new());
+    let exported = export_again(&packed, ExportFormat::Tool(Tool::Torchtune), folder.path(), true).unwrap();
+    let packs = std::fs::read_to_string(&exported.files[0]).unwrap();
+    let steps = packs
+        .lines()
+        .find_map(|line| line.strip_prefix("max_steps_per_epoch: "))
+        .unwrap();
+    assert!(
+        steps != "null" && packs.contains(&format!("  steps: {steps}\n  shuffle: true\n  seed: 0\n{filled}")),
+        "{packs}"
+    );
+    assert!(
+        exported
+            .warnings
+            .iter()
+            .any(|warning| warning.message.contains("the same steps hold fewer rows"))
+    );
     assert!(text.contains("_component_: peft_tune_rows.Padding\n") && text.contains("# in this folder: tune run"));
     assert!(folder.path().join("peft_tune_rows.py").is_file());
     // What torchtune reads by itself it cannot repeat.

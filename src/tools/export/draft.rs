@@ -50,7 +50,13 @@ impl Advice {
 
 impl<'a> Draft<'a> {
     pub(in crate::tools) fn new(tool: Tool, input: &'a ExportInput<'a>) -> Self {
-        let dropout = input.known.architecture.and_then(|model| model.dropout_warning());
+        // torchtune builds the model from dimensions, and reads no config.json.
+        let reads_config = tool != Tool::Torchtune;
+        let dropout = input
+            .known
+            .architecture
+            .and_then(|model| model.dropout_warning())
+            .filter(|_| reads_config);
         Self {
             input,
             yaml: TargetYaml::default(),

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::export::refused;
-use super::length::Length;
+use super::length::{Length, Repeats};
 use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, ROWS, Word, builder_of, column, on_hub};
 use peft_tune_core::recipe::{BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};
@@ -23,28 +23,29 @@ pub(super) fn write(draft: &mut Draft<'_>, length: Length) -> Result<(), RenderE
     if !matches!(format, DataFormat::Text | DataFormat::Tokenized) {
         keys.push(("train_on_input", json!(data.loss_on == LossOn::All)));
     }
-    keys.extend(length.passes.map(|passes| order(passes, recipe)).unwrap_or_default());
+    keys.extend(length.repeats.map(|repeats| order(repeats, recipe)).unwrap_or_default());
     keys.extend(draft.word("packing"));
     draft.yaml.map("dataset", &keys);
     tell_reading(draft, format);
-    tell_order(draft);
+    tell_order(draft, length);
     Ok(())
 }
 
-/// The order of rows that the data set repeats, which no other shuffles then. What it is told of the steps makes the last one of a pass
-/// whole; how many rows packing makes is not known before.
-fn order(passes: u64, recipe: &Recipe) -> Vec<Word> {
+/// The order of rows that the data set repeats, which no other shuffles then, and the size of a step, to fill its last ones.
+fn order(repeats: Repeats, recipe: &Recipe) -> Vec<Word> {
+    let often = match repeats {
+        Repeats::Passes(passes) => ("passes", json!(passes)),
+        Repeats::Fills { steps } => ("steps", json!(steps)),
+    };
     let mut keys = vec![
-        ("passes", json!(passes)),
+        often,
         ("shuffle", json!(recipe.training.shuffle)),
         ("seed", json!(recipe.training.seed)),
+        ("batch_size", json!("${batch_size}")),
+        ("accumulation", json!("${gradient_accumulation_steps}")),
     ];
-    if !recipe.batch.packing {
-        keys.push(("batch_size", json!("${batch_size}")));
-        keys.push(("accumulation", json!("${gradient_accumulation_steps}")));
-        let devices = recipe.batch.devices;
-        keys.extend((devices > 1).then(|| ("devices", json!(devices))));
-    }
+    let devices = recipe.batch.devices;
+    keys.extend((devices > 1).then(|| ("devices", json!(devices))));
     keys
 }
 
@@ -142,7 +143,7 @@ fn tell_reading(draft: &mut Draft<'_>, format: DataFormat) {
 }
 
 /// What is different in how rows come one after the other.
-fn tell_order(draft: &mut Draft<'_>) {
+fn tell_order(draft: &mut Draft<'_>, length: Length) {
     let batch = &draft.recipe().batch;
     match batch.prefetch_depth {
         0 | BatchSettings::USUAL_PREFETCH_DEPTH => draft.said(&["batch.prefetch_depth"]),
@@ -158,9 +159,15 @@ fn tell_order(draft: &mut Draft<'_>) {
         );
     }
     if batch.packing {
+        let steps = match length.is_in_steps() {
+            true => "so the same steps hold fewer rows",
+            false => {
+                "and an epoch has other steps, the last one left out where it is not whole; set `max_steps_per_epoch`"
+            }
+        };
         draft.warn(
             "batch.packing",
-            "torchtune packs rows in their order, not where they fit best: more padding, and more steps an epoch",
+            format!("torchtune packs rows in their order, not where they fit best: more padding, {steps}"),
         );
     }
 }

@@ -54,7 +54,7 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, RenderError> {
     held_out(&mut draft, recipe);
     draft.say_seed("seed");
     draft.said(&["training.shuffle"]);
-    draft.key("shuffle", recipe.training.shuffle && length.passes.is_none());
+    draft.key("shuffle", recipe.training.shuffle && length.repeats.is_none());
     length.write(&mut draft);
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     optimizer(&mut draft, &recipe.optimizer);
@@ -89,6 +89,9 @@ fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
         HeldOut::Fraction(_) => "the recipe of torchtune does not evaluate; the last rows are left for you to do it",
         HeldOut::File(_) | HeldOut::Files(_) => "the recipe of torchtune does not evaluate; do it afterwards",
     };
+    if matches!(recipe.data.held_out, HeldOut::Fraction(_)) {
+        draft.warn_of_other_rows();
+    }
     draft.warn("data.held_out", message);
     draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
 }

@@ -235,6 +235,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             "source",
             "new_system_prompt",
             "passes",
+            "steps",
             "seed",
             "batch_size",
             "accumulation",

@@ -13,7 +13,17 @@ pub(super) struct Length {
     epochs: u64,
     max_steps_per_epoch: Option<u64>,
     /// How often one epoch goes through the rows, where the data set sees to it.
-    pub passes: Option<u64>,
+    pub repeats: Option<Repeats>,
+}
+
+/// How often the data set goes through the rows in its one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeats {
+    Passes(u64),
+    /// Passes until packs fill so many steps: how many packs the rows make is not known before.
+    Fills {
+        steps: u64,
+    },
 }
 
 const FIELD: &str = "training.length";
@@ -26,15 +36,14 @@ impl Length {
         let counts = draft.input.step_counts();
         let batch = &draft.recipe().batch;
         let repeats = draft.input.data_format() == DataFormat::Tokenized;
-        // How many rows packing makes is not known before.
-        let ends_whole = |epoch: EpochSteps| !repeats || batch.packing || epoch.full_per_epoch() == epoch.per_epoch();
+        let ends_whole = |epoch: EpochSteps| !repeats || epoch.full_per_epoch() == epoch.per_epoch();
         match (counts.length, counts.steps, counts.epoch) {
+            (_, Some(steps), _) if repeats && batch.packing => Self::part(steps, Some(Repeats::Fills { steps })),
             (TrainingLength::Epochs(epochs), _, epoch) if epochs.fract() == 0.0 && epoch.is_none_or(ends_whole) => {
                 Self::whole(epochs as u64)
             }
             (_, Some(steps), Some(epoch)) if steps > epoch.full_per_epoch() => match repeats {
-                true if batch.packing => Self::part(steps, Some(epoch.epochs_that_fill(steps))),
-                true => Self::part(steps, Some(steps.div_ceil(epoch.per_epoch()))),
+                true => Self::part(steps, Some(Repeats::Passes(steps.div_ceil(epoch.per_epoch())))),
                 false => Self::whole(steps.div_ceil(epoch.full_per_epoch().max(1))),
             },
             (_, Some(steps), _) => Self::part(steps, None),
@@ -47,17 +56,22 @@ impl Length {
         Self {
             epochs: epochs.max(1),
             max_steps_per_epoch: None,
-            passes: None,
+            repeats: None,
         }
     }
 
     /// Steps of an epoch.
-    fn part(steps: u64, passes: Option<u64>) -> Self {
+    fn part(steps: u64, repeats: Option<Repeats>) -> Self {
         Self {
             epochs: 1,
             max_steps_per_epoch: Some(steps),
-            passes,
+            repeats,
         }
+    }
+
+    /// Whether torchtune trains the steps of the trials, however many rows an epoch has there.
+    pub(super) fn is_in_steps(self) -> bool {
+        self.max_steps_per_epoch.is_some()
     }
 
     /// Writes the keys, and says what is different there.
@@ -83,7 +97,7 @@ impl Length {
     fn other_steps(self, draft: &Draft<'_>, steps: u64, epoch: EpochSteps) -> Option<String> {
         let is_packed = draft.recipe().batch.packing;
         // Of packed rows their own warning says that an epoch has other steps.
-        let is_certain = !(is_packed && matches!(draft.recipe().training.length, TrainingLength::Epochs(_)));
+        let is_certain = !is_packed;
         let theirs = self.epochs * epoch.full_per_epoch();
         let differs = self.max_steps_per_epoch.is_none() && theirs != steps && is_certain;
         differs.then(|| match theirs {

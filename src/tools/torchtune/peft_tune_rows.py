@@ -72,6 +72,7 @@ def token_rows(
     source,
     split="train",
     passes=1,
+    steps=0,
     shuffle=False,
     seed=0,
     batch_size=1,
@@ -80,12 +81,16 @@ def token_rows(
     packed=False,
     **files,
 ):
-    """All rows `passes` times over: a pass ends with a step of its own, and with `shuffle` each has another order."""
+    """All rows `passes` times over: a pass ends with a step of its own, and with `shuffle` each has another order. Packed, as often
+    as fills `steps`, since no pack has more tokens than a sequence."""
     rows, order = TokenRows(load_dataset(source, split=split, **files), tokenizer.max_seq_len), []
+    count, global_batch = len(rows.rows), batch_size * accumulation * devices
+    if packed and steps:
+        tokens = sum(len(rows.row(number)[0]) for number in range(count))
+        passes = -(-steps * global_batch * tokenizer.max_seq_len // max(tokens, 1))
     chance = torch.Generator().manual_seed(seed)
     for _ in range(passes):
-        count = len(rows.rows)
         numbers = torch.randperm(count, generator=chance) if shuffle else torch.arange(count)
-        order += filled(numbers.tolist(), batch_size * accumulation * devices, rows)
+        order += [(number, 0, 1) for number in numbers.tolist()] if packed else filled(numbers.tolist(), global_batch, rows)
     rows.order = order
     return PackedDataset(rows, max_seq_len=tokenizer.max_seq_len) if packed else rows
