@@ -208,7 +208,7 @@ impl RowSink for Rows {
 fn ask(sql: &str) -> u64 {
     let filled = &*FILLED;
     let mut rows = Rows::default();
-    let asked = filled.store.queries().run_about(sql, Some(STUDY), &mut rows);
+    let asked = filled.store.queries().run(sql, Some(STUDY), &mut rows);
     filled.runtime.block_on(asked).expect("a sound query");
     rows.0
 }

@@ -91,7 +91,7 @@ impl RowSink for Numbers {
 pub(crate) async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber> {
     let mut numbers = Numbers::default();
     let sql = "select trial from pareto_front where study = ?1 order by trial";
-    store.queries().run_about(sql, Some(study), &mut numbers).await.unwrap();
+    store.queries().run(sql, Some(study), &mut numbers).await.unwrap();
     numbers.0
 }
 

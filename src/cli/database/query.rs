@@ -109,7 +109,7 @@ fn written(args: &Args, sql: &str, about_study: bool, mut sink: Box<dyn FinishRo
             true => Some(store.studies().find(args.study.as_deref()).await?.name),
             false => None,
         };
-        store.queries().run_about(sql, study.as_deref(), &mut *sink).await
+        store.queries().run(sql, study.as_deref(), &mut *sink).await
     })?;
     unless_closed(sink.finish()).map_err(CliError::failed)
 }

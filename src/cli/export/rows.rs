@@ -45,7 +45,7 @@ pub(super) fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<
         let (whole, output) = WholeOutput::create(&path, args.force)?;
         let mut sink = format.sink(output, None);
         args.database
-            .read(async |store| store.queries().run_about(sql, Some(&study.name), &mut *sink).await)?;
+            .read(async |store| store.queries().run(sql, Some(&study.name), &mut *sink).await)?;
         sink.finish().map_err(CliError::failed)?;
         whole.keep()?;
         files.push(path);

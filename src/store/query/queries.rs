@@ -53,21 +53,13 @@ pub struct Queries<'a> {
 }
 
 impl Queries<'_> {
-    /// Runs one statement that reads and hands its rows to `sink`, on the calling thread, which does nothing else until the
-    /// last row. Meant for a store from [`Store::open_read_only`].
+    /// Runs one statement that reads, with the name of `study` as its parameter `?1`, and hands its rows to `sink`, on the calling
+    /// thread, which does nothing else until the last row. Meant for a store from [`Store::open_read_only`].
     ///
     /// # Errors
     /// [`StoreError::Query`] where the statement writes, attaches another file, is not exactly one or is refused by
     /// SQLite; the message then points at the place.
-    pub async fn run(self, sql: &str, sink: &mut dyn RowSink) -> Result<(), StoreError> {
-        self.run_about(sql, None, sink).await
-    }
-
-    /// Runs one statement like [`Queries::run`], with a study's name as its parameter `?1`.
-    ///
-    /// # Errors
-    /// Errors of [`Queries::run`].
-    pub async fn run_about(self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
+    pub async fn run(self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
         let sql = sql.trim();
         let mut connection = self
             .store
@@ -242,7 +234,7 @@ mod tests {
         let store = Store::open_read_only(&path).await.unwrap();
         let mut outcomes = Vec::new();
         for sql in queries {
-            let outcome = store.queries().run(sql, &mut Nothing).await;
+            let outcome = store.queries().run(sql, None, &mut Nothing).await;
             outcomes.push((*sql, outcome.map_err(|error| error.to_string())));
         }
         store.close().await.unwrap();
@@ -281,7 +273,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
         for named in crate::store::NamedQuery::all() {
-            let outcome = store.queries().run_about(named.sql, Some("first"), &mut Nothing).await;
+            let outcome = store.queries().run(named.sql, Some("first"), &mut Nothing).await;
             assert!(outcome.is_ok(), "{}: {outcome:?}", named.name);
         }
         store.close().await.unwrap();

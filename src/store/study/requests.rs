@@ -89,27 +89,6 @@ impl Requests<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// Outcome of a request; `None` while it waits.
-    pub async fn outcome(self, id: RequestId) -> Result<Option<RequestOutcome>, StoreError> {
-        let row: Option<(Option<String>, Option<String>)> =
-            sqlx::query_as("select outcome, detail from request where id = ?")
-                .bind(id.0)
-                .fetch_optional(&self.store.pool)
-                .await
-                .map_err(|error| self.store.error(error))?;
-        Ok(row.and_then(|(outcome, detail)| {
-            Some(match outcome?.as_str() {
-                "done" => RequestOutcome::Done {
-                    trial: detail.and_then(|number| number.parse().ok()),
-                },
-                "refused" => RequestOutcome::Refused {
-                    why: detail.unwrap_or_default(),
-                },
-                _ => RequestOutcome::Expired,
-            })
-        }))
-    }
-
     /// Ends the requests that an earlier search did not get to. Settings to run still wait for the next search.
     pub async fn expire(self, study: StudyId) -> Result<(), StoreError> {
         sqlx::query(

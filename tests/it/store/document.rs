@@ -105,7 +105,7 @@ async fn columns(store: &Store, table: &str) -> Vec<(String, String)> {
     let mut rows = Rows::default();
     store
         .queries()
-        .run(&format!("pragma table_xinfo({table})"), &mut rows)
+        .run(&format!("pragma table_xinfo({table})"), None, &mut rows)
         .await
         .unwrap();
     rows.0
@@ -204,7 +204,7 @@ async fn every_table_and_view_of_the_database_comes_from_a_commented_migration()
     let mut rows = Rows::default();
     let sql = "select name from sqlite_schema where type in ('table', 'view') and name <> '_sqlx_migrations'
                and name not like 'sqlite!_%' escape '!' order by name";
-    store.queries().run(sql, &mut rows).await.unwrap();
+    store.queries().run(sql, None, &mut rows).await.unwrap();
     let mut known: Vec<String> = items()
         .into_iter()
         .filter(|item| item.kind != "index")
@@ -235,7 +235,7 @@ async fn the_examples_of_the_document_run() {
         .collect();
     assert!(examples.len() >= 5);
     for example in examples {
-        let outcome = store.queries().run(example, &mut Rows::default()).await;
+        let outcome = store.queries().run(example, None, &mut Rows::default()).await;
         assert!(outcome.is_ok(), "{example}\n{}", outcome.unwrap_err());
     }
 }

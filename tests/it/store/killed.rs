@@ -122,7 +122,7 @@ fn check(path: &Path, stored: &BTreeSet<u64>) -> BTreeSet<u64> {
         let mut verdict = Verdict(Vec::new());
         store
             .queries()
-            .run("pragma integrity_check", &mut verdict)
+            .run("pragma integrity_check", None, &mut verdict)
             .await
             .unwrap();
         assert_eq!(verdict.0, [SqlValue::Text("ok".into())]);
