@@ -156,6 +156,34 @@ fn a_profile_is_compared_with_an_earlier_one_and_its_findings_are_run() {
 }
 
 #[test]
+fn steps_of_little_work_and_of_much_state_say_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let file = recipe(directory, "");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let found = |from: &str, to: &str, more: &[&str]| -> Vec<String> {
+        let batch = "micro_batch: 2, gradient_accumulation: 2, sequence_length: 64";
+        let small = text.replace(batch, "micro_batch: 1, gradient_accumulation: 1, sequence_length: 8");
+        assert!(small != text && small.contains(from));
+        std::fs::write(&file, small.replace(from, to)).unwrap();
+        let arguments = [&["profile", "recipe.yaml", "--budget", "500ms", "--json"], more].concat();
+        let profile: Value = serde_json::from_str(&shown(&arguments, directory)).unwrap();
+        let rules = profile["diagnosis"].as_array().unwrap().iter();
+        rules
+            .map(|finding| finding["rule"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let rank = "adapter: {rank: 4}";
+    // A step of a millisecond: logging it and updating codes take their part, and save nothing.
+    let small = found(rank, "adapter: {rank: 2}\noptimizer: {kind: adamw_8bit}", &[]);
+    for rule in ["logs_too_often", "needless_8bit"] {
+        assert!(small.iter().any(|found| found == rule), "{rule}: {small:?}");
+    }
+    let full = found(rank, "adapter: null", &["--memory-limit", "1MiB"]);
+    assert!(full.iter().any(|found| found == "optimizer_state"), "{full:?}");
+}
+
+#[test]
 fn what_cannot_be_profiled_is_refused_with_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();

@@ -35,6 +35,7 @@ pub enum Rule {
     OptimizerState,
     /// 8-bit or paged state that saves next to nothing.
     #[strum(serialize = "needless_8bit")]
+    #[serde(rename = "needless_8bit")]
     Needless8bit,
     /// An op stays far below what the machine reaches.
     SlowOp,
