@@ -24,7 +24,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// [`read`], for text.
 ///
 /// # Errors
-/// As [`read`], and where the file is not UTF-8.
+/// Errors of [`read`], and where the file is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }

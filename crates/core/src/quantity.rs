@@ -316,7 +316,7 @@ where
 /// Reads a [`Count`] of a field that may be absent.
 ///
 /// # Errors
-/// As [`count`].
+/// Errors of [`count`].
 pub fn optional_count<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -329,7 +329,7 @@ where
 /// Reads a [`Count`] of a field that may be absent, and is 1 or more.
 ///
 /// # Errors
-/// As [`count`], and for 0.
+/// Errors of [`count`], and for 0.
 pub fn optional_positive_count<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -351,7 +351,7 @@ pub fn steps_or_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
 /// Reads the number of [`StepsOrShare`] of a field that may be absent.
 ///
 /// # Errors
-/// As [`steps_or_share`].
+/// Errors of [`steps_or_share`].
 pub fn optional_steps_or_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let number = Option::<StepsOrShare>::deserialize(deserializer)?;
     Ok(number.map(|number| number.0))

@@ -21,7 +21,7 @@ pub fn with_f32_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [f32]) -> Resul
 /// [`with_f32_mut`] for several tensors at once.
 ///
 /// # Errors
-/// As for [`with_f32_mut`].
+/// Errors of [`with_f32_mut`].
 pub fn with_f32_muts<const N: usize, R>(
     tensors: &[Tensor; N],
     change: impl FnOnce([&mut [f32]; N]) -> Result<R>,
@@ -83,7 +83,7 @@ pub fn with_bytes<R>(tensor: &Tensor, read: impl FnOnce(&[u8]) -> Result<R>) -> 
 /// Lets `change` alter the bytes of a tensor, which it gets as [`with_bytes`] shows them.
 ///
 /// # Errors
-/// As for [`with_bytes`], and those of `change`.
+/// Errors of [`with_bytes`], and those of `change`.
 pub fn with_bytes_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
     with_mut(tensor, |storage, layout| {
         let bounds = bounds(layout)?;

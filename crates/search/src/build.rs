@@ -33,7 +33,7 @@ pub struct Knowledge {
 /// | `per_cost` | `auto`, `bayes` | metric (seconds, say) by whose predicted value the expected improvement is divided |
 ///
 /// # Errors
-/// As [`build`], and where an option is not known or its value is not allowed.
+/// Errors of [`build`], and where an option is not known or its value is not allowed.
 pub fn build_with(
     choice: &SamplerChoice,
     problem: &Problem,

@@ -24,7 +24,7 @@ pub(in crate::cli) fn stand_in_of_study(study: &Study) -> Option<&'static str> {
 /// Warns that a training goes through its rows more than once, where its length does not say so itself.
 ///
 /// # Errors
-/// As for the data.
+/// Bad input: settings that no rows can be made of.
 pub(in crate::cli) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) -> Result<Option<String>, CliError> {
     let length = recipe.training.length;
     let epochs = match length {
@@ -38,7 +38,7 @@ pub(in crate::cli) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) ->
 /// shortest sequences hold the least of them.
 ///
 /// # Errors
-/// As for the data.
+/// Bad input: settings that no rows can be made of.
 pub(in crate::cli) fn warning_of_study(
     study: &Study,
     base: &Recipe,

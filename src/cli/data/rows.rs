@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::prepare::rows_seen;
-use super::study_file::{base_of, is_study};
+use super::study_file::recipe_with_data_of;
 use super::study_rows::files_of;
 use crate::cli::CliError;
 use crate::cli::options::count::counts;
@@ -12,8 +12,6 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{RowsStyle, row_text, rows_page, rows_text};
-use crate::space::{RecipeFile, StudyFile};
-use peft_tune_core::recipe::Recipe;
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::data::{LookAt, RowsSeen, RowsWanted, on_disk};
 use peft_tune_engine::hub::ModelFiles;
@@ -89,7 +87,7 @@ impl Args {
 
 /// Shows the rows that were asked for.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let mut recipe = recipe_of(&args.file)?;
+    let mut recipe = recipe_with_data_of(&args.file)?;
     if let Some(length) = args.sequence_length {
         recipe.batch.sequence_length = length as usize;
     }
@@ -144,7 +142,7 @@ pub(in crate::cli) struct FirstRow {
 
 /// The first row of a study; `None` where the model or its data are not on this machine, or say nothing.
 pub(in crate::cli) fn first_row(file: &Path) -> Option<FirstRow> {
-    let recipe = recipe_of(file).ok()?;
+    let recipe = recipe_with_data_of(file).ok()?;
     let files = files_of(&recipe.model)?;
     let asked = LookAt {
         wanted: RowsWanted::First,
@@ -158,14 +156,6 @@ pub(in crate::cli) fn first_row(file: &Path) -> Option<FirstRow> {
         text: row_text(&row, RowsStyle::default()),
         is_chat: seen.summary.chat_template.is_some(),
     })
-}
-
-/// The recipe of a file, or the one that the trials of a study complete.
-fn recipe_of(file: &Path) -> Result<Recipe, CliError> {
-    match is_study(file) {
-        true => Ok(base_of(&StudyFile::read(file)?)?.clone()),
-        false => Ok(RecipeFile::read(file)?),
-    }
 }
 
 fn json(seen: &RowsSeen, warnings: &[String]) -> Result<String, CliError> {

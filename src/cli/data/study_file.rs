@@ -10,7 +10,7 @@ use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
 /// Reads a study file whose data need not be on this machine: `false` where they are not.
 ///
 /// # Errors
-/// As for any study file.
+/// Errors of [`StudyFile::read`], but for data that are missing.
 pub(in crate::cli) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
     let error = match StudyFile::read(file) {
         Ok(study) => return Ok((study, true)),
@@ -37,7 +37,7 @@ pub(in crate::cli) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
 /// not.
 ///
 /// # Errors
-/// As for any such file.
+/// Errors of [`StudyFile::read`] and [`RecipeFile::read`], but for data that are missing.
 pub(in crate::cli) fn recipe_of(file: &Path) -> Result<(Recipe, bool), CliError> {
     if is_study(file) {
         let (study, has_data) = study_of(file)?;
@@ -57,6 +57,17 @@ pub(in crate::cli) fn recipe_of(file: &Path) -> Result<(Recipe, bool), CliError>
             Ok((recipe, false))
         }
         None => Err(error.into()),
+    }
+}
+
+/// Reads a recipe file, or the recipe that the trials of a study complete; its data have to be on this machine.
+///
+/// # Errors
+/// Errors of [`StudyFile::read`] and [`RecipeFile::read`]; a study without a recipe.
+pub(in crate::cli) fn recipe_with_data_of(file: &Path) -> Result<Recipe, CliError> {
+    match is_study(file) {
+        true => Ok(base_of(&StudyFile::read(file)?)?.clone()),
+        false => Ok(RecipeFile::read(file)?),
     }
 }
 

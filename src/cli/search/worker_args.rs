@@ -111,7 +111,7 @@ impl WorkerArgs {
     /// known. Nothing is opened.
     ///
     /// # Errors
-    /// As [`WorkerArgs::slots`], a device that is not there, and one without the kernels.
+    /// Errors of [`WorkerArgs::slots`], a device that is not there, and one without the kernels.
     pub(super) fn check_devices(&self, study: &Study) -> Result<(), CliError> {
         let slots = self.slots(study)?;
         if !study.launcher.is_elsewhere() {
@@ -136,7 +136,7 @@ impl WorkerArgs {
     /// Slot of the first worker, whose device and threads stand for all.
     ///
     /// # Errors
-    /// As [`WorkerArgs::slots`].
+    /// Errors of [`WorkerArgs::slots`].
     pub(super) fn first_slot(&self, study: &Study) -> Result<Placement, CliError> {
         let mut slots = self.slots(study)?;
         Ok(slots.swap_remove(0))
@@ -177,7 +177,7 @@ impl WorkerArgs {
     /// Runs a study's trials in these slots; `forecast` says which trainings the memory holds together, and nobody does without one.
     ///
     /// # Errors
-    /// As [`WorkerArgs::slots`], where trials cannot train together as asked, or where this program does not know its own path.
+    /// Errors of [`WorkerArgs::slots`], where trials cannot train together as asked, or where this program does not know its own path.
     pub(super) fn evaluator(
         &self,
         study: &Study,

@@ -84,7 +84,7 @@ pub fn document(view: &StudyView) -> Result<String, DocumentError> {
 /// The study as the page that the dashboard serves, with links to the database's other studies.
 ///
 /// # Errors
-/// As [`document`].
+/// Errors of [`document`].
 pub fn live_document(view: &StudyView, studies: &[String]) -> Result<String, DocumentError> {
     render(view, Page::Live, studies)
 }

@@ -241,7 +241,7 @@ impl ModelPlan {
     /// An adapter on frozen weights.
     ///
     /// # Errors
-    /// As [`ModelPlan::of_recipe`].
+    /// Errors of [`ModelPlan::of_recipe`].
     pub fn adapted(architecture: &Architecture, settings: &AdapterSettings) -> Result<Self, PlanError> {
         if settings.bias == AdapterBias::All && architecture.experts.as_ref().is_some_and(|experts| experts.biases) {
             return Err(PlanError::ExpertBiases);

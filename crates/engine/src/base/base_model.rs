@@ -63,7 +63,7 @@ impl BaseModel {
     /// is linked with the other ranks gathers them.
     ///
     /// # Errors
-    /// As [`BaseModel::load`].
+    /// Errors of [`BaseModel::load`].
     pub fn load_share(
         directory: &Path,
         precision: Precision,
@@ -114,7 +114,7 @@ impl BaseModel {
     /// No weight is dense but while it is read.
     ///
     /// # Errors
-    /// As [`BaseModel::load`]; a weight whose rows are not whole groups of four, or for whose columns there are no norms.
+    /// Errors of [`BaseModel::load`]; a weight whose rows are not whole groups of four, or for whose columns there are no norms.
     pub fn load_sparse(
         directory: &Path,
         precision: Precision,
@@ -131,7 +131,7 @@ impl BaseModel {
     /// Leaves out two of each four values of the model's linear weights.
     ///
     /// # Errors
-    /// As [`BaseModel::load_sparse`].
+    /// Errors of [`BaseModel::load_sparse`].
     pub fn sparsified(mut self, sparsity: Sparsity) -> Result<Self, TrainError> {
         sparsity.check(self.precision)?;
         let kinds = WeightKinds::new(&self.architecture);
@@ -484,7 +484,7 @@ impl BaseLoader {
     /// The model in `directory`, with nothing read.
     ///
     /// # Errors
-    /// As [`BaseModel::load`].
+    /// Errors of [`BaseModel::load`].
     pub(crate) fn open(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let config = directory.join(CONFIG);
         let mut architecture = Architecture::from_config(&config)?;
@@ -567,7 +567,7 @@ impl BaseLoader {
     /// Reads the tensors that `wants` names; each linear weight is kept as `store` has it.
     ///
     /// # Errors
-    /// As [`BaseModel::load`]; those of `store`.
+    /// Errors of [`BaseModel::load`]; those of `store`.
     pub(crate) fn read(
         &mut self,
         wants: impl Fn(&str) -> bool,
@@ -594,7 +594,7 @@ impl BaseLoader {
     /// Leaves values out of the linear weights that were read, where `wants` names them.
     ///
     /// # Errors
-    /// As [`BaseModel::load_sparse`].
+    /// Errors of [`BaseModel::load_sparse`].
     pub(crate) fn sparsify(&mut self, wants: impl Fn(&str) -> bool, sparsity: &Sparsity) -> Result<(), TrainError> {
         let kinds = WeightKinds::new(&self.base.architecture);
         for (name, weight) in &mut self.base.weights {

@@ -26,7 +26,7 @@ impl BaseSource {
     /// The model, for one trainer.
     ///
     /// # Errors
-    /// As for [`BaseModel::load`].
+    /// Errors of [`BaseModel::load`].
     pub fn open(&self) -> Result<Arc<BaseModel>, TrainError> {
         match self {
             Self::Kept(base) => Ok(Arc::clone(base)),

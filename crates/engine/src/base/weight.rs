@@ -362,7 +362,7 @@ impl Weight {
     /// [`Sparse::compress`]. A weight that is compressed already stays as it is.
     ///
     /// # Errors
-    /// As [`Sparse::compress`]; `name` is the weight's.
+    /// Errors of [`Sparse::compress`]; `name` is the weight's.
     pub(crate) fn sparsified(&self, name: &str, decides: DType, norms: Option<&[f32]>) -> Result<Self, TrainError> {
         let Self::Dense(tensor) = self else {
             return Ok(self.clone());

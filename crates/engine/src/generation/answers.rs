@@ -79,7 +79,7 @@ impl Generator {
     /// Answers of the model to each prompt; see [`Trainer::answers`].
     ///
     /// # Errors
-    /// As for [`Trainer::answers`].
+    /// Errors of [`Trainer::answers`].
     pub fn answers(
         &mut self,
         prompts: &[Prompt<'_>],

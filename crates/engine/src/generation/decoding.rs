@@ -59,7 +59,7 @@ impl Generator {
     /// number `owners[i]`, from 0.
     ///
     /// # Errors
-    /// As [`Generator::begin`]; [`PromptError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.
+    /// Errors of [`Generator::begin`]; [`PromptError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.
     pub fn begin_each(
         &mut self,
         prompts: &[&[u32]],
@@ -82,7 +82,7 @@ impl Generator {
     /// Reads one more token of each sequence and returns the logits (sequences, V), F32, of the token that follows.
     ///
     /// # Errors
-    /// As [`Generator::begin`]; a sequence without room.
+    /// Errors of [`Generator::begin`]; a sequence without room.
     pub fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
         self.reader().advance(decoding, tokens)
     }

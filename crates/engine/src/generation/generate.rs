@@ -93,7 +93,7 @@ impl Generator {
     /// `base` with several PEFT adapters, of which each sequence is answered with one ([`Generator::begin_each`]).
     ///
     /// # Errors
-    /// As [`Generator::new`]; an adapter that has more than lora_a and lora_b of linear layers.
+    /// Errors of [`Generator::new`]; an adapter that has more than lora_a and lora_b of linear layers.
     pub fn side_by_side(base: impl Into<Arc<BaseModel>>, adapters: &[&Path]) -> Result<Self, TrainError> {
         let base = base.into();
         let adapters = adapters.iter().map(|adapter| TrainedSet::saved_adapter(&base, adapter));
@@ -103,7 +103,7 @@ impl Generator {
     /// Makes a generator with `count` fresh adapters side by side, as `recipe` asks for them.
     ///
     /// # Errors
-    /// As [`Generator::with_fresh_adapter`] and [`Generator::side_by_side`].
+    /// Errors of [`Generator::with_fresh_adapter`] and [`Generator::side_by_side`].
     pub fn with_fresh_adapters(
         base: impl Into<Arc<BaseModel>>,
         recipe: &Recipe,
@@ -125,7 +125,7 @@ impl Generator {
     /// Folds the adapter into the weights, which then are the whole model.
     ///
     /// # Errors
-    /// As [`Generator::merged`]; memory.
+    /// Errors of [`Generator::merged`]; memory.
     pub fn into_merged(self) -> Result<Self, TrainError> {
         let merged = self.merged()?;
         let architecture = merged.architecture().clone();
@@ -193,7 +193,7 @@ impl Generator {
     /// Continues `prompt`. `on_token` is told each token as it comes and may stop the text.
     ///
     /// # Errors
-    /// As for [`Generator::next_logits`].
+    /// Errors of [`Generator::next_logits`].
     pub fn generate(
         &mut self,
         prompt: &[u32],

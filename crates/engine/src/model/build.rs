@@ -66,7 +66,7 @@ impl Decoder {
     /// them: products widen what they pack.
     ///
     /// # Errors
-    /// As [`Decoder::new`].
+    /// Errors of [`Decoder::new`].
     pub(crate) fn in_dtype(base: &BaseModel, trainables: &Trainables<'_>, dtype: DType) -> Result<Self, TrainError> {
         Self::of_layers(base, trainables, dtype, 0..base.architecture().layers.len())
     }
@@ -74,7 +74,7 @@ impl Decoder {
     /// Builds the decoder of [`Decoder::in_dtype`] from some of the layers.
     ///
     /// # Errors
-    /// As [`Decoder::new`].
+    /// Errors of [`Decoder::new`].
     pub(super) fn of_layers(
         base: &BaseModel,
         trainables: &Trainables<'_>,

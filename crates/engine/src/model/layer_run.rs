@@ -106,7 +106,7 @@ impl<'a> LayerRun<'a> {
     /// Takes the rows through layer `index`.
     ///
     /// # Errors
-    /// As [`LayerRun::input_norms`].
+    /// Errors of [`LayerRun::input_norms`].
     pub(crate) fn advance(&mut self, base: &BaseModel, index: usize) -> std::result::Result<(), TrainError> {
         self.streams = self.forward(base, index, None)?;
         Ok(())

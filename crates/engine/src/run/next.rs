@@ -28,7 +28,7 @@ impl Next {
     /// Hears what rank 0 tells.
     ///
     /// # Errors
-    /// As [`Next::tell`].
+    /// Errors of [`Next::tell`].
     pub(super) fn hear(collective: &dyn Collective) -> Result<Self, CollectiveError> {
         let mut told = [0.0];
         collective.sum_numbers(&mut told)?;

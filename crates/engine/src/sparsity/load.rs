@@ -19,7 +19,7 @@ const CALIBRATION_ROWS: usize = 32;
 /// leaves out. A rank that shares weights out has its part of dense ones (see [`BaseModel::load_share`]). Where activations decide which, they are those of the first rows of the recipe's training `data`, whatever the batch.
 ///
 /// # Errors
-/// As [`BaseModel::load`]; a sparsity that the recipe, the model or the device has no place for; no rows where they decide.
+/// Errors of [`BaseModel::load`]; a sparsity that the recipe, the model or the device has no place for; no rows where they decide.
 pub fn load_base(
     folder: &Path,
     recipe: &Recipe,

@@ -19,7 +19,7 @@ use peft_tune_core::recipe::{Precision, WeightSparsity};
 /// Loads the model in `folder` with the values that stay on `rows`.
 ///
 /// # Errors
-/// As [`load_base`](super::load_base).
+/// Errors of [`load_base`](super::load_base).
 pub(super) fn load(
     folder: &Path,
     precision: Precision,

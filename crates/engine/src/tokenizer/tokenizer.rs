@@ -143,7 +143,7 @@ impl Tokenizer {
     /// Tokenises the start of a document: with the special tokens that belong in front, and none behind.
     ///
     /// # Errors
-    /// As for [`Tokenizer::encode`].
+    /// Errors of [`Tokenizer::encode`].
     pub fn encode_open(&self, text: &str) -> Result<Encoded, TokenizerError> {
         let mut encoded = self.encode_as_filed(text, Specials::Add)?;
         if let Some(last) = encoded.ends.iter().rposition(|end| *end > 0) {

@@ -157,7 +157,7 @@ impl Together {
     /// Returns the passes that are kept, or new ones of `trainers` where nothing is.
     ///
     /// # Errors
-    /// As for [`Together::new`].
+    /// Errors of [`Together::new`].
     pub fn kept<'p, 't>(
         kept: &'p mut Option<Self>,
         trainers: impl Iterator<Item = &'t Trainer>,
@@ -231,7 +231,7 @@ impl Together {
     /// seconds are those of all.
     ///
     /// # Errors
-    /// As for [`Together::step`].
+    /// Errors of [`Together::step`].
     pub fn evaluate(
         &mut self,
         trainers: &[&Trainer],
@@ -247,7 +247,7 @@ impl Together {
     /// `watches`, which may end its evaluation before all rows are evaluated.
     ///
     /// # Errors
-    /// As for [`Together::step`].
+    /// Errors of [`Together::step`].
     pub fn evaluate_rows(
         &mut self,
         trainers: &[&Trainer],

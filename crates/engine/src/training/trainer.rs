@@ -328,7 +328,7 @@ impl Trainer {
     /// Loss and accuracy over held-out micro-batches, without dropout; changes nothing.
     ///
     /// # Errors
-    /// As for [`Trainer::step`].
+    /// Errors of [`Trainer::step`].
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
         Ok(self.evaluate_with(micro_batches, None)?.evaluation)
     }
@@ -337,7 +337,7 @@ impl Trainer {
     /// rows are evaluated, on all ranks alike.
     ///
     /// # Errors
-    /// As for [`Trainer::step`].
+    /// Errors of [`Trainer::step`].
     pub fn evaluate_rows(
         &mut self,
         micro_batches: &[MicroBatch],
@@ -400,7 +400,7 @@ impl Trainer {
     /// Logits (tokens, V) F32 of one micro-batch, without dropout.
     ///
     /// # Errors
-    /// As for [`Trainer::step`]; targets are not needed.
+    /// Errors of [`Trainer::step`]; targets are not needed.
     pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
@@ -413,7 +413,7 @@ impl Trainer {
     /// positions at a time.
     ///
     /// # Errors
-    /// As for [`Trainer::step`]; targets are not needed.
+    /// Errors of [`Trainer::step`]; targets are not needed.
     pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
@@ -431,7 +431,7 @@ impl Trainer {
     /// Runs one micro-batch forward and counts what it keeps for the backward pass.
     ///
     /// # Errors
-    /// As for [`Trainer::step`]; targets are not needed.
+    /// Errors of [`Trainer::step`]; targets are not needed.
     pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;

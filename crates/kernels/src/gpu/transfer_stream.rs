@@ -134,7 +134,7 @@ impl TransferStream {
     /// Fills `to`, a tensor on the device, from the first bytes of `from`, a tensor on the CPU.
     ///
     /// # Errors
-    /// As [`TransferStream::send`].
+    /// Errors of [`TransferStream::send`].
     pub fn fetch(&self, from: &Tensor, to: &Tensor) -> Result<Copied> {
         self.copy(to, from, Direction::ToDevice, Begin::BehindComputing)
     }
@@ -143,7 +143,7 @@ impl TransferStream {
     /// that nothing of it reads or writes `to` any more.
     ///
     /// # Errors
-    /// As [`TransferStream::send`].
+    /// Errors of [`TransferStream::send`].
     pub(super) fn fetch_at_once(&self, from: &Tensor, to: &Tensor) -> Result<Copied> {
         self.copy(to, from, Direction::ToDevice, Begin::AtOnce)
     }

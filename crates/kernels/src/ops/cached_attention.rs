@@ -37,7 +37,7 @@ pub fn forward(
 /// Attends as [`forward`] does, with one more logit (Hq,) for each head in its softmax, whose weight goes nowhere.
 ///
 /// # Errors
-/// As [`forward`].
+/// Errors of [`forward`].
 pub fn forward_with_sinks(
     (q, keys, values): (&Tensor, &Tensor, &Tensor),
     places: &[Range<usize>],

@@ -51,7 +51,7 @@ impl Int8 {
     /// bitsandbytes can hold.
     ///
     /// # Errors
-    /// As [`Int8::quantize`].
+    /// Errors of [`Int8::quantize`].
     pub fn quantize_rows(weight: &Tensor) -> std::result::Result<Self, QuantError> {
         Self::quantize_in(weight, |inputs| inputs)
     }

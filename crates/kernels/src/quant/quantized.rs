@@ -66,7 +66,7 @@ pub trait Quantized: Sized {
     /// alone: what a product widens while it packs.
     ///
     /// # Errors
-    /// As [`fill_rows`](Self::fill_rows).
+    /// Errors of [`fill_rows`](Self::fill_rows).
     fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
 
     /// Writes the columns `columns` of some rows as signed 8-bit codes, row by row, and for each row the factor of each
@@ -74,7 +74,7 @@ pub trait Quantized: Sized {
     /// `false`, and nothing written, where such blocks of a row would cut the weight's own.
     ///
     /// # Errors
-    /// As [`fill_rows`](Self::fill_rows); columns that do not begin at a block.
+    /// Errors of [`fill_rows`](Self::fill_rows); columns that do not begin at a block.
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
 
     /// Rows (rows, in) in `dtype` by plain tensor ops, on any device.
@@ -109,7 +109,7 @@ pub trait Quantized: Sized {
     /// Rows (rows, in) in `dtype`.
     ///
     /// # Errors
-    /// As [`dequantize`](Self::dequantize); rows outside the weight.
+    /// Errors of [`dequantize`](Self::dequantize); rows outside the weight.
     fn dequantize_rows(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
         if gpu::is_for(self.device(), dtype) {
             self.check_rows(&rows, rows.len() * self.shape().1)?;
@@ -129,7 +129,7 @@ pub trait Quantized: Sized {
     /// CPU. Own kernels on a GPU take a wider tensor as well, and leave its other columns as they are.
     ///
     /// # Errors
-    /// As [`dequantize_rows`](Self::dequantize_rows); another shape.
+    /// Errors of [`dequantize_rows`](Self::dequantize_rows); another shape.
     fn dequantize_rows_into(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
         let expected = [rows.len(), self.shape().1];
         let is_wider = gpu::takes(into)

@@ -337,7 +337,7 @@ fn adapted_on_paper(x: &PaperTensor, u: &Tensor, all: &[Adapted<'_>]) -> Result<
             };
             // B is put beside W, and u beside x before the first.
             let copies = if place == 0 { 2.0 } else { 1.0 };
-            longer_on_paper(x.ledger(), &call, copies)?;
+            run_with_copies(x.ledger(), &call, copies)?;
             Ok(y.into())
         };
         all.iter().enumerate().map(output).collect::<Result<_>>()
@@ -361,7 +361,7 @@ fn gradient_on_paper(dy: &PaperTensor, w: Factor<'_>, d_xa: &Tensor) -> Result<O
         ..plain_call(dy, Form::Nn, [tokens, columns, depth])
     };
     // d_xa is put beside dy, and A below W.
-    longer_on_paper(dy.ledger(), &call, 2.0)?;
+    run_with_copies(dy.ledger(), &call, 2.0)?;
     Ok(Some(dx.into()))
 }
 
@@ -391,7 +391,7 @@ fn run_on_paper(ledger: &Ledger, call: &Call, right: Right) -> Result<()> {
 }
 
 /// Tells the ledger of a product of a weight and its adapter, for which some operands are copied.
-fn longer_on_paper(ledger: &Ledger, call: &Call, copies: f64) -> Result<()> {
+fn run_with_copies(ledger: &Ledger, call: &Call, copies: f64) -> Result<()> {
     let product = Product::new(call, ledger.module()?, Right::Weight);
     run(
         ledger,

@@ -44,7 +44,7 @@ pub fn measure_device(device: &Device, precisions: &[Precision]) -> std::result:
 /// Measures what `ceilings` lack for `precisions`.
 ///
 /// # Errors
-/// As [`measure_device`].
+/// Errors of [`measure_device`].
 pub fn add_device(
     ceilings: &mut DeviceCeilings,
     device: &Device,

@@ -53,7 +53,7 @@ pub fn host_memory_bytes_per_s() -> f64 {
 /// Measures what `ceilings` lack for settings of `precisions`.
 ///
 /// # Errors
-/// As [`measure`].
+/// Errors of [`measure`].
 pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) -> std::result::Result<(), TrainError> {
     if ceilings.updates.len() < 1 + Pass::updates().count() {
         ceilings.updates = passes::updates(effort)?;

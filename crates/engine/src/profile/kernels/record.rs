@@ -90,7 +90,7 @@ struct CallRecord {
 /// Reads one record of a call of the driver: which function, and the nanoseconds that it took; `None` for other records.
 ///
 /// # Safety
-/// As for [`read`].
+/// Requirements of [`read`].
 pub(super) unsafe fn read_call(record: *const u8) -> Option<(u32, u64)> {
     // SAFETY: every record begins with its kind; the caller's promise covers the rest.
     unsafe {

@@ -136,7 +136,7 @@ struct Task<'a, I, T> {
 
 impl<I: Instructions, T: Operand> Task<'_, I, T> {
     /// # Safety
-    /// As [`multiply`].
+    /// Requirements of [`multiply`].
     unsafe fn run<O: Element>(&self, result: &Result<O>, scratch: &mut Scratch) {
         for (number, kc_block) in self.kc_blocks.iter().enumerate() {
             // SAFETY: the caller's promise is the same.
@@ -339,7 +339,7 @@ fn fetch_result<O: Element>(result: &Result<O>, rows: &Range<usize>, columns: &R
 }
 
 /// # Safety
-/// As [`pack::NR micro-panel`].
+/// Requirements of [`pack::NR micro-panel`].
 pub(super) unsafe fn pack_nr_panel<I: Instructions>(
     right: &Right<'_>,
     unit: Unit,

@@ -45,7 +45,7 @@ pub fn nt_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>], onto: Option<&Tenso
 /// Sums as [`nt_by_rows`] does, with scale x w.
 ///
 /// # Errors
-/// As [`nt_by_rows`].
+/// Errors of [`nt_by_rows`].
 pub fn nn_by_rows(shared: &[Term<'_>], own: &[RowTerms<'_>]) -> Result<Tensor> {
     sum(shared, own, Order::Straight, None)
 }

@@ -85,7 +85,7 @@ pub(crate) unsafe fn multiply<O: Element>(
 /// range has the bits that [`multiply`] gives it alone.
 ///
 /// # Safety
-/// As [`multiply`]; the ranges ascend within the rows.
+/// Requirements of [`multiply`]; the ranges ascend within the rows.
 pub(crate) unsafe fn multiply_by_rows<O: Element>(
     shared: &[Product<'_>],
     own: &[(Range<usize>, Vec<Product<'_>>)],

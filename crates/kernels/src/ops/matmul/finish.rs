@@ -28,7 +28,7 @@ pub(super) unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: us
 /// Writes the sums of the lanes in `mask` to the values of the result from `start` on.
 ///
 /// # Safety
-/// As [`write()`].
+/// Requirements of [`write()`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn put<O: Element>(result: &Result<O>, start: usize, mask: __mmask16, sum: __m512) {

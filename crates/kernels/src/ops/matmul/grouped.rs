@@ -53,7 +53,7 @@ pub fn nt(terms: &[GroupTerm<'_>], offsets: &Offsets) -> Result<Tensor> {
 /// The sum of scale x w over the terms, (R, K); else as [`nt`].
 ///
 /// # Errors
-/// As [`nt`].
+/// Errors of [`nt`].
 pub fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets) -> Result<Tensor> {
     sum(terms, offsets, Order::Straight)
 }
@@ -61,7 +61,7 @@ pub fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets) -> Result<Tensor> {
 /// Adds alpha a^T b of each group's rows of a (R, M) and b (R, N) to its part of `into` (G M, N) F32, in place (`+=`).
 ///
 /// # Errors
-/// As [`nt`].
+/// Errors of [`nt`].
 pub fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
     let ((total, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
     check_offsets(offsets, total)?;

@@ -51,7 +51,7 @@ pub trait QuantizedMatrix: Debug + Sync {
     /// [`Quantized::fill_int8`](crate::quant::Quantized::fill_int8).
     ///
     /// # Errors
-    /// As [`QuantizedMatrix::fill_f32`].
+    /// Errors of [`QuantizedMatrix::fill_f32`].
     fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> Result<bool>;
 
     /// Writes the whole matrix as signed bytes, on a GPU; see [`Quantized::launch_byte_rows`](crate::quant::Quantized::launch_byte_rows).
@@ -72,7 +72,7 @@ pub trait QuantizedMatrix: Debug + Sync {
     /// Fills as [`QuantizedMatrix::fill_f32`] does, rounded.
     ///
     /// # Errors
-    /// As [`QuantizedMatrix::fill_f32`].
+    /// Errors of [`QuantizedMatrix::fill_f32`].
     fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [bf16]) -> Result<()>;
 }
 
@@ -228,7 +228,7 @@ pub(super) fn forget() {
 /// Packs the NR micro-panel of `source` that starts at `column`, as [`pack::NR micro-panel`].
 ///
 /// # Safety
-/// As [`pack::NR micro-panel`].
+/// Requirements of [`pack::NR micro-panel`].
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn nr_panel<I: Instructions>(
     source: &QuantizedSource<'_>,

@@ -140,7 +140,7 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// # Safety
-    /// As [`multiply`].
+    /// Requirements of [`multiply`].
     unsafe fn run<O: Element>(&self, result: &Result<O>, memory: &mut Memory) {
         let tiles = if self.kc_blocks.len() > 1 {
             self.mr_panels() * self.nr_panels()
@@ -351,7 +351,7 @@ impl<T: Operand> Task<'_, T> {
     /// columns of the same rows would take lines of the result from each other.
     ///
     /// # Safety
-    /// As [`multiply`]; these MR micro-panels of these NR micro-panels belong to this call alone.
+    /// Requirements of [`multiply`]; these MR micro-panels of these NR micro-panels belong to this call alone.
     unsafe fn run<O: Element>(&self, mr_panels: Range<usize>, nr_panels: Range<usize>, result: &Result<O>) {
         RIGHT.with_borrow_mut(|right| {
             grow(right, nr_panels.len() * self.stride, Line::ZERO);

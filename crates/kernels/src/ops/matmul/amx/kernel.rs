@@ -86,7 +86,7 @@ pub(super) unsafe fn begin(vectors: usize, sums: Option<*const f32>) {
 /// Writes the sums: 32 rows of `vectors` vectors.
 ///
 /// # Safety
-/// As [`begin`]; `sums` can be written.
+/// Requirements of [`begin`]; `sums` can be written.
 pub(super) unsafe fn end(vectors: usize, sums: *mut f32) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -182,7 +182,7 @@ pub(super) enum Kind {
 /// meanwhile.
 ///
 /// # Safety
-/// As [`begin`]; the operands are packed for these steps and vectors.
+/// Requirements of [`begin`]; the operands are packed for these steps and vectors.
 #[inline]
 pub(super) unsafe fn add(piece: &PanelProduct, kind: Kind, vectors: usize, mut between: impl FnMut()) {
     let PanelProduct {

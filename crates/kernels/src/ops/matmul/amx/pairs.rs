@@ -37,7 +37,7 @@ pub(super) unsafe fn neighbours<T: Element>(values: *const T, count: usize, scal
 /// `scale` times the values of two places of the summed dimension, in pairs.
 ///
 /// # Safety
-/// As [`neighbours`]; the lanes of the masks can be read.
+/// Requirements of [`neighbours`]; the lanes of the masks can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 pub(super) unsafe fn interleaved<T: Element>(

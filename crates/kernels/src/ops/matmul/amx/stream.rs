@@ -166,7 +166,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
     /// Ends the last tile.
     ///
     /// # Safety
-    /// As [`multiply`](Self::multiply).
+    /// Requirements of [`multiply`](Self::multiply).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn end(&mut self) {
         while !self.ending.rows.is_empty() {

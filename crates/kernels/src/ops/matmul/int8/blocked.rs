@@ -78,7 +78,7 @@ pub(super) unsafe fn multiply<O: Element>(
 }
 
 /// # Safety
-/// As [`multiply`], and AVX-512 BF16 for other operands of BF16.
+/// Requirements of [`multiply`], and AVX-512 BF16 for other operands of BF16.
 unsafe fn run<T: Operand, O: Element>(
     form: Form,
     bytes: &[ByteTerm<'_>],
