@@ -168,7 +168,8 @@ fn a_packed_mixture_is_merged_under_the_names_of_its_files() {
     let bytes = fs::read(output.path().join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let mut written: Vec<String> = file.names().into_iter().map(str::to_owned).collect();
-    (written.sort(), published.sort());
+    written.sort();
+    published.sort();
     assert_eq!(written, published);
 }
 

@@ -7,7 +7,7 @@
 //!
 //! A loop that is started while the pool works for another thread, or from within a task, runs on the calling thread
 //! alone. Results must not depend on who runs a task, as everywhere in [`super`]. Nor must the memory that threads keep: whoever
-//! made its scratch larger in a task ([`scratch_grew`]) leaves the next tasks to those that have not had one.
+//! made its scratch larger in a task (`scratch_grew`) leaves the next tasks to those that have not had one.
 
 mod gate;
 

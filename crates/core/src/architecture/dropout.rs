@@ -56,7 +56,8 @@ mod tests {
     fn seed_oss(more: &str) -> Result<Architecture, ArchitectureError> {
         let text = format!(
             r#"{{"model_type": "seed_oss", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176,
-            "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 256{more}}}"#
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+            "max_position_embeddings": 256{more}}}"#
         );
         Architecture::from_json(Path::new("config.json"), &text)
     }

@@ -103,14 +103,12 @@ pub fn passed_over(settings: &AdapterSettings, architecture: &Architecture) -> O
         return None;
     };
     let base = BaseShape::new(architecture);
-    let is_there = |name: &str| base.linears.iter().any(|linear| ends_in(&linear.name, name));
-    let is_expert = |name: &str| {
-        let experts = base.expert_modules.unwrap_or_default();
-        experts.iter().any(|ending| ends_in(name, ending)) || ends_in(name, ROUTER)
+    let is_module = |name: &str| base.linears.iter().any(|linear| ends_in(&linear.name, name));
+    let is_of_experts = |name: &str| {
+        let is_named = |experts: [&str; 3]| experts.iter().chain([&ROUTER]).any(|ending| ends_in(name, ending));
+        base.has_experts() && base.expert_modules.is_some_and(is_named)
     };
-    let passed_over = names
-        .iter()
-        .filter(|name| !is_there(name) && !(base.has_experts() && is_expert(name)));
+    let passed_over = names.iter().filter(|name| !(is_module(name) || is_of_experts(name)));
     let quoted: Vec<String> = passed_over.map(|name| format!("`{name}`")).collect();
     if quoted.is_empty() {
         return None;
