@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::space::{Backend, Destination, Study};
-use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
+use peft_tune_core::recipe::{AdapterSettings, DataSettings, HubDataSet, Recipe};
+use peft_tune_core::study::{AccuracyPlan, TrainPlan, TrialPlan};
 
 /// What an agent may reach. The paths are absolute, with symbolic links followed.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl Confines {
     /// Refuses a study that reaches further than these confines.
     ///
     /// # Errors
-    /// Bad input: the study runs programs that it names, or reads files from elsewhere.
+    /// Bad input: the study runs programs that it names, to train or to score, or reads files from elsewhere.
     pub(super) fn check_study(&self, study: &Study) -> Result<(), CliError> {
         let Study {
             name,
@@ -70,6 +71,7 @@ impl Confines {
             backend,
             launcher,
             track,
+            plan,
             // Numbers, choices, and names of other studies of the database.
             finds_length: _,
             fixed: _,
@@ -77,7 +79,6 @@ impl Confines {
             baseline: _,
             objectives: _,
             constraints: _,
-            plan: _,
             budget: _,
             pruner: _,
             stop: _,
@@ -97,8 +98,40 @@ impl Confines {
                  with --allow-commands for that"
             )));
         }
+        self.check_plan(name, plan)?;
         track.iter().try_for_each(|to| self.check_tracker(to))?;
         base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
+    }
+
+    /// Refuses a plan of trials whose answers a program scores.
+    ///
+    /// # Errors
+    /// Bad input: the plan names a program, and commands are not allowed.
+    fn check_plan(&self, study: &str, plan: &TrialPlan) -> Result<(), CliError> {
+        // A profile phase has numbers only.
+        let TrialPlan { measure: _, train } = plan;
+        let Some(train) = train else { return Ok(()) };
+        let TrainPlan {
+            accuracy,
+            length: _,
+            evaluations: _,
+            evaluation_rows: _,
+            seed_offset: _,
+        } = train;
+        let AccuracyPlan {
+            score,
+            check: _,
+            fp32_training: _,
+            is_required: _,
+        } = accuracy;
+        let runs_program = score.as_ref().is_some_and(|score| score.command.is_some());
+        match runs_program && !self.allow_commands {
+            false => Ok(()),
+            true => Err(CliError::bad(format!(
+                "study {study} runs a program that its file names (`score.command`): a person has to start this server with \
+                 --allow-commands for that"
+            ))),
+        }
     }
 
     /// Refuses a tracker's destination outside of these confines.
@@ -118,8 +151,25 @@ impl Confines {
     /// Refuses a recipe that reads files outside of these confines.
     ///
     /// # Errors
-    /// Bad input: its model or data lie elsewhere. Models and data sets of the hub lie nowhere.
+    /// Bad input: its model, its data or the adapter that it starts from lie elsewhere. Models and data sets of the hub lie
+    /// nowhere.
     pub(super) fn check_recipe(&self, recipe: &Recipe) -> Result<(), CliError> {
+        let Recipe {
+            model,
+            data,
+            adapter,
+            // Numbers and choices.
+            precision: _,
+            activation_quantization: _,
+            weight_sparsity: _,
+            quantization_aware: _,
+            precision_schedule: _,
+            batch: _,
+            gradient_checkpointing: _,
+            optimizer: _,
+            schedule: _,
+            training: _,
+        } = recipe;
         let DataSettings {
             train,
             held_out,
@@ -132,15 +182,16 @@ impl Confines {
             long_rows: _,
             max_rows: _,
             tokenizing_workers: _,
-        } = &recipe.data;
+        } = data;
         let files = train.files().chain(held_out.files()).chain(chat_template);
-        let model = Path::new(&recipe.model);
+        let model = Path::new(model);
         let is_path = model.is_absolute() || self.root.join(model).exists();
         let model = is_path.then_some(model);
         files
             .map(PathBuf::as_path)
             .filter(|path| !HubDataSet::is_written(path))
             .chain(model)
+            .chain(adapter.as_ref().and_then(starting_folder))
             .try_for_each(|path| self.check_read(path))
     }
 
@@ -156,6 +207,29 @@ impl Confines {
             ))),
         }
     }
+}
+
+/// The folder of the adapter that an adapter's training starts from.
+fn starting_folder(adapter: &AdapterSettings) -> Option<&Path> {
+    let AdapterSettings {
+        adapter_init,
+        // Numbers, choices, and names within the model.
+        rank: _,
+        alpha: _,
+        dropout: _,
+        target_modules: _,
+        target_parameters: _,
+        rslora: _,
+        dora: _,
+        init: _,
+        bias: _,
+        lora_bias: _,
+        rank_pattern: _,
+        alpha_pattern: _,
+        layers_to_transform: _,
+        modules_to_save: _,
+    } = adapter;
+    adapter_init.as_deref()
 }
 
 fn bad_path(path: &Path, error: &io::Error) -> CliError {
@@ -179,6 +253,7 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::{ReadOptions, StudyFile};
 
     fn confines(root: &Path) -> Confines {
         Confines::new(root, &[], false, Path::new("peft-tune.db")).unwrap()
@@ -238,5 +313,39 @@ mod tests {
         let allowed = Confines::new(&root, std::slice::from_ref(&data), false, Path::new("peft-tune.db")).unwrap();
         assert!(allowed.check_recipe(&elsewhere).is_ok());
         assert!(Confines::new(&root, &[], false, &data.join("peft-tune.db")).is_err());
+    }
+
+    #[test]
+    fn an_adapter_of_elsewhere_needs_a_persons_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, elsewhere) = (folder.path().join("root"), folder.path().join("adapter"));
+        std::fs::create_dir_all(root.join("adapter")).unwrap();
+        std::fs::create_dir(&elsewhere).unwrap();
+        let recipe = |adapter: &Path| {
+            let mut recipe = Recipe::new("Qwen/Qwen2.5-0.5B", Default::default());
+            recipe.adapter = Some(AdapterSettings {
+                adapter_init: Some(adapter.to_owned()),
+                ..AdapterSettings::default()
+            });
+            recipe
+        };
+        let here = confines(&root);
+        assert!(here.check_recipe(&recipe(&root.join("adapter"))).is_ok());
+        let refused = here.check_recipe(&recipe(&elsewhere)).unwrap_err().to_string();
+        assert!(refused.contains("--also-read"), "{refused}");
+    }
+
+    #[test]
+    fn a_program_that_scores_answers_needs_a_persons_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8]}\nobjectives: [throughput, found]\n\
+                    score: {command: [run], metrics: {found: maximize}}\n";
+        let options = ReadOptions { check_files: false };
+        let study = StudyFile::parse(&folder.path().join("space.yaml"), text, options).unwrap();
+        let refused = confines(folder.path()).check_study(&study).unwrap_err().to_string();
+        assert!(refused.contains("`score.command`"), "{refused}");
+        assert!(refused.contains("--allow-commands"), "{refused}");
+        let allowed = Confines::new(folder.path(), &[], true, Path::new("peft-tune.db")).unwrap();
+        assert!(allowed.check_study(&study).is_ok());
     }
 }

@@ -121,7 +121,7 @@ struct Plan {
     device: Option<String>,
     /// Plans for another training tool: peft, trl, axolotl, llamafactory, unsloth or torchtune.
     stack: Option<String>,
-    /// Settings to show; 10 where absent.
+    /// Settings to show; 10 where absent. Not with `stack`, which plans one setting.
     top: Option<u32>,
 }
 
