@@ -172,8 +172,17 @@ fn experts_in_the_layout_of_transformers_are_the_same_model() {
     }
 }
 
+/// Puts files of another model into a folder: weights in one file, a shard and a file of a tokenizer.
+fn leave_older_model(folder: &Path) {
+    let other = self::folder("ref_llama").join("model/model.safetensors");
+    for name in ["model.safetensors", "model-00001-of-00099.safetensors"] {
+        std::fs::copy(&other, folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("added_tokens.json"), "{}").unwrap();
+}
+
 #[test]
-fn a_merged_mixture_has_the_names_of_its_files() {
+fn a_merged_mixture_has_the_names_of_its_files_and_nothing_of_an_older_model() {
     let family = "ref_mixtral";
     let (source, batch) = (folder(family).join("model"), whole_batch(family));
     let mut trainer = Trainer::new(
@@ -190,7 +199,15 @@ fn a_merged_mixture_has_the_names_of_its_files() {
         shard_bytes: 100_000,
         quantization: None,
     };
+    leave_older_model(output.path());
     directory.write(output.path(), &trainer.merged().unwrap()).unwrap();
+    for older in [
+        "model.safetensors",
+        "model-00001-of-00099.safetensors",
+        "added_tokens.json",
+    ] {
+        assert!(!output.path().join(older).exists(), "{older}");
+    }
     let index = json(&output.path().join("model.safetensors.index.json"));
     let written = index["weight_map"].as_object().unwrap().keys().cloned();
     let published = tensors(&source.join("model.safetensors")).into_keys();

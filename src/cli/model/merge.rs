@@ -1,5 +1,6 @@
 //! `peft-tune merge`: folds an adapter into its base model.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::bytes;
-use crate::space::{Bytes, RecipeFile};
+use crate::space::{Bytes, ReadOptions, RecipeFile, SpaceError};
 use peft_tune_core::recipe::{Precision, QuantizationAware, Recipe, Sharding};
 use peft_tune_core::whole_file::{make_folder, write_whole};
 use peft_tune_engine::data::evaluation_batches;
@@ -40,9 +41,9 @@ pub(in crate::cli) struct Args {
     /// Write into a directory that is not empty.
     #[arg(long)]
     force: bool,
-    /// Largest weight file; a larger model is written in several.
-    #[arg(long, value_name = "SIZE", default_value = "5GB")]
-    max_shard_size: Bytes,
+    /// Largest weight file; a larger model is written in several [default: 5GB].
+    #[arg(long, value_name = "SIZE")]
+    max_shard_size: Option<Bytes>,
     /// Form of the output.
     #[arg(long, value_enum, default_value = "safetensors")]
     format: Format,
@@ -135,18 +136,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     };
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     check_output(&args, &files)?;
-    if args.outtype.is_some() && args.format != Format::Gguf {
-        return Err(CliError::bad_input(anyhow::anyhow!(
-            "`--outtype` is for `--format gguf`; safetensors keep the dtypes of the base model"
-        )));
-    }
-    if args.quantize.is_some() && args.format != Format::Safetensors {
-        return Err(CliError::bad_input(anyhow::anyhow!(
-            "`--quantize` is for `--format safetensors`; a GGUF file is quantized with `--outtype q8_0` or by llama.cpp's `llama-quantize`"
-        )));
-    }
+    check_form(&args)?;
     let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
-    let recipe = RecipeFile::read(&args.adapter.join("recipe.yaml")).ok();
+    let recipe = recipe_beside(&args.adapter)?;
     let precision = merging_precision(stored, recipe.as_ref());
     if let Some(recipe) = &recipe {
         tell_ignored(recipe, args.quantize);
@@ -164,7 +156,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let directory = ModelDirectory {
         source: &files.folder,
         dtype: WrittenDtype::AsStored,
-        shard_bytes: usize::try_from(args.max_shard_size.0).unwrap_or(usize::MAX),
+        shard_bytes: args.max_shard_size.map_or(ModelDirectory::SHARD_BYTES, shard_bytes),
         quantization: args.quantize.map(Quantize::written),
     };
     directory.write(&args.output, &merged).map_err(CliError::failed)?;
@@ -185,6 +177,27 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     ))
 }
 
+/// A size that was asked for, as this machine counts bytes.
+fn shard_bytes(size: Bytes) -> usize {
+    usize::try_from(size.0).unwrap_or(usize::MAX)
+}
+
+/// The recipe that a training has left beside its adapter; none beside one of elsewhere. Its data may be gone: they are not read.
+///
+/// # Errors
+/// A recipe that cannot be read.
+fn recipe_beside(adapter: &Path) -> Result<Option<Recipe>, CliError> {
+    let path = adapter.join("recipe.yaml");
+    match RecipeFile::read_with(&path, ReadOptions { check_files: false }) {
+        Ok(recipe) => Ok(Some(recipe)),
+        Err(SpaceError::Unreadable {
+            reason: ErrorKind::NotFound,
+            ..
+        }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Adds the token with which the chat template ends answers to the ends of generation, where the model's files do not name it: a
 /// training on chats taught it. Returns its text.
 ///
@@ -202,7 +215,11 @@ fn write_turn_end(output: &Path, files: &ModelFiles) -> Result<Option<String>, C
     let path = output.join("generation_config.json");
     let mut config: serde_json::Map<String, serde_json::Value> = match std::fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).map_err(CliError::bad_input)?,
-        Err(_) => serde_json::Map::new(),
+        Err(error) if error.kind() == ErrorKind::NotFound => serde_json::Map::new(),
+        Err(error) => {
+            let message = format!("cannot read {}", path.display());
+            return Err(CliError::bad_input(anyhow::Error::new(error).context(message)));
+        }
     };
     config.insert("eos_token_id".to_owned(), ids.into());
     let text = serde_json::to_string_pretty(&config).map_err(CliError::failed)? + "\n";
@@ -315,6 +332,26 @@ fn check_output(args: &Args, files: &ModelFiles) -> Result<(), CliError> {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "{output} is not empty; give another `--output`, or `--force` to write into it"
         )));
+    }
+    Ok(())
+}
+
+/// Refuses options of the form that is not written.
+fn check_form(args: &Args) -> Result<(), CliError> {
+    if args.outtype.is_some() && args.format != Format::Gguf {
+        return Err(CliError::bad(
+            "`--outtype` is for `--format gguf`; safetensors keep the dtypes of the base model",
+        ));
+    }
+    if args.max_shard_size.is_some() && args.format != Format::Safetensors {
+        return Err(CliError::bad(
+            "`--max-shard-size` is for `--format safetensors`; a GGUF model is one file",
+        ));
+    }
+    if args.quantize.is_some() && args.format != Format::Safetensors {
+        return Err(CliError::bad(
+            "`--quantize` is for `--format safetensors`; a GGUF file is quantized with `--outtype q8_0` or by llama.cpp's `llama-quantize`",
+        ));
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ impl ModelDirectory<'_> {
     /// is larger than one shard.
     ///
     /// It is on the disk when this returns. An older `config.json` is removed first and the new one comes last: after a crash the
-    /// whole model loads, or none.
+    /// whole model loads, or none. Nothing stays of the weights and the tokenizer of an older model.
     ///
     /// # Errors
     /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read; weights that cannot be
@@ -85,6 +85,7 @@ impl ModelDirectory<'_> {
         let config = self.config(architecture, quantized.as_ref())?;
         let config_path = output.join(CONFIG);
         remove_file(&config_path).map_err(|source| in_out(&config_path, source))?;
+        remove_weights(output)?;
         let shards = shards(&entries, self.shard_bytes);
         let mut index = BTreeMap::new();
         for (number, shard) in shards.iter().enumerate() {
@@ -105,9 +106,14 @@ impl ModelDirectory<'_> {
             write_json(&output.join("model.safetensors.index.json"), &index)?;
         }
         for name in COPIED {
-            copy(&self.source.join(name), &output.join(name))?;
+            copy_or_remove(&self.source.join(name), &output.join(name))?;
         }
         write_json(&config_path, &config)
+    }
+
+    /// Whether a file of this name holds weights of a model directory, or their index.
+    pub(crate) fn is_weight_file(name: &str) -> bool {
+        name.starts_with("model") && name.contains(".safetensors")
     }
 
     /// Dtype of what is not quantized.
@@ -305,10 +311,23 @@ pub(super) fn name_of(dtype: Dtype) -> &'static str {
     }
 }
 
-/// Copies a file where it is there. Its content, not its permissions: the hub's cache is read-only.
-fn copy(from: &Path, to: &Path) -> Result<(), TrainError> {
+/// Removes the weights of a model, and their index, from its directory.
+fn remove_weights(directory: &Path) -> Result<(), TrainError> {
+    for entry in std::fs::read_dir(directory).map_err(|source| in_out(directory, source))? {
+        let path = entry.map_err(|source| in_out(directory, source))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if ModelDirectory::is_weight_file(&name) {
+            remove_file(&path).map_err(|source| in_out(&path, source))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file where it is there, and removes that of an older model where it is not. Its content, not its permissions: the hub's
+/// cache is read-only.
+fn copy_or_remove(from: &Path, to: &Path) -> Result<(), TrainError> {
     if !from.is_file() {
-        return Ok(());
+        return remove_file(to).map_err(|source| in_out(to, source));
     }
     let bytes = std::fs::read(from).map_err(|source| in_out(from, source))?;
     write_whole(to, &bytes, true).map_err(|source| in_out(to, source))

@@ -9,7 +9,7 @@ use super::outcome::{Outcome, RunProgress};
 use super::whole_folder::{put_in_place, recover_folder, remove, start_folder};
 use super::{RunError, RunInputs, RunSettings, Start};
 use crate::base::SPARSITY_FILE;
-use crate::{Trainer, WrittenDtype};
+use crate::{ModelDirectory, Trainer, WrittenDtype};
 use peft_tune_core::whole_file::make_folder;
 
 const IDENTITY: &str = "run.json";
@@ -188,7 +188,7 @@ impl OutputFolder {
         for entry in std::fs::read_dir(&self.path).map_err(RunError::file(&self.path))? {
             let path = entry.map_err(RunError::file(&self.path))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with("model") && name.contains(".safetensors") {
+            if ModelDirectory::is_weight_file(&name) {
                 remove(&path).map_err(RunError::file(&path))?;
             }
         }
