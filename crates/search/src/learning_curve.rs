@@ -15,10 +15,10 @@ const EXPONENTS: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 1.2, 1.6, 2.2];
 const OFFSETS: usize = 14;
 const LEAST_OFFSET: f64 = 0.01;
 const GREATEST_OFFSET: f64 = 3.0;
-/// Shape and mean of the prior on the noise: a deviation of half a percent of the curve's range.
+/// Shape of the prior on the noise's variance, and the deviation that it is about, as a share of the curve's range.
 const NOISE_SHAPE: f64 = 2.0;
 const NOISE_SHARE: f64 = 0.005;
-/// Prior deviation of a and b, as a multiple of the curve's range.
+/// Prior deviation of a and b, as a multiple of the noise's deviation.
 const PRIOR_RANGE: f64 = 8.0;
 /// Fewest reports that say anything about the end.
 const LEAST_REPORTS: usize = 3;
@@ -36,8 +36,8 @@ pub struct Extrapolation {
     pub high: f64,
 }
 
-/// Predicts the value after `at` steps from the reports so far; `None` with fewer than three. Values that are not finite
-/// are left out.
+/// Predicts the value after `at` steps from the reports so far; `None` with fewer than three, or where the values rise. Values
+/// that are not finite are left out.
 pub fn extrapolate(reports: &[Report], at: u64) -> Option<Extrapolation> {
     let reports: Vec<(f64, f64)> = reports
         .iter()

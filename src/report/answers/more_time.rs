@@ -168,7 +168,7 @@ mod tests {
             log_acquisition: None,
             expected_improvement: Some(gain),
             predicted: Vec::new(),
-            is_hearing: false,
+            tests_predictions: false,
         };
         // A hypervolume of 200: 2%, then half of it each.
         case.next = vec![proposal(4.0), proposal(2.0)];

@@ -39,13 +39,13 @@ impl Sampler for Grid {
         let tried = Tried::new(history);
         let total = settings.len();
         let stride = stride(total);
-        // Other seeds start elsewhere; the number of tries so far says how far the walk has come.
+        // Other seeds start elsewhere.
         let start = self.seed % total.max(1);
         let at = |step: u64| {
             let number = (u128::from(step) * u128::from(stride) + u128::from(start)) % u128::from(total);
             settings.nth(number as u64)
         };
-        // Settings tried out of turn can only make the first untried one come sooner than the walk's whole length.
+        // The walk begins anew each time, and ends at the first setting that is not tried.
         (0..total).filter_map(at).find(|params| !tried.contains(params))
     }
 }

@@ -5,7 +5,7 @@
 
 /// Steps of one climb.
 const STEPS: usize = 25;
-/// Halvings of one step.
+/// Times that one step is shortened.
 const HALVINGS: usize = 8;
 /// Largest first move along one coordinate.
 const FIRST_MOVE: f64 = 0.1;

@@ -1,8 +1,8 @@
 //! Trials of earlier studies as further observations with a bias and a noise of their own.
 //!
 //! Another data set, another length of training or another version of a driver moves a metric, mostly as a whole. So the
-//! earlier trials' surrogate predicts what this study has measured; the mean difference is added to every earlier value,
-//! and what is left of the differences is the uncertainty that each of them gets beside the usual noise. Where both
+//! earlier trials' surrogate predicts what this study has measured; the mean difference, drawn towards none where few are
+//! known, is added to every earlier value, and what is left of the differences is the uncertainty that each of them gets beside the usual noise. Where both
 //! are positive (or both negative) throughout, differences are those of logarithms. Before anything is measured, the
 //! uncertainty is a share of the spread of the earlier values; where the differences turn out as large as that spread, the
 //! earlier study says nothing of this one and is left out.

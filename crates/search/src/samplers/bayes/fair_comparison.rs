@@ -12,6 +12,7 @@ use super::sampler::INITIAL_WITH_PRIOR;
 use super::trainings::Trainings;
 use crate::Problem;
 use crate::encode::Point;
+use crate::length::LEARNING_RATE;
 use peft_tune_core::objective::LOSS;
 
 /// Trainings before the first comparison: the best of fewer is not worth a comparison.
@@ -24,20 +25,52 @@ const MOST: usize = 5;
 const MOST_FAR: usize = 3;
 /// Share of what counts as near the best within which a training is as good as the best.
 const SAME: f64 = 0.1;
+/// Distance within which two coordinates are one value that was rounded on its way.
+const ROUNDING: f64 = 1e-9;
 /// Distance of two learning rates, as a share of their range where that is continuous.
 const STEP: f64 = 0.18;
 
-/// The training that a choice is owed next, as a candidate; `None` where all were compared.
+/// The trainings that choices are owed, as candidates, each choice's next one, the most urgent first.
 pub(super) fn owed(
     problem: &Problem,
     observations: &Observations<'_>,
     candidates: &Candidates<'_>,
     trainings: &Trainings<'_>,
     is_tried: impl Fn(&Point) -> bool,
-) -> Option<Point> {
+) -> Vec<Point> {
+    let all = owed_with_reasons(problem, observations, candidates, trainings, is_tried);
+    let mut all = all.unwrap_or_default();
+    // The least compared, choices before neighbours, and of those the one that came nearest.
+    all.sort_by(|a, b| {
+        (a.compared, a.alternatives)
+            .cmp(&(b.compared, b.alternatives))
+            .then(a.reached.total_cmp(&b.reached))
+    });
+    all.into_iter().map(|one| one.point).collect()
+}
+
+/// A training that a choice is owed, and what makes it urgent.
+struct Owed {
+    /// Trainings that the choice had beside the best one.
+    compared: usize,
+    /// Values that the choice is one of; as many as there can be for the neighbour of an ordered value.
+    alternatives: usize,
+    /// Least loss that those trainings reached.
+    reached: f64,
+    point: Point,
+}
+
+/// The trainings that choices are owed; `None` where nothing can be compared.
+fn owed_with_reasons(
+    problem: &Problem,
+    observations: &Observations<'_>,
+    candidates: &Candidates<'_>,
+    trainings: &Trainings<'_>,
+    is_tried: impl Fn(&Point) -> bool,
+) -> Option<Vec<Owed>> {
     let loss = trainings.loss();
     let used = &observations.modelled[loss].used;
-    let named = |index: &usize| problem.space.parameters[*index].name == "learning_rate";
+    let named = |index: &usize| problem.space.parameters[*index].name == LEARNING_RATE;
     let rate = used.iter().copied().find(named)?;
     let losses = || {
         let seen = observations.seen.iter().filter(|seen| seen.feasible);
@@ -71,13 +104,15 @@ pub(super) fn owed(
     let rivals = used
         .iter()
         .flat_map(|index| levels_of(*index).into_iter().map(|level| (*index, level)));
-    let mut owed: Vec<(usize, usize, f64, Point)> = Vec::new();
+    let mut owed = Vec::new();
     for (index, level) in rivals {
         let mut point = best.clone();
         point[index] = level;
+        // Other parameters may exist beside another choice; what was trained is settled, too.
+        let mut point = candidates.settled(&point);
         let is_its = |trained: &Point| {
             let mut others = used.iter().filter(|index| **index != rate);
-            others.all(|index| trained[*index] == point[*index])
+            others.all(|index| (trained[*index] - point[*index]).abs() <= ROUNDING)
         };
         // With trainings that were stopped, at what they were expected to end with.
         let known = observations.data[loss]
@@ -98,14 +133,15 @@ pub(super) fn owed(
                 true => candidates.levels(index).len(),
                 false => usize::MAX,
             };
-            owed.push((compared.len(), alternatives, reached, point));
+            owed.push(Owed {
+                compared: compared.len(),
+                alternatives,
+                reached,
+                point,
+            });
         }
     }
-    // The least compared, choices before neighbours, and of those the one that came nearest.
-    let first = owed
-        .into_iter()
-        .min_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)))?;
-    Some(first.3)
+    Some(owed)
 }
 
 /// A choice (a target, an optimizer) that was in no training since there is a model: its parameter and coordinate. What was

@@ -185,8 +185,15 @@ impl Landscape<'_> {
 
     /// ln of the probability that every limit is kept.
     pub(super) fn log_kept(&self, marginals: &[Marginal]) -> f64 {
-        let kept = |(output, limit): &(usize, Limit)| limit.log_kept(&marginals[*output]).value;
-        self.limits.iter().map(kept).sum()
+        self.log_kept_of(marginals, |_| true)
+    }
+
+    /// ln P(the limits of the outputs of which `counts` says so are kept).
+    pub(super) fn log_kept_of(&self, marginals: &[Marginal], counts: impl Fn(usize) -> bool) -> f64 {
+        let limits = self.limits.iter().filter(|(output, _)| counts(*output));
+        limits
+            .map(|(output, limit)| limit.log_kept(&marginals[*output]).value)
+            .sum()
     }
 
     /// ln of the median cost.

@@ -83,15 +83,6 @@ pub(crate) const NOTHING: LogShare = LogShare {
 };
 
 impl Marginal {
-    /// A value that is known.
-    pub(crate) fn certain(value: f64) -> Self {
-        Self {
-            mean: value,
-            deviation: 1e-9 * value.abs().max(1e-9),
-            shape: Shape::Plain,
-        }
-    }
-
     /// P(u) in plain numbers: fast, and 0 where it underflows.
     pub(crate) fn improvement(&self, bound: f64) -> f64 {
         let s = self.deviation;

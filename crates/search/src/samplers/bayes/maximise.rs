@@ -64,19 +64,21 @@ pub(super) fn key(point: &[f64]) -> Vec<u64> {
 }
 
 impl Search<'_> {
-    /// The setting to propose: the one at `owed`, or the best, where `history` has neither.
-    pub(super) fn untried(
-        &mut self,
-        owed: Option<Point>,
-        history: &Tried,
-        random: &mut Pcg64,
-    ) -> Option<(Found, Params)> {
+    /// The setting to propose: the first of `owed` that may be tried, or the best, where `history` has neither.
+    pub(super) fn untried(&mut self, owed: Vec<Point>, history: &Tried, random: &mut Pcg64) -> Option<(Found, Params)> {
         let untried = |candidates: &Candidates<'_>, found: Found| {
             let params = candidates.params(&found.candidate);
             (!history.contains(&params)).then_some((found, params))
         };
-        let owed = owed.and_then(|point| self.at(&point, random));
-        if let Some((found, params)) = owed.and_then(|found| untried(self.candidates, found)) {
+        // What is owed may lie further from the best training than what else is looked for.
+        let near = self.near.take();
+        let mut owed = owed
+            .iter()
+            .filter_map(|point| untried(self.candidates, self.at(point, random)?));
+        let first_owed = owed.next();
+        drop(owed);
+        self.near = near;
+        if let Some((found, params)) = first_owed {
             return Some((Found { is_owed: true, ..found }, params));
         }
         let mut first = |search: &Self| {
@@ -105,10 +107,12 @@ impl Search<'_> {
         found
     }
 
-    /// A settled point as a candidate; `None` where it is tried or not allowed.
+    /// A settled point as a candidate; `None` where it is tried, not allowed or impossible.
     fn at(&self, point: &Point, random: &mut Pcg64) -> Option<Found> {
         let candidate = self.candidates.of(point, random);
-        self.scored(vec![candidate]).pop()
+        self.scored(vec![candidate])
+            .pop()
+            .filter(|found| found.log_value > f64::NEG_INFINITY)
     }
 
     fn searched(&self, random: &mut Pcg64) -> Vec<Found> {

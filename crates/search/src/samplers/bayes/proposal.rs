@@ -20,7 +20,7 @@ pub struct Proposal {
     pub predicted: Vec<Predicted>,
     /// Whether the setting is tried to learn if these predictions hold: a choice at a learning rate of its own. They
     /// are no reason to stop its trial.
-    pub is_hearing: bool,
+    pub tests_predictions: bool,
 }
 
 /// A predicted metric in its own unit and direction.
@@ -64,6 +64,6 @@ pub(super) fn described(
         log_acquisition: Some(log_acquisition),
         expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.objectives]).exp()),
         predicted: predicted.collect(),
-        is_hearing: false,
+        tests_predictions: false,
     }
 }

@@ -6,7 +6,6 @@ use super::candidates::Candidates;
 use super::earlier::first_setting;
 use super::fair_comparison;
 use super::initial::initial;
-use super::marginal::Marginal;
 use super::maximise::{Search, good_points};
 use super::model::Model;
 use super::neighbourhood::Neighbourhood;
@@ -18,8 +17,7 @@ use super::trainings::Trainings;
 use crate::encode::{Encoding, Point};
 use crate::seeded::{Stream, Tried, generator};
 use crate::{CandidateScore, Prior, Problem};
-use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 
 impl Bayes {
     /// The next setting with its reasons, or `None` when everything is tried.
@@ -79,7 +77,7 @@ impl Bayes {
         };
         let point = candidates.settled(&found.candidate);
         let proposal = Proposal {
-            is_hearing: found.is_owed,
+            tests_predictions: found.is_owed,
             ..described(problem, &landscape, &point, params, found.log_value)
         };
         let others = others
@@ -108,33 +106,6 @@ impl Bayes {
         proposals
     }
 
-    /// The improvement of the hypervolume that a setting is still expected to bring once some of its objectives are known
-    /// (throughput and memory after the profile phase), in the product of the objectives' units. `None` while there is no
-    /// model, or where the setting is not in the space.
-    pub fn expected_improvement(
-        &self,
-        problem: &Problem,
-        history: &[Trial],
-        params: &Params,
-        known: &Metrics,
-    ) -> Option<f64> {
-        let encoding = Encoding::new(&problem.space);
-        let point = encoding.point(&problem.space, params)?;
-        let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
-        let model = self.model(problem, &encoding, &observations);
-        let landscape = model.landscape()?;
-        let candidates = Candidates::new(&problem.space, &encoding);
-        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
-        let shifts = model.shifts(&shifted, &candidates, &point)?;
-        let objectives = problem.objectives.iter().enumerate();
-        let marginal = |(index, objective): (usize, &Objective)| match known.value(&objective.metric) {
-            Some(value) => Marginal::certain(objective.minimised(value)),
-            None => landscape.outputs[index].marginal_at(&point, shifts[index]),
-        };
-        let marginals: Vec<Marginal> = objectives.map(marginal).collect();
-        Some(landscape.ehvi.as_ref()?.log_value(&marginals).exp())
-    }
-
     pub(super) fn model<'a>(
         &'a self,
         problem: &'a Problem,
@@ -158,30 +129,33 @@ impl Bayes {
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
-            is_hearing: false,
+            tests_predictions: false,
         })
     }
 }
 
-/// Keeps a search for the least loss near the best training, and to a choice that has had too few trials. The point is the
-/// training that such a choice is owed beside the best one.
+/// Keeps a search for the least loss near the best training, and to a choice that has had too few trials. The points are
+/// trainings that such choices are owed beside the best one, the most urgent first.
 fn compare_fairly(
     search: &mut Search<'_>,
     problem: &Problem,
     observations: &Observations<'_>,
     tried: &[Point],
-) -> Option<Point> {
+) -> Vec<Point> {
     let landscape = search.landscape;
-    let trainings = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss())?;
-    let near = Neighbourhood::new(observations, trainings)?;
+    let trainings = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss());
+    let near = trainings.and_then(|trainings| Some((trainings, Neighbourhood::new(observations, trainings)?)));
+    let Some((trainings, near)) = near else {
+        return Vec::new();
+    };
     search.only = fair_comparison::untrained_choice(search.candidates, observations, tried);
     let is_tried = |point: &Point| search.is_tried(point);
     let owed = match search.only {
-        Some(choice) => Some(near.with(choice)).filter(|point| !is_tried(point)),
+        Some(choice) => vec![near.with(choice)],
         None if fair_comparison::is_time(search.tried.len()) => {
             fair_comparison::owed(problem, observations, search.candidates, trainings, is_tried)
         }
-        None => None,
+        None => Vec::new(),
     };
     search.near = Some(near);
     owed
@@ -322,21 +296,5 @@ mod tests {
         let history = drive(&mut Random::new(4), &problem, 12, |_, params| evaluate(params));
         let proposal = Bayes::new(4).per_cost("seconds").propose(&problem, &history).unwrap();
         assert!(number(&proposal.params, "x1") < 0.1, "{:?}", proposal.params);
-    }
-
-    #[test]
-    fn knowing_a_poor_objective_lowers_what_a_setting_promises() {
-        let problem = problem(continuous_space(2), 2);
-        let history = drive(&mut Random::new(4), &problem, 12, |_, params| state(bowls(params)));
-        let sampler = Bayes::new(4);
-        let params = sampler.propose(&problem, &history).unwrap().params;
-        let gain = |known: Metrics| {
-            sampler
-                .expected_improvement(&problem, &history, &params, &known)
-                .unwrap()
-        };
-        let [good, _] = bowls(&params);
-        assert!(gain([("f0", 1.0)].into()) < gain([("f0", good)].into()));
-        assert_eq!(gain([("f0", 2.0)].into()), 0.0);
     }
 }

@@ -137,7 +137,7 @@ impl Sampler for Bayes {
         let own = proposal.log_acquisition.map(|log_acquisition| CandidateScore {
             expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
             log_acquisition,
-            predicted: match proposal.is_hearing {
+            predicted: match proposal.tests_predictions {
                 true => Vec::new(),
                 false => proposal.predicted.clone(),
             },

@@ -255,7 +255,8 @@ impl<'a> Trainings<'a> {
             };
             let params = self.candidates.params(&variant);
             let expected = |metric: &str| self.prior.expected(&params, metric).unwrap_or(0.0);
-            let fits = landscape.log_kept(&marginals) >= LIKELY;
+            // A limit on the loss is kept or not by all variants, which are known by their costs alone.
+            let fits = landscape.log_kept_of(&marginals, |output| output != self.loss) >= LIKELY;
             if fits {
                 let others = marginals[..landscape.objectives].iter().enumerate();
                 let others = others.filter(|(index, _)| *index != self.loss);
