@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::EvaluatorError;
+use super::not_a_number::quoted_no_numbers;
 
 /// Bytes of standard error that are kept.
 const TAIL_BYTES: usize = 4096;
@@ -308,14 +309,23 @@ fn read_lines<M: DeserializeOwned>(output: impl Read, number: u64, lines: &Lines
                 }
             }
             false if line.trim_ascii().is_empty() => continue,
-            false => match serde_json::from_slice(&line) {
-                Ok(message) => Line::Message(message),
-                Err(_) => Line::Garbled(String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned()),
-            },
+            false => read_line(&line),
         };
         if lines.send((number, message)).is_err() {
             return;
         }
+    }
+}
+
+/// Reads one line, numbers that are none as texts.
+fn read_line<M: DeserializeOwned>(line: &[u8]) -> Line<M> {
+    if let Ok(message) = serde_json::from_slice(line) {
+        return Line::Message(message);
+    }
+    let text = std::str::from_utf8(line).map(quoted_no_numbers).unwrap_or_default();
+    match serde_json::from_str(&text) {
+        Ok(message) => Line::Message(message),
+        Err(_) => Line::Garbled(String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned()),
     }
 }
 

@@ -4,8 +4,10 @@
 //! where the study file says how long a whole trial is), and prints JSON
 //! lines: `{"step": n, "metrics": {...}}` as often as it likes, and at the end `{"metrics": {...}}`, or
 //! `{"outcome": "out_of_memory"}` (`diverged`, `timed_out`, `invalid`, `crashed`; with an optional `message`). Lines that
-//! are not JSON objects of these forms are skipped, so a chatty trainer needs no change. Any other end is a crash,
-//! stored with the tail of its standard error. A trial that is stopped gets SIGTERM, and SIGKILL five seconds later.
+//! are not JSON objects of these forms are skipped, so a chatty trainer needs no change. Metrics whose `step` is no whole
+//! number are skipped too; `10.0` is one. A metric that is `null`, or `NaN` or `Infinity` as Python prints them, is left
+//! out. Any other end is a crash, stored with the tail of its standard error and the last object that could not be read.
+//! A trial that is stopped gets SIGTERM, and SIGKILL five seconds later.
 //!
 //! Several programs may run side by side, one a slot. `PEFT_TUNE_WORKER` tells each the number of its slot, and a slot
 //! with a GPU of its own sets `CUDA_VISIBLE_DEVICES`.
@@ -18,9 +20,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::child::{ChildProcess, Line, Lines, Surroundings};
-use super::program::{Output, RunningProgram};
+use super::program::{Printed, RunningProgram};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
-use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, Params, TrialNumber};
 
 /// Time from one look at the clock to the next while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
@@ -36,8 +38,8 @@ pub struct CommandEvaluator {
     /// Time that a stopped program may take to end by itself.
     grace: Duration,
     slots: Vec<Program>,
-    lines: Receiver<(u64, Line<Output>)>,
-    sender: Lines<Output>,
+    lines: Receiver<(u64, Line<Printed>)>,
+    sender: Lines<Printed>,
     /// Number of the last program that was started.
     serial: u64,
 }
@@ -102,41 +104,14 @@ impl CommandEvaluator {
         Some(current.end(&tail))
     }
 
-    fn take_line(&mut self, serial: u64, line: Line<Output>) -> Option<TrialEvent> {
+    fn take_line(&mut self, serial: u64, line: Line<Printed>) -> Option<TrialEvent> {
         let is_its = |slot: &&mut Program| slot.current.as_ref().is_some_and(|current| current.serial == serial);
         let slot = self.slots.iter_mut().find(is_its)?;
         let current = slot.current.as_mut()?;
         match line {
-            Line::Message(Output::Step { step, .. }) if i64::try_from(step).is_err() => {
-                tracing::warn!(trial = current.number.0, step, "ignored a step that cannot be counted");
-                None
-            }
-            Line::Message(Output::Step { step, metrics }) => {
-                current.last_step = step;
-                let metrics = current.keep(metrics);
-                Some(TrialEvent::Report {
-                    number: current.number,
-                    step,
-                    metrics,
-                })
-            }
-            Line::Message(Output::Final { metrics }) => {
-                current.keep(metrics);
-                current.ending = Some(TrialState::Complete {
-                    metrics: current.metrics.clone(),
-                });
-                None
-            }
-            Line::Message(Output::Outcome { outcome, message }) => {
-                let reason = current.reason(outcome, message);
-                current.ending = Some(TrialState::Failed {
-                    reason,
-                    metrics: current.metrics.clone(),
-                });
-                None
-            }
+            Line::Message(printed) => current.take(&printed),
             Line::Garbled(text) => {
-                tracing::debug!(line = text, "ignored a line of the trial's program");
+                current.note_unread(&text);
                 None
             }
             Line::TooLong => {
@@ -217,6 +192,8 @@ impl Evaluator for CommandEvaluator {
             last_step: 0,
             metrics: Metrics::default(),
             ending: None,
+            unread: None,
+            has_refused_step: false,
             stop: None,
             ended: None,
         });
@@ -263,7 +240,7 @@ impl Evaluator for CommandEvaluator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::study::{FailReason, Metrics, Phase};
+    use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -402,6 +379,63 @@ mod tests {
             panic!("{state:?}");
         };
         assert_eq!(metrics, Metrics::default());
+    }
+
+    #[test]
+    fn a_whole_float_is_a_step_and_any_other_step_is_neither_a_report_nor_the_end() {
+        let (events, state) = run(
+            r#"echo '{"step": 10.0, "metrics": {"loss": 3}}'; echo '{"metrics": {"loss": 2}, "run": "a"}'"#,
+            None,
+        );
+        let report = TrialEvent::Report {
+            number: TrialNumber(7),
+            step: 10,
+            metrics: [("loss", 3.0)].into(),
+        };
+        let metrics = [("loss", 2.0)].into();
+        assert_eq!((events, state), (vec![report], TrialState::Complete { metrics }));
+        for step in [r#""10""#, "-1", "1.5", "null", "9223372036854775808"] {
+            let script = format!(r#"echo '{{"step": {step}, "metrics": {{"loss": 9}}}}'; exit 1"#);
+            let (events, state) = run(&script, None);
+            let shown = format!(r#"{{"step":{step},"metrics":{{"loss":9}}}}"#);
+            let unread = format!("the last line that could not be read: {shown}");
+            let message = format!("the trial process ended with exit code 1 ({unread})");
+            let reason = FailReason::Crashed {
+                phase: Phase::Train,
+                message,
+            };
+            let metrics = Metrics::default();
+            assert_eq!(
+                (events.len(), state),
+                (0, TrialState::Failed { reason, metrics }),
+                "{step}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_left_out_as_python_prints_them() {
+        let script = r#"echo '{"step": 2, "metrics": {"loss": NaN, "speed": 4}}'
+            echo '{"metrics": {"error": 1.5, "slack": -Infinity}}'"#;
+        let (events, state) = run(script, None);
+        let report = TrialEvent::Report {
+            number: TrialNumber(7),
+            step: 2,
+            metrics: [("speed", 4.0)].into(),
+        };
+        let metrics = [("speed", 4.0), ("error", 1.5)].into();
+        assert_eq!((events, state), (vec![report], TrialState::Complete { metrics }));
+    }
+
+    #[test]
+    fn an_end_without_a_result_names_the_last_object_that_could_not_be_read() {
+        let (_, state) = run(r#"echo '{"metrics": {"loss": 2,}}'; echo done"#, None);
+        let TrialState::Failed { reason, .. } = state else {
+            panic!("{state:?}");
+        };
+        let unread = r#"the last line that could not be read: {"metrics": {"loss": 2,}}"#;
+        let message = format!("the trial process ended with exit code 0 ({unread})");
+        assert_eq!(reason.message(), message);
     }
 
     /// Runs a script, cancels it at its first report, and returns how it ended and after how long.

@@ -380,3 +380,8 @@ pub fn metric_rows() -> &'static [MetricRow] {
 pub(crate) fn is_of_training(metric: &str) -> bool {
     ROWS.iter().all(|row| row.part == Training || row.name != metric)
 }
+
+/// Whether a metric says where a trial that was stopped on its way was going.
+pub(crate) fn is_of_stop(metric: &str) -> bool {
+    ROWS.iter().any(|row| row.part == Stop && row.name == metric)
+}

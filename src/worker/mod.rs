@@ -14,6 +14,7 @@ mod machine_load;
 mod metric_rows;
 mod mock;
 mod mock_session;
+mod not_a_number;
 mod placement;
 mod pool;
 mod prepare;
@@ -38,8 +39,8 @@ pub use evaluator::{DeviceAssignment, Evaluator, EvaluatorError, Task, TrialEven
 pub use launch_command::LaunchCommand;
 pub use launcher::Launcher;
 pub use limits::{MemoryLimiter, memory_limiter};
-pub(crate) use metric_rows::is_of_training;
 pub use metric_rows::{MetricPart, MetricRow, metric_rows};
+pub(crate) use metric_rows::{is_of_stop, is_of_training};
 pub use mock::MockEvaluator;
 pub use placement::{Placement, pin_to, usable_cpus};
 pub use pool::{Measuring, PoolSettings, TrainTogether, WorkerPool};

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::TrialEvent;
 use super::child::{ChildProcess, describe_end};
+use super::not_a_number::is_no_number;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// The program under way.
@@ -22,6 +24,10 @@ pub(super) struct RunningProgram {
     pub(super) metrics: Metrics,
     /// End that the program told of itself.
     pub(super) ending: Option<TrialState>,
+    /// The last line that was meant to be read and could not be; its beginning.
+    pub(super) unread: Option<String>,
+    /// Whether it was told that a step cannot be counted.
+    pub(super) has_refused_step: bool,
     pub(super) stop: Option<Stop>,
     /// Time at which the program was found to have ended.
     pub(super) ended: Option<Instant>,
@@ -37,21 +43,41 @@ pub(super) struct Stop {
 /// output.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// A line that the program prints.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Output {
-    Step { step: u64, metrics: Values },
-    Outcome { outcome: Outcome, message: Option<String> },
-    Final { metrics: Values },
+/// Characters that are shown of a line that could not be read.
+const SHOWN_CHARACTERS: usize = 200;
+
+/// Largest step that is read from a float: up to it each whole number has a float of its own.
+const LARGEST_FLOAT_STEP: f64 = 9_007_199_254_740_992.0;
+
+/// The object that the program prints in a line.
+pub(super) type Printed = serde_json::Map<String, Value>;
+
+/// What a line of the program says.
+#[derive(Debug, PartialEq)]
+enum Output {
+    Step {
+        step: u64,
+        metrics: Values,
+    },
+    /// Metrics of a step that cannot be counted: neither a report nor the end.
+    Uncounted {
+        step: Value,
+    },
+    Outcome {
+        outcome: Outcome,
+        message: Option<String>,
+    },
+    Final {
+        metrics: Values,
+    },
 }
 
-/// Reported numbers; `null` (as many serialisers write NaN) is not a number.
-pub(super) type Values = BTreeMap<String, Option<f64>>;
+/// Reported numbers; `null` (as many serialisers write NaN) and the names of numbers that are none have no value.
+type Values = BTreeMap<String, Option<f64>>;
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcome {
+enum Outcome {
     OutOfMemory,
     Diverged,
     TimedOut,
@@ -59,9 +85,99 @@ pub(super) enum Outcome {
     Crashed,
 }
 
+impl Output {
+    /// What an object says; `None` where it has none of the forms that a program may print.
+    fn of(printed: &Printed) -> Option<Self> {
+        let step = printed.get("step");
+        let metrics = printed.get("metrics").and_then(values_of);
+        let outcome = printed
+            .get("outcome")
+            .and_then(|outcome| Outcome::deserialize(outcome).ok());
+        match (step.and_then(count_of), outcome, step, metrics) {
+            (Some(step), _, _, Some(metrics)) => Some(Self::Step { step, metrics }),
+            (_, Some(outcome), _, _) => {
+                let message = printed.get("message").and_then(Value::as_str).map(str::to_owned);
+                Some(Self::Outcome { outcome, message })
+            }
+            (None, None, Some(step), Some(_)) => Some(Self::Uncounted { step: step.clone() }),
+            (None, None, None, Some(metrics)) => Some(Self::Final { metrics }),
+            (_, None, _, None) => None,
+        }
+    }
+}
+
+/// A step as it is counted: a whole number, also one that is written as a float, that the database can hold.
+fn count_of(step: &Value) -> Option<u64> {
+    let is_whole = |step: &f64| step.fract() == 0.0 && (0.0..=LARGEST_FLOAT_STEP).contains(step);
+    let of_float = || step.as_f64().filter(is_whole).map(|step| step as u64);
+    let count = step.as_u64().or_else(of_float);
+    count.filter(|step| i64::try_from(*step).is_ok())
+}
+
+/// Reported values; `None` where one is neither a number nor the name of one that is none.
+fn values_of(metrics: &Value) -> Option<Values> {
+    let value_of = |value: &Value| match value {
+        Value::Null => Some(None),
+        Value::Number(number) => Some(number.as_f64()),
+        Value::String(text) if is_no_number(text) => Some(None),
+        _ => None,
+    };
+    let values = metrics.as_object()?.iter();
+    values
+        .map(|(name, value)| Some((name.clone(), value_of(value)?)))
+        .collect()
+}
+
 impl RunningProgram {
+    /// Takes in an object that the program printed, and returns the report that it holds.
+    pub(super) fn take(&mut self, printed: &Printed) -> Option<TrialEvent> {
+        match Output::of(printed) {
+            Some(Output::Step { step, metrics }) => {
+                self.last_step = step;
+                let metrics = self.keep(metrics);
+                let number = self.number;
+                return Some(TrialEvent::Report { number, step, metrics });
+            }
+            Some(Output::Final { metrics }) => {
+                self.keep(metrics);
+                let metrics = self.metrics.clone();
+                self.ending = Some(TrialState::Complete { metrics });
+            }
+            Some(Output::Outcome { outcome, message }) => {
+                let reason = self.reason(outcome, message);
+                let metrics = self.metrics.clone();
+                self.ending = Some(TrialState::Failed { reason, metrics });
+            }
+            Some(Output::Uncounted { step }) => {
+                self.refuse_step(&step);
+                self.note_unread(&serde_json::to_string(printed).unwrap_or_default());
+            }
+            None => self.note_unread(&serde_json::to_string(printed).unwrap_or_default()),
+        }
+        None
+    }
+
+    /// Notes a line that says nothing of the trial, and keeps its beginning where it was meant to: it looks like an object.
+    pub(super) fn note_unread(&mut self, line: &str) {
+        tracing::debug!(line, "ignored a line of the trial's program");
+        if line.trim_start().starts_with('{') {
+            self.unread = Some(line.trim().chars().take(SHOWN_CHARACTERS).collect());
+        }
+    }
+
+    /// Tells once a trial that metrics are lost because of their step.
+    fn refuse_step(&mut self, step: &Value) {
+        if !std::mem::replace(&mut self.has_refused_step, true) {
+            tracing::warn!(
+                trial = self.number.0,
+                %step,
+                "ignored metrics of the trial's program whose `step` is no whole number that can be counted"
+            );
+        }
+    }
+
     /// Adds reported values and returns those that are numbers.
-    pub(super) fn keep(&mut self, values: Values) -> Metrics {
+    fn keep(&mut self, values: Values) -> Metrics {
         let mut reported = Metrics::default();
         for (name, value) in values {
             let Some(value) = value else { continue };
@@ -72,7 +188,7 @@ impl RunningProgram {
         reported
     }
 
-    pub(super) fn reason(&self, outcome: Outcome, message: Option<String>) -> FailReason {
+    fn reason(&self, outcome: Outcome, message: Option<String>) -> FailReason {
         let phase = Phase::Train;
         let message = message.unwrap_or_else(|| "the program gave no message".to_owned());
         match outcome {
@@ -149,7 +265,11 @@ impl RunningProgram {
             },
             (None, Some(ending)) => ending,
             (None, None) => {
-                let message = describe_end(status, tail);
+                let how = describe_end(status, tail);
+                let message = match &self.unread {
+                    Some(line) => format!("{how} (the last line that could not be read: {line})"),
+                    None => how,
+                };
                 TrialState::Failed {
                     reason: FailReason::Crashed { phase, message },
                     metrics,

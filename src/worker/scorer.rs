@@ -6,11 +6,9 @@
 //! trial is stopped, and when the process that runs the trial ends.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use regex::Regex;
 use serde_json::Value;
 
 use super::EvaluatorError;
@@ -149,11 +147,7 @@ impl<'a> Scorer<'a> {
     fn take(&mut self, line: Line<Printed>) {
         match line {
             Line::Message(printed) => self.keep(printed),
-            // Python prints numbers that are none as no other JSON reader takes them.
-            Line::Garbled(text) => match serde_json::from_str::<Printed>(&quoted_no_numbers(&text)) {
-                Ok(printed) => self.keep(printed),
-                Err(_) => self.other = Some(text.chars().take(200).collect()),
-            },
+            Line::Garbled(text) => self.other = Some(text.chars().take(200).collect()),
             Line::TooLong | Line::Closed(_) => {}
         }
     }
@@ -183,17 +177,6 @@ impl<'a> Scorer<'a> {
             }
         };
         command.metrics.keys().map(number).collect()
-    }
-}
-
-static NO_NUMBER: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"([:,\[]\s*)(-?Infinity|NaN|nan|-?inf)\b").ok());
-
-/// A line with numbers that are none as texts.
-fn quoted_no_numbers(line: &str) -> String {
-    match NO_NUMBER.as_ref() {
-        Some(pattern) => pattern.replace_all(line, "$1\"$2\"").into_owned(),
-        None => line.to_owned(),
     }
 }
 
