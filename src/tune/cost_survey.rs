@@ -124,7 +124,7 @@ impl CostSurvey {
             first_reason: parts.iter().find_map(|part| part.first_reason.clone()),
         };
         survey.take(parts, forecast, &correction);
-        survey.estimate_time(study);
+        survey.estimate_time(study, forecast);
         survey
     }
 
@@ -164,12 +164,12 @@ impl CostSurvey {
         self.front.sort_unstable();
     }
 
-    fn estimate_time(&mut self, study: &Study) {
+    fn estimate_time(&mut self, study: &Study, forecast: &Forecast) {
         let fitting: Vec<f64> = self
             .settings
             .iter()
             .filter(|one| one.fits && one.tokens_per_s.value > 0.0)
-            .map(|one| trial_s(study, &one.params, one.prediction.tokens, one.tokens_per_s.value))
+            .filter_map(|one| trial_s(forecast, &one.params, one.prediction.tokens, one.tokens_per_s.value))
             .collect();
         if fitting.is_empty() {
             return;
@@ -241,14 +241,15 @@ pub(super) fn measured_share(study: &Study, params: &Params) -> f64 {
 
 /// Seconds of a trial: the step on the longest rows, the profile phase with half of the warm-up that it may take where it is no part
 /// of the training, then the training; evaluation is taken as a tenth of it, and the same training in F32 as long again. Answers are
-/// not predicted.
-pub(super) fn trial_s(study: &Study, params: &Params, step_tokens: f64, tokens_per_s: f64) -> f64 {
-    let train_steps = study.plan.train.as_ref().map_or(0.0, |train| match train.length {
-        TrainingLength::Steps(steps) => steps as f64,
-        TrainingLength::Tokens(tokens) => tokens as f64 / step_tokens,
-        // The number of rows is not known here.
-        TrainingLength::Epochs(_) => 0.0,
-    });
+/// not predicted. `None` where a training is epochs of rows that are not known.
+pub(super) fn trial_s(forecast: &Forecast, params: &Params, step_tokens: f64, tokens_per_s: f64) -> Option<f64> {
+    let study = forecast.study();
+    let train_steps = match study.plan.train.as_ref().map(|train| train.length) {
+        None => 0.0,
+        Some(TrainingLength::Steps(steps)) => steps as f64,
+        Some(TrainingLength::Tokens(tokens)) => tokens as f64 / step_tokens,
+        Some(TrainingLength::Epochs(epochs)) => forecast.epoch_steps(params)?.of_epochs(epochs) as f64,
+    };
     let profile_steps = study.plan.measure.as_ref().map_or(0.0, |measure| {
         let train = study.plan.train.as_ref();
         match train.and_then(|train| measure.within(train, train_steps as u64)) {
@@ -265,5 +266,5 @@ pub(super) fn trial_s(study: &Study, params: &Params, step_tokens: f64, tokens_p
     } else {
         1.0
     };
-    (profile_steps + 1.1 * trainings * train_steps) * step_tokens / tokens_per_s
+    Some((profile_steps + 1.1 * trainings * train_steps) * step_tokens / tokens_per_s)
 }

@@ -144,7 +144,7 @@ impl Tuner<'_> {
         let predictions = self.predictions.as_ref();
         let predicted_s = whole
             .zip(predictions)
-            .and_then(|(trial, known)| known.trial_s(self.parts.study, &trial.params));
+            .and_then(|(trial, known)| known.trial_s(&trial.params));
         if let Some(predicted_s) = predicted_s {
             self.clock.compare(predicted_s, wall_s);
         }

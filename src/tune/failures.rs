@@ -115,11 +115,17 @@ impl Tuner<'_> {
     /// shown that a trial still runs.
     ///
     /// # Errors
-    /// [`TuneError::FailAlike`]; the trials then wait to be run again.
+    /// [`TuneError::FailAlike`]; the trials then wait to be run again. The workers' own errors, too.
     pub(super) async fn look_into_failures(&mut self) -> Result<(), TuneError> {
-        if self.failures.rehearses && self.rehearse().is_ok() {
-            self.failures.alike.acquit();
-            return Ok(());
+        if self.failures.rehearses {
+            match self.rehearse() {
+                Ok(()) => {
+                    self.failures.alike.acquit();
+                    return Ok(());
+                }
+                Err(TuneError::Rehearsal { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let (store, id) = (self.parts.store, self.parts.id);
         let (trials, reason) = self.failures.alike.take();

@@ -12,7 +12,7 @@ use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
 
@@ -192,6 +192,18 @@ impl Forecast {
             Some(rows) => rows.workload(batch.micro_batch),
             None => Workload::full(batch.micro_batch, batch.sequence_length),
         }
+    }
+
+    /// The study that is predicted.
+    pub(super) fn study(&self) -> &Study {
+        &self.study
+    }
+
+    /// Steps of an epoch of a setting; `None` where the rows are not known, or the setting makes no recipe.
+    pub(super) fn epoch_steps(&self, params: &Params) -> Option<EpochSteps> {
+        let recipe = recipe_for(&self.study, params).ok()?;
+        let rows = self.workload(&recipe).rows?;
+        Some(EpochSteps::new(rows as u64, &recipe.batch))
     }
 
     /// Whether the memory is predicted to hold the trainings of these recipes at once.

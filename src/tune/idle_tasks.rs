@@ -11,6 +11,8 @@ use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
 pub(super) struct IdleRun {
     /// Metrics that the task measured, where it completed.
     pub(super) metrics: Option<Metrics>,
+    /// Reason of its failure, where it failed.
+    pub(super) failed: Option<FailReason>,
     /// Seconds of all attempts at the task.
     pub(super) wall_s: f64,
     /// Kernels of attention that ran, and whether weights' products took those of adapters along.
@@ -39,7 +41,7 @@ impl Tuner<'_> {
     ) -> Result<IdleRun, TuneError> {
         let mut wall_s = 0.0;
         for attempt in attempt.. {
-            let Some(ran) = self.attempt_idle(number, attempt, task.clone())? else {
+            let Some(ran) = self.attempt_idle(number, attempt, task.clone()).await? else {
                 self.forms.give_up(number);
                 break;
             };
@@ -59,12 +61,14 @@ impl Tuner<'_> {
                 }
             };
             self.note_safer_kernels(number, &state);
-            let metrics = match state {
-                TrialState::Complete { metrics } => Some(metrics),
-                _ => None,
+            let (metrics, failed) = match state {
+                TrialState::Complete { metrics } => (Some(metrics), None),
+                TrialState::Failed { reason, .. } => (None, Some(reason)),
+                _ => (None, None),
             };
             return Ok(IdleRun {
                 metrics,
+                failed,
                 wall_s,
                 ran: ran.ran,
                 evaluations: ran.evaluations,
@@ -77,12 +81,18 @@ impl Tuner<'_> {
     }
 
     /// Runs a task once; `None` where the search is ended meanwhile.
-    fn attempt_idle(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
+    async fn attempt_idle(
+        &mut self,
+        number: TrialNumber,
+        attempt: u64,
+        task: Task,
+    ) -> Result<Option<Attempt>, TuneError> {
         // What confirms a trial is evaluated on all rows.
         self.hand_out(number, attempt, task, None)?;
         let (mut last, mut fault) = (KernelsUsed::default(), None);
         let mut evaluations = Vec::new();
         loop {
+            self.look_at_requests().await?;
             let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
                 Some(TrialEvent::Ended { state, wall_s, .. }) => (Ok(state), wall_s),
                 Some(TrialEvent::Lost { reason, wall_s, .. }) => (Err(reason), wall_s),

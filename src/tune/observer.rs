@@ -6,7 +6,7 @@ use super::{KernelFault, Repeat};
 use crate::store::{SearchBudget, SpentTime};
 use crate::worker::TrialEvent;
 use peft_tune_core::space::Widening;
-use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_core::study::{FailReason, Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
 
 /// Progress of a study.
@@ -101,6 +101,9 @@ pub trait TuneObserver {
 
     /// A trial's params are run again, to be sure of them.
     fn confirming(&mut self, _one: &Confirming, _progress: &Progress) {}
+
+    /// A run that was to confirm a trial failed.
+    fn repeat_failed(&mut self, _number: TrialNumber, _repeat: Repeat, _reason: &FailReason) {}
 
     /// Somebody asked that no further trial starts, or that they go on.
     fn paused(&mut self, _is_paused: bool, _progress: &Progress) {}

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::Forecast;
 use super::cost_survey::trial_s;
 use super::trials::Trials;
-use crate::space::Study;
 use crate::store::{PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::Correction;
@@ -60,10 +59,10 @@ impl Predictions {
 
     /// Seconds that a trial of a setting is predicted to take with all of its phases, loading not counted; `None`
     /// without a prediction.
-    pub(super) fn trial_s(&self, study: &Study, params: &Params) -> Option<f64> {
+    pub(super) fn trial_s(&self, params: &Params) -> Option<f64> {
         let prediction = self.forecast.predict(params).ok()?;
         let tokens_per_s = self.correction.tokens_per_s(&prediction).value;
-        let seconds = trial_s(study, params, prediction.tokens, tokens_per_s);
+        let seconds = trial_s(&self.forecast, params, prediction.tokens, tokens_per_s)?;
         (seconds.is_finite() && seconds > 0.0).then_some(seconds)
     }
 

@@ -47,6 +47,7 @@ impl Tuner<'_> {
     pub(super) async fn measure_again_at_end(&mut self) -> Result<(), TuneError> {
         self.look_back().await?;
         while let Some(number) = self.next_disturbed(self.wait_left_s() > 0.0) {
+            self.wait_while_paused().await?;
             if self.parts.interrupt.is_requested() {
                 break;
             }

@@ -123,9 +123,13 @@ pub(super) fn key(problem: &Problem, metric: &str, params: &Params) -> Key {
 
 /// The metric that says how much memory a trial takes, if one does: the one whose name says so.
 fn memory_metric(problem: &Problem) -> Option<&str> {
-    needed(problem)
-        .into_iter()
-        .find(|metric| metric.to_lowercase().contains("mem"))
+    needed(problem).into_iter().find(|metric| names_memory(metric))
+}
+
+/// Whether a word of a metric's name is memory.
+fn names_memory(metric: &str) -> bool {
+    let mut words = metric.split(|character: char| !character.is_alphanumeric());
+    words.any(|word| word.eq_ignore_ascii_case("memory") || word.eq_ignore_ascii_case("mem"))
 }
 
 fn memory_key(problem: &Problem, params: &Params) -> Option<Key> {
@@ -240,5 +244,13 @@ mod tests {
         reported.learn(&problem, &trial(0, params(1, 1, 1), state));
         let fails = |params| matches!(reported.decide(&problem, &params, task()), Decision::Fails { .. });
         assert!(fails(params(1, 3, 1)) && !fails(params(1, 1, 2)));
+    }
+
+    #[test]
+    fn a_metric_of_memory_has_a_word_that_says_so() {
+        let named = ["peak_memory", "gpu_mem", "memory_gib", "Memory (MiB)", "mem"];
+        assert!(named.into_iter().all(names_memory));
+        let others = ["member_accuracy", "memorization", "remembered", "loss"];
+        assert!(!others.into_iter().any(names_memory));
     }
 }

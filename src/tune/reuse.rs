@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::worker::{Task, is_of_training};
+use crate::worker::{Task, is_of_stop, is_of_training};
 use peft_tune_core::objective::{LOSS, THROUGHPUT, is_of_target};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
@@ -44,11 +44,10 @@ pub(super) enum Measurement {
 impl Measurement {
     /// The metrics of this part, of all that a trial measured.
     pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
-        let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
         let is_of_it = |name: &str| match self {
             // Each setting has a prediction of its own, which is not inherited.
             Self::Cost if is_of_target(name) => false,
-            Self::Cost => !is_of_training(name) && !of_the_stop.iter().any(|one| one == name),
+            Self::Cost => !is_of_training(name) && !is_of_stop(name),
             Self::Loss => is_of_training(name),
             Self::Metric(metric) => name == metric,
         };
@@ -201,6 +200,7 @@ pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Met
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::judge::PLANNED_STEPS;
     use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
     use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan};
 
@@ -353,6 +353,21 @@ mod tests {
             with_inherited(&[("throughput", 7.0), ("train_s", 1.0)].into(), &[inherited]),
             [("throughput", 7.0), ("loss", 2.0), ("train_s", 1.0)].into()
         );
+    }
+
+    #[test]
+    fn what_a_stopped_trial_says_of_its_end_is_no_cost() {
+        let of_the_stop = [
+            PLANNED_STEPS.to_owned(),
+            at_least(LOSS),
+            expected(LOSS),
+            expected_deviation(LOSS),
+        ];
+        let mut metrics = Metrics::from([("throughput", 60.0)]);
+        for name in &of_the_stop {
+            metrics.insert(name, 5.0);
+        }
+        assert_eq!(Measurement::Cost.of(&metrics), [("throughput", 60.0)].into());
     }
 
     #[test]

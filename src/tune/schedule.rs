@@ -182,7 +182,7 @@ impl Schedule<'_> {
 
     /// Seconds that a trial of these params is expected to take.
     fn expected_trial_s(&self, params: &Params) -> f64 {
-        let predicted_s = self.predictions.and_then(|known| known.trial_s(self.study, params));
+        let predicted_s = self.predictions.and_then(|known| known.trial_s(params));
         let Some(predicted_s) = predicted_s else {
             return self.clock.expected_s(None);
         };

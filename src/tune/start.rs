@@ -5,6 +5,7 @@ use super::propose::Proposed;
 use super::reuse::{Decision, Inherited, Measurement, Taken};
 use super::running::{Running, TrialOutlook};
 use super::{TuneError, Tuner};
+use crate::space::Study;
 use crate::worker::{Pairing, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
 
@@ -145,13 +146,15 @@ impl Tuner<'_> {
     ) -> Result<(), TuneError> {
         let study = self.parts.study;
         let kernels = self.kernels_of(number);
+        // A trial's limit says nothing of a training of another length.
+        let is_trial = !has_another_length(study, &task);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
             attempt,
             task,
             kernels: Some(kernels),
             memory_limit_bytes: study.memory_limit_bytes,
-            time_limit_s: study.trial_timeout_s,
+            time_limit_s: study.trial_timeout_s.filter(|_| is_trial),
             assignments: Vec::new(),
             pairing,
         })?)
@@ -193,4 +196,11 @@ impl Tuner<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a task trains for another length than trials do.
+fn has_another_length(study: &Study, task: &Task) -> bool {
+    let Task::Recipe { plan, .. } = task else { return false };
+    let lengths = plan.train.as_ref().zip(study.plan.train.as_ref());
+    lengths.is_some_and(|(one, own)| one.length != own.length)
 }

@@ -146,11 +146,13 @@ impl Trials {
         }
     }
 
-    /// Lets a trial wait to be run again.
+    /// Lets a trial wait to be run again, with nothing taken over.
     pub(super) fn hand_back(&mut self, number: TrialNumber) {
         if let Some(at) = self.position(number) {
             self.history[at].state = TrialState::Waiting;
         }
+        self.variants.remove(&number);
+        self.inherits_cost.remove(&number);
     }
 
     /// Counts how a trial ended, and returns it with all of its metrics. [`Trials::keep`] then keeps what is to stay of it.

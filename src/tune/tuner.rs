@@ -216,6 +216,10 @@ impl<'a> Tuner<'a> {
                 };
                 if !std::mem::replace(&mut is_rehearsed, true) {
                     self.rehearse()?;
+                    if self.parts.interrupt.is_requested() {
+                        ending = Some(Ending::Interrupted);
+                        break;
+                    }
                 }
                 self.start(trial, proposed).await?;
             }
@@ -237,7 +241,7 @@ impl<'a> Tuner<'a> {
         Ok(ending.unwrap_or(Ending::Exhausted))
     }
 
-    async fn look_at_requests(&mut self) -> Result<(), TuneError> {
+    pub(super) async fn look_at_requests(&mut self) -> Result<(), TuneError> {
         let (store, space) = (self.parts.store, &self.problem.space);
         self.requests
             .look(store, self.parts.id, space, &self.parts.interrupt)
@@ -252,6 +256,16 @@ impl<'a> Tuner<'a> {
     /// Whether people asked to wait. Who interrupts waits no longer.
     fn is_paused(&self) -> bool {
         self.requests.is_paused() && !self.parts.interrupt.is_requested()
+    }
+
+    /// Returns once nobody asks to wait any more, or the search is to end.
+    pub(super) async fn wait_while_paused(&mut self) -> Result<(), TuneError> {
+        self.look_at_requests().await?;
+        while self.is_paused() {
+            tokio::time::sleep(POLL).await;
+            self.look_at_requests().await?;
+        }
+        Ok(())
     }
 
     /// All trials of the study, by number: their params and outcomes, and the metrics that decide. The database has the rest.

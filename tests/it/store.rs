@@ -256,3 +256,72 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
         .unwrap_err();
     assert!(matches!(error, StoreError::WrongState { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn what_a_trial_took_over_goes_when_it_is_handed_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+    let study = store.studies().begin(&study_record("first")).await.unwrap();
+    let (source, number, params) = (TrialNumber(0), TrialNumber(1), Params::new());
+    add_trial(&store, study.id, source.0, &params, &complete(10.0, 20.0, 2.0)).await;
+    let reason = FailReason::Invalid {
+        message: "no such file".to_owned(),
+    };
+    let failed = TrialState::Failed {
+        reason,
+        metrics: Metrics::default(),
+    };
+    for fails in [false, true] {
+        store.trials().start(study.id, number, &params, None).await.unwrap();
+        let inheritance = store.inheritance();
+        inheritance.record(study.id, number, "loss", source).await.unwrap();
+        inheritance
+            .record_metric(study.id, number, "speed", source)
+            .await
+            .unwrap();
+        assert_eq!(inheritance.of(study.id, number).await.unwrap().len(), 2);
+        if fails {
+            store.trials().finish(study.id, number, &failed, 1.0).await.unwrap();
+            store.trials().reopen_failed(study.id, &[number]).await.unwrap();
+        } else {
+            store.trials().release(study.id, number).await.unwrap();
+        }
+        assert!(inheritance.of(study.id, number).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn seconds_of_lost_attempts_count_once_and_those_of_reopened_failures_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+    let study = store.studies().begin(&study_record("first")).await.unwrap();
+    let (set_aside, finished, failing) = (TrialNumber(0), TrialNumber(1), TrialNumber(2));
+    let crash = FailReason::Crashed {
+        phase: Phase::Train,
+        message: "gone".to_owned(),
+    };
+    let failed = TrialState::Failed {
+        reason: crash.clone(),
+        metrics: Metrics::default(),
+    };
+    let (trials, lost, params) = (store.trials(), store.lost_attempts(), Params::new());
+    let spent = async || store.spent_times().of(study.id).await.unwrap().trials_s;
+    for number in [set_aside, finished] {
+        trials.start(study.id, number, &params, None).await.unwrap();
+        lost.record(study.id, number, &crash, 1.0).await.unwrap();
+        trials.release(study.id, number).await.unwrap();
+    }
+    assert_eq!(spent().await, 2.0);
+    for number in [set_aside, finished, failing] {
+        trials.start(study.id, number, &params, None).await.unwrap();
+    }
+    // A trial that is set aside ends with the attempt that it lost last.
+    lost.record(study.id, set_aside, &crash, 4.0).await.unwrap();
+    trials.finish(study.id, set_aside, &failed, 4.0).await.unwrap();
+    let metrics = complete(10.0, 20.0, 2.0);
+    trials.finish(study.id, finished, &metrics, 8.0).await.unwrap();
+    trials.finish(study.id, failing, &failed, 16.0).await.unwrap();
+    assert_eq!(spent().await, 30.0);
+    trials.reopen_failed(study.id, &[failing]).await.unwrap();
+    assert_eq!(spent().await, 14.0);
+}

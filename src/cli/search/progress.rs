@@ -14,12 +14,12 @@ use crate::cli::terminal::output::{keep_below, take_bar_away, tell};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction};
 use crate::report::duration;
-use crate::report::explanation::failure_message;
+use crate::report::explanation::{failure_message, reason_message};
 use crate::space::Study;
-use crate::tune::{Confirming, Interrupt, KernelFault, Progress, TuneObserver};
+use crate::tune::{Confirming, Interrupt, KernelFault, Progress, Repeat, TuneObserver};
 use crate::worker::TrialEvent;
 use peft_tune_core::space::Widening;
-use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 
 /// Time between two drawings of a terminal's line.
@@ -200,6 +200,19 @@ impl TuneObserver for SearchProgress {
     fn confirming(&mut self, one: &Confirming, progress: &Progress) {
         self.status.lock().confirms(one, progress);
         self.say(true);
+    }
+
+    fn repeat_failed(&mut self, number: TrialNumber, repeat: Repeat, reason: &FailReason) {
+        let what = match repeat {
+            Repeat::Cost => "measured once more",
+            Repeat::Loss { .. } => "trained with another seed",
+            Repeat::Longer { .. } => "trained longer",
+        };
+        tell(format_args!(
+            "warning: trial {number} failed when it was {what} ({}: {}); it keeps what it measured before, and is not tried again",
+            reason.name(),
+            reason_message(reason)
+        ));
     }
 
     fn paused(&mut self, is_paused: bool, progress: &Progress) {

@@ -81,18 +81,21 @@ pub(super) fn failure_lines(trials: &[Trial]) -> Vec<String> {
 /// What a failed or skipped trial's state says of the cause.
 pub fn failure_message(state: &TrialState) -> Option<String> {
     match state {
-        TrialState::Failed { reason, .. } => match reason {
-            FailReason::OutOfMemory { phase, .. } => Some(format!("in the {} phase", phase.name())),
-            FailReason::Diverged { at_step, .. } => Some(format!("at step {at_step}")),
-            FailReason::Crashed { message, .. } | FailReason::Invalid { message } => {
-                Some(message.lines().next_back().unwrap_or_default().to_owned())
-            }
-            FailReason::TimedOut { phase, after_s } => {
-                Some(format!("in the {} phase after {after_s:.0} s", phase.name()))
-            }
-        },
+        TrialState::Failed { reason, .. } => Some(reason_message(reason)),
         TrialState::Skipped { reason } => Some(reason.clone()),
         _ => None,
+    }
+}
+
+/// What a reason says of the cause, behind its kind.
+pub fn reason_message(reason: &FailReason) -> String {
+    match reason {
+        FailReason::OutOfMemory { phase, .. } => format!("in the {} phase", phase.name()),
+        FailReason::Diverged { at_step, .. } => format!("at step {at_step}"),
+        FailReason::Crashed { message, .. } | FailReason::Invalid { message } => {
+            message.lines().next_back().unwrap_or_default().to_owned()
+        }
+        FailReason::TimedOut { phase, after_s } => format!("in the {} phase after {after_s:.0} s", phase.name()),
     }
 }
 

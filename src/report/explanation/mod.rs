@@ -7,5 +7,5 @@ mod text;
 
 pub use contents::Explanation;
 pub use explained::Explained;
-pub use failures::failure_message;
+pub use failures::{failure_message, reason_message};
 pub use text::{explanation_text, importance_line};

@@ -1,5 +1,7 @@
 //! Pruning, stopping and confirming.
 
+use std::num::NonZeroU64;
+
 use super::Context;
 use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
@@ -9,6 +11,9 @@ use peft_tune_core::study::TrialPlan;
 
 /// Evaluations of a study that asks for a pruner and does not say how often to evaluate.
 const PRUNED_EVALUATIONS: u64 = 8;
+
+/// Trials that may be confirmed, and repeats that each may take, at most.
+const MOST_CONFIRMED: u64 = 1000;
 
 impl Context<'_> {
     /// The pruner, and with it the number of evaluations in `plan` where the file leaves both to each other.
@@ -111,9 +116,11 @@ impl Context<'_> {
             }
         };
         let interval = self.share(&["confirm", "interval"], details.interval)?;
+        let trials = self.confirmed(&["confirm", "trials"], details.trials)?;
+        let repeats = self.confirmed(&["confirm", "repeats"], details.repeats)?;
         Ok(Some(ConfirmPlan {
-            trials: details.trials.map_or(default.trials, u64::from),
-            repeats: details.repeats.map_or(default.repeats, u64::from),
+            trials: trials.unwrap_or(default.trials),
+            repeats: repeats.unwrap_or(default.repeats),
             in_all: match details.repeats {
                 Some(_) => RepeatsInAll::Unlimited,
                 None => RepeatsInAll::CompleteTrials,
@@ -132,6 +139,18 @@ impl Context<'_> {
                 longer => longer.unwrap_or(default.longer),
             },
         }))
+    }
+
+    /// A number of trials or repeats that may be confirmed.
+    fn confirmed(&self, keys: &[&str], value: Option<NonZeroU64>) -> Result<Option<u64>, SpaceError> {
+        match value.map(u64::from) {
+            Some(value) if value > MOST_CONFIRMED => Err(SpaceError::WrongValue {
+                at: self.document.value(keys),
+                found: value.to_string(),
+                expected: format!("a whole number from 1 to {MOST_CONFIRMED}"),
+            }),
+            value => Ok(value),
+        }
     }
 
     /// A number from 0 to below 1.

@@ -54,7 +54,7 @@ pub struct Spending {
     pub stage: SearchStage,
     /// Wall-clock seconds of the finished trials that the budget counts, in order.
     pub counted_s: Vec<f64>,
-    /// Seconds of all finished trials, variants included, and of the runs behind them.
+    /// Seconds of all finished trials, variants included, of lost attempts, and of the runs behind them.
     pub finished_s: f64,
     /// Seconds of each trial under way so far.
     pub under_way_s: Vec<f64>,
@@ -181,7 +181,8 @@ impl Searches<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// Ending of the last search of a study; `None` while it runs, and where its process was lost.
+    /// Ending of the last search of a study; `None` until one is recorded, which is once the trials are over: repeats and the
+    /// confirmation may still run then. It stays `None` where the process was lost before that.
     pub async fn last_ending(self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
         let is_last: bool = sqlx::query_scalar(
             "select coalesce(max(ended_at), '') >= (select coalesce(resumed_at, created_at) from study where id = ?1)

@@ -10,7 +10,7 @@ use peft_tune_core::study::TrialNumber;
 /// Seconds that the runs of a study took, by what they were for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SpentTime {
-    /// Seconds of all trials, variants included.
+    /// Seconds of all trials, variants and lost attempts included.
     pub trials_s: f64,
     /// Seconds of repeats of disturbed trials, and of the waits before them.
     pub measuring_again_s: f64,
@@ -36,14 +36,18 @@ pub struct SpentTimes<'a> {
 }
 
 impl SpentTimes<'_> {
-    /// Seconds that the finished trials of a study took, and the runs behind them.
+    /// Seconds that the finished trials of a study took, attempts that were lost, and the runs behind them. Where a trial was
+    /// set aside with the last attempt that it lost, those seconds are its own.
     ///
     /// # Errors
     /// Where the database cannot be read.
     pub async fn of(self, study: StudyId) -> Result<SpentTime, StoreError> {
         let (trials_s, measuring_again_s, confirming_s, runs, longer): (f64, f64, f64, i64, i64) = sqlx::query_as(
             "select
-                (select total(wall_s) from trial where study_id = ?1 and state not in ('waiting', 'running')),
+                (select total(wall_s) from trial where study_id = ?1 and state not in ('waiting', 'running'))
+                + (select total(lost_attempt.wall_s) from lost_attempt join trial on trial.id = lost_attempt.trial_id
+                   where trial.study_id = ?1
+                   and (trial.state in ('waiting', 'running') or lost_attempt.attempt < trial.attempt)),
                 (select total(value) from measurement join trial on trial.id = measurement.trial_id
                  where trial.study_id = ?1 and measurement.name = ?2),
                 (select total(value) from confirmation_run join trial on trial.id = confirmation_run.trial_id

@@ -257,19 +257,10 @@ impl Studies<'_> {
     /// back by [`crate::store::vacuum()`].
     ///
     /// # Errors
-    /// [`StoreError::StudyRunning`] where a search runs it; the study is then whole.
+    /// [`StoreError::StudyRunning`] where a search runs it, [`StoreError::NoLocks`] where there are no locks; the study is then
+    /// whole.
     pub async fn delete(self, study: StudyId, name: &str) -> Result<(), StoreError> {
-        let path = lock_path(&self.store.path, study.0);
-        let _lock = match StudyLock::try_at(&path) {
-            Ok(Attempt::Locked(lock)) => lock,
-            Ok(Attempt::HeldBy(process)) => {
-                return Err(StoreError::StudyRunning {
-                    study: name.to_owned(),
-                    process,
-                });
-            }
-            Err(source) => return Err(StoreError::Io { path, source }),
-        };
+        let _lock = self.lock(study, name)?;
         let mut transaction = self.store.begin().await?;
         sqlx::query("delete from study where id = ?")
             .bind(study.0)

@@ -133,8 +133,7 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Makes the running trials of a study wait again, without their steps, evaluations and reports; returns the numbers of all
-    /// that wait.
+    /// Makes the running trials of a study wait again, without what they left and took over; returns the numbers of all that wait.
     pub(in crate::store) async fn hand_back_running(
         self,
         connection: &mut SqliteConnection,
@@ -179,8 +178,9 @@ impl Trials<'_> {
         let mut transaction = self.store.begin().await?;
         for id in ids {
             for statement in [
-                "insert into lost_attempt (trial_id, attempt, phase, message, wall_s)
-                 select id, attempt, phase, coalesce(detail ->> '$.message', reason, ''), wall_s
+                // Without its seconds: the budget of a study is not spent by what its settings did not do.
+                "insert into lost_attempt (trial_id, attempt, phase, message)
+                 select id, attempt, phase, coalesce(detail ->> '$.message', reason, '')
                  from trial where id = ? and state = 'failed'",
                 "delete from metric where trial_id = ?",
                 "update trial
@@ -198,7 +198,7 @@ impl Trials<'_> {
         self.store.commit(transaction).await
     }
 
-    /// Deletes the steps, evaluations, decisions, reports and stop of a trial.
+    /// Deletes the steps, evaluations, decisions, reports and stop of a trial, and what it took over.
     async fn delete_course(self, connection: &mut SqliteConnection, trial: TrialId) -> Result<(), StoreError> {
         for delete in [
             "delete from step where trial_id = ?",
@@ -206,6 +206,8 @@ impl Trials<'_> {
             "delete from precision_decision where trial_id = ?",
             "delete from report where trial_id = ?",
             "delete from stop where trial_id = ?",
+            "delete from inheritance where trial_id = ?",
+            "delete from metric_inheritance where trial_id = ?",
         ] {
             sqlx::query(delete)
                 .bind(trial.0)

@@ -65,7 +65,7 @@ pub enum Repeat {
 struct Repeated {
     runs: BTreeMap<TrialNumber, Vec<Metrics>>,
     confirmations: Confirmations,
-    /// Trials that failed when they were repeated: they keep what was measured.
+    /// Trials whose repeat failed in this search, which is told: they are not repeated again, and keep what was measured.
     given_up: Vec<TrialNumber>,
     /// Lengths of longer trainings, as far as there is time for any.
     lengths: Option<Lengths>,
@@ -88,7 +88,11 @@ impl Tuner<'_> {
         let schedule = self.schedule();
         let planned = schedule.planned_lengths(&plan);
         repeated.lengths = planned.and_then(|planned| schedule.fitting_lengths(planned, &plan, schedule.left_s()));
-        while !self.parts.interrupt.is_requested() {
+        loop {
+            self.wait_while_paused().await?;
+            if self.parts.interrupt.is_requested() {
+                break;
+            }
             let Some((number, repeat)) = self.schedule().next_repeat(&repeated, &plan) else {
                 break;
             };
@@ -97,7 +101,12 @@ impl Tuner<'_> {
             let ran = self.repeat(number, count, repeat, &plan).await?;
             self.clock.confirmed(repeat, ran.wall_s, ran.metrics.is_some());
             match ran.metrics {
-                None => repeated.given_up.push(number),
+                None => {
+                    repeated.given_up.push(number);
+                    if let Some(reason) = &ran.failed {
+                        self.parts.observer.repeat_failed(number, repeat, reason);
+                    }
+                }
                 Some(metrics) if repeat == Repeat::Cost && !self.forms.is_current(number) => {
                     self.measured_anew(number, &metrics, &mut repeated).await?;
                     self.note_ran(number, ran.ran).await?;

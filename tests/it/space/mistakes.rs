@@ -231,6 +231,8 @@ fn settings_of_pruning_stopping_and_confirming_are_checked() {
     insta::assert_snapshot!(top("stop: never"), @"space.yaml:3:7: key `stop`: found `never`; write none, or {least_gain: .., patience: ..}");
     insta::assert_snapshot!(top("stop: {patience: 0}"), @"space.yaml:3:18: key `stop.patience`: found the number 0; write a whole number, 1 or more");
     insta::assert_snapshot!(top("confirm: {interval: 2}"), @"space.yaml:3:21: key `confirm.interval`: found 2; write a share from 0 to below 1, such as 0.02");
+    insta::assert_snapshot!(top("confirm: {repeats: 1001}"), @"space.yaml:3:20: key `confirm.repeats`: found 1001; write a whole number from 1 to 1000");
+    insta::assert_snapshot!(top("confirm: {trials: 4000000000}"), @"space.yaml:3:19: key `confirm.trials`: found 4000000000; write a whole number from 1 to 1000");
     insta::assert_snapshot!(top("confirm: {repeat: 2}"), @"space.yaml:3:11: unknown key `confirm.repeat`; did you mean `repeats`?");
     insta::assert_snapshot!(top("trial: {steps: 100}"), @"space.yaml:3:9: key `trial.steps`: this is the length of a command's trial; write `training_steps`");
 }
