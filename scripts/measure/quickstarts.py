@@ -5,10 +5,10 @@
 
 A line a search: the seconds it took, its trials, what it recommends, how fast that is beside the baseline of the same search,
 whether another trial that was measured alike is at least as good in throughput, peak memory and loss and clearly better in one
-(by 5%, as costs are measured to some percent), and the loss beside the best one of all searches in FOLDER. Losses of longer trainings
-go before short ones where the search made some: each is compared with the least at its own length. FOLDER keeps the databases:
-a search that is there is judged again and not repeated. --busy starts so many loops that do nothing but compute; --cpus pins the
-search and the loops to processors.
+(by 5%, as costs are measured to some percent), and its loss beside the best known. A search's own losses depend on its seed, by some
+percent: so what each recommends is trained anew with five seeds that are the same for all, and so is the trial of least loss where
+that is another one; the means are compared. FOLDER keeps databases and losses: a search that is there is judged again and not
+repeated. --busy starts so many loops that do nothing but compute; --cpus pins the search and the loops to processors.
 """
 
 import argparse
@@ -18,11 +18,13 @@ import os
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import time
 
 CLEARLY = 0.05
 NEAR = 0.02
+SEEDS = range(101, 106)
 
 
 def busy(cpus):
@@ -71,6 +73,27 @@ def is_dominated(one, other):
     return all(gain >= 1.0 for gain in gains) and any(gain > 1.0 + CLEARLY for gain in gains[:2])
 
 
+def trained_anew(program, folder, trial):
+    """Mean held-out loss of a trial's setting over the common seeds."""
+    place = folder / f"trial-{trial}"
+    known = place / "losses.json"
+    if not known.exists():
+        shutil.rmtree(place, ignore_errors=True)
+        export = ["export", "--study", "quickstart", "--trial", str(trial), "--format", "recipe", "--output", place]
+        subprocess.run([program, *export, "--db", folder / "peft-tune.db"], check=True, capture_output=True)
+        recipe, losses = (place / "recipe.yaml").read_text(), []
+        for seed in SEEDS:
+            again, count = re.subn(r"(?m)^  seed: \d+$", f"  seed: {seed}", recipe)
+            assert count == 1, "one seed"
+            (place / "again.yaml").write_text(again)
+            command = [program, "train", place / "again.yaml", "--output", place / "adapter", "--force", "--json"]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            losses.append(json.loads(told.splitlines()[-1])["held_out_loss"])
+        shutil.rmtree(place / "adapter")
+        known.write_text(json.dumps(losses))
+    return statistics.fmean(json.loads(known.read_text()))
+
+
 def judged(program, folder, seed, seconds):
     explained, shown = (read(program, folder, [command]) for command in ("explain", "show"))
     found = explained["recommendation"]
@@ -79,20 +102,22 @@ def judged(program, folder, seed, seconds):
     own = {**metrics[found["trial"]], **found["metrics"]}
     base = metrics.get(0, own)
     worse_than = [number for number, other in metrics.items() if number != found["trial"] and is_dominated(own, other)]
-    tokens, loss = longest(own)
+    recommended = found["trial"]
+    losses = {number: one["loss"] for number, one in metrics.items() if one.get("loss") is not None}
+    least = min(losses, key=losses.get)
+    # Trials of one loss key have the same loss.
+    least = recommended if losses[least] == losses[recommended] else least
     return {
         "seed": seed,
         "seconds": seconds,
         "trials": len(shown["trials"]),
-        "trial": found["trial"],
+        "trial": recommended,
         "params": found["params"],
         "speed": own["throughput"] / base["throughput"],
         "memory": own["peak_memory"] / base["peak_memory"],
         "dominated_by": worse_than,
-        "tokens": tokens,
-        "loss": loss,
-        "known": [longest(one) for one in metrics.values()],
-        "reason": found["reason"],
+        "loss": trained_anew(program, folder, recommended),
+        "least": trained_anew(program, folder, least),
     }
 
 
@@ -114,27 +139,25 @@ def main():
         loop.start()
     program = arguments.program.resolve()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    found = []
+    folders, seconds = {}, {}
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-        folder = arguments.folder / f"busy{arguments.busy}-cpus{len(cpus)}-seed{seed}"
-        found.append(judged(program, folder, seed, searched(program, folder, seed)))
-        print(f"seed {seed}: {found[-1]['seconds']:.0f} s, {found[-1]['trials']} trials", flush=True)
+        folder = folders[seed] = arguments.folder / f"busy{arguments.busy}-cpus{len(cpus)}-seed{seed}"
+        seconds[seed] = searched(program, folder, seed)
+        print(f"seed {seed}: {seconds[seed]:.0f} s", flush=True)
     for loop in loops:
         loop.kill()
-    best = {}
-    for tokens, loss in (pair for one in found for pair in one["known"] if pair[1] is not None):
-        best[tokens] = min(loss, best.get(tokens, loss))
+    found = [judged(program, folders[seed], seed, seconds[seed]) for seed in seconds]
+    best = min(min(one["loss"], one["least"]) for one in found)
     print("\n| seed | s | trials | recommended | precision | speed | memory | loss | above the best known | dominated by |")
     print("|--:|--:|--:|--:|---|--:|--:|--:|--:|---|")
     for one in found:
-        above = one["loss"] / best[one["tokens"]] - 1.0
-        length = f" at {one['tokens']:,.0f} tokens" if one["tokens"] else ""
+        above = one["loss"] / best - 1.0
         worse = ", ".join(map(str, one["dominated_by"])) or "none"
         print(
             f"| {one['seed']} | {one['seconds']:.0f} | {one['trials']} | {one['trial']} | {one['params'].get('precision')} "
-            f"| {one['speed']:.2f} | {one['memory']:.2f} | {one['loss']:.4f}{length} | {100 * above:.1f}% | {worse} |"
+            f"| {one['speed']:.2f} | {one['memory']:.2f} | {one['loss']:.4f} | {100 * above:.1f}% | {worse} |"
         )
-    near = sum(one["loss"] / best[one["tokens"]] - 1.0 <= NEAR for one in found)
+    near = sum(one["loss"] / best - 1.0 <= NEAR for one in found)
     full = sum(one["params"].get("precision") == "fp32" for one in found)
     dominated = sum(bool(one["dominated_by"]) for one in found)
     print(f"\nof {len(found)}: {near} within {100 * NEAR:.0f}% of the best loss known, {full} in fp32, {dominated} dominated")

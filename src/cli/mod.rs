@@ -1,6 +1,6 @@
-//! The command line: a file for each command, in a folder with the files that only its kind needs. Only
-//! `terminal::output` prints. A folder uses only those below it here, and no two files use each other;
-//! `tests/it/floors.rs` checks both.
+//! The command line: a file or a folder for each command, beside what only its kind needs. Results and messages are printed
+//! by `terminal::output`; the rows of `query` and what child processes answer go to standard output as they come. A folder
+//! uses only those below it here, and no two files use each other; `tests/it/floors.rs` checks both.
 //!
 //! | from the top | |
 //! |---|---|

@@ -219,6 +219,16 @@ fn what_is_wrong_with_a_packed_weight_is_said_with_its_name() {
         "{extra}"
     );
 
+    let outputs = error("awq", |parts, config| {
+        for part in ["qweight", "qzeros", "scales"] {
+            parts.remove(&format!("{DOWN}.{part}"));
+        }
+        let plain = (safetensors::Dtype::BF16, vec![64, 164], vec![0; 2 * 64 * 164]);
+        parts.insert(format!("{DOWN}.weight"), plain);
+        config["intermediate_size"] = serde_json::json!(164);
+    });
+    assert!(outputs.contains("164 outputs, which are no multiple of 8"), "{outputs}");
+
     let whole = error("int8_packed", |parts, _| {
         drop(parts.remove(&format!("{DOWN}.weight_packed")))
     });

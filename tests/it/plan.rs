@@ -68,12 +68,20 @@ fn what_only_another_plan_reads_is_refused() {
             "{more:?}: {told}"
         );
     }
-    let output = called(folder.path(), &["plan", "--top", "3", "--step", "space.yaml"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.code() == Some(2) && told.contains("cannot be used with"),
-        "{told}"
-    );
+    for (arguments, why) in [
+        (["--top", "3", "--step"], "cannot be used with"),
+        (["--top", "3", "--stack=peft"], "cannot be used with"),
+        (["--threads", "3", "--stack=peft"], "cannot be used with"),
+        (["--threads", "0", "--json"], "--threads <N>"),
+        (["--stack", "peft-tune", "--rows-differ"], "--rows-differ"),
+    ] {
+        let output = called(folder.path(), &[&["plan"][..], &arguments, &["space.yaml"]].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(2) && told.contains(why),
+            "{arguments:?}: {told}"
+        );
+    }
 }
 
 #[test]

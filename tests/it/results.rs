@@ -294,14 +294,11 @@ fn names_that_mean_something_elsewhere_stay_names() {
         "tensorboard",
         "mlflow",
     ] {
-        workspace.shown(&[
-            "export",
-            "--format",
-            format,
-            "--no-data",
-            "--output",
-            &format!("out/{format}"),
-        ]);
+        let is_whole_study = ["optuna", "csv", "tensorboard", "mlflow"].contains(&format);
+        let output = format!("out/{format}");
+        let mut arguments = vec!["export", "--format", format, "--output", output.as_str()];
+        arguments.extend((!is_whole_study).then_some("--no-data"));
+        workspace.shown(&arguments);
     }
     let script = std::fs::read_to_string(workspace.at("out/unsloth/unsloth_train.py")).unwrap();
     let comment = script.lines().find(|line| line.contains("<script>")).unwrap();

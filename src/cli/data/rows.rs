@@ -29,7 +29,7 @@ pub(in crate::cli) struct Args {
     /// Study or recipe file (YAML).
     file: PathBuf,
     /// Show so many rows.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = counts::<u64>(1..=MOST))]
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "row", value_parser = counts::<u64>(1..=MOST))]
     count: u64,
     /// Show the row of this number, from 1, counted through the files.
     #[arg(long, value_name = "N", group = "which", value_parser = clap::value_parser!(u64).range(1..))]

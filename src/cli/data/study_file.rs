@@ -94,7 +94,8 @@ fn tell_missing(path: &Path) {
 /// The recipe that trials complete.
 pub(in crate::cli) fn base_of(study: &Study) -> Result<&Recipe, CliError> {
     study.base.as_ref().ok_or_else(|| {
-        let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
+        let message = "a study with a command backend cannot be planned, and no rows can be shown: only the program knows what a \
+                       trial costs and reads";
         CliError::bad_input(anyhow::anyhow!(message))
     })
 }

@@ -22,7 +22,7 @@ pub(in crate::cli) struct Args {
     #[arg(required_unless_present = "list")]
     sql: Option<String>,
     /// List the named queries
-    #[arg(long, conflicts_with = "sql")]
+    #[arg(long, conflicts_with_all = ["sql", "study", "format", "output"])]
     list: bool,
     /// Study that a named query is about; the latest where absent. In your own statement it is the parameter ?1
     #[arg(long, value_name = "NAME")]
@@ -48,8 +48,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         return write_result(&(list().to_text(terminal_width()) + "\n"));
     };
     let named = named(text)?;
-    if let (true, Some(query)) = (args.print_sql, named) {
-        return write_exact(&format!("{}\n", query.sql));
+    if args.print_sql {
+        return print_sql(named);
     }
     let format = format_of(&args)?;
     let sql = named.map_or(text, |query| query.sql);
@@ -68,6 +68,15 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     match outcome {
         Err(CliError::Failed(error)) if is_closed_pipe(&error) => Ok(()),
         other => other,
+    }
+}
+
+fn print_sql(named: Option<NamedQuery>) -> Result<(), CliError> {
+    match named {
+        Some(query) => write_exact(&format!("{}\n", query.sql)),
+        None => Err(CliError::bad(
+            "`--print-sql` prints the statement of a named query, and this is none: `peft-tune query --list` shows the names",
+        )),
     }
 }
 

@@ -14,10 +14,13 @@ use crate::track::{Recommended, TrackedStudy, TrackedTrial, mlflow_run};
 
 /// Writes the study that the arguments name.
 pub(super) fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
-    if args.trial.is_some() || args.front || args.rule != RuleArgs::default() {
-        return Err(CliError::bad_input(anyhow::anyhow!(
-            "this format takes the whole study: leave out --trial, --front and the options that choose a trial"
-        )));
+    let chooses_trial = args.trial.is_some() || args.front || args.rule != RuleArgs::default();
+    let is_for_tool = args.device.is_some() || args.strict || args.no_data;
+    if chooses_trial || is_for_tool {
+        return Err(CliError::bad(
+            "this format takes the whole study: leave out --trial, --front and the options that choose a trial, and --device, \
+             --strict and --no-data",
+        ));
     }
     let files = match format {
         StudyFormat::Optuna => vec![optuna(args)?],

@@ -31,9 +31,9 @@ impl Need {
         args: &Args,
     ) -> Result<Option<Self>, CliError> {
         let Some(stack) = format.tool() else {
-            return match args.strict {
+            return match args.strict || args.device.is_some() {
                 true => Err(CliError::bad(format!(
-                    "`{}` is no other tool's file: export it without --strict",
+                    "`{}` is no other tool's file: export it without --device and --strict",
                     format.name()
                 ))),
                 false => Ok(None),

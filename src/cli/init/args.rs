@@ -20,7 +20,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Which of the data's columns are what, such as `prompt=question,completion=answer`; found by their names where absent
-    #[arg(long, value_name = "NAME=COLUMN,..", value_parser = parse_columns, requires = "data")]
+    #[arg(long, value_name = "NAME=COLUMN,..", value_parser = parse_columns, requires = "data", conflicts_with = "from")]
     pub columns: Option<Renames>,
     /// Device memory that trials may use, such as 16GiB
     #[arg(long, value_name = "SIZE")]

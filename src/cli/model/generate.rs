@@ -32,7 +32,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]
     temperature: f64,
     /// Seed of the draws.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "temperature")]
     seed: u64,
     /// Print one JSON object with the text, its tokens and why it ended.
     #[arg(long)]

@@ -21,11 +21,12 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(super) device: Option<String>,
     /// Settings to show, best throughput first.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with_all = ["stack", "check"])]
     pub(super) top: usize,
     /// Threads a trial computes with [default: all cores].
-    #[arg(long, value_name = "N", conflicts_with = "device")]
-    pub(super) threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(conflicts_with_all = ["device", "stack", "check"])]
+    pub(super) threads: Option<u16>,
     /// Print JSON with raw numbers.
     #[arg(long)]
     pub(super) json: bool,

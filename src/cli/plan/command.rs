@@ -90,7 +90,7 @@ fn forecast_of(
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
     }
     let precisions = study.precisions(base);
-    let here = TrialDevice::of_plan(&args.database, args.threads, &precisions)?;
+    let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;
     let name = here.name.clone();
     if here.disturbed == 0.0 {
         return Ok((here.forecast(study, architecture, rows), name, None));

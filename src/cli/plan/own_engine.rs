@@ -24,7 +24,7 @@ pub(super) fn is_named(stack: &str) -> bool {
 /// The plan of a study's setting.
 ///
 /// # Errors
-/// Bad input: no study file, a model that the engine does not run, devices that are to share weights out.
+/// Bad input: no study file, a model that the engine does not run, devices that are to share weights out, `rows_differ`.
 pub(super) fn planned(
     file: Option<&Path>,
     args: &StackArgs,
@@ -45,6 +45,11 @@ pub(super) fn planned(
             ));
         }
     };
+    if args.rows_differ {
+        return Err(CliError::bad(
+            "--rows-differ is about what the allocator of other tools keeps: leave it out with `--stack peft-tune`",
+        ));
+    }
     let (study, has_data) = study_of(file)?;
     let mut recipe = base_of(&study)?.clone();
     let lengths = lengths_of(&study, &recipe, has_data)?;

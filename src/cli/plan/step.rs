@@ -100,7 +100,7 @@ fn predictor_of(
         return Ok((predictor(architecture, Machine::DataSheet(sheet)), machine));
     }
     let precisions: Vec<_> = asked.iter().flat_map(|(recipe, _)| recipe.precisions()).collect();
-    let here = TrialDevice::of_plan(&args.database, args.threads, &precisions)?;
+    let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;
     let machine = PlannedMachine {
         name: here.name.clone(),
         disturbed: here.disturbed,

@@ -59,7 +59,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     all: bool,
     /// Print the profile as JSON.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["against", "all", "reference_throughput"])]
     json: bool,
     /// Store nothing in the database.
     #[arg(long)]

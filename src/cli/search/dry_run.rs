@@ -37,7 +37,8 @@ struct Found {
     widenings: Vec<Widening>,
 }
 
-/// Prints the trials that would come next, and where they would run. Nothing is written, measured or loaded.
+/// Prints the trials that would come next, and where they would run. No trial runs, nothing is measured, and the results database
+/// stays as it is; the rows are read and tokenised as a search would.
 ///
 /// # Errors
 /// Bad input, as a search would find it in the study's file, its database and its devices.

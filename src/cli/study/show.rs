@@ -27,7 +27,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "NUMBER", conflicts_with = "number")]
     trial: Option<u64>,
     /// Show only the last N trials
-    #[arg(long, value_name = "COUNT", conflicts_with = "trial")]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["trial", "number"])]
     last: Option<usize>,
     /// Write JSON with raw numbers
     #[arg(long)]
@@ -57,6 +57,11 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
     };
     let studies = args.database.read(async |store| store.studies().all().await)?;
     if studies.iter().all(|study| Some(&study.name) != args.study.as_ref()) {
+        if args.last.is_some() {
+            return Err(CliError::bad(format!(
+                "{number} is a trial of the latest study, and `--last` is for the trials of a study: leave it out"
+            )));
+        }
         args.study = None;
         args.trial = Some(number);
     }

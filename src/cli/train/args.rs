@@ -51,7 +51,7 @@ pub(in crate::cli) struct Args {
     /// Stop after N evaluations in a row without a lower held-out loss.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
-    /// Print one JSON object per step and per evaluation on standard output, and one at the end.
+    /// Print one JSON object per logged step and per evaluation on standard output, and one at the end of each training.
     #[arg(long)]
     pub(super) json: bool,
     /// Devices for the shares of the recipe's `devices`, one each, or one that computes them all: numbers of GPUs, or names such as

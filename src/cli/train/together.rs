@@ -38,6 +38,13 @@ struct Asked {
     settings: RunSettings,
 }
 
+/// A training that has ended.
+struct Ran {
+    outcome: Outcome,
+    /// Tokens that it was trained on before this process opened it.
+    earlier_tokens: u64,
+}
+
 /// Base model and data that all trainings share.
 struct Shared {
     base: Arc<BaseModel>,
@@ -62,7 +69,8 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let shared = load(args, &asked)?;
     has_begun.store(true, Relaxed);
     let started = Instant::now();
-    let mut outcomes: Vec<Option<Outcome>> = asked.iter().map(|_| None).collect();
+    let mut ran: Vec<Option<Ran>> = asked.iter().map(|_| None).collect();
+    let mut earlier_tokens = vec![0; asked.len()];
     let mut faults = Vec::new();
     let mut waiting: VecDeque<usize> = (0..asked.len()).collect();
     let mut group = RunGroup::default();
@@ -76,9 +84,14 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
                 Opened::Over(outcome) => {
                     let output = asked[next].settings.output.display();
                     tell(format_args!("{output} already holds this training, and it has ended"));
-                    outcomes[next] = Some(outcome);
+                    let earlier_tokens = outcome.progress.trainer.tokens;
+                    ran[next] = Some(Ran {
+                        outcome,
+                        earlier_tokens,
+                    });
                 }
                 Opened::Run(run) => {
+                    earlier_tokens[next] = run.trainer().tokens();
                     let watch = watch(args, &asked[next], &run, &signals)?;
                     group.join(next, *run, Box::new(watch)).map_err(opening_error)?;
                     tell_who(&asked, &group.under_way());
@@ -90,19 +103,18 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         }
         for Ended { number, outcome } in group.step().map_err(CliError::failed)? {
             match outcome {
-                Ok(outcome) => outcomes[number] = Some(outcome),
+                Ok(outcome) => {
+                    let earlier_tokens = earlier_tokens[number];
+                    ran[number] = Some(Ran {
+                        outcome,
+                        earlier_tokens,
+                    });
+                }
                 Err(error) => faults.push(format!("{}: {error}", asked[number].name)),
             }
         }
     }
-    report(
-        args,
-        &asked,
-        &outcomes,
-        faults,
-        started.elapsed().as_secs_f64(),
-        &signals,
-    )
+    report(args, &asked, &ran, faults, started.elapsed().as_secs_f64(), &signals)
 }
 
 /// Reads the recipes, which must agree.
@@ -248,17 +260,24 @@ fn tell_who(asked: &[Asked], under_way: &[usize]) {
 fn report(
     args: &Args,
     asked: &[Asked],
-    outcomes: &[Option<Outcome>],
+    ran: &[Option<Ran>],
     mut faults: Vec<String>,
     seconds: f64,
     signals: &Signals,
 ) -> Result<(), CliError> {
-    let mut interrupted = outcomes.iter().any(Option::is_none) && faults.is_empty();
+    // Each fault so far is that of a training without an outcome. The others without one were not begun.
+    let mut interrupted = ran.iter().filter(|one| one.is_none()).count() > faults.len();
     let mut tokens = 0;
-    for (one, outcome) in asked.iter().zip(outcomes) {
-        let Some(outcome) = outcome else { continue };
+    for (one, ran) in asked.iter().zip(ran) {
+        let Some(Ran {
+            outcome,
+            earlier_tokens,
+        }) = ran
+        else {
+            continue;
+        };
         let output = one.settings.output.display().to_string();
-        tokens += outcome.progress.trainer.tokens;
+        tokens += outcome.progress.trainer.tokens.saturating_sub(*earlier_tokens);
         if args.json {
             write_result(&with_name(&end_line(outcome, &output), &one.name))?;
         }
@@ -276,28 +295,31 @@ fn report(
                 ));
             }
             Ending::Diverged { at_step, what, .. } => {
-                faults.push(format!("{} diverged: {what} in step {at_step}", one.name));
+                faults.push(format!(
+                    "{} diverged: {what} in step {at_step}; lower its `learning_rate`",
+                    one.name
+                ));
             }
         }
     }
     if !args.json {
-        let (count, rate) = (outcomes.iter().flatten().count(), tokens as f64 / seconds);
+        let (count, rate) = (ran.iter().flatten().count(), tokens as f64 / seconds);
         let all = duration(seconds);
         tell(format_args!(
             "{count} trainings, {tokens} tokens in {all} ({rate:.0} tokens/s together)"
         ));
     }
-    match faults.as_slice() {
-        _ if interrupted => Err(CliError::Interrupted {
+    if interrupted {
+        faults.iter().for_each(|fault| tell(format_args!("{fault}")));
+        return Err(CliError::Interrupted {
             command: this_command(&["--force"], &["--resume".to_owned()]),
             code: signals.exit_code(),
-        }),
+        });
+    }
+    match faults.as_slice() {
         [] => Ok(()),
         _ => {
-            let message = format!(
-                "{}; the other trainings went on; lower `learning_rate` there",
-                faults.join("; ")
-            );
+            let message = format!("{}; the other trainings went on", faults.join("; "));
             Err(CliError::failed(anyhow::anyhow!(message)))
         }
     }

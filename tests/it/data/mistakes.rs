@@ -20,6 +20,16 @@ fn message(name: &str, text: &str, change: impl FnOnce(&mut DataSettings)) -> St
 }
 
 #[test]
+fn a_system_column_that_holds_no_text_is_refused() {
+    let row = r#"{"system": ["Be brief."], "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}"#;
+    let error = message("a.jsonl", &format!("{row}\n{row}\n"), |_| {});
+    assert!(
+        error.contains("a.jsonl line 1") && error.contains("`system`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn messages_say_where_what_and_how() {
     let none = |_: &mut DataSettings| {};
     let rename = |from: &'static str, to: &'static str| {

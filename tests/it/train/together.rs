@@ -151,6 +151,7 @@ fn one_that_diverges_leaves_and_the_others_go_on() {
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("wild diverged: "), "{message}");
+    assert!(message.contains("lower its `learning_rate`"), "{message}");
     assert!(message.contains("the other trainings went on"), "{message}");
     succeed(train(&place, &["recipe.yaml"], &["--json", "--output", "alone"]));
     assert!(adapter_bytes(&place.path("alone")) == adapter_bytes(&place.path("all/recipe")));

@@ -37,6 +37,8 @@ pub enum DataError {
     NotAnObject { location: RowLocation, found: &'static str },
     #[error("{location}: {reason}; write the file with the same number of fields in each row, quoted where needed")]
     BadCsv { location: RowLocation, reason: String },
+    #[error("{location}: two columns are named `{column}`; rename or remove one")]
+    ColumnTwice { location: RowLocation, column: String },
     #[error("{path}: not readable as Parquet ({reason}); write it again, without encryption")]
     BadParquet { path: PathBuf, reason: String },
     #[error(

@@ -230,21 +230,18 @@ fn alpaca_prompt(system: &str, instruction: &str, input: &str) -> String {
 
 fn chat(location: &RowLocation, columns: &mut Columns, key: &'static str) -> Result<Example, DataError> {
     let mut messages = read_messages(location, columns.list(key)?)?;
-    let system = match columns.take("system") {
-        Some(Value::String(text)) if !text.trim().is_empty() => Some(text),
-        _ => None,
-    };
+    let system = columns.optional_text("system")?;
     let is_bad = columns.is_bad();
     let tools = tools(location, columns)?;
     if is_bad {
         return Ok(Example::Refused(BAD_ANSWER));
     }
     let mut said = Vec::new();
-    if let Some(text) = system {
+    if !system.trim().is_empty() {
         // The messages' own goes first, and two of them no template expects.
         let own = messages.first().filter(|first| first.value["role"] == "system");
-        match own.map(|own| own.value["content"].as_str() == Some(text.as_str())) {
-            None => messages.insert(0, Message::known(message("system", text))),
+        match own.map(|own| own.value["content"].as_str() == Some(system.as_str())) {
+            None => messages.insert(0, Message::known(message("system", system))),
             Some(true) => {}
             Some(false) => said.push(Said::TwoSystems),
         }

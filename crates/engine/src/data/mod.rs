@@ -5,12 +5,14 @@
 //! | settings to files | `on_disk` |
 //! | file to rows | `readers`, `meter`, `progress` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
-//! | example to tokens and labels, and what is to be told | `vocabulary`, `encode`, `answers`, `text_targets`, `notes` |
+//! | example to tokens, labels and what is to be told | `vocabulary`, `encode`, `answers`, `rewritten`, `text_targets`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
-//! | tokens at rest | `tokens`, `token_writer`, `cache`, `room`, `cache_limit`, `key`, `digest` |
+//! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_folder`, `cache_limit`, `disk_space`, `key`, `digest`, `checksum` |
 //! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities` |
+//! | rows as questions that a model answers | `question` |
 //! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `fits` |
-//! | documents to steps | `packing`, `order`, `mixture`, `source`, `prefetch`, `batch` |
+//! | documents to steps | `packing`, `grouping`, `order`, `mixture`, `source`, `prefetch`, `batch` |
+//! | what is wrong, and where | `error`, `warning`, `row_location` |
 
 mod answers;
 mod batch;

@@ -1,4 +1,4 @@
-//! Text and tokens from a model: greedy decoding with kept keys and values.
+//! Text and tokens from a model, the most likely ones or drawn at a temperature, with kept keys and values.
 
 mod answers;
 mod decoding;

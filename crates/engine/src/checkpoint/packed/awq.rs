@@ -14,6 +14,11 @@ const IN_WORD: usize = 8;
 const PLACES: [usize; IN_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 pub(super) fn read(parts: &Parts<'_>, (outputs, inputs): (usize, usize)) -> Result<Vec<f32>, PackedError> {
+    if !outputs.is_multiple_of(IN_WORD) {
+        return Err(PackedError::Unsupported {
+            what: format!("awq, {outputs} outputs, which are no multiple of {IN_WORD}"),
+        });
+    }
     let width = outputs / IN_WORD;
     let words = parts.words("qweight", (inputs, width))?;
     let groups = parts.get("scales")?.shape.first().copied().unwrap_or_default();

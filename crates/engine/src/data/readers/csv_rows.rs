@@ -1,5 +1,6 @@
 //! Comma-separated values (and tabs or semicolons), with a header line.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
@@ -60,6 +61,7 @@ pub(super) fn each_record(
     let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(file);
     let header = reader.byte_headers().map_err(|error| bad_csv(path, &error))?.clone();
     let header = StringRecord::from_byte_record(header).map_err(|_| not_utf8(path, 1))?;
+    check_names(path, &header)?;
     let mut record = ByteRecord::new();
     let mut lines = LineCounter::new(open(path).map_err(read_error)?);
     while reader
@@ -74,6 +76,20 @@ pub(super) fn each_record(
         }
     }
     Ok(())
+}
+
+/// Refuses a header that has a name twice: a row would have only the last of these columns. Columns without a name are no mistake:
+/// spreadsheets leave them.
+fn check_names(path: &Arc<Path>, header: &StringRecord) -> Result<(), DataError> {
+    let mut known = HashSet::new();
+    let mut names = header.iter().map(str::trim).filter(|name| !name.is_empty());
+    match names.find(|name| !known.insert(*name)) {
+        None => Ok(()),
+        Some(name) => Err(DataError::ColumnTwice {
+            location: RowLocation::new(path, Unit::Line, 1),
+            column: name.to_owned(),
+        }),
+    }
 }
 
 /// The file, behind a byte order mark.

@@ -107,7 +107,7 @@ fn csv_with_quotes_newlines_and_other_separators() {
 
 #[test]
 fn mistakes_are_told_with_their_line() {
-    let cases: [(&str, &[u8], &str); 8] = [
+    let cases: [(&str, &[u8], &str); 9] = [
         ("a.jsonl", b"{\"text\": \"x\"}\n{\"text\": ", "line 2"),
         (
             "a.jsonl",
@@ -122,6 +122,7 @@ fn mistakes_are_told_with_their_line() {
         ("a.json", b"[\n{\"text\": \"x\",}\n]", "line 2"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: 3 fields where the header has 2"),
         ("a.csv", b"a,b\n1,\xe9\n", "line 2: not UTF-8"),
+        ("a.csv", b"a,b, a\n1,2,3\n", "line 1: two columns are named `a`"),
         ("a.txt", b"\xff\xfeh\0i\0", "UTF-16"),
         ("a.parquet", b"PAR1 and then nothing", "not readable as Parquet"),
     ];
