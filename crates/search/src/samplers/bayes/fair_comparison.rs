@@ -16,7 +16,7 @@ use crate::length::LEARNING_RATE;
 use peft_tune_core::objective::LOSS;
 
 /// Trainings before the first comparison: the best of fewer is not worth a comparison.
-const BEFORE: usize = 16;
+const BEFORE: usize = 8;
 /// Trainings before which all proposals for the least loss are comparisons while one is owed; half of them behind that.
 const FIRST: usize = 40;
 /// Trainings that one choice gets beside one best training.
@@ -164,19 +164,22 @@ pub(super) fn is_time(trainings: usize) -> bool {
     trainings >= BEFORE && (trainings < FIRST || trainings.is_multiple_of(4))
 }
 
-/// The next rate at which a choice is to be compared that was compared at these, in ascending order, with these losses.
-/// `levels` are those that there are; none where the range is continuous.
+/// The next rate at which a choice is to be compared that was compared at these, in ascending order, with these losses:
+/// first the best training's, `usual`. `levels` are those that there are; none where the range is continuous.
 fn next_rate(compared: &[(f64, f64)], usual: f64, near: f64, levels: &[f64]) -> Option<f64> {
-    let (at, (rate, loss)) = match compared.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)) {
-        None => return Some(usual),
-        Some(found) => found,
-    };
+    let within = if levels.is_empty() { STEP / 2.0 } else { ROUNDING };
+    let is_open = |rate: &f64| compared.iter().all(|(known, _)| (known - rate).abs() > within);
+    // What was met elsewhere, in the initial design above all, says little of the choice.
+    if is_open(&usual) {
+        return Some(usual);
+    }
+    let (rate, loss) = compared.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let is_far = *loss > near;
     if compared.len() >= if is_far { MOST_FAR } else { MOST } {
         return None;
     }
-    let above = step(*rate, levels, true).filter(|_| at + 1 == compared.len() && !is_far);
-    let below = step(*rate, levels, false).filter(|_| at == 0);
+    let above = step(*rate, levels, true).filter(|next| !is_far && is_open(next));
+    let below = step(*rate, levels, false).filter(is_open);
     above.or(below)
 }
 
@@ -213,6 +216,10 @@ mod tests {
     #[test]
     fn a_choice_is_compared_until_its_best_rate_lies_between_two_others() {
         assert_eq!(next_rate(&[], 0.5, 1.0, &[]), Some(0.5));
+        assert_eq!(next_rate(&[(0.8, 1.3)], 0.5, 1.0, &[]), Some(0.5));
+        // One that was met far above does not stand for the rate beside the best.
+        let next = next_rate(&[(0.3, 0.9), (0.9, 1.3)], 0.3, 1.0, &[]).unwrap();
+        assert!((next - 0.48).abs() < 1e-12);
         let next = next_rate(&[(0.5, 0.9)], 0.5, 1.0, &[]).unwrap();
         assert!((next - 0.68).abs() < 1e-12);
         // The higher one was worse: lower.
