@@ -14,7 +14,7 @@
 //! | `data` | data made ready and looked at |
 //! | `machine`, `processes` | this machine and its speed; commands that other commands start |
 //! | `options`, `row_formats` | options of several commands; rows as a table, CSV, JSON, Parquet |
-//! | `terminal`, `whole_output` | results and messages; files that appear whole |
+//! | `terminal`, `whole_output`, `page_output` | results and messages; files that appear whole; pages and pictures |
 //! | `error`, `exit_codes` | how a command ends |
 
 mod commands;
@@ -31,6 +31,7 @@ mod mcp;
 mod model;
 mod no_command;
 mod options;
+mod page_output;
 mod plan;
 mod processes;
 mod profile;

@@ -73,7 +73,9 @@ pub async fn reopen_failed_study(
     }
     let history = store.history().trials(id).await?;
     let mut alike = FailAlike::default();
-    let finished: Vec<&Trial> = history.iter().filter(|trial| trial.state.is_finished()).collect();
+    // What was passed over says nothing of whether the others work.
+    let has_run = |trial: &&Trial| trial.state.is_finished() && !matches!(trial.state, TrialState::Skipped { .. });
+    let finished: Vec<&Trial> = history.iter().filter(has_run).collect();
     finished.iter().for_each(|trial| alike.ended(trial));
     let (Some(reason), true) = (
         &alike.reason,

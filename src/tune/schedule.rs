@@ -76,10 +76,13 @@ impl Schedule<'_> {
         let trained = self.running.numbers().filter(|number| !self.trials.is_variant(*number));
         let begun = trained.count() + self.queue.len();
         let begun = self.trials.finished_trials().counted() + begun as u64;
-        if self.study.budget.trials.is_some_and(|budget| begun >= budget) {
-            return Some(Ending::TrialsDone);
+        let has_begun_all = self.study.budget.trials.is_some_and(|budget| begun >= budget);
+        match self.is_out_of_time() {
+            // What still waits is not run any more.
+            true if has_begun_all && self.queue.len() == 0 => Some(Ending::TrialsDone),
+            true => Some(Ending::TimeSpent),
+            false => has_begun_all.then_some(Ending::TrialsDone),
         }
-        self.is_out_of_time().then_some(Ending::TimeSpent)
     }
 
     /// Whether there is no time for another training.

@@ -93,6 +93,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "error",
             "terminal",
             "whole_output",
+            "page_output",
             "row_formats",
             "options",
             "processes",

@@ -8,11 +8,11 @@ use super::study_file::recipe_with_data_of;
 use super::study_rows::files_of;
 use crate::cli::CliError;
 use crate::cli::options::count::counts;
+use crate::cli::page_output::write_page;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::{RowsStyle, row_text, rows_page, rows_text};
-use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::data::{LookAt, RowsSeen, RowsWanted, on_disk};
 use peft_tune_engine::hub::ModelFiles;
 
@@ -126,7 +126,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         Some(path) => {
             let name = args.file.display().to_string();
             let page = rows_page(&name, &seen, &warnings).map_err(CliError::failed)?;
-            write_whole(path, page.as_bytes(), true).map_err(|error| CliError::cannot_write(path, &error, "--html"))?;
+            write_page(path, page.as_bytes(), "--html")?;
             write_result(&format!("wrote {}\n", path.display()))
         }
     }

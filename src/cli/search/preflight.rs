@@ -69,6 +69,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
     let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
     let sources = text_of(&recipe.data.train);
     let inputs = inputs_of(recipe, &files)?;
+    let tokens = mixture::tokens_of_epoch(&data)?;
     Ok(Preflight {
         model: ModelRecord {
             source: recipe.model.clone(),
@@ -79,12 +80,12 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
         data_set: DataSetRecord {
             source: sources,
             rows: Some(train.documents),
-            tokens: Some(mixture::tokens_of_epoch(&data)?),
+            tokens: Some(tokens),
             held_out_rows: Some(held_out.documents),
             learnt: Some(summary_line(&data.summary())),
-            // Studies that read other parts of the same files have other rows.
+            // Studies that read other parts of the same files, or cut their rows elsewhere, have other rows.
             fingerprint: format!(
-                "{}-{}-{}",
+                "{}-{}-{}-{tokens}",
                 fingerprint_of(
                     &inputs,
                     &[

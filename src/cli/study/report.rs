@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use super::answers::{Asked, PROPOSALS};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
+use crate::cli::page_output::write_page;
 use crate::cli::terminal::output::tell;
 use crate::dashboard::{Gatherer, importance_view};
 use crate::report::charts::{Chart, charts, png};
 use crate::report::html::{PageInput, StudyView, document};
-use peft_tune_core::whole_file::write_whole;
 
 /// Write a study as one HTML page that needs no network, and its charts as SVG and PNG
 #[derive(Debug, clap::Args)]
@@ -82,7 +82,7 @@ fn write_charts(folder: &Path, charts: &[Chart]) -> Result<(), CliError> {
 
 /// Writes a file, which `option` names, and tells it.
 fn write(path: &Path, bytes: &[u8], option: &str) -> Result<(), CliError> {
-    write_whole(path, bytes, true).map_err(|error| CliError::cannot_write(path, &error, option))?;
+    write_page(path, bytes, option)?;
     tell(format_args!("wrote {}", path.display()));
     Ok(())
 }

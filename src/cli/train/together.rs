@@ -80,8 +80,18 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             && takes(args, &shared, &asked, &group.under_way(), next)?
         {
             waiting.pop_front();
-            match open(&shared, &asked[next])? {
-                Opened::Over(outcome) => {
+            // Once something has begun, one that cannot begin does not end the others.
+            let is_first = group.under_way().is_empty() && faults.is_empty() && ran.iter().all(Option::is_none);
+            let mut failed = |error: CliError| match is_first {
+                true => Err(error),
+                false => {
+                    faults.push(format!("{}: {error}", asked[next].name));
+                    Ok(())
+                }
+            };
+            match open(&shared, &asked[next]) {
+                Err(error) => failed(error)?,
+                Ok(Opened::Over(outcome)) => {
                     let output = asked[next].settings.output.display();
                     tell(format_args!("{output} already holds this training, and it has ended"));
                     let earlier_tokens = outcome.progress.trainer.tokens;
@@ -90,11 +100,14 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
                         earlier_tokens,
                     });
                 }
-                Opened::Run(run) => {
+                Ok(Opened::Run(run)) => {
                     earlier_tokens[next] = run.trainer().tokens();
-                    let watch = watch(args, &asked[next], &run, &signals)?;
-                    group.join(next, *run, Box::new(watch)).map_err(opening_error)?;
-                    tell_who(&asked, &group.under_way());
+                    let watch = watch(args, &asked[next], &run, &signals);
+                    let join = |watch| group.join(next, *run, Box::new(watch)).map_err(opening_error);
+                    match watch.and_then(join) {
+                        Err(error) => failed(error)?,
+                        Ok(()) => tell_who(&asked, &group.under_way()),
+                    }
                 }
             }
         }

@@ -12,11 +12,11 @@ use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::page_output::write_page;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::charts::curve_svg;
 use crate::store::Store;
-use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::Sparsity;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::DeviceMemory;
@@ -55,7 +55,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
             &points_text::curve(&measured),
             &format!("{model}: time of a token against throughput"),
         );
-        write_whole(path, svg.as_bytes(), true).map_err(|error| CliError::cannot_write(path, &error, "--svg"))?;
+        write_page(path, svg.as_bytes(), "--svg")?;
         tell(format_args!("drawing in {}", path.display()));
     }
     if !args.no_store {
