@@ -40,26 +40,23 @@ impl Study {
         is_fixed || self.values("optimizer_offload").contains(&host)
     }
 
-    /// The adapters of `base` with each of the `target_modules` that trials may have.
+    /// The adapters of `base` with each list of `target_modules` that trials may have.
     pub fn adapters(&self, base: &Recipe) -> Vec<AdapterSettings> {
         let Some(adapter) = &base.adapter else {
             return Vec::new();
         };
-        let values = self.values("target_modules").into_iter();
-        let lists = values.filter_map(|value| match value {
-            ParamValue::List(names) => Some(TargetModules::Named(names.to_vec())),
-            _ => None,
-        });
-        let mut all: Vec<AdapterSettings> = lists
-            .map(|target_modules| AdapterSettings {
-                target_modules,
-                ..adapter.clone()
-            })
-            .collect();
-        if self.values("target_modules").is_empty() {
-            all.push(adapter.clone());
+        let values = self.values("target_modules");
+        if values.is_empty() {
+            return vec![adapter.clone()];
         }
-        all
+        let of_list = |value| match value {
+            ParamValue::List(names) => Some(AdapterSettings {
+                target_modules: TargetModules::Named(names.to_vec()),
+                ..adapter.clone()
+            }),
+            _ => None,
+        };
+        values.into_iter().filter_map(of_list).collect()
     }
 
     /// The precisions that trials may have, with those of codes that they make of merged weights.

@@ -5,6 +5,7 @@ use crate::cli::CliError;
 use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
+use crate::cli::data::model_warnings::tell_of_model;
 use crate::cli::data::prepare::prepared;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
@@ -13,7 +14,6 @@ use crate::report::summary_line;
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::passed_over;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
@@ -45,14 +45,7 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
         data.at_length(shortest).and_then(|data| data.check_fits(&architecture))
     }
     .map_err(CliError::bad_input)?;
-    if let Some(warning) = architecture.dropout_warning() {
-        tell(format_args!("warning: {warning}"));
-    }
-    for adapter in study.adapters(recipe) {
-        if let Some(warning) = passed_over(&adapter, &architecture) {
-            tell(format_args!("warning: {warning}"));
-        }
-    }
+    tell_of_model(&architecture, &study.adapters(recipe));
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }

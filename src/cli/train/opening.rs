@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::cli::CliError;
 use crate::cli::data::mixture;
+use crate::cli::data::model_warnings::tell_of_model;
 use crate::cli::data::prepare::prepared;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction};
 use crate::cli::terminal::this_command::this_command;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::passed_over;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
@@ -22,16 +22,7 @@ pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedDat
     let data = prepared(recipe, files, Reading::shown())?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
-    if let Some(warning) = architecture.dropout_warning() {
-        tell(format_args!("warning: {warning}"));
-    }
-    if let Some(warning) = recipe
-        .adapter
-        .as_ref()
-        .and_then(|adapter| passed_over(adapter, &architecture))
-    {
-        tell(format_args!("warning: {warning}"));
-    }
+    tell_of_model(&architecture, recipe.adapter.as_slice());
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }

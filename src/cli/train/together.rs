@@ -38,9 +38,11 @@ struct Asked {
     settings: RunSettings,
 }
 
-/// A training that has ended.
+/// What became of a training.
+#[derive(Default)]
 struct Ran {
-    outcome: Outcome,
+    /// How it ended; `None` of one that has not, or was not begun.
+    outcome: Option<Outcome>,
     /// Tokens that it was trained on before this process opened it.
     earlier_tokens: u64,
 }
@@ -69,8 +71,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let shared = load(args, &asked)?;
     has_begun.store(true, Relaxed);
     let started = Instant::now();
-    let mut ran: Vec<Option<Ran>> = asked.iter().map(|_| None).collect();
-    let mut earlier_tokens = vec![0; asked.len()];
+    let mut ran: Vec<Ran> = asked.iter().map(|_| Ran::default()).collect();
     let mut faults = Vec::new();
     let mut waiting: VecDeque<usize> = (0..asked.len()).collect();
     let mut group = RunGroup::default();
@@ -81,7 +82,8 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         {
             waiting.pop_front();
             // Once something has begun, one that cannot begin does not end the others.
-            let is_first = group.under_way().is_empty() && faults.is_empty() && ran.iter().all(Option::is_none);
+            let is_first =
+                group.under_way().is_empty() && faults.is_empty() && ran.iter().all(|one| one.outcome.is_none());
             let mut failed = |error: CliError| match is_first {
                 true => Err(error),
                 false => {
@@ -94,14 +96,11 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
                 Ok(Opened::Over(outcome)) => {
                     let output = asked[next].settings.output.display();
                     tell(format_args!("{output} already holds this training, and it has ended"));
-                    let earlier_tokens = outcome.progress.trainer.tokens;
-                    ran[next] = Some(Ran {
-                        outcome,
-                        earlier_tokens,
-                    });
+                    ran[next].earlier_tokens = outcome.progress.trainer.tokens;
+                    ran[next].outcome = Some(outcome);
                 }
                 Ok(Opened::Run(run)) => {
-                    earlier_tokens[next] = run.trainer().tokens();
+                    ran[next].earlier_tokens = run.trainer().tokens();
                     let watch = watch(args, &asked[next], &run, &signals);
                     let join = |watch| group.join(next, *run, Box::new(watch)).map_err(opening_error);
                     match watch.and_then(join) {
@@ -116,13 +115,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
         }
         for Ended { number, outcome } in group.step().map_err(CliError::failed)? {
             match outcome {
-                Ok(outcome) => {
-                    let earlier_tokens = earlier_tokens[number];
-                    ran[number] = Some(Ran {
-                        outcome,
-                        earlier_tokens,
-                    });
-                }
+                Ok(outcome) => ran[number].outcome = Some(outcome),
                 Err(error) => faults.push(format!("{}: {error}", asked[number].name)),
             }
         }
@@ -273,24 +266,18 @@ fn tell_who(asked: &[Asked], under_way: &[usize]) {
 fn report(
     args: &Args,
     asked: &[Asked],
-    ran: &[Option<Ran>],
+    ran: &[Ran],
     mut faults: Vec<String>,
     seconds: f64,
     signals: &Signals,
 ) -> Result<(), CliError> {
     // Each fault so far is that of a training without an outcome. The others without one were not begun.
-    let mut interrupted = ran.iter().filter(|one| one.is_none()).count() > faults.len();
+    let mut interrupted = ran.iter().filter(|one| one.outcome.is_none()).count() > faults.len();
     let mut tokens = 0;
     for (one, ran) in asked.iter().zip(ran) {
-        let Some(Ran {
-            outcome,
-            earlier_tokens,
-        }) = ran
-        else {
-            continue;
-        };
+        let Some(outcome) = &ran.outcome else { continue };
         let output = one.settings.output.display().to_string();
-        tokens += outcome.progress.trainer.tokens.saturating_sub(*earlier_tokens);
+        tokens += outcome.progress.trainer.tokens.saturating_sub(ran.earlier_tokens);
         if args.json {
             write_result(&with_name(&end_line(outcome, &output), &one.name))?;
         }
@@ -316,7 +303,10 @@ fn report(
         }
     }
     if !args.json {
-        let (count, rate) = (ran.iter().flatten().count(), tokens as f64 / seconds);
+        let (count, rate) = (
+            ran.iter().filter(|one| one.outcome.is_some()).count(),
+            tokens as f64 / seconds,
+        );
         let all = duration(seconds);
         tell(format_args!(
             "{count} trainings, {tokens} tokens in {all} ({rate:.0} tokens/s together)"

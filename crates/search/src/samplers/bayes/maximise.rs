@@ -70,14 +70,9 @@ impl Search<'_> {
             let params = candidates.params(&found.candidate);
             (!history.contains(&params)).then_some((found, params))
         };
-        // What is owed may lie further from the best training than what else is looked for.
-        let near = self.near.take();
-        let mut owed = owed
+        let first_owed = owed
             .iter()
-            .filter_map(|point| untried(self.candidates, self.at(point, random)?));
-        let first_owed = owed.next();
-        drop(owed);
-        self.near = near;
+            .find_map(|point| untried(self.candidates, self.at(point, random)?));
         if let Some((found, params)) = first_owed {
             return Some((Found { is_owed: true, ..found }, params));
         }
@@ -99,7 +94,7 @@ impl Search<'_> {
     fn maximise(&self, random: &mut Pcg64) -> Vec<Found> {
         let most = (WHOLE / self.conditioned.max(1) as u64).min(WHOLE_SETTINGS);
         let mut found = match self.candidates.all(most) {
-            Some(all) => self.scored(all),
+            Some(all) => self.scored(all, self.near.as_ref()),
             None => self.searched(random),
         };
         found.sort_by(|a, b| b.log_value.total_cmp(&a.log_value));
@@ -107,16 +102,16 @@ impl Search<'_> {
         found
     }
 
-    /// A settled point as a candidate; `None` where it is tried, not allowed or impossible.
+    /// A settled point as a candidate, however far from the best training; `None` where it is tried, not allowed or impossible.
     fn at(&self, point: &Point, random: &mut Pcg64) -> Option<Found> {
         let candidate = self.candidates.of(point, random);
-        self.scored(vec![candidate])
+        self.scored(vec![candidate], None)
             .pop()
             .filter(|found| found.log_value > f64::NEG_INFINITY)
     }
 
     fn searched(&self, random: &mut Pcg64) -> Vec<Found> {
-        let mut pool = self.scored(self.pool(random));
+        let mut pool = self.scored(self.pool(random), self.near.as_ref());
         pool.sort_by(|a, b| b.log_value.total_cmp(&a.log_value));
         let mut starts: Vec<Found> = Vec::new();
         for one in &pool {
@@ -148,8 +143,8 @@ impl Search<'_> {
         pool
     }
 
-    /// Scores the untried ones among candidates, each setting once.
-    fn scored(&self, candidates: Vec<Point>) -> Vec<Found> {
+    /// Scores the untried ones among candidates, each setting once; those in `near` alone, where there is one.
+    fn scored(&self, candidates: Vec<Point>, near: Option<&Neighbourhood>) -> Vec<Found> {
         let mut met = HashSet::new();
         let (mut kept, mut settled) = (Vec::new(), Vec::new());
         for candidate in candidates {
@@ -165,7 +160,6 @@ impl Search<'_> {
             };
             let point = self.candidates.settled(&candidate);
             let allowed = self.only.is_none_or(|(index, coordinate)| point[index] == coordinate);
-            let near = self.near.as_ref();
             let allowed = allowed && near.is_none_or(|near| near.contains(self.candidates, &point));
             let key = self.key(&point);
             if allowed && !self.is_tried(&point) && met.insert(key) {
@@ -211,7 +205,7 @@ impl Search<'_> {
                     best.log_value = log_value;
                 }
             }
-            let neighbours = self.scored(self.candidates.neighbours(&best.candidate));
+            let neighbours = self.scored(self.candidates.neighbours(&best.candidate), self.near.as_ref());
             let Some(next) = neighbours
                 .into_iter()
                 .max_by(|a, b| a.log_value.total_cmp(&b.log_value))
