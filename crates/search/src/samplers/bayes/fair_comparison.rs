@@ -40,10 +40,10 @@ pub(super) fn owed(
 ) -> Vec<Point> {
     let all = owed_with_reasons(problem, observations, candidates, trainings, is_tried);
     let mut all = all.unwrap_or_default();
-    // The least compared, choices before neighbours, and of those the one that came nearest.
+    // What lost clearly wherever it was comes last; before it the least compared, and of those what came nearest.
     all.sort_by(|a, b| {
-        (a.compared, a.alternatives)
-            .cmp(&(b.compared, b.alternatives))
+        (a.is_far, a.compared)
+            .cmp(&(b.is_far, b.compared))
             .then(a.reached.total_cmp(&b.reached))
     });
     all.into_iter().map(|one| one.point).collect()
@@ -51,11 +51,11 @@ pub(super) fn owed(
 
 /// A training that a choice is owed, and what makes it urgent.
 struct Owed {
+    /// Whether it was compared before, beside an earlier best training or this one, and learnt clearly less each time.
+    is_far: bool,
     /// Trainings that the choice had beside the best one.
     compared: usize,
-    /// Values that the choice is one of; as many as there can be for the neighbour of an ordered value.
-    alternatives: usize,
-    /// Least loss that those trainings reached.
+    /// Least loss of a training with the choice, whatever the rest.
     reached: f64,
     point: Point,
 }
@@ -93,7 +93,10 @@ fn owed_with_reasons(
         let own = best[index];
         let levels = candidates.levels(index);
         match candidates.is_choice(index) {
-            true => levels.into_iter().filter(|level| is_rival(index, *level)).collect(),
+            true => {
+                let others = levels.into_iter().filter(|level| *level != own);
+                others.filter(|level| is_rival(index, *level)).collect()
+            }
             false if index == rate || levels.is_empty() => Vec::new(),
             false => {
                 let beside = [true, false].map(|up| step(own, &levels, up));
@@ -101,11 +104,12 @@ fn owed_with_reasons(
             }
         }
     };
-    let rivals = used
+    let others = used
         .iter()
         .flat_map(|index| levels_of(*index).into_iter().map(|level| (*index, level)));
     let mut owed = Vec::new();
-    for (index, level) in rivals {
+    // The best training's own choices, too: its rate may have come from elsewhere.
+    for (index, level) in others.chain([(rate, best[rate])]) {
         let mut point = best.clone();
         point[index] = level;
         // Other parameters may exist beside another choice; what was trained is settled, too.
@@ -119,6 +123,8 @@ fn owed_with_reasons(
             .points
             .iter()
             .zip(&observations.data[loss].values);
+        let anywhere = known.clone().filter(|(trained, _)| (trained[index] - level).abs() <= ROUNDING);
+        let anywhere: Vec<f64> = anywhere.map(|(_, value)| *value).collect();
         let of_choice = known.filter(|(trained, _)| is_its(trained));
         let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();
         compared.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -128,14 +134,10 @@ fn owed_with_reasons(
         };
         point[rate] = next;
         if !is_tried(&point) {
-            let reached = compared.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
-            let alternatives = match candidates.is_choice(index) {
-                true => candidates.levels(index).len(),
-                false => usize::MAX,
-            };
+            let reached = anywhere.iter().copied().fold(f64::INFINITY, f64::min);
             owed.push(Owed {
+                is_far: anywhere.len() >= MOST_FAR && reached > near,
                 compared: compared.len(),
-                alternatives,
                 reached,
                 point,
             });
