@@ -9,7 +9,8 @@ use peft_tune_core::study::Trial;
 /// Makes the sampler for a problem, with its defaults.
 ///
 /// # Errors
-/// Where the kind cannot search this problem: a grid over a continuous range, or no objective at all.
+/// Where the kind cannot search this problem: a grid over a continuous range or over more settings than can be
+/// numbered, or no objective at all.
 pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn Sampler>, SamplerError> {
     let options = Default::default();
     build_with(&SamplerChoice { kind, options }, problem, seed, Knowledge::default())
@@ -72,6 +73,10 @@ pub enum SamplerError {
         "sampler `grid` needs steps, and parameter `{parameter}` is continuous: give it `step` or a list of `choices`"
     )]
     ContinuousGrid { parameter: String },
+    #[error(
+        "sampler `grid` numbers all settings, and they are more than {most}: give parameters fewer values or use `sobol`"
+    )]
+    LargeGrid { most: u64 },
     #[error("sampler `bayes` takes up to 4 objectives and there are {objectives}: use `nsga2`, `tpe` or `auto`")]
     ManyObjectives { objectives: usize },
     #[error("sampler `{sampler}` has no option `{option}`: {}", instead(.known))]
@@ -97,7 +102,9 @@ impl SamplerError {
         match self {
             Self::UnknownOption { option, .. } => Some(option),
             Self::Option { option, .. } => Some(option),
-            Self::ContinuousGrid { .. } | Self::ManyObjectives { .. } | Self::NoObjective => None,
+            Self::ContinuousGrid { .. } | Self::LargeGrid { .. } | Self::ManyObjectives { .. } | Self::NoObjective => {
+                None
+            }
         }
     }
 }

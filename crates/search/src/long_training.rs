@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::cheaper_precision::LOSS_BY_CHANCE;
 use super::found_length::FoundLength;
 use super::length::{FullLength, LEARNING_RATE, Trained};
 use super::reason::{grouped, rate_text};
@@ -191,26 +192,91 @@ fn trainings(history: &[Trial]) -> Vec<Training<'_>> {
     by_loss.into_values().collect()
 }
 
-/// Parameters in which alone two trials of one training differ: they change no loss.
+/// Pairs of trials that differ in one parameter alone, by what became of their losses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    /// Equal to the last bit.
+    same: usize,
+    /// No further apart than chance puts two trainings of one setting, as where repeats moved the loss of one of them.
+    near: usize,
+    /// Further apart than that.
+    far: usize,
+}
+
+/// Parameters that change no loss, as the trials tell: of the pairs that differ in one of them alone, no fewer have the
+/// same loss than have another one, and none a loss that chance does not explain. One pair of equal losses says nothing
+/// against others: a limit that no step of theirs reached changes nothing there either, and elsewhere it does.
 fn free_parameters(trainings: &[Training<'_>]) -> BTreeSet<String> {
-    let mut free = BTreeSet::new();
-    for training in trainings {
-        for (index, (one, _)) in training.trials.iter().enumerate() {
-            for (other, _) in &training.trials[..index] {
-                let names: BTreeSet<&String> = one.params.keys().chain(other.params.keys()).collect();
-                let mut differ = names
-                    .into_iter()
-                    .filter(|name| one.params.get(name) != other.params.get(name));
-                if let (Some(name), None) = (differ.next(), differ.next()) {
-                    free.insert(name.clone());
-                }
+    let mut trials: Vec<(&Trial, f64)> = Vec::new();
+    for one in trainings {
+        trials.extend(one.trials.iter().map(|(trial, _)| (*trial, one.loss)));
+    }
+    let mut pairs: BTreeMap<&String, Pairs> = BTreeMap::new();
+    for (index, &(one, loss)) in trials.iter().enumerate() {
+        for &(other, of_other) in &trials[..index] {
+            let Some(name) = lone_difference(&one.params, &other.params) else {
+                continue;
+            };
+            let told = pairs.entry(name).or_default();
+            let apart = (loss - of_other).abs();
+            match loss.to_bits() == of_other.to_bits() {
+                true => told.same += 1,
+                false if apart <= LOSS_BY_CHANCE * loss.min(of_other) => told.near += 1,
+                false => told.far += 1,
             }
         }
     }
-    free
+    let is_free = |told: &Pairs| told.far == 0 && told.same > 0 && told.same >= told.near;
+    let free = pairs.into_iter().filter(|(_, told)| is_free(told));
+    free.map(|(name, _)| name.clone()).collect()
+}
+
+/// The one parameter in which two settings differ; `None` where there is none, or more than one.
+fn lone_difference<'a>(one: &'a Params, other: &'a Params) -> Option<&'a String> {
+    let names = one.keys().chain(other.keys().filter(|name| !one.contains_key(name)));
+    let mut differ = names.filter(|name| one.get(name) != other.get(name));
+    let first = differ.next()?;
+    differ.next().is_none().then_some(first)
 }
 
 fn without(params: &Params, free: &BTreeSet<String>) -> Params {
     let kept = params.iter().filter(|(name, _)| !free.contains(*name));
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::trial;
+    use peft_tune_core::study::ParamValue;
+
+    /// Trials of a rank, a limit on gradients and a micro-batch, with their losses.
+    fn free(rows: &[(i64, f64, i64, f64)]) -> Vec<String> {
+        let one = |(number, (rank, limit, micro_batch, loss)): (usize, &(i64, f64, i64, f64))| {
+            let params = Params::from([
+                ("rank".to_owned(), ParamValue::Int(*rank)),
+                ("max_grad_norm".to_owned(), ParamValue::Float(*limit)),
+                ("micro_batch".to_owned(), ParamValue::Int(*micro_batch)),
+            ]);
+            let metrics = [(LOSS, *loss)].into();
+            trial(number, params, TrialState::Complete { metrics })
+        };
+        let history: Vec<Trial> = rows.iter().enumerate().map(one).collect();
+        free_parameters(&trainings(&history)).into_iter().collect()
+    }
+
+    #[test]
+    fn a_parameter_is_free_where_it_changes_no_loss_and_not_where_it_changed_none_once() {
+        let equal = [(8, 1.0, 4, 2.0), (8, 1.0, 2, 2.0), (8, 9.0, 4, 2.0)];
+        assert_eq!(free(&equal), ["max_grad_norm", "micro_batch"]);
+        // With another rank the limit counts; of the ranks no two are equal.
+        let mut rows = equal.to_vec();
+        rows.extend([(16, 1.0, 4, 1.9), (16, 9.0, 4, 1.8)]);
+        assert_eq!(free(&rows), ["micro_batch"]);
+        // A repeat moved the loss of one trial, and not that of its variant.
+        rows.extend([(32, 1.0, 4, 1.7), (32, 1.0, 2, 1.71)]);
+        assert_eq!(free(&rows), ["micro_batch"]);
+        rows.extend([(64, 1.0, 4, 1.6), (64, 1.0, 2, 1.61)]);
+        assert!(free(&rows).is_empty());
+    }
 }

@@ -23,8 +23,13 @@ const WORTH_MEASURING: f64 = 0.002;
 
 /// Whether a parameter changes no loss.
 pub(super) fn is_free(parameter: &Parameter) -> bool {
+    !can_change(parameter, LOSS)
+}
+
+/// Whether a parameter can change a metric.
+pub(super) fn can_change(parameter: &Parameter, metric: &str) -> bool {
     let affects = parameter.affects.as_ref();
-    affects.is_some_and(|affects| !affects.iter().any(|metric| metric == LOSS))
+    affects.is_none_or(|affects| affects.iter().any(|affected| affected == metric))
 }
 
 /// The variant of a trained setting to measure next; `None` where none would change what the study says. The order: what
@@ -114,7 +119,8 @@ fn expected_variants(problem: &Problem, history: &[Trial], prior: &dyn Prior) ->
 }
 
 /// What is expected of a variant: what was measured, times what the prior expects of the variant over what it expects of
-/// the measured one. `None` where it knows nothing of a metric that the variant changes, or where a constraint breaks.
+/// the measured one where they can differ. `None` where the prior knows nothing of a metric that the variant can
+/// change, where a constraint breaks, or where nobody can say that it is kept.
 fn expected_metrics(
     problem: &Problem,
     measured: &Metrics,
@@ -127,7 +133,11 @@ fn expected_metrics(
         .iter()
         .map(|objective: &Objective| objective.metric.as_str());
     let constrained = problem.constraints.iter().map(|constraint| constraint.metric.as_str());
-    for metric in objectives.chain(constrained).filter(|metric| *metric != LOSS) {
+    let parameters = problem.space.parameters.iter();
+    let differing = parameters.filter(|parameter| source.get(&parameter.name) != variant.get(&parameter.name));
+    let differing: Vec<&Parameter> = differing.collect();
+    let is_changed = |metric: &&str| differing.iter().any(|parameter| can_change(parameter, metric));
+    for metric in objectives.chain(constrained).filter(is_changed) {
         let ratio = prior.expected(variant, metric)? / prior.expected(source, metric)?;
         metrics.insert(metric, measured.value(metric)? * ratio);
     }
@@ -171,4 +181,63 @@ fn values_of(parameter: &Parameter) -> Option<Vec<ParamValue>> {
         .cardinality()
         .filter(|count| *count <= MOST_VALUES)?;
     (0..count).map(|index| parameter.distribution.nth(index)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{categorical, parameter, trial};
+    use peft_tune_core::objective::{Bound, Constraint, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
+
+    /// Small micro-batches take less memory, and as much time as large ones; of what is learned nothing is known.
+    struct Costs;
+
+    impl Prior for Costs {
+        fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
+            match metric {
+                THROUGHPUT => Some(100.0),
+                PEAK_MEMORY => params.get("micro_batch")?.as_f64(),
+                _ => None,
+            }
+        }
+
+        fn impossible(&self, _: &Params) -> Option<String> {
+            None
+        }
+    }
+
+    /// The next variant of one training with a micro-batch of 8, in a study with a limit on `metric`. The training
+    /// reports that where it is `measured`, and micro-batches affect these metrics.
+    fn next(metric: &str, measured: Option<f64>, affects: &[&str]) -> Option<Params> {
+        let mut micro_batch = parameter("micro_batch", categorical([2i64, 8]));
+        micro_batch.affects = Some(affects.iter().map(|metric| (*metric).to_owned()).collect());
+        let problem = Problem {
+            space: SearchSpace {
+                parameters: vec![micro_batch],
+            },
+            objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).into(),
+            constraints: vec![Constraint {
+                metric: metric.to_owned(),
+                bound: Bound::AtLeast(0.5),
+            }],
+        };
+        let mut metrics: Metrics = [(THROUGHPUT, 100.0), (PEAK_MEMORY, 8.0), (LOSS, 2.0)].into();
+        if let Some(value) = measured {
+            metrics.insert(metric, value);
+        }
+        let params = Params::from([("micro_batch".to_owned(), ParamValue::Int(8))]);
+        let history = [trial(0, params, TrialState::Complete { metrics })];
+        next_variant(&problem, &history, &Costs)
+    }
+
+    #[test]
+    fn a_limit_on_what_a_variant_cannot_change_keeps_no_variant_away() {
+        let costs = [THROUGHPUT, PEAK_MEMORY];
+        let smaller = Params::from([("micro_batch".to_owned(), ParamValue::Int(2))]);
+        assert_eq!(next(TOKEN_ACCURACY, Some(0.7), &costs), Some(smaller));
+        // Not known of the training itself, or of a variant that can change it, and broken by both.
+        assert_eq!(next(TOKEN_ACCURACY, None, &costs), None);
+        assert_eq!(next("answers", Some(0.7), &[THROUGHPUT, PEAK_MEMORY, "answers"]), None);
+        assert_eq!(next(TOKEN_ACCURACY, Some(0.4), &costs), None);
+    }
 }

@@ -51,9 +51,9 @@ struct Set {
     /// K^-1 (y - mean).
     weights: Vec<f64>,
     mean: f64,
-    /// Degrees of freedom, and the mean of s^2.
+    /// Degrees of freedom of what is predicted, and the square of its scale where k is 1.
     freedom: f64,
-    signal: f64,
+    square_scale: f64,
 }
 
 impl Model {
@@ -117,7 +117,7 @@ impl Model {
             let own = |one: Point, other: Point| self.others.covariance(&set.hyper, one, other);
             let prior = own(a, a) + own(b, b) - 2.0 * own(a, b);
             let known: f64 = to_a.iter().zip(&to_b).map(|(a, b)| (a - b) * (a - b)).sum();
-            let variance = set.signal * (prior - known).max(0.0);
+            let variance = set.variance((prior - known).max(0.0));
             mean += set.weight * (of_a - of_b);
             square += set.weight * ((of_a - of_b) * (of_a - of_b) + variance);
         }
@@ -128,7 +128,7 @@ impl Model {
         let (mean, mut column) = self.weighed(set, point);
         set.factor.solve(&mut column);
         let left = self.others.covariance(&set.hyper, point, point) - dot(&column, &column);
-        (mean, set.variance(left))
+        (mean, set.variance(left.max(JITTERS[0])))
     }
 
     /// Draws of ln loss at all of these points together; always the same ones.
@@ -165,7 +165,7 @@ impl Model {
         let factor = JITTERS.iter().find_map(|jitter| {
             Factor::of(points.len(), |i, j| {
                 let left = self.others.covariance(&set.hyper, points[i], points[j]) - dot(&columns[i], &columns[j]);
-                set.signal * if i == j { left.max(0.0) + jitter } else { left }
+                set.square_scale * if i == j { left.max(0.0) + jitter } else { left }
             })
         })?;
         Some((means, factor))
@@ -204,12 +204,14 @@ impl Set {
             weights: whitened,
             mean,
             freedom: 2.0 * shape,
-            signal: scale / shape,
+            square_scale: scale / shape,
         })
     }
 
+    /// The variance of what the trainings leave this k of: that of Student's t, which is n / (n - 2) times the square
+    /// of its scale with n degrees of freedom, so that s^2 has its posterior mean. Here n is 6 or more.
     fn variance(&self, left: f64) -> f64 {
-        self.signal * left.max(JITTERS[0])
+        self.square_scale * left * self.freedom / (self.freedom - 2.0)
     }
 }
 
@@ -281,5 +283,39 @@ impl Factor {
             .filter_map(|row| row.last())
             .map(|pivot| pivot.ln())
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variance_that_is_said_is_that_of_the_draws() {
+        let at = |rate: f64, times: f64| Point {
+            others: 0,
+            log_rate: rate.ln(),
+            log_tokens: times.ln(),
+        };
+        let trained = vec![at(1e-3, 1.0), at(1e-3, 10.0)];
+        let losses = [2.0f64.ln(), 1.5f64.ln()];
+        let mut model = Model::new(Others::new(1, |_, _| 0.0), trained, &losses).unwrap();
+        // One set alone, with a hundred times the usual draws.
+        model.sets.truncate(1);
+        model.sets[0].weight = 100.0;
+        let (one, other) = (at(4e-3, 30.0), at(1e-3, 30.0));
+        let draws = model.draws(&[one, other]);
+        let variance = |of: &dyn Fn(&Vec<f64>) -> f64| {
+            let count = draws.len() as f64;
+            let mean = draws.iter().map(of).sum::<f64>() / count;
+            draws.iter().map(|draw| (of(draw) - mean).powi(2)).sum::<f64>() / count
+        };
+        let said = model.of_set(&model.sets[0], one).1;
+        let drawn = variance(&|draw| draw[0]);
+        assert!((drawn / said - 1.0).abs() < 0.1, "{drawn} {said}");
+        model.sets[0].weight = 1.0;
+        let said = model.apart(one, other).powi(2);
+        let drawn = variance(&|draw| draw[0] - draw[1]);
+        assert!((drawn / said - 1.0).abs() < 0.1, "{drawn} {said}");
     }
 }

@@ -17,14 +17,18 @@ impl Grid {
     /// A grid over the problem's space; `seed` chooses where it starts.
     ///
     /// # Errors
-    /// [`SamplerError::ContinuousGrid`] names a parameter without steps.
+    /// [`SamplerError::ContinuousGrid`] names a parameter without steps; [`SamplerError::LargeGrid`] says that there are
+    /// more settings than can be numbered.
     pub fn new(problem: &Problem, seed: u64) -> Result<Self, SamplerError> {
         let continuous = |parameter: &&peft_tune_core::space::Parameter| parameter.distribution.cardinality().is_none();
-        match problem.space.parameters.iter().find(continuous) {
-            Some(parameter) => Err(SamplerError::ContinuousGrid {
+        if let Some(parameter) = problem.space.parameters.iter().find(continuous) {
+            return Err(SamplerError::ContinuousGrid {
                 parameter: parameter.name.clone(),
-            }),
-            None => Ok(Self { seed }),
+            });
+        }
+        match Settings::new(&problem.space) {
+            Some(_) => Ok(Self { seed }),
+            None => Err(SamplerError::LargeGrid { most: u64::MAX }),
         }
     }
 }
@@ -53,7 +57,7 @@ impl Sampler for Grid {
 /// A step near `total` / golden ratio that shares no factor with `total`, so that the walk visits every number once.
 fn stride(total: u64) -> u64 {
     let golden = (total as f64 * 0.618_033_988_749_895).round().max(1.0) as u64;
-    (golden..golden + total)
+    (golden..golden.saturating_add(total))
         .find(|step| greatest_common_divisor(*step, total) == 1)
         .unwrap_or(1)
 }
@@ -65,7 +69,33 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{conditional_space, drive, mixed_space, mixed_states, problem};
+    use crate::fixtures::{conditional_space, drive, mixed_space, mixed_states, parameter, problem};
+    use peft_tune_core::space::{Distribution, Scale, SearchSpace};
+
+    /// A space of four parameters with so many values each.
+    fn space_of(values: [i64; 4]) -> SearchSpace {
+        let range = |(index, count): (usize, i64)| {
+            let distribution = Distribution::Int {
+                low: 1,
+                high: count,
+                scale: Scale::Linear,
+                step: 1,
+            };
+            parameter(&format!("x{index}"), distribution)
+        };
+        SearchSpace {
+            parameters: values.into_iter().enumerate().map(range).collect(),
+        }
+    }
+
+    #[test]
+    fn a_grid_that_cannot_be_numbered_is_refused_and_the_largest_is_walked() {
+        let refused = Grid::new(&problem(space_of([1 << 16; 4]), 2), 0).unwrap_err();
+        assert_eq!(refused, SamplerError::LargeGrid { most: u64::MAX });
+        let problem = problem(space_of([1 << 16, 1 << 16, 1 << 16, (1 << 16) - 1]), 2);
+        let history = drive(&mut Grid::new(&problem, 3).unwrap(), &problem, 5, mixed_states);
+        assert_eq!(Tried::new(&history).len(), 5);
+    }
 
     #[test]
     fn it_visits_every_setting_once() {

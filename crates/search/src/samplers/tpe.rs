@@ -84,11 +84,12 @@ impl Sampler for Tpe {
 }
 
 /// Splits the history into good settings and the rest: feasible trials by Pareto rank and by what they add to the
-/// hypervolume, then infeasible ones by violation, then failed ones. Trials under way count to the rest, so that
-/// proposals made side by side keep apart.
+/// hypervolume, then infeasible ones by violation. Those that failed or were stopped are never good, however few did
+/// not. Trials under way count to the rest, so that proposals made side by side keep apart.
 fn split<'a>(problem: &Problem, history: &'a [Trial]) -> (Vec<&'a Params>, Vec<&'a Params>) {
     let mut feasible: Vec<(&Params, Vec<f64>)> = Vec::new();
-    let mut others: Vec<(&Params, f64)> = Vec::new();
+    let mut infeasible: Vec<(&Params, f64)> = Vec::new();
+    let mut without_values: Vec<&Params> = Vec::new();
     for trial in history {
         let values = match &trial.state {
             TrialState::Complete { metrics } => {
@@ -98,18 +99,19 @@ fn split<'a>(problem: &Problem, history: &'a [Trial]) -> (Vec<&'a Params>, Vec<&
         };
         match values {
             Some((values, 0.0)) => feasible.push((&trial.params, values)),
-            Some((_, violation)) => others.push((&trial.params, violation)),
-            None => others.push((&trial.params, f64::INFINITY)),
+            Some((_, violation)) => infeasible.push((&trial.params, violation)),
+            None => without_values.push(&trial.params),
         }
     }
     let finished = history.iter().filter(|trial| trial.state.is_finished()).count();
     let count = ((finished as f64 * GOOD_SHARE).ceil() as usize).min(GOOD_MOST);
-    others.sort_by(|a, b| a.1.total_cmp(&b.1));
+    infeasible.sort_by(|a, b| a.1.total_cmp(&b.1));
     let values: Vec<Vec<f64>> = feasible.iter().map(|(_, values)| values.clone()).collect();
     let order = by_quality(&values, &reference_point(problem, &evaluated(problem, history)), count);
     let mut ordered: Vec<&Params> = order.into_iter().map(|index| feasible[index].0).collect();
-    ordered.extend(others.into_iter().map(|(params, _)| params));
-    let rest = ordered.split_off(count.min(ordered.len()));
+    ordered.extend(infeasible.into_iter().map(|(params, _)| params));
+    let mut rest = ordered.split_off(count.min(ordered.len()));
+    rest.extend(without_values);
     (ordered, rest)
 }
 
@@ -224,13 +226,28 @@ fn choices(distribution: &Distribution) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{continuous_space, gain_over_random, mixed_space};
+    use crate::fixtures::{complete, continuous_space, gain_over_random, mixed_space, out_of_memory, problem, trial};
     use peft_tune_core::study::ParamValue;
 
     #[test]
     fn it_beats_random_search() {
         let gain = gain_over_random(|seed| Box::new(Tpe::new(seed)), 60);
         assert!(gain > 0.1, "gains {gain}");
+    }
+
+    #[test]
+    fn what_failed_or_is_under_way_is_not_good_however_little_else_there_is() {
+        let problem = problem(continuous_space(1), 1);
+        let params = |number: usize| Params::from([("x0".to_owned(), (number as f64 / 40.0).into())]);
+        let mut history: Vec<Trial> = (0..20)
+            .map(|number| trial(number, params(number), out_of_memory()))
+            .collect();
+        history.push(trial(20, params(20), TrialState::Running));
+        assert!(split(&problem, &history).0.is_empty());
+        history.push(complete(21, params(21), &[0.5]));
+        let (good, rest) = split(&problem, &history);
+        assert_eq!(good, [&params(21)]);
+        assert_eq!(rest.len(), 21);
     }
 
     #[test]

@@ -54,8 +54,8 @@ impl Knee {
         let limit = observations.nearly_learned?;
         let loss = trainings.loss();
         let learned = || {
-            observations
-                .seen
+            landscape
+                .counted
                 .iter()
                 .filter(|seen| seen.feasible && seen.values[loss] <= limit)
         };
@@ -88,7 +88,8 @@ impl Knee {
 impl Aim {
     /// The aim of the proposal behind `tried` trainings. Half of the proposals look for the least loss, and first all, then
     /// two in three: all other wishes are relative to it. The rest go in turns to the least cost, each objective's own, of
-    /// settings whose loss is nearly the least, to the knee, and to the front.
+    /// settings whose loss is nearly the least, to the knee, and to the front. What is to be improved on includes what
+    /// trainings under way are expected to reach, so that no two of them are made for one gain.
     pub(super) fn of_turn(
         problem: &Problem,
         observations: &Observations<'_>,
@@ -99,7 +100,7 @@ impl Aim {
         let Some(loss) = problem.objectives.iter().position(|objective| objective.metric == LOSS) else {
             return Self::Front;
         };
-        let feasible = || observations.seen.iter().filter(|seen| seen.feasible);
+        let feasible = || landscape.counted.iter().filter(|seen| seen.feasible);
         let Some(best) = feasible().map(|seen| seen.values[loss]).min_by(f64::total_cmp) else {
             return Self::Front;
         };

@@ -10,7 +10,7 @@ use super::effect::Effect;
 use super::insight::{Insight, QUANTILE, Surrogate};
 use peft_tune_core::study::{ParamValue, Params};
 
-/// Places along a continuous range.
+/// Most places of one parameter: they are all of its values, or else evenly spaced in its scale.
 const PLACES: u32 = 9;
 
 /// A metric along one parameter, in the metric's own unit.
@@ -66,10 +66,12 @@ impl Insight {
                 .collect(),
         };
         let coordinate = |value: &ParamValue| self.encoding.coordinate(&self.space, index, value);
-        let along: Vec<(ParamValue, f64)> = values
+        let mut along: Vec<(ParamValue, f64)> = values
             .into_iter()
             .filter_map(|value| Some((coordinate(&value)?, value)).map(|(at, value)| (value, at)))
             .collect();
+        // Where steps are wide, as at the low end of a logarithmic range, several places have one value.
+        along.dedup_by(|next, before| next.1 == before.1);
         let places: Vec<f64> = along.iter().map(|(_, at)| *at).collect();
         let shift = |params: &Params| self.shift(surrogate, params);
         let found = contrasts(&surrogate.output, &candidates, index, &places, &shift);
@@ -117,6 +119,7 @@ mod tests {
     use crate::fixtures::{mixed_space, problem};
     use crate::samplers::bayes::insight::tests::{history, number};
     use crate::{Prior, Problem};
+    use peft_tune_core::space::{Distribution, Scale};
     use peft_tune_core::study::{Trial, TrialState};
 
     #[test]
@@ -140,6 +143,24 @@ mod tests {
                 .all(|place| place.low <= place.median && place.median <= place.high)
         );
         assert!(insight.dependence("no such").is_empty());
+    }
+
+    #[test]
+    fn a_value_is_a_place_once() {
+        let mut space = mixed_space();
+        space.parameters[0].distribution = Distribution::Int {
+            low: 1,
+            high: 12,
+            scale: Scale::Log,
+            step: 1,
+        };
+        let problem = problem(space, 2);
+        let history = history(&problem, |params| [number(params, "rank"), 1.0]);
+        let insight = Insight::new(&problem, &history, None);
+        let rank = &insight.dependence("rank")[0];
+        let values: Vec<f64> = rank.places.iter().filter_map(|place| place.value.as_f64()).collect();
+        assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "{values:?}");
+        assert_eq!((values[0], values.last().copied()), (1.0, Some(12.0)));
     }
 
     /// Says of `f0` what it is: 8 with the first optimizer, 4 with the second, whatever else is set.

@@ -123,7 +123,9 @@ fn owed_with_reasons(
             .points
             .iter()
             .zip(&observations.data[loss].values);
-        let anywhere = known.clone().filter(|(trained, _)| (trained[index] - level).abs() <= ROUNDING);
+        let anywhere = known
+            .clone()
+            .filter(|(trained, _)| (trained[index] - level).abs() <= ROUNDING);
         let anywhere: Vec<f64> = anywhere.map(|(_, value)| *value).collect();
         let of_choice = known.filter(|(trained, _)| is_its(trained));
         let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();

@@ -11,6 +11,7 @@ use super::aim::Aim;
 use super::ehvi::Ehvi;
 use super::marginal::{LogShare, Marginal};
 use super::maximise::key;
+use super::observations::Seen;
 use super::output::Output;
 use super::trainings::Trainings;
 use crate::encode::Point;
@@ -21,6 +22,8 @@ use crate::normal;
 const BLOCK: usize = 64;
 /// Variance of the failure process below which two outcomes at one setting would have to agree.
 const FAILURE_NOISE: f64 = 0.1;
+/// ln of the least probability of keeping every limit with which a setting counts.
+pub(super) const LIKELY: f64 = -0.693;
 
 /// A limit on a modelled value, minimised like the value.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +39,13 @@ pub(super) struct Landscape<'a> {
     pub(super) objectives: usize,
     /// Limits that a setting has to keep, each with the index of its output.
     pub(super) limits: Vec<(usize, Limit)>,
+    /// Complete settings, and those under way as if they ended as they are expected to.
+    pub(super) counted: Vec<Seen>,
     /// Improvement of the front's hypervolume; `None` while nothing feasible is known: then only the limits count.
     pub(super) ehvi: Option<Ehvi>,
     /// Process on outcomes, 1 for success and -1 for failure.
     pub(super) failure: Option<Gp>,
-    /// Output that predicts what a trial costs.
+    /// Output that predicts what a trial costs, by its logarithm.
     pub(super) cost: Option<usize>,
     /// Shifts of every output by the prior at a point, or `None` where the point is certain to fail.
     pub(super) shifts: Option<&'a Shifts<'a>>,
@@ -198,8 +203,7 @@ impl Landscape<'_> {
 
     /// ln of the median cost.
     fn log_cost(&self, marginals: &[Marginal]) -> f64 {
-        self.cost
-            .map_or(0.0, |cost| marginals[cost].median().max(f64::MIN_POSITIVE).ln())
+        self.cost.map_or(0.0, |cost| marginals[cost].mean)
     }
 }
 

@@ -5,8 +5,9 @@ use rayon::prelude::*;
 use super::aim::Aim;
 use super::candidates::Candidates;
 use super::ehvi::Ehvi;
-use super::landscape::{Landscape, Limit};
-use super::observations::{MetricData, Observations, Seen};
+use super::landscape::{LIKELY, Landscape, Limit};
+use super::marginal::Marginal;
+use super::observations::{MetricData, Modelled, Observations, Seen};
 use super::output::{Output, representative};
 use crate::encode::{Encoding, Point};
 use crate::gp;
@@ -28,12 +29,11 @@ pub(super) struct Model<'a> {
     pub(super) encoding: &'a Encoding,
     pub(super) observations: &'a Observations<'a>,
     pub(super) prior: Option<&'a dyn Prior>,
-    /// Metric that says what a trial costs.
-    pub(super) cost: Option<&'a str>,
 }
 
 impl Model<'_> {
-    /// Fits every surrogate; `None` while an objective has too few values.
+    /// Fits every surrogate; `None` while an objective has too few values, so that no setting can be weighed against
+    /// another.
     pub(super) fn landscape<'b>(&self) -> Option<Landscape<'b>> {
         let observations = self.observations;
         let fitted = |index: usize| {
@@ -55,14 +55,14 @@ impl Model<'_> {
                 .collect();
             outputs[index].take_bounds(&bounds, &observations.modelled[index], self.prior);
         }
-        let cost = self.cost;
         let mut landscape = Landscape {
             outputs,
             objectives: self.problem.objectives.len(),
             limits: self.limits(memory),
+            counted: observations.seen.clone(),
             ehvi: None,
             failure: self.failure_process(memory.is_none()),
-            cost: cost.and_then(|cost| observations.modelled.iter().position(|one| one.metric == cost)),
+            cost: observations.modelled.iter().position(|one| one.is_cost),
             shifts: None,
             aim: Aim::Front,
             trainings: None,
@@ -81,7 +81,7 @@ impl Model<'_> {
             return None;
         }
         let modelled = self.observations.modelled.iter().zip(outputs);
-        let shift = |(modelled, shifted): (&super::observations::Modelled, &bool)| {
+        let shift = |(modelled, shifted): (&Modelled, &bool)| {
             if *shifted {
                 modelled.prior_shift(prior, &params).unwrap_or(0.0)
             } else {
@@ -94,22 +94,27 @@ impl Model<'_> {
     /// Sets the improvement over the front; settings under way are taken to end as predicted, so that further proposals
     /// look elsewhere.
     fn take_pending(&self, landscape: &mut Landscape<'_>) {
-        let seen = self.observations.seen.iter().filter(|seen| seen.feasible);
-        let mut values: Vec<Vec<f64>> = seen.map(|seen: &Seen| seen.values.clone()).collect();
         for (point, params) in &self.observations.pending {
-            let shift = |index: usize| {
-                let modelled = &self.observations.modelled[index];
-                let prior = self.prior.filter(|_| landscape.outputs[index].is_shifted());
-                prior
-                    .and_then(|prior| modelled.prior_shift(prior, params))
-                    .unwrap_or(0.0)
+            let expected = |(output, modelled): (&Output, &Modelled)| {
+                let prior = self.prior.filter(|_| output.is_shifted());
+                let shift = prior.and_then(|prior| modelled.prior_shift(prior, params));
+                output.marginal_at(point, shift.unwrap_or(0.0))
             };
-            let expected = |index: usize| landscape.outputs[index].marginal_at(point, shift(index)).median();
-            values.push((0..landscape.objectives).map(expected).collect());
+            let outputs = landscape.outputs.iter().zip(&self.observations.modelled);
+            let marginals: Vec<Marginal> = outputs.map(expected).collect();
+            let objectives = marginals[..landscape.objectives].iter();
+            let end = Seen {
+                point: point.clone(),
+                values: objectives.map(Marginal::median).collect(),
+                feasible: landscape.log_kept(&marginals) >= LIKELY,
+            };
+            landscape.counted.push(end);
             for output in &mut landscape.outputs {
                 output.take_expected(point);
             }
         }
+        let feasible = landscape.counted.iter().filter(|seen| seen.feasible);
+        let values: Vec<&[f64]> = feasible.map(|seen| seen.values.as_slice()).collect();
         landscape.ehvi = (!values.is_empty()).then(|| Ehvi::new(&values, &self.observations.reference));
     }
 

@@ -4,10 +4,13 @@ use crate::encode::{Encoding, Point};
 use crate::history::{evaluated, objective_values, reference_point, violation};
 use crate::knee::LEARNED_SHARE;
 use crate::learning::loss_after_learning;
+use crate::variants::can_change;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, disturbed};
 
+/// Fewest values that a metric is modelled from.
+pub(super) const LEAST_VALUES: usize = 2;
 /// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
 const AT_LEAST: &str = "_at_least";
 /// A pruned trial's metric `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how
@@ -15,7 +18,8 @@ const AT_LEAST: &str = "_at_least";
 const EXPECTED: &str = "_expected";
 const EXPECTED_DEVIATION: &str = "_expected_deviation";
 
-/// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost.
+/// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost,
+/// even where it is one of those, too.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Modelled {
     pub(super) metric: String,
@@ -25,9 +29,16 @@ pub(super) struct Modelled {
     pub(super) used: Vec<usize>,
     /// Steps after which it is known even if the trial did not finish.
     known_after: Option<u64>,
+    /// Whether proposals are weighed by it: a cost is above zero, and modelled by its logarithm alone.
+    pub(super) is_cost: bool,
 }
 
 impl Modelled {
+    /// A measured value as it is modelled; `None` of a cost that is not above zero.
+    fn minimised(&self, value: f64) -> Option<f64> {
+        (!self.is_cost || value > 0.0).then_some(self.sign * value)
+    }
+
     /// A prior's expectation on the scale of the modelled logarithm.
     pub(super) fn prior_shift(&self, prior: &dyn Prior, params: &Params) -> Option<f64> {
         let expected = prior.expected(params, &self.metric).filter(|value| *value > 0.0)?;
@@ -63,10 +74,11 @@ impl<'a> MetricData<'a> {
     /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
     fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
         let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
-        if let (Some(end), Some(deviation)) = (told(EXPECTED), told(EXPECTED_DEVIATION).filter(|one| *one > 0.0)) {
+        let end = told(EXPECTED).and_then(|end| modelled.minimised(end));
+        if let (Some(end), Some(deviation)) = (end, told(EXPECTED_DEVIATION).filter(|one| *one > 0.0)) {
             self.points.push(point.clone());
             self.params.push(&trial.params);
-            self.values.push(modelled.sign * end);
+            self.values.push(end);
             self.deviations.push(deviation);
         } else if let Some(bound) = told(AT_LEAST) {
             self.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
@@ -109,14 +121,13 @@ impl<'a> Observations<'a> {
     pub(super) fn new(problem: &Problem, encoding: &Encoding, history: &'a [Trial], cost: Option<&str>) -> Self {
         let modelled = modelled(problem, cost);
         let complete = evaluated(problem, history);
-        let is_memory = |modelled: &Modelled| modelled.sign > 0.0 && modelled.metric.to_lowercase().contains("mem");
         let mut observations = Self {
             data: vec![MetricData::default(); modelled.len()],
             seen: Vec::new(),
             outcomes: Vec::new(),
             ran_out: Vec::new(),
             pending: Vec::new(),
-            memory: modelled.iter().position(is_memory),
+            memory: memory_metric(&modelled),
             reported_limit: None,
             reference: reference_point(problem, &complete),
             nearly_learned: loss_after_learning(problem, &complete, LEARNED_SHARE),
@@ -160,10 +171,12 @@ impl<'a> Observations<'a> {
     fn take_metrics(&mut self, trial: &'a Trial, point: &Point, metrics: &Metrics, steps: u64) {
         for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
             let is_final = modelled.known_after.is_some_and(|known| known <= steps) || steps == u64::MAX;
-            if let Some(value) = metrics.value(&modelled.metric).filter(|_| is_final) {
+            if let Some(value) = metrics.value(&modelled.metric).filter(|_| is_final)
+                && let Some(minimised) = modelled.minimised(value)
+            {
                 data.points.push(point.clone());
                 data.params.push(&trial.params);
-                data.values.push(modelled.sign * value);
+                data.values.push(minimised);
                 data.deviations.push(own_deviation(modelled, metrics, value));
             }
         }
@@ -209,6 +222,16 @@ impl<'a> Observations<'a> {
         }
     }
 
+    /// Leaves out the metrics behind the first `objectives` that have too few values to be modelled, so that the others
+    /// are searched by: a limit on an unknown metric steers nothing yet, and an unknown cost weighs nothing.
+    pub(super) fn leave_out_unknown(&mut self, objectives: usize) {
+        let modelled = std::mem::take(&mut self.modelled);
+        let all = modelled.into_iter().zip(std::mem::take(&mut self.data)).enumerate();
+        let known = all.filter(|(index, (_, data))| *index < objectives || data.values.len() >= LEAST_VALUES);
+        (self.modelled, self.data) = known.map(|(_, one)| one).unzip();
+        self.memory = memory_metric(&self.modelled);
+    }
+
     /// The value of a metric above which trials run out of memory: a constraint on it, else what failed trials report, else
     /// the objective's reference where every trial stayed below it, else the most that any trial got away with.
     pub(super) fn memory_limit(&self, problem: &Problem, index: usize) -> Option<f64> {
@@ -238,6 +261,12 @@ fn own_deviation(modelled: &Modelled, metrics: &Metrics, value: f64) -> f64 {
     interval.map_or(0.0, |interval| 0.5 * interval * value.abs())
 }
 
+/// The metric that is memory by its name.
+fn memory_metric(modelled: &[Modelled]) -> Option<usize> {
+    let is_memory = |one: &Modelled| one.sign > 0.0 && one.metric.to_lowercase().contains("mem");
+    modelled.iter().position(is_memory)
+}
+
 fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
     let one = |metric: &str, direction: Direction, known_after: Option<u64>| Modelled {
         metric: metric.to_owned(),
@@ -246,28 +275,36 @@ fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
         // The profile phase measures these two, and predictions come before; whatever ends the trial later does not change them.
         known_after: known_after
             .or_else(|| ([THROUGHPUT, PEAK_MEMORY].contains(&metric) || is_of_target(metric)).then_some(0)),
+        is_cost: false,
     };
     let objectives = problem.objectives.iter();
     let mut all: Vec<Modelled> = objectives
         .map(|objective| one(&objective.metric, objective.direction, objective.known_after))
         .collect();
     let constrained = problem.constraints.iter().map(|constraint| constraint.metric.as_str());
-    for metric in constrained.chain(cost) {
+    for metric in constrained {
         if !all.iter().any(|modelled| modelled.metric == metric) {
             all.push(one(metric, Direction::Minimize, None));
         }
     }
+    all.extend(cost.map(|cost| {
+        let objective = problem.objectives.iter().find(|objective| objective.metric == cost);
+        Modelled {
+            is_cost: true,
+            ..one(
+                cost,
+                Direction::Minimize,
+                objective.and_then(|objective| objective.known_after),
+            )
+        }
+    }));
     all
 }
 
 fn used(problem: &Problem, metric: &str) -> Vec<usize> {
-    let affects = |parameter: &peft_tune_core::space::Parameter| match &parameter.affects {
-        None => true,
-        Some(metrics) => metrics.iter().any(|name| name == metric),
-    };
     let parameters = problem.space.parameters.iter().enumerate();
     parameters
-        .filter(|(_, parameter)| affects(parameter))
+        .filter(|(_, parameter)| can_change(parameter, metric))
         .map(|(index, _)| index)
         .collect()
 }
@@ -392,6 +429,40 @@ mod tests {
         let observations = Observations::new(&problem, &encoding, &history, None);
         assert_eq!(observations.data[0].deviations, [50.0, 0.0]);
         assert_eq!(observations.data[1].deviations, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_metric_that_hardly_any_trial_reports_is_left_out_and_an_objective_is_not() {
+        let (mut problem, history) = (problem(), history());
+        problem.objectives.retain(|objective| objective.metric != PEAK_MEMORY);
+        for metric in ["accuracy", PEAK_MEMORY] {
+            problem.constraints.push(Constraint {
+                metric: metric.to_owned(),
+                bound: Bound::AtMost(24.0),
+            });
+        }
+        let encoding = Encoding::new(&problem.space);
+        let mut observations = Observations::new(&problem, &encoding, &history, Some("wall_s"));
+        observations.leave_out_unknown(2);
+        let metrics: Vec<&str> = observations.modelled.iter().map(|one| one.metric.as_str()).collect();
+        // The loss has one value alone.
+        assert_eq!(metrics, [THROUGHPUT, LOSS, PEAK_MEMORY]);
+        assert_eq!(observations.data[2].values, [8.0, 9.0]);
+        assert_eq!(observations.memory, Some(2));
+    }
+
+    #[test]
+    fn a_cost_is_above_zero_and_may_be_an_objective_too() {
+        let (mut problem, mut history) = (problem(), history());
+        problem.objectives.truncate(1);
+        if let TrialState::Complete { metrics } = &mut history[0].state {
+            metrics.insert(THROUGHPUT, 0.0);
+        }
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, Some(THROUGHPUT));
+        assert_eq!(observations.data[0].values, [0.0, -50.0]);
+        assert_eq!(observations.data[1].values, [50.0]);
+        assert!(observations.modelled[1].is_cost && !observations.modelled[0].is_cost);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The surrogate of one metric: a Gaussian process on its transformed, standardised values.
 //!
 //! A metric that is positive throughout may be modelled by its logarithm; whichever explains the data better (the evidence,
-//! the change of variables counted) is taken. With a prior, the logarithm of measured over predicted is modelled.
+//! the change of variables counted) is taken. With a prior, the logarithm of measured over predicted is modelled; of a
+//! cost, its logarithm, so that no prediction lies below zero.
 
 use rayon::prelude::*;
 
 use super::marginal::{Marginal, Shape};
-use super::observations::{MetricData, Modelled};
+use super::observations::{LEAST_VALUES, MetricData, Modelled};
 use crate::Prior;
 use crate::encode::{Encoding, Point};
 use crate::gp;
@@ -58,6 +59,7 @@ impl Output {
         };
         let shapes: &[Shape] = match &shifts {
             Some(_) => &[logarithmic],
+            None if modelled.is_cost => &[logarithmic],
             None if spans_too_much(&data.values) => &[Shape::Plain],
             None => &[Shape::Plain, logarithmic],
         };
@@ -83,7 +85,7 @@ impl Output {
         effort: Effort,
     ) -> Option<Self> {
         let count = data.values.len();
-        if count < 2 {
+        if count < LEAST_VALUES {
             return None;
         }
         let mut inner: Vec<f64> = data

@@ -41,6 +41,7 @@ impl Bayes {
         if !self.earlier.is_empty() {
             observations.take_earlier(problem, &encoding, &self.earlier, self.cost.as_deref());
         }
+        observations.leave_out_unknown(problem.objectives.len());
         let model = self.model(problem, &encoding, &observations);
         let Some(mut landscape) = model.landscape() else {
             return without_model();
@@ -50,7 +51,7 @@ impl Bayes {
         let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
         if let Some(prior) = self.prior.as_deref() {
             landscape.shifts = Some(&shifts);
-            landscape.trainings = Trainings::new(problem, &observations, &candidates, prior);
+            landscape.trainings = Trainings::new(problem, &observations, &candidates, prior, &landscape.counted);
         }
         let points = history
             .iter()
@@ -117,7 +118,6 @@ impl Bayes {
             encoding,
             observations,
             prior: self.prior.as_deref().map(|prior| prior as &dyn Prior),
-            cost: self.cost.as_deref(),
         }
     }
 
@@ -165,11 +165,12 @@ fn compare_fairly(
 mod tests {
     use super::*;
     use crate::fixtures::{
-        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem, volume,
+        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem, trial, volume,
     };
     use crate::{Random, Sampler};
-    use peft_tune_core::objective::{Bound, Constraint};
-    use peft_tune_core::study::ParamValue;
+    use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, THROUGHPUT};
+    use peft_tune_core::study::{Metrics, ParamValue};
+    use std::sync::Arc;
 
     fn number(params: &Params, name: &str) -> f64 {
         params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
@@ -296,5 +297,87 @@ mod tests {
         let history = drive(&mut Random::new(4), &problem, 12, |_, params| evaluate(params));
         let proposal = Bayes::new(4).per_cost("seconds").propose(&problem, &history).unwrap();
         assert!(number(&proposal.params, "x1") < 0.1, "{:?}", proposal.params);
+    }
+
+    #[test]
+    fn a_cost_that_falls_towards_nothing_is_no_gain_without_end() {
+        let problem = problem(continuous_space(1), 2);
+        // Continued as it goes, the cost is below zero where nothing was tried.
+        let evaluated = |index: usize| {
+            let x = 0.3 + 0.09 * index as f64;
+            let metrics = [
+                ("f0", (x - 0.2).powi(2)),
+                ("f1", (x - 0.8).powi(2)),
+                ("seconds", 10.0 * (x - 0.25)),
+            ];
+            let state = TrialState::Complete {
+                metrics: metrics.into(),
+            };
+            trial(index, Params::from([("x0".to_owned(), x.into())]), state)
+        };
+        let history: Vec<Trial> = (0..8).map(evaluated).collect();
+        let proposal = Bayes::new(1).per_cost("seconds").propose(&problem, &history).unwrap();
+        assert!(proposal.log_acquisition.unwrap() < 20.0, "{proposal:?}");
+    }
+
+    #[test]
+    fn a_metric_that_is_not_known_yet_leaves_the_model_of_the_others() {
+        let mut problem = problem(continuous_space(2), 2);
+        let history = drive(&mut Random::new(4), &problem, 12, |number, params| {
+            let [f0, f1] = bowls(params);
+            let mut metrics: Metrics = [("f0", f0), ("f1", f1)].into();
+            if number == 0 {
+                metrics.insert("f2", 0.5);
+            }
+            TrialState::Complete { metrics }
+        });
+        let without = Bayes::new(4).propose(&problem, &history);
+        assert!(without.as_ref().unwrap().expected_improvement.is_some());
+        assert_eq!(Bayes::new(4).per_cost("seconds").propose(&problem, &history), without);
+        problem.constraints.push(Constraint {
+            metric: "f2".to_owned(),
+            bound: Bound::AtMost(0.6),
+        });
+        let limited = Bayes::new(4).propose(&problem, &history).unwrap();
+        assert!(limited.expected_improvement.is_some(), "{limited:?}");
+    }
+
+    /// Throughput that is the same throughput everywhere, known beforehand.
+    struct Steady;
+
+    impl Prior for Steady {
+        fn expected(&self, _: &Params, metric: &str) -> Option<f64> {
+            (metric == THROUGHPUT).then_some(100.0)
+        }
+
+        fn impossible(&self, _: &Params) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn what_a_training_under_way_is_to_gain_is_no_gain_of_another() {
+        let problem = Problem {
+            space: continuous_space(1),
+            objectives: [THROUGHPUT, LOSS].map(Objective::new).into(),
+            constraints: Vec::new(),
+        };
+        // The least loss lies in the gap.
+        let evaluated = |(index, x): (usize, f64)| {
+            let metrics = [(THROUGHPUT, 100.0), (LOSS, 2.0 + (x - 0.5).powi(2))];
+            let state = TrialState::Complete {
+                metrics: metrics.into(),
+            };
+            trial(index, Params::from([("x0".to_owned(), x.into())]), state)
+        };
+        let places = [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9].into_iter().enumerate();
+        let mut history: Vec<Trial> = places.map(evaluated).collect();
+        let sampler = Bayes::new(1).with_prior(Arc::new(Steady));
+        let first = sampler.propose(&problem, &history).unwrap();
+        assert!((number(&first.params, "x0") - 0.5).abs() < 0.1, "{first:?}");
+        history.push(trial(8, first.params.clone(), TrialState::Running));
+        let second = sampler.propose(&problem, &history).unwrap();
+        let gain = |proposal: &Proposal| proposal.log_acquisition.unwrap();
+        assert!(gain(&second) < gain(&first) - 0.5, "{first:?} {second:?}");
     }
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use super::candidates::Candidates;
 use super::ehvi::{difference, log_sum};
-use super::landscape::Landscape;
+use super::landscape::{LIKELY, Landscape};
 use super::marginal::{LogShare, Marginal, NOTHING};
 use super::maximise::key;
 use super::observations::{Observations, Seen};
@@ -36,8 +36,6 @@ use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, counted_as};
 const ALIKE: f64 = 0.02;
 /// Variants of one training that are looked at.
 const MOST_VARIANTS: usize = 64;
-/// ln of the least probability of keeping every limit with which a variant counts.
-const LIKELY: f64 = -0.693;
 
 /// The trainings of a search space.
 pub(super) struct Trainings<'a> {
@@ -75,12 +73,14 @@ struct Variants {
 }
 
 impl<'a> Trainings<'a> {
-    /// The trainings of a history; `None` where no objective is the loss.
+    /// The trainings of a history; `None` where no objective is the loss. `counted` are its complete settings, and
+    /// those under way as they are expected to end.
     pub(super) fn new(
         problem: &Problem,
         observations: &Observations<'_>,
         candidates: &'a Candidates<'a>,
         prior: &'a dyn Prior,
+        counted: &[Seen],
     ) -> Option<Self> {
         let loss = problem
             .objectives
@@ -99,10 +99,7 @@ impl<'a> Trainings<'a> {
         };
         let reference = without(&observations.reference);
         let most = observations.reference[loss];
-        let feasible = observations
-            .seen
-            .iter()
-            .filter(|seen| seen.feasible && seen.values[loss] < most);
+        let feasible = counted.iter().filter(|seen| seen.feasible && seen.values[loss] < most);
         let mut points: Vec<(f64, Vec<f64>)> = feasible
             .map(|seen| (seen.values[loss], without(&seen.values)))
             .collect();
