@@ -12,6 +12,7 @@ use crate::cli::help::{command_groups, completions, man, reference_page, schema}
 use crate::cli::machine::{doctor, gpu_check, threads};
 use crate::cli::model::{adopt, generate, infer_bench, merge};
 use crate::cli::options::compute::{ComputeArgs, KERNELS_VARIABLE};
+use crate::cli::options::environment;
 use crate::cli::processes::{rank, try_kernels, worker};
 use crate::cli::profile::tune_step;
 use crate::cli::search::{attach, quickstart, status, stop};
@@ -156,6 +157,7 @@ fn answer(arguments: Arguments) -> Result<(), CliError> {
     let Some(command) = arguments.command else {
         return no_command::run();
     };
+    environment::check()?;
     make_threads(&command)?;
     run(command)
 }

@@ -41,11 +41,14 @@ pub fn write(
 }
 
 impl ExportFormat {
-    /// Refuses a directory in which the tool's file is already, before anything is written beside it.
+    /// Refuses a directory in which the tool's file is already, and an optimizer that the tool has not, before anything
+    /// is written.
     ///
     /// # Errors
-    /// Where the file that the tool is started with is in `directory` and `force` is not given.
-    pub fn may_be_written(self, directory: &Path, force: bool) -> Result<(), ExportError> {
+    /// Where the file that the tool is started with is in `directory` and `force` is not given, or there is no such
+    /// optimizer.
+    pub fn may_be_written(self, optimizer: OptimizerKind, directory: &Path, force: bool) -> Result<(), ExportError> {
+        check_optimizer(self, optimizer)?;
         let path = directory.join(self.file_name());
         match !force && path.symlink_metadata().is_ok() {
             true => Err(ExportError::Exists { path }),

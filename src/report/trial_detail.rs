@@ -6,7 +6,8 @@ use super::{
     Align, TextTable, bytes, confirmation_text, disturbance_text, duration, loss_rows_text, metric_value, minute,
     param_value, printable, target_text,
 };
-use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
+use crate::store::{LONGER_DIVERGED_STEP, LostAttempt, StudyOverview, TrialDetail, TrialKernels};
+use peft_tune_core::objective::LONGER_TOKENS;
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
@@ -56,11 +57,21 @@ fn history_lines(study: &StudyOverview, detail: &TrialDetail) -> Vec<String> {
         metrics.and_then(disturbance_text),
         metrics.and_then(loss_rows_text),
         confirmation_text(Some(&detail.confirmed)).map(said),
+        divergence_text(detail),
         Some(times_text(detail)),
     ];
     let lost = detail.lost.iter().map(lost_text);
     let lines = before.into_iter().flatten().chain(lost);
     lines.chain(behind.into_iter().flatten()).collect()
+}
+
+/// What is said of a longer training that diverged.
+fn divergence_text(detail: &TrialDetail) -> Option<String> {
+    let confirmed = |metric: &str| Some(detail.confirmed.get(metric)?.value);
+    let (step, tokens) = (confirmed(LONGER_DIVERGED_STEP)?, confirmed(LONGER_TOKENS)?);
+    Some(format!(
+        "diverged at step {step:.0} of a training of {tokens:.0} tokens, which counts against it"
+    ))
 }
 
 fn inherited_text(detail: &TrialDetail) -> Option<String> {

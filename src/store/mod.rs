@@ -38,6 +38,6 @@ pub use study::{
 };
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};
 pub use trial::{
-    Confirmations, HeldOutRecord, KernelsOfTrials, LostAttempt, Measurements, PhaseSteps, PrecisionRecord,
-    PredictionRecord, TrialDetail, TrialKernels, TrialRun, TrialTimes, Variants,
+    Confirmations, HeldOutRecord, KernelsOfTrials, LONGER_DIVERGED_STEP, LostAttempt, Measurements, PhaseSteps,
+    PrecisionRecord, PredictionRecord, TrialDetail, TrialKernels, TrialRun, TrialTimes, Variants,
 };

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::{Forecast, MemoryLimit};
 use crate::space::{Study, recipe_for};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Uncertain};
-use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::recipe::{Recipe, TrainingLength};
 use peft_tune_core::study::{MeasurePlan, Params};
 use peft_tune_search::{Settings, pareto};
 
@@ -231,24 +231,22 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
     }
 }
 
-/// Share of a step's micro-batches that a profile phase has.
-pub(super) fn measured_share(study: &Study, params: &Params) -> f64 {
-    let recipe = recipe_for(study, params);
-    recipe.map_or(1.0, |recipe| {
-        MeasurePlan::micro_batches(&recipe) as f64 / recipe.batch.micro_batches() as f64
-    })
+/// Share of a step's micro-batches that a profile phase of a recipe has.
+pub(super) fn measured_share(recipe: &Recipe) -> f64 {
+    MeasurePlan::micro_batches(recipe) as f64 / recipe.batch.micro_batches() as f64
 }
 
 /// Seconds of a trial: the step on the longest rows, the profile phase with half of the warm-up that it may take where it is no part
 /// of the training, then the training; evaluation is taken as a tenth of it, and the same training in F32 as long again. Answers are
-/// not predicted. `None` where a training is epochs of rows that are not known.
+/// not predicted. `None` where a training is epochs of rows that are not known, and for params that make no recipe.
 pub(super) fn trial_s(forecast: &Forecast, params: &Params, step_tokens: f64, tokens_per_s: f64) -> Option<f64> {
     let study = forecast.study();
+    let recipe = recipe_for(study, params).ok()?;
     let train_steps = match study.plan.train.as_ref().map(|train| train.length) {
         None => 0.0,
         Some(TrainingLength::Steps(steps)) => steps as f64,
         Some(TrainingLength::Tokens(tokens)) => tokens as f64 / step_tokens,
-        Some(TrainingLength::Epochs(epochs)) => forecast.epoch_steps(params)?.of_epochs(epochs) as f64,
+        Some(TrainingLength::Epochs(epochs)) => forecast.epoch_steps(&recipe)?.of_epochs(epochs) as f64,
     };
     let profile_steps = study.plan.measure.as_ref().map_or(0.0, |measure| {
         let train = study.plan.train.as_ref();
@@ -256,7 +254,7 @@ pub(super) fn trial_s(forecast: &Forecast, params: &Params, step_tokens: f64, to
             Some(_) => 1.0,
             None => {
                 let steps = measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0;
-                1.0 + measured_share(study, params) * steps
+                1.0 + measured_share(&recipe) * steps
             }
         }
     });

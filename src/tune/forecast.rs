@@ -199,10 +199,9 @@ impl Forecast {
         &self.study
     }
 
-    /// Steps of an epoch of a setting; `None` where the rows are not known, or the setting makes no recipe.
-    pub(super) fn epoch_steps(&self, params: &Params) -> Option<EpochSteps> {
-        let recipe = recipe_for(&self.study, params).ok()?;
-        let rows = self.workload(&recipe).rows?;
+    /// Steps of an epoch of a recipe; `None` where the rows are not known.
+    pub(super) fn epoch_steps(&self, recipe: &Recipe) -> Option<EpochSteps> {
+        let rows = self.workload(recipe).rows?;
         Some(EpochSteps::new(rows as u64, &recipe.batch))
     }
 

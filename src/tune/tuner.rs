@@ -99,7 +99,7 @@ impl<'a> Tuner<'a> {
             parts.store.spent_times().of(parts.id).await?,
             trainings.map(|(_, seconds)| *seconds),
         );
-        let runs_made = RunsMade::of(&parts.store.repeats().of(parts.id).await?);
+        let runs_made = RunsMade::of(parts.study, &parts.store.repeats().of(parts.id).await?);
         Ok(Self {
             trials,
             disturbed,

@@ -1,5 +1,6 @@
 //! Metrics of a trial of the native engine: one row for each, from which the documentation has its table.
 
+use crate::store::LONGER_DIVERGED_STEP;
 use peft_tune_core::objective::{
     DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
     GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LONGER_TOKENS, LOSS,
@@ -51,7 +52,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 76] = [
+const ROWS: [MetricRow; 77] = [
     row(
         Cost,
         THROUGHPUT,
@@ -308,6 +309,12 @@ const ROWS: [MetricRow; 76] = [
         "The loss after a training longer than the study's others.",
     ),
     row(Repeat, LONGER_TOKENS, "", "Tokens of that training."),
+    row(
+        Repeat,
+        LONGER_DIVERGED_STEP,
+        "",
+        "Step at which that training diverged: `loss_longer` is then the trial's `loss` and `loss_before` together.",
+    ),
     row(
         Repeat,
         REPEAT_WALL_S,

@@ -73,3 +73,22 @@ fn a_model_of_other_layers_is_not_adopted() {
         assert!(!adopted.exists());
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_cannot_be_filled_is_not_left() {
+    let place = tempfile::TempDir::new().unwrap();
+    let model = house_model(place.path());
+    // A path has 4095 bytes at most: that of the folder has fewer, and that of a file in it would have more.
+    let mut parent = place.path().to_owned();
+    while parent.as_os_str().len() < 3850 {
+        parent.push("x".repeat(200));
+    }
+    std::fs::create_dir_all(&parent).unwrap();
+    let adopted = parent.join("y".repeat(4093 - parent.as_os_str().len()));
+    let output = adopt(&model, "llama", &adopted);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("cannot write"), "{errors}");
+    assert_eq!(std::fs::read_dir(&parent).unwrap().count(), 0);
+}

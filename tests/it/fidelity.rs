@@ -198,6 +198,28 @@ fn rows_again(study: &Study) -> Vec<Value> {
 }
 
 #[test]
+fn repeats_of_a_program_keep_to_their_share_of_the_time_whatever_it_measures() {
+    let study = Study::of_program(
+        "space: {x: [1, 2], width: 2}\ntrial: {steps: 20}\nsampler: grid\nbudget: {trials: 2, time: 12s}\n\
+         confirm: {trials: 1, repeats: 100, interval: 0}\n",
+    );
+    // Another seed costs something else: no number of repeats is enough.
+    let noisy = PROGRAM.replace("width=$(value width)", "width=$(value width).0$(($(value seed) % 7))");
+    std::fs::write(study.path("trial.sh"), noisy.replace("sleep 0.05", "sleep 0.01")).unwrap();
+    study.stdout(&["search", "space.yaml"]);
+    let rows = study.rows(
+        "select count(*) as runs, total(value) as spent, max(value) as longest from confirmation_run
+         where name = 'repeat_wall_s'",
+    );
+    let of = |name: &str| rows[0][name].as_f64().unwrap();
+    // A tenth of the time, beyond the two that give an interval.
+    assert!(
+        of("runs") >= 2.0 && of("spent") <= 1.2 + 2.0 * of("longest"),
+        "{rows:?}"
+    );
+}
+
+#[test]
 fn a_profile_that_breaks_a_constraint_is_not_trained() {
     let study = Study::of_engine(
         "space: {rank: [2, 4], precision: fp32}\nconstraints: {throughput: \">= 100000000\"}\n\

@@ -437,3 +437,65 @@ fn an_answer_ends_where_the_chat_template_ends_it_and_a_merged_model_says_so() {
     ]);
     assert!(line.contains("\"stop_token\""), "{line}");
 }
+
+#[test]
+fn an_adapter_brings_the_chat_template_that_it_was_trained_with() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    let model = model_with_another_end(scratch.path());
+    let row = r#"{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}"#;
+    std::fs::write(path("rows.jsonl"), format!("{row}\n{row}\n")).unwrap();
+    let template = "the fox and the river{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
+                    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(path("own.jinja"), template).unwrap();
+    let settings = format!(
+        "model: {}\ndata: {{train: rows.jsonl, held_out: rows.jsonl, chat_template: own.jinja}}\nadapter: {{rank: 1}}\n\
+         precision: fp32\ntraining: {{length: {{steps: 1}}}}\n",
+        model.display()
+    );
+    std::fs::write(path("recipe.yaml"), settings).unwrap();
+    let (adapter, merged) = (path("adapter"), path("merged"));
+    shown(&["train", text(&path("recipe.yaml")), "--output", text(&adapter)]);
+    // Tokens of the prompt, and what is told.
+    let asked = |more: &[&str]| -> (u64, String) {
+        let chat = ["generate", "--chat", "hi", "--max-tokens", "1", "--json"];
+        let output = run(&[&chat[..], more].concat());
+        let told = String::from_utf8(output.stderr).unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+        (said["prompt_tokens"].as_u64().unwrap(), told)
+    };
+    let of_adapter = ["--model", text(&model), "--adapter", text(&adapter)];
+    let merge = [
+        "merge",
+        "--model",
+        text(&model),
+        "--adapter",
+        text(&adapter),
+        "--output",
+        text(&merged),
+        "--force",
+    ];
+    let (plain, _) = asked(&["--model", text(&model)]);
+    let (own, told) = asked(&of_adapter);
+    assert!(
+        own > plain && told.contains("own.jinja, with which the adapter was trained"),
+        "{own}: {told}"
+    );
+    shown(&merge);
+    assert_eq!(
+        std::fs::read_to_string(merged.join("chat_template.jinja")).unwrap(),
+        template
+    );
+    assert_eq!(asked(&["--model", text(&merged)]).0, own);
+    // Where it is gone, that is told.
+    std::fs::remove_file(path("own.jinja")).unwrap();
+    let (without, told) = asked(&of_adapter);
+    assert!(
+        without == plain && told.contains("own.jinja (`data.chat_template`), which is not there"),
+        "{told}"
+    );
+    let output = run(&merge);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("which is not there"), "{told}");
+    assert_eq!(asked(&["--model", text(&merged)]).0, plain);
+}

@@ -241,6 +241,13 @@ fn rubbish_and_several_calls_at_once_are_answered() {
     assert!(results[1]["isError"] == true && told.contains("`limit`"), "{told}");
     assert_eq!(results[2]["structuredContent"], json!({"rows": [{"a": 3}]}));
     assert_eq!(results[3]["isError"], true, "{}", results[3]);
+    // Of long messages the end is told, where the reason stands, and that something is left out.
+    let told = session.refused("status", &json!({"study": "x".repeat(100_000)}));
+    assert!(
+        told.starts_with("no study `xxx") && told.ends_with("it has `quickstart`") && told.len() < 70_000,
+        "{told}"
+    );
+    assert!(told.contains(" bytes of messages are left out]"), "{told}");
     session.close();
 }
 

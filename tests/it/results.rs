@@ -204,6 +204,39 @@ fn a_study_is_exported_for_other_programs() {
 }
 
 #[test]
+fn an_export_that_fails_leaves_no_part_of_it() {
+    let workspace = Workspace::new().with("peft-tune.db", &["first"]);
+    // The last of three files is in the way.
+    std::fs::create_dir(workspace.at("csv")).unwrap();
+    std::fs::write(workspace.at("csv/steps.csv"), "mine").unwrap();
+    let refused = workspace.refused(&["export", "--format", "csv", "--output", "csv"]);
+    assert!(refused.contains("steps.csv already exists"), "{refused}");
+    assert_eq!(std::fs::read_dir(workspace.at("csv")).unwrap().count(), 1);
+    // Of each trial of the front: its file is in the way, or a file where its folder would be.
+    for (case, number) in [("a", 0), ("b", 1)] {
+        for in_the_way in [format!("trial-{number}/axolotl.yaml"), format!("trial-{number}")] {
+            let output = format!("{case}-{}", in_the_way.len());
+            let there = workspace.at(&output).join(in_the_way);
+            std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+            std::fs::write(&there, "mine").unwrap();
+            let output_folder = output.as_str();
+            workspace.refused(&[
+                "export",
+                "--format",
+                "axolotl",
+                "--front",
+                "--no-data",
+                "--output",
+                output_folder,
+            ]);
+            assert_eq!(std::fs::read_to_string(&there).unwrap(), "mine");
+            let other = workspace.at(&output).join(format!("trial-{}", 1 - number));
+            assert!(!other.exists(), "{}", other.display());
+        }
+    }
+}
+
+#[test]
 fn the_front_is_exported_into_a_folder_each() {
     let workspace = Workspace::new().with("peft-tune.db", &["first"]);
     workspace.shown(&[

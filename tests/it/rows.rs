@@ -127,8 +127,19 @@ fn rows_are_chosen_by_number_length_chance_and_fate() {
     let drawn = numbers(&["--random", "7", "--count", "4"]);
     assert_eq!(drawn, numbers(&["--random", "7", "--count", "4"]));
     assert_ne!(drawn, numbers(&["--random", "8", "--count", "4"]));
-    let (_, told) = rows.shown(&["--row", "90"]);
-    assert!(told.contains("there is no row 90: there are 8"), "{told}");
+    for (row, said) in [
+        ("90", "there is no row 90: there are 8"),
+        ("3", "row 3 is one to train on"),
+    ] {
+        let (_, told) = rows.shown(&["--row", row, "--held-out"]);
+        assert!(told.contains(said), "{told}");
+    }
+    assert_eq!(numbers(&["--row", "7", "--held-out"]), [7]);
+    let (_, told) = rows.shown(&["--cut", "--held-out", "--sequence-length", "400"]);
+    assert!(
+        told.contains("none of 4 held-out rows is longer than its sequence length"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -210,7 +221,7 @@ fn a_step_has_its_documents_apart() {
         "{sequence_length: 24}",
         "{sequence_length: 32, packing: true, micro_batch: 1}",
     );
-    std::fs::write(&recipe, packed).unwrap();
+    std::fs::write(&recipe, &packed).unwrap();
     let (text, _) = rows.shown(&["--step", "0"]);
     assert!(
         text.starts_with("row 1 · step 0, micro-batch 1 · training · 28 tokens, 8 learnt · 2 documents\n"),
@@ -221,6 +232,19 @@ fn a_step_has_its_documents_apart() {
         "{text}"
     );
     assert!(text.contains("[red<|im_end|>⏎]"), "{text}");
+    // Three micro-batches are shown, and there are more.
+    let accumulated = packed.replace("micro_batch: 1", "micro_batch: 1, gradient_accumulation: 4");
+    let few = Rows::new(
+        &format!("{}\n", ROWS.lines().next().unwrap()).repeat(12),
+        "training: {shuffle: false}\n",
+    );
+    std::fs::write(few.folder.path().join("recipe.yaml"), accumulated).unwrap();
+    let said = "the first 3 of the step's 4 micro-batches are shown (`--count` takes up to 4)";
+    let (_, told) = few.shown(&["--step", "0"]);
+    assert!(told.contains(said), "{told}");
+    assert!(few.json(&["--step", "0"])["warnings"].to_string().contains(said));
+    let (_, told) = few.shown(&["--step", "0", "--count", "4"]);
+    assert!(!told.contains("micro-batches are shown"), "{told}");
 }
 
 #[test]

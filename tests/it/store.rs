@@ -325,3 +325,33 @@ async fn seconds_of_lost_attempts_count_once_and_those_of_reopened_failures_do_n
     trials.reopen_failed(study.id, &[failing]).await.unwrap();
     assert_eq!(spent().await, 14.0);
 }
+
+#[tokio::test]
+async fn a_reopened_trial_has_all_its_attempts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+    let study = store.studies().begin(&study_record("first")).await.unwrap();
+    let (number, params) = (TrialNumber(0), Params::new());
+    let crash = FailReason::Crashed {
+        phase: Phase::Train,
+        message: "gone".to_owned(),
+    };
+    let (trials, lost) = (store.trials(), store.lost_attempts());
+    // Attempts that were lost by the end of each.
+    let lose = async || {
+        trials.start(study.id, number, &params, None).await.unwrap();
+        lost.record(study.id, number, &crash, 1.0).await.unwrap()
+    };
+    assert_eq!(lose().await, 1);
+    trials.release(study.id, number).await.unwrap();
+    assert_eq!(lose().await, 2);
+    let failed = TrialState::Failed {
+        reason: crash.clone(),
+        metrics: Metrics::default(),
+    };
+    trials.finish(study.id, number, &failed, 1.0).await.unwrap();
+    trials.reopen_failed(study.id, &[number]).await.unwrap();
+    assert_eq!(lose().await, 1);
+    // All of them are kept, with the end that was taken back.
+    assert_eq!(lost.of(study.id, number).await.unwrap().len(), 4);
+}

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use peft_tune::space::{ReadOptions, Study, StudyFile};
-use peft_tune::store::{OpenStudy, Store, StudyRecord, TrialKernels};
+use peft_tune::store::{DataSetRecord, OpenStudy, Store, StudyRecord, TrialKernels};
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
-use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Phase, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_kernels::Kernels;
-use peft_tune_search::SamplerKind;
-use peft_tune_search::{Problem, Sampler};
+use peft_tune_search::{Preference, Problem, Sampler, SamplerKind, recommend};
 
 const SPACE: &str = r#"
 study: loop
@@ -323,4 +323,111 @@ async fn what_ran_out_of_memory_fails_again_without_running() {
         })
         .count();
     assert_eq!(run_at_16, 2);
+}
+
+/// A study whose finalists are trained longer.
+const LONGER: &str = r#"
+study: longer
+model: some/model
+data: {train: train.jsonl}
+objectives: [throughput, loss]
+space: {rank: [4, 8], learning_rate: [1e-3, 5e-4]}
+trial: {sequence_length: 64, profile_steps: 2, training_tokens: 300}
+training: {length: {tokens: 4000}}
+budget: {trials: 4}
+sampler: grid
+confirm: {trials: 1, repeats: 2, steps: 2, trainings: 0, longer: 12}
+"#;
+
+/// Whether a request is for a training of more than a trial's tokens.
+fn trains_longer(request: &TrialRequest) -> bool {
+    let Task::Recipe { plan, .. } = &request.task else {
+        panic!("no recipe: {request:?}")
+    };
+    let train = plan.train.as_ref();
+    train.is_some_and(|train| train.length != TrainingLength::Tokens(300))
+}
+
+/// State of a trial whose higher rate is better after a trial's tokens, and diverges after more.
+fn diverges_later(request: &TrialRequest) -> TrialState {
+    let Task::Recipe { recipe, plan } = &request.task else {
+        panic!("no recipe: {request:?}")
+    };
+    let (rank, is_high) = (
+        recipe.adapter.as_ref().unwrap().rank,
+        recipe.optimizer.learning_rate > 7e-4,
+    );
+    if trains_longer(request) && is_high {
+        let reason = FailReason::Diverged {
+            at_step: 12,
+            loss: Some(9.0),
+        };
+        let metrics = Metrics::default();
+        return TrialState::Failed { reason, metrics };
+    }
+    let mut metrics = Metrics::default();
+    if plan.measure.is_some() {
+        metrics.insert("throughput", 1000.0 / rank as f64);
+    }
+    if plan.train.is_some() {
+        let of_rate = if is_high { 0.0 } else { 0.1 };
+        let of_length = if trains_longer(request) { 0.3 } else { 0.0 };
+        metrics.insert("loss", 2.4 - rank as f64 / 20.0 + of_rate - of_length);
+        metrics.insert("train_tokens", 300.0);
+    }
+    TrialState::Complete { metrics }
+}
+
+#[tokio::test]
+async fn what_diverges_in_a_longer_training_is_not_recommended() {
+    let folder = crate::folders::for_database();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let study = study(LONGER);
+    let mut record = record(&study);
+    record.data_set = Some(DataSetRecord {
+        source: "train.jsonl".to_owned(),
+        fingerprint: String::new(),
+        rows: Some(100),
+        tokens: Some(6400),
+        held_out_rows: Some(10),
+        learnt: None,
+    });
+    let open = store.studies().begin(&record).await.unwrap();
+    run(&study, &store, &open, &Interrupt::default(), diverges_later).await;
+    let repeats = store.repeats().of(open.id).await.unwrap();
+    let runs: Vec<&Metrics> = repeats.values().flatten().collect();
+    let values = |name: &str| -> Vec<f64> { runs.iter().filter_map(|run| run.value(name)).collect() };
+    assert!(values("loss_longer").len() > 2, "{runs:?}");
+    let diverged = values("longer_diverged_step");
+    assert!(
+        !diverged.is_empty() && diverged.iter().all(|step| *step == 12.0),
+        "{runs:?}"
+    );
+    // What stands for their losses is far above the others.
+    let standing = |run: &&&Metrics| run.value("longer_diverged_step").is_some();
+    let longer = |run: &&Metrics| run.value("loss_longer");
+    let least = runs
+        .iter()
+        .filter(standing)
+        .filter_map(longer)
+        .fold(f64::INFINITY, f64::min);
+    let others = runs.iter().filter(|run| !standing(run)).filter_map(longer);
+    assert!(others.fold(0.0, f64::max) * 1.5 < least, "{runs:?}");
+    let history = store.history().trials(open.id).await.unwrap();
+    let confirmed = store.repeats().confirmations(open.id).await.unwrap();
+    let rate = |history: &[Trial]| {
+        let chosen = recommend(&study.problem(), history, &Preference::default()).unwrap();
+        chosen.trial.params.get("learning_rate").and_then(ParamValue::as_f64)
+    };
+    assert_eq!(rate(&history), Some(1e-3), "by short trainings alone");
+    assert_eq!(rate(&with_confirmed(&history, &confirmed)), Some(5e-4));
+    // Another search knows it.
+    let seen = Seen::default();
+    let requests = seen.clone();
+    let outcome = move |request: &TrialRequest| {
+        requests.borrow_mut().push(request.clone());
+        diverges_later(request)
+    };
+    run(&study, &store, &open, &Interrupt::default(), outcome).await;
+    assert!(!seen.borrow().iter().any(trains_longer), "{:?}", seen.borrow());
 }

@@ -103,7 +103,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         }
     };
     let seen = rows_seen(&recipe, &files, asked, Reading::shown())?;
-    let warnings: Vec<String> = seen.warnings.iter().map(ToString::to_string).collect();
+    let warnings = seen.warnings.iter().map(ToString::to_string);
+    let warnings: Vec<String> = warnings.chain(unshown_text(&seen)).collect();
     if args.json {
         return write_result(&(json(&seen, &warnings)? + "\n"));
     }
@@ -163,16 +164,30 @@ fn json(seen: &RowsSeen, warnings: &[String]) -> Result<String, CliError> {
     serde_json::to_string_pretty(&value).map_err(CliError::failed)
 }
 
+/// What is said of micro-batches of a step that are not shown.
+fn unshown_text(seen: &RowsSeen) -> Option<String> {
+    let (shown, all) = (seen.rows.len(), seen.micro_batches?);
+    (shown < all).then(|| {
+        let most = MOST.min(all as u64);
+        format!("the first {shown} of the step's {all} micro-batches are shown (`--count` takes up to {most})")
+    })
+}
+
 /// Why there is no row to show.
 fn none_text(args: &Args, seen: &RowsSeen) -> String {
-    let rows = seen.summary.training.rows + seen.summary.held_out.rows;
+    let held_out = seen.summary.held_out.rows;
+    let all = seen.summary.training.rows + held_out;
+    let rows = match args.held_out {
+        true => format!("{held_out} held-out rows"),
+        false => format!("{all} rows"),
+    };
     match args.wanted() {
-        RowsWanted::Number(number) => format!("there is no row {number}: there are {rows}"),
-        RowsWanted::Cut => format!(
-            "none of {rows} rows is longer than {} tokens",
-            seen.summary.sequence_length
-        ),
-        RowsWanted::WithoutTargets => format!("each of {rows} rows teaches something"),
-        _ => format!("none of {rows} rows is shown"),
+        RowsWanted::Number(number) if number <= all => {
+            format!("row {number} is one to train on: leave out `--held-out` to see it")
+        }
+        RowsWanted::Number(number) => format!("there is no row {number}: there are {all}"),
+        RowsWanted::Cut => format!("none of {rows} is longer than its sequence length"),
+        RowsWanted::WithoutTargets => format!("each of {rows} teaches something"),
+        _ => format!("none of {rows} is shown"),
     }
 }

@@ -1,6 +1,6 @@
 //! `peft-tune export`: the settings of a trial as a file of the tool that is to train.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::args::{Args, Format};
 use super::chosen_trials::{Chosen, choose};
@@ -35,80 +35,139 @@ fn export_chosen(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, C
         }
     };
     args.check.is_for(Some(format))?;
-    let mut folders = Vec::new();
-    for chosen in &choose(&args)? {
+    let chosen = choose(&args)?;
+    let exports: Result<Vec<TrialExport<'_>>, CliError> = chosen
+        .iter()
+        .map(|chosen| TrialExport::of(chosen, format, &args))
+        .collect();
+    let exports = exports?;
+    for written in write_all(&exports, format, &args)? {
+        written.lines.iter().for_each(tell);
+        for file in &written.files {
+            write_exact(&format!("{}\n", file.display()))?;
+        }
+    }
+    let folders: Vec<PathBuf> = exports.into_iter().map(|export| export.folder).collect();
+    args.check.run(format, &folders)
+}
+
+/// Writes all exports. Where one fails, the folders that were made for them go again, and what is left of the others is
+/// told.
+fn write_all(exports: &[TrialExport<'_>], format: ExportFormat, args: &Args) -> Result<Vec<Written>, CliError> {
+    let folders = exports.iter().map(|export| &export.folder);
+    let is_new = |folder: &&PathBuf| folder.symlink_metadata().is_err();
+    let new: Vec<&PathBuf> = std::iter::once(&args.output).chain(folders).filter(is_new).collect();
+    let mut written: Vec<Written> = Vec::with_capacity(exports.len());
+    for export in exports {
+        match export.write(format, args) {
+            Ok(one) => written.push(one),
+            Err(error) => {
+                for folder in new {
+                    let _ = std::fs::remove_dir_all(folder);
+                }
+                let left = written.iter().flat_map(|one| &one.files).filter(|file| file.exists());
+                left.for_each(|file| tell(format_args!("{} is written, and others are not", file.display())));
+                return Err(error);
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// A trial's export before anything of it is written.
+struct TrialExport<'a> {
+    chosen: &'a Chosen,
+    folder: PathBuf,
+    facts: KnownFacts,
+    need: Option<Need>,
+}
+
+/// Files of an export, and what is told of them.
+struct Written {
+    files: Vec<PathBuf>,
+    lines: Vec<String>,
+}
+
+impl<'a> TrialExport<'a> {
+    /// Finds the folder and what the tool needs, and refuses what is known not to be written.
+    fn of(chosen: &'a Chosen, format: ExportFormat, args: &Args) -> Result<Self, CliError> {
         let folder = match args.front {
             true => args.output.join(format!("trial-{}", chosen.trial)),
             false => args.output.clone(),
         };
-        write_one(chosen, format, &folder, &args)?;
-        folders.push(folder);
+        let facts = KnownFacts::of(&chosen.recipe);
+        let need = Need::of(chosen, format, &facts, args)?;
+        format
+            .may_be_written(chosen.recipe.optimizer.kind, &folder, args.force)
+            .map_err(CliError::bad_input)?;
+        Ok(Self {
+            chosen,
+            folder,
+            facts,
+            need,
+        })
     }
-    args.check.run(format, &folders)
-}
 
-fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, args: &Args) -> Result<(), CliError> {
-    let facts = KnownFacts::of(&chosen.recipe);
-    let need = Need::of(chosen, format, &facts, args)?;
-    let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
-    let asks_for_marks = format.tool().is_some_and(Tool::asks_for_answer_marks);
-    let marks = asks_for_marks
-        .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
-        .flatten();
-    let template_targets = format.tool().and_then(Tool::template_targets);
-    let turn_end = (template_targets == Some(TemplateTargets::StopTokens))
-        .then(|| turn_end(recipe, facts.model_folder.as_deref()))
-        .flatten();
-    let mut input = ExportInput {
-        recipe,
-        study: &chosen.study,
-        trial: chosen.trial,
-        metrics: &chosen.metrics,
-        reasons: &chosen.reasons,
-        known: Known {
-            architecture: facts.architecture.as_ref(),
-            model_folder: facts.model_folder.as_deref(),
-            data_format: facts.data_format,
-            trained: chosen.trained,
-            marks: marks.as_ref(),
-            turn_end: turn_end.as_deref(),
-            saved_rows: None,
-        },
-    };
-    format.may_be_written(folder, args.force).map_err(CliError::bad_input)?;
-    let rows = RowsForTool::of(&input, format, &facts, folder, args)?;
-    let with_rows;
-    if let Some(written) = &rows.written {
-        if let Some(data) = &written.data {
-            with_rows = Recipe {
-                data: data.clone(),
-                ..recipe.clone()
-            };
-            input.recipe = &with_rows;
+    fn write(&self, format: ExportFormat, args: &Args) -> Result<Written, CliError> {
+        let Self {
+            chosen,
+            folder,
+            facts,
+            need,
+        } = self;
+        let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
+        let asks_for_marks = format.tool().is_some_and(Tool::asks_for_answer_marks);
+        let marks = asks_for_marks
+            .then(|| answer_marks(recipe, facts.model_folder.as_deref()))
+            .flatten();
+        let template_targets = format.tool().and_then(Tool::template_targets);
+        let turn_end = (template_targets == Some(TemplateTargets::StopTokens))
+            .then(|| turn_end(recipe, facts.model_folder.as_deref()))
+            .flatten();
+        let mut input = ExportInput {
+            recipe,
+            study: &chosen.study,
+            trial: chosen.trial,
+            metrics: &chosen.metrics,
+            reasons: &chosen.reasons,
+            known: Known {
+                architecture: facts.architecture.as_ref(),
+                model_folder: facts.model_folder.as_deref(),
+                data_format: facts.data_format,
+                trained: chosen.trained,
+                marks: marks.as_ref(),
+                turn_end: turn_end.as_deref(),
+                saved_rows: None,
+            },
+        };
+        let rows = RowsForTool::of(&input, format, facts, folder, args)?;
+        let with_rows;
+        if let Some(written) = &rows.written {
+            if let Some(data) = &written.data {
+                with_rows = Recipe {
+                    data: data.clone(),
+                    ..recipe.clone()
+                };
+                input.recipe = &with_rows;
+            }
+            input.known.saved_rows = written.saved.as_deref();
         }
-        input.known.saved_rows = written.saved.as_deref();
+        let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
+            ExportError::Exists { .. }
+            | ExportError::NoOptimizer { .. }
+            | ExportError::Tool(_)
+            | ExportError::Write { .. } => CliError::bad_input(error),
+            ExportError::Recipe(_) => CliError::failed(error),
+        })?;
+        let warnings = exported.warnings.iter().map(|warning| format!("warning: {warning}"));
+        let lines = chosen.reasons.iter().cloned().chain(warnings).chain(rows.lines);
+        let lines = lines.chain(need.iter().flat_map(|need| need.lines.iter().cloned()));
+        let files = rows.written.into_iter().flat_map(|written| written.files);
+        Ok(Written {
+            lines: lines.collect(),
+            files: exported.files.into_iter().chain(files).collect(),
+        })
     }
-    let exported = export::write(format, &input, folder, args.force).map_err(|error| match error {
-        ExportError::Exists { .. }
-        | ExportError::NoOptimizer { .. }
-        | ExportError::Tool(_)
-        | ExportError::Write { .. } => CliError::bad_input(error),
-        ExportError::Recipe(_) => CliError::failed(error),
-    })?;
-    for reason in &chosen.reasons {
-        tell(format_args!("{reason}"));
-    }
-    for warning in &exported.warnings {
-        tell(format_args!("warning: {warning}"));
-    }
-    for line in rows.lines.iter().chain(need.iter().flat_map(|need| &need.lines)) {
-        tell(format_args!("{line}"));
-    }
-    let files = rows.written.iter().flat_map(|written| &written.files);
-    for file in exported.files.iter().chain(files) {
-        write_exact(&format!("{}\n", file.display()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -34,23 +34,24 @@ pub(super) fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<
         let recommended = Recommended::read(store, &study).await?;
         Ok((study, runs, recommended))
     })?;
-    let mut files = vec![path_of("trials")];
-    let (whole, output) = WholeOutput::create(&files[0], args.force)?;
-    let mut sink = format.sink(output, None);
-    write_trials(&mut *sink, &study, &runs, recommended.as_ref()).map_err(CliError::failed)?;
-    sink.finish().map_err(CliError::failed)?;
-    whole.keep()?;
-    for (name, sql) in VIEWS {
+    let views = VIEWS.into_iter().map(|(name, sql)| (name, Some(sql)));
+    let mut written = Vec::new();
+    for (name, sql) in std::iter::once(("trials", None)).chain(views) {
         let path = path_of(name);
         let (whole, output) = WholeOutput::create(&path, args.force)?;
         let mut sink = format.sink(output, None);
-        args.database
-            .read(async |store| store.queries().run(sql, Some(&study.name), &mut *sink).await)?;
+        match sql {
+            None => write_trials(&mut *sink, &study, &runs, recommended.as_ref()).map_err(CliError::failed)?,
+            Some(sql) => args
+                .database
+                .read(async |store| store.queries().run(sql, Some(&study.name), &mut *sink).await)?,
+        }
         sink.finish().map_err(CliError::failed)?;
-        whole.keep()?;
-        files.push(path);
+        written.push((path, whole));
     }
-    Ok(files)
+    // None is seen before all are whole: files of one study that do not belong together would be taken for its own.
+    let keep = |(path, whole): (PathBuf, WholeOutput)| whole.keep().map(|()| path);
+    written.into_iter().map(keep).collect()
 }
 
 /// One row a trial: what it was, its params, what it measured, its recipe; the recommended one's says why, and what it wins

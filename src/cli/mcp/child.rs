@@ -15,8 +15,8 @@ use crate::cli::CliError;
 
 /// Bytes of an answer: more than an agent can read.
 const MOST_OUTPUT: u64 = 1 << 20;
-/// Bytes of messages beside it.
-const MOST_MESSAGES: u64 = 64 << 10;
+/// Bytes of messages beside it: from their beginning, and from their end, where an error stands.
+const EACH_END: u64 = 32 << 10;
 
 /// What a tool does.
 pub(super) struct Work {
@@ -115,10 +115,10 @@ async fn run(words: &[OsString], confines: &Confines) -> Result<Said, CliError> 
         .spawn()
         .map_err(CliError::failed)?;
     let (output, messages) = (child.stdout.take(), child.stderr.take());
-    let (output, messages) = tokio::join!(first(output, MOST_OUTPUT), first(messages, MOST_MESSAGES));
+    let (output, messages) = tokio::join!(first(output, MOST_OUTPUT), ends(messages, EACH_END));
     let status = child.wait().await.map_err(CliError::failed)?;
     let (output, is_whole) = output.map_err(CliError::failed)?;
-    let (messages, _) = messages.map_err(CliError::failed)?;
+    let messages = messages.map_err(CliError::failed)?;
     // 7 and 8: a plan was printed, of a setting that does not fit or may not.
     if !matches!(status.code(), Some(0 | 7 | 8)) {
         let message = messages.trim_end().trim_start_matches("error: ").to_owned();
@@ -144,4 +144,24 @@ async fn first(stream: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Re
     (&mut stream).take(most).read_to_end(&mut bytes).await?;
     let dropped = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
     Ok((String::from_utf8_lossy(&bytes).into_owned(), dropped == 0))
+}
+
+/// The beginning and the end of a stream, at most so many bytes of each, with a line between that says how many are
+/// left out.
+async fn ends(stream: Option<impl AsyncRead + Unpin>, each: u64) -> std::io::Result<String> {
+    let Some(mut stream) = stream else {
+        return Ok(String::new());
+    };
+    let (mut bytes, mut end, mut left_out) = (Vec::new(), Vec::new(), 0);
+    (&mut stream).take(each).read_to_end(&mut bytes).await?;
+    while (&mut stream).take(each).read_to_end(&mut end).await? > 0 {
+        let surplus = end.len().saturating_sub(each as usize);
+        end.drain(..surplus);
+        left_out += surplus;
+    }
+    if left_out > 0 {
+        bytes.extend(format!("\n[{left_out} bytes of messages are left out]\n").into_bytes());
+    }
+    bytes.append(&mut end);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

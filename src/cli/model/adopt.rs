@@ -62,11 +62,21 @@ fn adopted_config(path: &Path, family: Family) -> anyhow::Result<String> {
     Ok(format!("{:#}\n", Value::Object(config)))
 }
 
-/// Fills `output` with `config` and links to the other files of `source`.
+/// Makes `output` with `config` and links to the other files of `source`; where that fails, nothing of it is left.
 fn write(source: &Path, output: &Path, config: &str) -> anyhow::Result<()> {
     use anyhow::Context;
     std::fs::create_dir(output)
         .with_context(|| format!("cannot make {}; give another `--output`", output.display()))?;
+    let filled = fill(source, output, config);
+    if filled.is_err() {
+        let _ = std::fs::remove_dir_all(output);
+    }
+    filled
+}
+
+/// Fills `output`, which is empty, with `config` and links to the other files of `source`.
+fn fill(source: &Path, output: &Path, config: &str) -> anyhow::Result<()> {
+    use anyhow::Context;
     for entry in std::fs::read_dir(source).with_context(|| format!("cannot read {}", source.display()))? {
         let from = entry?.path();
         let Some(name) = from.file_name().filter(|name| *name != "config.json") else {

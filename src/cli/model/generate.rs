@@ -1,5 +1,6 @@
 //! `peft-tune generate`: text from a base model and, if wanted, an adapter.
 
+use super::trained_recipe::{recipe_beside, take_template};
 use crate::cli::CliError;
 use crate::cli::data::prepare::prompt_tokens;
 use crate::cli::options::compute::{BaseArgs, ComputeArgs};
@@ -22,7 +23,8 @@ pub(in crate::cli) struct Args {
     /// Text to continue.
     #[arg(long, value_name = "TEXT", required_unless_present = "chat", conflicts_with = "chat")]
     prompt: Option<String>,
-    /// A user's message to answer, put into the model's chat template.
+    /// A user's message to answer, put into the model's chat template, or into the one that the adapter was trained
+    /// with.
     #[arg(long, value_name = "TEXT")]
     chat: Option<String>,
     /// Maximum number of tokens to generate.
@@ -45,7 +47,11 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = args.base.name()?;
-    let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let mut files =
+        ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    if let (Some(adapter), Some(_)) = (&args.base.adapter, &args.chat) {
+        take_template(recipe_beside(adapter)?.as_ref(), &mut files);
+    }
     let prompt = match &args.chat {
         Some(message) => Preparation::Chat(message.clone()),
         None => Preparation::Text(args.prompt.clone().unwrap_or_default()),

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::trained_recipe::{recipe_beside, take_template, write_template};
 use crate::cli::CliError;
 use crate::cli::data::prepare::prepared;
 use crate::cli::options::compute::{ComputeArgs, base_of};
@@ -11,7 +12,7 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::bytes;
-use crate::space::{Bytes, ReadOptions, RecipeFile, SpaceError};
+use crate::space::{Bytes, RecipeFile};
 use peft_tune_core::recipe::{Precision, QuantizationAware, Recipe, Sharding};
 use peft_tune_core::whole_file::{make_folder, write_whole};
 use peft_tune_engine::data::evaluation_batches;
@@ -134,7 +135,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         Some(model) => model.clone(),
         None => base_of(&args.adapter)?,
     };
-    let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let mut files =
+        ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     check_output(&args, &files)?;
     check_form(&args)?;
     let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
@@ -148,6 +150,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let kept = measured
         .map(|form| kept(&args.adapter, &files, &base, form))
         .transpose()?;
+    let template = take_template(recipe.as_ref(), &mut files);
     let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
     let merged = merged.merged().map_err(CliError::bad_input)?;
     if args.format == Format::Gguf {
@@ -160,6 +163,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         quantization: args.quantize.map(Quantize::written),
     };
     directory.write(&args.output, &merged).map_err(CliError::failed)?;
+    if let Some(template) = &template {
+        write_template(template, &args.output)?;
+    }
     if let Some(end) = write_turn_end(&args.output, &files)? {
         tell(format_args!(
             "generation ends at `{end}` too, with which the chat template ends answers: generation_config.json of the merged model \
@@ -180,22 +186,6 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
 /// A size that was asked for, as this machine counts bytes.
 fn shard_bytes(size: Bytes) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
-}
-
-/// The recipe that a training has left beside its adapter; none beside one of elsewhere. Its data may be gone: they are not read.
-///
-/// # Errors
-/// A recipe that cannot be read.
-fn recipe_beside(adapter: &Path) -> Result<Option<Recipe>, CliError> {
-    let path = adapter.join("recipe.yaml");
-    match RecipeFile::read_with(&path, ReadOptions { check_files: false }) {
-        Ok(recipe) => Ok(Some(recipe)),
-        Err(SpaceError::Unreadable {
-            reason: ErrorKind::NotFound,
-            ..
-        }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Adds the token with which the chat template ends answers to the ends of generation, where the model's files do not name it: a

@@ -1,6 +1,7 @@
-//! Options that several commands have: the results database, what they compute with, counts.
+//! Options that several commands have: the results database, what they compute with, counts, the environment.
 
 pub(super) mod compute;
 pub(super) mod count;
 pub(super) mod database;
 pub(super) mod device_names;
+pub(super) mod environment;

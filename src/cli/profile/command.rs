@@ -102,21 +102,32 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
             args.log_every,
         );
     }
-    write_files(&args, &measured)?;
-    if !args.no_store {
-        let record = record_of(&source, &measured.profile, &findings, machine())?;
-        let id = store(&args.database, &record)?;
-        tell(format_args!(
-            "stored as profile {} in {}",
-            id.0,
-            args.database.path().display()
-        ));
-    }
     let text = match args.json {
         true => json(&measured.profile, &findings)?,
         false => shown(&args, &measured.profile, &findings, earlier.as_ref()),
     };
-    write_result(&text)
+    // What was measured goes everywhere that it can go: a place that fails takes it from no other.
+    let ends = [
+        write_result(&text),
+        write_files(&args, &measured),
+        keep(&args, &source, &measured.profile, &findings),
+    ];
+    ends.into_iter().collect()
+}
+
+/// Stores a profile with its findings, unless nothing is to be stored.
+fn keep(args: &Args, source: &ProfileSource, profile: &Profile, findings: &[Finding]) -> Result<(), CliError> {
+    if args.no_store {
+        return Ok(());
+    }
+    let record = record_of(source, profile, findings, machine())?;
+    let id = store(&args.database, &record)?;
+    tell(format_args!(
+        "stored as profile {} in {}",
+        id.0,
+        args.database.path().display()
+    ));
+    Ok(())
 }
 
 fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe, log_every: u64) {

@@ -100,9 +100,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         CliError::failed(error.context(format!("{} cannot be tuned", source.name)))
     })?;
     bench.verified.extend(tuning.left.iter().cloned());
-    bench
-        .store(&tuning.after)
-        .map_err(|message| CliError::failed(anyhow::Error::msg(message)))?;
+    bench.store(&tuning.after);
     match args.json {
         true => show(json(&tuning, &output)?),
         false => show_part(tuning_text(&tuning)),
@@ -110,7 +108,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     if tuning.total.is_some() {
         tell(format_args!("the tuned recipe is {}", output.display()));
     }
-    Ok(())
+    bench.not_stored.map_or(Ok(()), Err)
 }
 
 /// File that the tuned recipe goes to: beside the recipe's own, or in this folder, under the trial's name.
@@ -152,6 +150,8 @@ struct StepBench<'a> {
     /// Findings about it that were run, with what that gave.
     verified: Vec<Finding>,
     is_first: bool,
+    /// The first failure to store a profile: the command ends with it once it has shown what it measured.
+    not_stored: Option<CliError>,
 }
 
 impl<'a> StepBench<'a> {
@@ -173,24 +173,25 @@ impl<'a> StepBench<'a> {
             standing: source.clone(),
             verified: Vec::new(),
             is_first: true,
+            not_stored: None,
         })
     }
 
-    /// Keeps the profile of the standing recipe with its findings in the database.
-    fn store(&self, profile: &Profile) -> Result<(), String> {
+    /// Keeps the profile of the standing recipe with its findings in the database. A database that fails ends no
+    /// tuning.
+    fn store(&mut self, profile: &Profile) {
         if self.args.no_store {
-            return Ok(());
+            return;
         }
         let record = record_of(&self.standing, profile, &self.verified, machine());
-        let id = record
-            .and_then(|record| store(&self.args.database, &record))
-            .map_err(|error| error.to_string())?;
-        tell(format_args!(
-            "stored as profile {} in {}",
-            id.0,
-            self.args.database.path().display()
-        ));
-        Ok(())
+        match record.and_then(|record| store(&self.args.database, &record)) {
+            Ok(id) => tell(format_args!(
+                "stored as profile {} in {}",
+                id.0,
+                self.args.database.path().display()
+            )),
+            Err(error) => _ = self.not_stored.get_or_insert(error),
+        }
     }
 
     fn write(&self, recipe: &Recipe) -> Result<(), String> {
@@ -233,7 +234,7 @@ impl TuningBench for StepBench<'_> {
         if tried.outcome != Outcome::Kept {
             return Ok(());
         }
-        self.store(before)?;
+        self.store(before);
         self.verified.clear();
         self.standing = ProfileSource {
             name: format!("{} with {}", self.standing.name, tried.finding.change),

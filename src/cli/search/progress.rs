@@ -203,6 +203,12 @@ impl TuneObserver for SearchProgress {
     }
 
     fn repeat_failed(&mut self, number: TrialNumber, repeat: Repeat, reason: &FailReason) {
+        if let (Repeat::Longer { tokens }, FailReason::Diverged { at_step, .. }) = (repeat, reason) {
+            return tell(format_args!(
+                "warning: trial {number} diverged at step {at_step} of a training of {tokens} tokens: its setting counts as \
+                 far worse at that length than those that did not, and is not trained longer again"
+            ));
+        }
         let what = match repeat {
             Repeat::Cost => "measured once more",
             Repeat::Loss { .. } => "trained with another seed",

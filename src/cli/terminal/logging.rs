@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use super::output::Messages;
+use super::output::{Messages, tell};
 use crate::cli::CliError;
 
 /// What is logged, how and where.
@@ -64,9 +64,15 @@ impl LogArgs {
 }
 
 /// Begins to log this program's warnings on standard error, as commands do that have no [`LogArgs`]; `RUST_LOG` asks for something else.
+/// A value of it that is none is passed over, which is told.
 pub(in crate::cli) fn begin_plainly() {
     let environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let filter = environment.as_deref().and_then(filter_of);
+    if let (Some(level), None) = (&environment, &filter) {
+        tell(format_args!(
+            "warning: RUST_LOG is passed over: `{level}` is not a log level; write `info`, or `warn,peft_tune=debug`"
+        ));
+    }
     let filter = filter.unwrap_or_else(|| EnvFilter::new("peft_tune=warn"));
     start(LogFormat::Text, filter, std::io::stderr, true);
 }

@@ -22,8 +22,8 @@ pub struct LostAttempts<'a> {
 }
 
 impl LostAttempts<'_> {
-    /// Notes that the running attempt at a trial was lost. Returns how many the trial has lost by now, this one included;
-    /// [`super::trials::Trials::release`] hands the trial back.
+    /// Notes that the running attempt at a trial was lost. Returns how many the trial has lost by now, this one
+    /// included, since it was last reopened; [`super::trials::Trials::release`] hands the trial back.
     pub async fn record(
         self,
         study: StudyId,
@@ -48,11 +48,16 @@ impl LostAttempts<'_> {
         .execute(&mut *transaction)
         .await
         .map_err(|error| self.store.error(error))?;
-        let lost: i64 = sqlx::query_scalar("select count(*) from lost_attempt where trial_id = ?")
-            .bind(trial.0)
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(|error| self.store.error(error))?;
+        // What was reopened has no seconds (`Trials::reopen_failed`): something else than the trial was to blame until
+        // then.
+        let lost: i64 = sqlx::query_scalar(
+            "select count(*) from lost_attempt where trial_id = ?1
+             and id > (select coalesce(max(id), 0) from lost_attempt where trial_id = ?1 and wall_s is null)",
+        )
+        .bind(trial.0)
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(|error| self.store.error(error))?;
         self.store.commit(transaction).await?;
         Ok(to_u64(lost))
     }

@@ -7,6 +7,10 @@ use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
 
+/// Name of the metric that says at which step a longer training diverged: the loss of that repeat stands for one that
+/// it never had.
+pub const LONGER_DIVERGED_STEP: &str = "longer_diverged_step";
+
 /// Confirmed values of a study's trials, by trial and metric.
 pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::finalists::FEWEST_STEPS;
 use super::long_training::Lengths;
 use super::{Repeat, Repeated, is_cost, is_training};
-use crate::space::Backend;
+use crate::space::{Backend, Study, recipe_for};
 use crate::tune::cost_survey::measured_share;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
@@ -45,13 +45,15 @@ pub(in crate::tune) struct RunsMade {
 }
 
 impl RunsMade {
-    /// Counts the runs of all trials.
-    pub(in crate::tune) fn of(runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
+    /// Counts the runs of all trials. A command runs as a whole: each repeat of it tells its costs, whatever it calls
+    /// them.
+    pub(in crate::tune) fn of(study: &Study, runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
+        let is_native = study.backend == Backend::Native;
         let mut made = Self::default();
         for run in runs.values().flatten() {
             made.longer.extend(run.value(LONGER_TOKENS).map(|tokens| tokens as u64));
-            made.seeds += u64::from(is_training(run));
-            if is_cost(run) {
+            made.seeds += u64::from(is_native && is_training(run));
+            if !is_native || is_cost(run) {
                 made.costs += 1;
                 made.costs_s += run.value(REPEAT_WALL_S).unwrap_or(0.0);
             }
@@ -269,18 +271,18 @@ impl Schedule<'_> {
         let (rows, tokens) = self.confirmation.pass()?;
         let base: &Recipe = self.study.base.as_ref()?;
         let params = &self.trials.all().first()?.params;
-        let recipe = crate::space::recipe_for(self.study, params).ok();
-        let batch = recipe.as_ref().map_or(&base.batch, |recipe| &recipe.batch);
+        let made = recipe_for(self.study, params).ok();
+        let recipe = made.as_ref().unwrap_or(base);
         let warmup = self
             .study
             .plan
             .measure
             .as_ref()
             .map_or(0, |measure| measure.max_warmup_steps);
-        let step_rows = EpochSteps::new(rows, batch).rows_per_full_step();
+        let step_rows = EpochSteps::new(rows, &recipe.batch).rows_per_full_step();
         let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
         // The step on the longest rows is a whole one.
-        let whole_steps = 1.0 + measured_share(self.study, params) * (steps + warmup) as f64;
+        let whole_steps = 1.0 + measured_share(recipe) * (steps + warmup) as f64;
         Some(whole_steps * step_tokens / throughput)
     }
 }

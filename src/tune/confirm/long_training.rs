@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use super::by_training;
 use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
+use crate::store::LONGER_DIVERGED_STEP;
 use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, OptimizerKind, Precision, Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::{ConfirmPlan, SearchSpace};
@@ -190,6 +191,8 @@ struct Training {
     longer: BTreeMap<u64, f64>,
     /// Losses that rose before the end, by tokens of the longer trainings.
     rises: BTreeMap<u64, LossRise>,
+    /// Steps at which longer trainings diverged, by their tokens: their loss stands for one that they never had.
+    diverged: BTreeMap<u64, f64>,
 }
 
 impl Training {
@@ -211,11 +214,15 @@ impl Training {
         let rises = longer
             .iter()
             .map(|(tokens, (_, run))| (*tokens, LossRise::in_metrics(run)));
+        let diverged = longer
+            .iter()
+            .filter_map(|(tokens, (_, run))| Some((*tokens, run.value(LONGER_DIVERGED_STEP)?)));
         Some(Self {
             params: first.params.clone(),
             loss,
             throughput: throughputs.max_by(f64::total_cmp),
             rises: rises.filter_map(|(tokens, rise)| Some((tokens, rise?))).collect(),
+            diverged: diverged.collect(),
             longer: longer.into_iter().map(|(tokens, (loss, _))| (tokens, loss)).collect(),
             trials,
         })
@@ -295,7 +302,7 @@ impl<'a> LongTrainings<'a> {
             })
     }
 
-    /// The trial to train longer next, and for how many tokens.
+    /// The trial to train longer next, and for how many tokens. What diverged is trained at no other length.
     pub(in crate::tune) fn next(
         &self,
         recommended: TrialNumber,
@@ -303,7 +310,7 @@ impl<'a> LongTrainings<'a> {
     ) -> Option<(TrialNumber, u64)> {
         let open = |training: &&Training, tokens: u64| {
             let gave_up = training.trials.iter().any(|number| given_up.contains(number));
-            !training.longer.contains_key(&tokens) && !gave_up
+            !training.longer.contains_key(&tokens) && training.diverged.is_empty() && !gave_up
         };
         let longest = self.lengths.longest;
         let candidates = match self.lengths.between {
@@ -364,12 +371,14 @@ impl<'a> LongTrainings<'a> {
     }
 
     /// The length that the full training should have, by the trainings of this trial's setting; by those of the best
-    /// longest one where it was made at one length only. `None` where that says too little.
+    /// longest one where it was made at one length only. What diverged says nothing of it. `None` where that says too
+    /// little.
     pub(in crate::tune) fn found_length(&self, recommended: TrialNumber, epoch_tokens: f64) -> Option<FoundLength> {
+        let is_sound = |training: &&Training| training.diverged.is_empty();
         let own = self
             .of_trial(recommended)
-            .filter(|training| !training.longer.is_empty());
-        let longest = self.trainings.iter().filter_map(|training| {
+            .filter(|training| !training.longer.is_empty() && is_sound(training));
+        let longest = self.trainings.iter().filter(is_sound).filter_map(|training| {
             let (tokens, loss) = training.longer.last_key_value()?;
             Some((training, *tokens, *loss))
         });
@@ -399,15 +408,17 @@ impl<'a> LongTrainings<'a> {
         };
         let longest = self.trainings.iter().filter_map(|training| {
             let (tokens, loss) = training.longer.last_key_value()?;
-            Some((training, *tokens as f64, *loss))
+            let diverged = training.diverged.get(tokens).map(|step| (LONGER_DIVERGED_STEP, *step));
+            Some((training, (*tokens as f64, *loss), diverged))
         });
         let full = self.lengths.full as f64;
-        let said = longest.flat_map(|(training, tokens, loss)| {
+        let said = longest.flat_map(|(training, (tokens, loss), diverged)| {
             let trials = training.trials.iter();
             trials.map(move |number| {
                 let known = [(LOSS_LONGER, loss), (LONGER_TOKENS, tokens), (FULL_TOKENS, full)];
                 let known = known
                     .into_iter()
+                    .chain(diverged)
                     .chain(found.into_iter().flat_map(FoundLength::metrics));
                 (
                     *number,

@@ -22,16 +22,18 @@ use super::reported::needed;
 use super::reuse::Measurement;
 use super::{Confirming, TuneError, Tuner};
 use crate::space::{Study, recipe_for};
+use crate::store::LONGER_DIVERGED_STEP;
 use crate::worker::Task;
 pub(super) use confirmation::Confirmation;
 pub(super) use expected::RunsMade;
 pub use lack_of_time::LackOfTime;
 use long_training::Lengths;
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    AccuracyPlan, Confirmed, MeasurePlan, Metrics, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
+    AccuracyPlan, Confirmed, FailReason, MeasurePlan, Metrics, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan,
+    disturbed,
 };
 use peft_tune_search::{LossRise, Problem};
 
@@ -100,13 +102,11 @@ impl Tuner<'_> {
             self.tell_of_confirmation(number, repeat, &repeated);
             let ran = self.repeat(number, count, repeat, &plan).await?;
             self.clock.confirmed(repeat, ran.wall_s, ran.metrics.is_some());
+            if let Some(reason) = &ran.failed {
+                self.parts.observer.repeat_failed(number, repeat, reason);
+            }
             match ran.metrics {
-                None => {
-                    repeated.given_up.push(number);
-                    if let Some(reason) = &ran.failed {
-                        self.parts.observer.repeat_failed(number, repeat, reason);
-                    }
-                }
+                None => repeated.given_up.push(number),
                 Some(metrics) if repeat == Repeat::Cost && !self.forms.is_current(number) => {
                     self.measured_anew(number, &metrics, &mut repeated).await?;
                     self.note_ran(number, ran.ran).await?;
@@ -120,7 +120,7 @@ impl Tuner<'_> {
                     self.keep(number, repeat, &mut repeated).await?;
                 }
             }
-            self.confirmation.count(RunsMade::of(&repeated.runs));
+            self.confirmation.count(RunsMade::of(self.parts.study, &repeated.runs));
         }
         if !self.parts.interrupt.is_requested() {
             let lack_of_time = self.schedule().lack_of_time(planned, &repeated);
@@ -166,7 +166,8 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// Runs a trial's params once more.
+    /// Runs a trial's params once more. A longer training that diverged has metrics too: they count against the
+    /// setting.
     async fn repeat(
         &mut self,
         number: TrialNumber,
@@ -179,15 +180,21 @@ impl Tuner<'_> {
         // repeats of one that was measured in a form by choice would be no repeats.
         let compares = repeat != Repeat::Cost || self.forms.is_current(number) || self.forms.is_instead_of_another();
         let trial = self.trials.get(number).filter(|_| compares);
+        let if_diverged = trial.and_then(|trial| trial.state.metrics()).and_then(diverged_loss);
         let steps = self.schedule().steps_of_cost(plan);
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, steps)) else {
             return Ok(IdleRun::default());
         };
         let ran = self.run_idle(number, 1, task).await?;
+        let metrics = match (repeat, &ran.failed) {
+            (Repeat::Longer { tokens }, Some(FailReason::Diverged { at_step, .. })) => if_diverged.map(|loss| {
+                let step = (LONGER_DIVERGED_STEP, *at_step as f64);
+                Metrics::from([(LOSS_LONGER, loss), (LONGER_TOKENS, tokens as f64), step])
+            }),
+            _ => ran.metrics.map(|metrics| repeat.told(metrics, &ran.evaluations)),
+        };
         Ok(IdleRun {
-            metrics: ran
-                .metrics
-                .map(|metrics| timed(repeat.told(metrics, &ran.evaluations), ran.wall_s)),
+            metrics: metrics.map(|metrics| timed(metrics, ran.wall_s)),
             ..ran
         })
     }
@@ -207,7 +214,9 @@ impl Tuner<'_> {
         let runs = repeated.runs.entry(number).or_default();
         runs.retain(|run| !is_cost(run));
         let confirmed = repeated.confirmations.entry(number).or_default();
-        confirmed.retain(|metric, _| metric == LOSS || OF_LONGER.contains(&metric.as_str()));
+        confirmed.retain(|metric, _| {
+            metric == LOSS || metric == LONGER_DIVERGED_STEP || OF_LONGER.contains(&metric.as_str())
+        });
         Ok(store.repeats().replace(id, number, runs, confirmed).await?)
     }
 }
@@ -228,6 +237,14 @@ impl Repeat {
         }
         metrics
     }
+}
+
+/// Loss that a setting with these metrics counts as having after a longer training that diverged: that of its trial on
+/// top of the one before any training. It is at least twice the trial's, and of two settings the worse one's is the
+/// greater.
+fn diverged_loss(metrics: &Metrics) -> Option<f64> {
+    let loss = metrics.value(LOSS)?;
+    Some(loss + metrics.value(LOSS_BEFORE).map_or(loss, |before| before.max(loss)))
 }
 
 /// Metrics that a run measured, with the seconds that it took.

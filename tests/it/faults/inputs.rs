@@ -123,6 +123,41 @@ fn a_prompt_meets_a_hostile_tokenizer_in_a_process_of_its_own() {
 }
 
 #[test]
+fn a_variable_that_cannot_be_read_is_refused_before_anything_runs() {
+    let bench = with_own_model(SPACE);
+    for (name, value) in [
+        ("PEFT_TUNE_ROW_TIMEOUT_S", "10 minutes"),
+        ("PEFT_TUNE_CACHE_GIB", "-1"),
+        ("PEFT_TUNE_READING_LINE_S", "1s"),
+        ("PEFT_TUNE_PRODUCTS", "last"),
+        ("RAYON_NUM_THREADS", "two"),
+    ] {
+        let output = bench.search("0", &[]).env(name, value).output().unwrap();
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{name}=`{value}`: set it to ")), "{said}");
+    }
+    assert!(!bench.path("study.db").exists());
+    // A variable that is set to nothing is not set.
+    let empty = bench
+        .command(&["rows", "space.yaml"])
+        .env("PEFT_TUNE_CACHE_GIB", "")
+        .output()
+        .unwrap();
+    assert_eq!(empty.status.code(), Some(0), "{}", messages(&empty));
+    let unlogged = bench
+        .command(&["rows", "space.yaml"])
+        .env("RUST_LOG", "loud")
+        .output()
+        .unwrap();
+    assert!(
+        messages(&unlogged).contains("RUST_LOG is passed over: `loud`"),
+        "{}",
+        messages(&unlogged)
+    );
+}
+
+#[test]
 fn files_without_end_are_refused() {
     for name in [
         "base/config.json",

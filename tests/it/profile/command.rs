@@ -179,7 +179,10 @@ fn steps_of_little_work_and_of_much_state_say_so() {
     let small = "adapter: {rank: 2}\noptimizer: {kind: adamw_8bit}";
     let mut seen = std::collections::BTreeSet::new();
     let begun = std::time::Instant::now();
-    while !["logs_too_often", "needless_8bit"].iter().all(|rule| seen.contains(*rule)) {
+    while !["logs_too_often", "needless_8bit"]
+        .iter()
+        .all(|rule| seen.contains(*rule))
+    {
         assert!(begun.elapsed().as_secs() < 60, "{seen:?}");
         seen.extend(found(rank, small, &[]));
     }

@@ -4,6 +4,7 @@ mod command;
 mod decoding;
 mod free_steps;
 mod kept;
+mod not_stored;
 mod spans;
 mod trace_format;
 mod tuning;

@@ -121,8 +121,10 @@ fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Res
     let data = PreparedData::make(recipe, files)?;
     let vocabulary = Vocabulary::open(files)?;
     let source = BatchSource::of_recipe(&data, recipe)?;
+    let micro_batches = source.global_batch(step);
+    let of_step = micro_batches.len();
     let (mut rows, mut room) = (Vec::new(), MOST_TOKENS);
-    for (number, batch) in source.global_batch(step).into_iter().enumerate().take(most) {
+    for (number, batch) in micro_batches.into_iter().enumerate().take(most) {
         let targets = std::iter::once(false).chain(batch.targets.iter().map(|target| *target >= 0));
         let shown = batch.input_ids.len().min(room);
         let tokens = batch
@@ -156,6 +158,7 @@ fn step_seen(recipe: &Recipe, files: &ModelFiles, step: u64, most: usize) -> Res
     Ok(RowsSeen {
         rows,
         summary: data.summary(),
+        micro_batches: Some(of_step),
         warnings: data.warnings(),
     })
 }
@@ -359,6 +362,7 @@ impl Look<'_> {
         Ok(RowsSeen {
             rows,
             summary,
+            micro_batches: None,
             warnings,
         })
     }

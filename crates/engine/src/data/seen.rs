@@ -13,6 +13,9 @@ use super::tokens::{NO_TARGET, TokenRow};
 pub struct RowsSeen {
     pub rows: Vec<ShownRow>,
     pub summary: RowsSummary,
+    /// Micro-batches of the step, shown or not, where a step was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub micro_batches: Option<usize>,
     /// Warnings that users should know, one line each.
     pub warnings: Vec<DataWarning>,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::args::Args;
-use super::forms::{Bench, check_lengths};
+use super::forms::{Bench, FormPoints, check_lengths};
 use super::points_text;
 use super::prompts::Prompts;
 use super::records::Records;
@@ -50,25 +50,44 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         program_bytes,
     };
     let measured = bench.measure(&model, base)?;
-    if let Some(path) = &args.svg {
-        let svg = curve_svg(
-            &points_text::curve(&measured),
-            &format!("{model}: time of a token against throughput"),
-        );
-        write_page(path, svg.as_bytes(), "--svg")?;
-        tell(format_args!("drawing in {}", path.display()));
-    }
-    if !args.no_store {
-        let bench = store(&args.database, &Records::new(&model, precision, &measured))?;
-        tell(format_args!(
-            "stored as bench {bench} in {}",
-            args.database.path().display()
-        ));
-    }
-    write_result(&match args.json {
+    let text = match args.json {
         true => points_text::json(&measured)?,
         false => points_text::text(&measured),
-    })
+    };
+    // What was measured goes everywhere that it can go: a place that fails takes it from no other.
+    let ends = [
+        write_result(&text),
+        draw(&args, &model, &measured),
+        keep(&args, &Records::new(&model, precision, &measured)),
+    ];
+    ends.into_iter().collect()
+}
+
+/// Draws the curve of what was measured, where it is asked for.
+fn draw(args: &Args, model: &str, measured: &[FormPoints]) -> Result<(), CliError> {
+    let Some(path) = &args.svg else {
+        return Ok(());
+    };
+    let svg = curve_svg(
+        &points_text::curve(measured),
+        &format!("{model}: time of a token against throughput"),
+    );
+    write_page(path, svg.as_bytes(), "--svg")?;
+    tell(format_args!("drawing in {}", path.display()));
+    Ok(())
+}
+
+/// Stores what was measured, unless nothing is to be stored.
+fn keep(args: &Args, records: &Records) -> Result<(), CliError> {
+    if args.no_store {
+        return Ok(());
+    }
+    let bench = store(&args.database, records)?;
+    tell(format_args!(
+        "stored as bench {bench} in {}",
+        args.database.path().display()
+    ));
+    Ok(())
 }
 
 /// Adapters side by side share a base model: none may have been trained on one of its own.
