@@ -111,7 +111,7 @@ predict *args:
 beside-peft *args:
     scripts/measure/compare_with_peft.py --binary {{binary}} {{args}}
 
-# 32 settings by the engine and by TRL: rank correlation (`--python PYTHON` has torch, transformers, peft, trl)
+# A study by the engine and by TRL, 32 settings or `--study FILE`: rank correlation (`--python PYTHON` has TRL)
 [group('measure')]
 compare-backends *args:
     scripts/measure/compare_backends.py --binary {{binary}} {{args}}
@@ -282,7 +282,7 @@ ten-steps *args:
 in-bitsandbytes *args:
     scripts/peers/quantized_with_bitsandbytes.py {{args}}
 
-# A search that runs TRL: `just trl BINARY PYTHON`
+# Searches with `backend: trl`, and what its worker does with TRL itself: `just trl BINARY PYTHON`
 [group('peers')]
 trl *args:
     scripts/peers/trl-test.sh {{args}}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""One trial with TRL's SFTTrainer and PEFT, for peft-tune's command backend.
+"""One trial with TRL's SFTTrainer and PEFT on several devices, for peft-tune's command backend. One device: `backend: trl`.
 
     python train.py --model DIR_OR_ID --train train.jsonl [--held-out held_out.jsonl] [--steps 20] [--evaluations 2]
 
 The settings come as one JSON object on standard input (see ../peft_tune_callback.py) and have the names of peft-tune's own
 parameters, so that one `space:` serves both trainers. Rows are `{"messages": [...]}`, `{"prompt": .., "completion": ..}`,
-`{"text": ..}` or `{"input_ids": [..]}`. Several devices: start it through ../launch/launch.py.
+`{"text": ..}` or `{"input_ids": [..]}`. ../launch/launch.py starts it on as many processes as a trial has devices.
 """
 
 import argparse

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How well do rankings by the built-in engine hold for another trainer? The same settings by `native` and by TRL.
+"""How well do rankings by the built-in engine hold in TRL? One study file, searched with `--backend native` and `--backend trl`.
 
-    scripts/measure/compare_backends.py --binary target/release/peft-tune --python PYTHON [--work DIR] [--prefix CMD]
-        [--piece N] [--threads N] [--json FILE]
+    scripts/measure/compare_backends.py --binary target/release/peft-tune --python PYTHON [--study space.yaml] [--work DIR]
+        [--prefix CMD] [--piece N] [--threads N] [--json FILE]
 
-PYTHON has torch, transformers, peft and trl. The model is random, with the tokenizer and the rows of the quickstart. Both
-studies go through one grid of 32 settings: targets, rank, micro-batch, sequence length, activation checkpointing. Prints a table
-of all settings, and Spearman's rank correlation of throughput and of peak memory over those that both completed. `--prefix` is
-put before each search, which runs `--piece` trials at a time and goes on where it stopped.
+PYTHON has torch, transformers, peft and trl. Without --study the model is random, with the tokenizer and the rows of the
+quickstart, and both searches go through one grid of 32 settings: targets, rank, micro-batch, sequence length, activation
+checkpointing. A study of yours has to use a sampler whose proposals do not depend on results (grid, random, sobol); `warm_start`,
+pruners and `confirm` are best off in it. Prints a table of the settings that both completed, the faster first, and Spearman's
+rank correlation of throughput, of peak memory and, where trials train, of the loss. `--prefix` is put before each search, which
+runs `--piece` trials at a time and goes on where it stopped.
 """
 
 import argparse
@@ -19,15 +21,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from stacks import spearman  # noqa: E402
+
 ASSETS = ROOT / "search_spaces" / "quickstart"
 SHAPE = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, intermediate_size=688,
              vocab_size=1024, max_position_embeddings=512, tie_word_embeddings=False)
-SPACE = """\
+STUDY = """\
+study: compared
+model: {model}
+data: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}
+objectives: [throughput, peak_memory]
+trial: {{profile_steps: {steps}, profile_warmup: 2, timeout: 5m}}
 space:
   target_modules: [attention, all-linear]
-  rank: {choices: [4, 64]}
-  micro_batch: {choices: [2, 8]}
-  sequence_length: {choices: [32, 112]}
+  rank: {{choices: [4, 64]}}
+  micro_batch: {{choices: [2, 8]}}
+  sequence_length: {{choices: [32, 112]}}
   gradient_checkpointing: [none, full]
   gradient_accumulation: 1
   alpha_ratio: 2
@@ -35,10 +45,11 @@ space:
 sampler: grid
 seed: 1
 confirm: none
-budget: {trials: 32}
+budget: {{trials: 32}}
 """
-PARAMS = ["target_modules", "rank", "micro_batch", "sequence_length", "gradient_checkpointing"]
-METRICS = ["throughput", "peak_memory"]
+BACKENDS = ("native", "trl")
+METRICS = {"throughput": ("tokens/s", 1), "peak_memory": ("MB", 1e6), "loss": ("loss", 1)}
+LEAST_SETTINGS = 20
 
 MAKE_MODEL = """
 import json, sys
@@ -50,47 +61,35 @@ LlamaForCausalLM(LlamaConfig(bos_token_id=1, eos_token_id=2, pad_token_id=0, dty
 
 
 def prepare(arguments):
-    """Model and space files in the work folder."""
+    """The study file: the one given, or one of a random model in the work folder."""
     work = Path(arguments.work).resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    if arguments.study:
+        return work, Path(arguments.study).resolve()
     model = work / "model"
     if not (model / "config.json").exists():
         model.mkdir(parents=True, exist_ok=True)
         subprocess.run([arguments.python, "-c", MAKE_MODEL, str(model), json.dumps(SHAPE)], check=True)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(ASSETS / "base" / name, model / name)
-    native = f"""\
-study: native
-model: {model}
-data: {{train: {ASSETS / "train.jsonl"}, held_out: {ASSETS / "held_out.jsonl"}}}
-objectives: [throughput, peak_memory]
-trial: {{profile_steps: {arguments.steps - 2}, profile_warmup: 2}}
-"""
-    command = [arguments.python, "train.py", f"--model={model}", f"--train={ASSETS / 'train.jsonl'}",
-               f"--threads={arguments.threads}"]
-    trl = f"""\
-study: trl
-objectives: [{{metric: throughput, direction: maximize}}, peak_memory]
-backend: {{command: {json.dumps(command)}, folder: {ROOT / "integrations" / "trl"}}}
-trial: {{steps: {arguments.steps}, timeout: 5m}}
-"""
-    (work / "native.yaml").write_text(native + SPACE)
-    (work / "trl.yaml").write_text(trl + SPACE)
-    return work
+    study = work / "compared.yaml"
+    study.write_text(STUDY.format(model=model, assets=ASSETS, steps=arguments.steps - 2))
+    return work, study
 
 
-def search(arguments, work, name):
-    """Runs a study, some trials at a time."""
-    settings = 32
-    for trials in range(arguments.piece, settings + arguments.piece, arguments.piece):
-        words = [*shlex.split(arguments.prefix), arguments.binary, "search", str(work / f"{name}.yaml"), "--db",
-                 str(work / "results.db"), "--trials", str(min(trials, settings)), "--json"]
-        if name == "native":
-            words += ["--threads", str(arguments.threads)]
+def search(arguments, work, study, backend):
+    """Searches the file with a backend, some trials at a time."""
+    for trials in range(arguments.piece, arguments.trials + arguments.piece, arguments.piece):
+        words = [*shlex.split(arguments.prefix), arguments.binary, "search", str(study), "--backend", backend, "--as", backend,
+                 "--db", str(work / "results.db"), "--trials", str(min(trials, arguments.trials)), "--threads",
+                 str(arguments.threads), "--json"]
+        if backend == "trl":
+            words += ["--python", arguments.python]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
 def measured(arguments, work, study):
-    """{setting: {metric: value}} of the completed trials."""
+    """{setting: {metric: value}} of the completed trials; a setting is its sampled values by name."""
     rows = {}
     for table, column in (("trial_param", "param"), ("trial_metric", "metric")):
         statement = (f"select x.trial as number, x.name, x.value from {table} x join trial_summary t on t.study = x.study "
@@ -101,64 +100,49 @@ def measured(arguments, work, study):
             rows.setdefault(row["number"], {}).setdefault(column, {})[row["name"]] = row["value"]
     found = {}
     for row in rows.values():
-        params = {name: str(value).strip('"') for name, value in row["param"].items()}
-        found[tuple(params[name] for name in PARAMS)] = {name: float(row["metric"][name]) for name in METRICS}
+        setting = tuple(sorted((name, str(value).strip('"')) for name, value in row["param"].items()))
+        found[setting] = {name: float(row["metric"][name]) for name in METRICS if row["metric"].get(name) is not None}
     return found
 
 
-def ranks(values):
-    """Ranks from 1; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    result = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for place in range(start, end + 1):
-            result[order[place]] = (start + end) / 2 + 1
-        start = end + 1
-    return result
-
-
-def spearman(left, right):
-    """Pearson's correlation of the ranks."""
-    left, right = ranks(left), ranks(right)
-    mean = (len(left) + 1) / 2
-    covariance = sum((a - mean) * (b - mean) for a, b in zip(left, right))
-    spread = (sum((a - mean) ** 2 for a in left) * sum((b - mean) ** 2 for b in right)) ** 0.5
-    return covariance / spread if spread else float("nan")
+def shown(value, metric):
+    _, unit = METRICS[metric]
+    return f"{value:.4f}" if metric == "loss" else f"{value / unit:,.0f}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/peft-tune")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--study", help="a study file of yours")
     parser.add_argument("--work", default="/tmp/compare-backends")
     parser.add_argument("--prefix", default="")
+    parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--piece", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12, help="steps of a profile phase, two of them before the measured ones")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    work = prepare(arguments)
-    for name in ("native", "trl"):
-        search(arguments, work, name)
-    native, trl = (measured(arguments, work, name) for name in ("native", "trl"))
-    both = sorted(set(native) & set(trl), key=lambda one: -native[one]["throughput"])
-    if len(both) < 20:
-        raise SystemExit(f"only {len(both)} settings were completed by both; 20 are needed")
-    print("| " + " | ".join([*PARAMS, "native tokens/s", "TRL tokens/s", "native MB", "TRL MB"]) + " |")
-    print("|" + "---|" * (len(PARAMS) + 4))
+    work, study = prepare(arguments)
+    for backend in BACKENDS:
+        search(arguments, work, study, backend)
+    native, trl = (measured(arguments, work, backend) for backend in BACKENDS)
+    both = sorted(set(native) & set(trl), key=lambda one: -native[one].get("throughput", 0.0))
+    if len(both) < LEAST_SETTINGS:
+        raise SystemExit(f"only {len(both)} settings were completed by both; {LEAST_SETTINGS} are needed")
+    metrics = [name for name in METRICS if all(name in side[one] for side in (native, trl) for one in both)]
+    heads = [f"{backend} {METRICS[name][0]}" for name in metrics for backend in BACKENDS]
+    names = [name for name, _ in both[0]]
+    print("| " + " | ".join([*names, *heads]) + " |")
+    print("|" + "---|" * (len(names) + len(heads)))
     for one in both:
-        speeds = [f"{side[one]['throughput']:,.0f}" for side in (native, trl)]
-        memory = [f"{side[one]['peak_memory'] / 1e6:,.0f}" for side in (native, trl)]
-        print("| " + " | ".join([*one, *speeds, *memory]) + " |")
+        values = [shown(side[one][name], name) for name in metrics for side in (native, trl)]
+        print("| " + " | ".join([*(value for _, value in one), *values]) + " |")
     result = {"settings": len(both)}
-    for metric in METRICS:
-        result[metric] = spearman([native[one][metric] for one in both], [trl[one][metric] for one in both])
-    print(f"\nSpearman over {len(both)} settings: throughput {result['throughput']:.3f}, "
-          f"peak memory {result['peak_memory']:.3f}")
+    for name in metrics:
+        result[name] = spearman([(native[one][name], trl[one][name]) for one in both])
+    told = ", ".join(f"{name} {result[name]:.3f}" for name in metrics if result[name] is not None)
+    print(f"\nSpearman over {len(both)} settings: {told}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::cli::data::prepare;
 use crate::cli::data::rows;
 use crate::cli::database::{import, query, vacuum};
+use crate::cli::export::trial_files;
 use crate::cli::help::{command_groups, completions, man, reference_page, schema};
 use crate::cli::machine::{doctor, gpu_check, threads};
 use crate::cli::model::{adopt, generate, infer_bench, merge};
@@ -86,6 +87,8 @@ enum Command {
     #[command(hide = true)]
     Rank(rank::Args),
     #[command(hide = true)]
+    TrialFiles(trial_files::Args),
+    #[command(hide = true)]
     TryKernels(try_kernels::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -124,7 +127,11 @@ fn forget_empty(name: &str) {
 /// their choice of processors.
 fn make_threads(command: &Command) -> Result<(), CliError> {
     let compute = match command {
-        Command::Rank(_) | Command::Worker(_) | Command::Prepare(_) | Command::TryKernels(_) => return Ok(()),
+        Command::Rank(_)
+        | Command::Worker(_)
+        | Command::Prepare(_)
+        | Command::TrialFiles(_)
+        | Command::TryKernels(_) => return Ok(()),
         Command::Train(args) => return threads::make(args.compute.threads(), args.processes()),
         Command::Profile(args) => Some(&args.compute),
         Command::TuneStep(args) => Some(&args.compute),
@@ -208,6 +215,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::GpuCheck(args) => gpu_check::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Rank(args) => rank::run(args),
+        Command::TrialFiles(args) => trial_files::run(args),
         Command::TryKernels(args) => try_kernels::run(args),
         Command::Worker(args) => worker::run(args),
     }

@@ -35,7 +35,7 @@ pub(super) struct Grounds<'a> {
 }
 
 impl<'a> Grounds<'a> {
-    /// Finds them for a search on this machine; `None` where its trials cannot be predicted: a command backend, or another machine.
+    /// Finds them for a search on this machine; `None` where its trials cannot be predicted: another engine, or another machine.
     pub(super) async fn of_search(study: &'a Study, store: &Store, slot: &Placement) -> Result<Option<Self>, CliError> {
         let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
             return Ok(None);
@@ -81,6 +81,10 @@ pub(super) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Ar
     let mut file = StudyFile::parse(&study.space_path, &text, options).ok()?;
     // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
     let settings = store.definitions().settings(study.id).await.ok()?;
+    // The file may say `native` where the command line asked for TRL.
+    if !settings["backend"].is_null() {
+        return None;
+    }
     file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let (base, Backend::Native) = (file.base.as_ref()?, &file.backend) else {
         return None;

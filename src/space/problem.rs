@@ -4,18 +4,18 @@ use peft_tune_core::objective::{Constraint, Objective, PEAK_MEMORY, THROUGHPUT, 
 use peft_tune_core::space::SearchSpace;
 use peft_tune_search::Problem;
 
-use super::{Backend, Study};
+use super::Study;
 
-/// The problem of a study with these parts. Where the native engine runs the trials (`is_native`), its profile phase tells throughput and
-/// memory before any training; what is predicted of another stack is known before that.
+/// The problem of a study with these parts. Where its trials train recipes, a profile phase tells throughput and memory before any
+/// training; what is predicted of another stack is known before that.
 pub fn problem_of(
     space: SearchSpace,
     objectives: &[Objective],
     constraints: &[Constraint],
-    is_native: bool,
+    trains_recipes: bool,
 ) -> Problem {
     let mut objectives = objectives.to_vec();
-    for objective in objectives.iter_mut().filter(|_| is_native) {
+    for objective in objectives.iter_mut().filter(|_| trains_recipes) {
         let metric = objective.metric.as_str();
         let is_measured = [THROUGHPUT, PEAK_MEMORY].contains(&metric);
         objective.known_after = (is_measured || is_of_target(metric)).then_some(0);
@@ -30,7 +30,7 @@ pub fn problem_of(
 impl Study {
     /// The problem that the study searches.
     pub fn problem(&self) -> Problem {
-        let is_native = self.backend == Backend::Native;
-        problem_of(self.space.clone(), &self.objectives, &self.constraints, is_native)
+        let trains_recipes = self.backend.trains_recipes();
+        problem_of(self.space.clone(), &self.objectives, &self.constraints, trains_recipes)
     }
 }

@@ -18,9 +18,9 @@ pub fn study_schema() -> Value {
         "description": "The parameters: a value fixes one, a list or a range makes it searched.",
         "type": "object",
     });
-    // A command may have any parameters, so only the native backend refuses unknown names.
+    // A command may have any parameters, so only the other backends refuse unknown names.
     schema["if"] = json!({
-        "properties": {"backend": {"type": "object"}},
+        "properties": {"backend": {"type": "object", "required": ["command"]}},
         "required": ["backend"],
     });
     schema["then"] = json!({"properties": {"space": {"additionalProperties": any_name}}});

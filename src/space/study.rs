@@ -79,8 +79,37 @@ pub enum WarmStart {
 pub enum Backend {
     /// The built-in training engine.
     Native,
+    /// TRL on PyTorch, in an interpreter of the user's.
+    Trl(TrlBackend),
     /// A program, run once per trial.
     Command(CommandBackend),
+}
+
+impl Backend {
+    /// Whether a trial is the training of a recipe, whose settings, phases and metrics are known; a command's trials are what it
+    /// makes of its parameters.
+    pub fn trains_recipes(&self) -> bool {
+        match self {
+            Self::Native | Self::Trl(_) => true,
+            Self::Command(_) => false,
+        }
+    }
+
+    /// Name of the backend, as study files have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Trl(_) => "trl",
+            Self::Command(_) => "command",
+        }
+    }
+}
+
+/// The Python that trains with TRL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrlBackend {
+    /// Path of the interpreter, absolute; that of the active environment where absent.
+    pub python: Option<PathBuf>,
 }
 
 /// A program that runs trials.

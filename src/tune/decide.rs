@@ -28,7 +28,7 @@ pub(super) enum KnownMeasurements {
 impl KnownMeasurements {
     pub(super) fn new(study: &Study) -> Self {
         match study.backend {
-            Backend::Native => Self::Recipes(Box::default()),
+            Backend::Native | Backend::Trl(_) => Self::Recipes(Box::default()),
             Backend::Command(_) => Self::Command(Reported::default()),
         }
     }
@@ -139,7 +139,7 @@ impl KnownMeasurements {
 pub(super) fn whole_task(study: &Study, params: &Params) -> Result<Task, RecipeError> {
     match study.backend {
         Backend::Command(_) => Ok(command_task(study, params)),
-        Backend::Native => Ok(Task::Recipe {
+        Backend::Native | Backend::Trl(_) => Ok(Task::Recipe {
             recipe: Box::new(recipe_for(study, params)?),
             plan: study.plan.clone(),
         }),
@@ -157,7 +157,7 @@ pub(super) fn recipe_of(task: &Result<Task, RecipeError>) -> Option<&Recipe> {
 fn command_task(study: &Study, params: &Params) -> Task {
     let steps = match &study.backend {
         Backend::Command(command) => command.steps,
-        Backend::Native => None,
+        Backend::Native | Backend::Trl(_) => None,
     };
     Task::Params {
         params: study.all_params(params),

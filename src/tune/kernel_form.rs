@@ -13,7 +13,7 @@ use peft_tune_kernels::Kernels;
 /// Forms of the ops that trials compute in, and that finished ones were measured in.
 #[derive(Debug)]
 pub(super) struct KernelForms {
-    /// Whether trials have a form: a command computes as it likes.
+    /// Whether trials have a form: a command and TRL compute as they like.
     are_known: bool,
     /// Form of trials to come.
     current: Kernels,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::predictions::Predictions;
 use super::{Forecast, Inputs, TargetForecast, Tuner};
-use crate::space::Backend;
 use peft_tune_core::study::Params;
 use peft_tune_kernels::Kernels;
 
@@ -53,7 +52,7 @@ impl Tuner<'_> {
     /// costs is not known.
     #[must_use]
     pub fn with_rehearsal(mut self) -> Self {
-        self.failures.rehearse(self.parts.study.backend == Backend::Native);
+        self.failures.rehearse(self.parts.study.backend.trains_recipes());
         self
     }
 

@@ -4,7 +4,7 @@
 //! around them. After each fault the same holds: no finished trial is lost, none is run again, the database is sound, and
 //! the message and the exit code say what happened.
 
-mod bench;
+pub(crate) mod bench;
 /// The database: full, locked, read-only, run by two.
 mod database;
 /// Files that change and clocks that jump.

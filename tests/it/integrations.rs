@@ -1,5 +1,5 @@
 //! The adapters for other trainers, as far as python3 alone takes them: a stand-in for the Hugging Face trainer goes through the
-//! same callback, and a search sees its outcomes. `scripts/peers/trl-test.sh` does the same with TRL itself.
+//! same callback, and a search sees its outcomes. `scripts/peers/launch-test.sh` does the same with TRL itself.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;

@@ -199,8 +199,15 @@ mod tied_embeddings;
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// Files that a trial in another stack trains from, beside what `export` writes.
+mod trial_files;
 /// One trial through a pool of workers; no tests of its own.
 mod trial_run;
+/// Searches whose trials the worker in Python trains, with stand-ins for PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod trl_backend;
+/// Searches whose trials TRL trains, without Python.
+mod trl_search;
 /// Searches that start from earlier studies in the same database.
 mod warm_start;
 

@@ -108,6 +108,23 @@ fn every_reference_in_the_schemas_leads_somewhere() {
 }
 
 #[test]
+fn the_schema_asks_for_known_settings_unless_a_command_runs_the_trials() {
+    let schema = schema("space");
+    assert_eq!(
+        schema["if"]["properties"]["backend"]["required"],
+        serde_json::json!(["command"])
+    );
+    let definitions = &schema["$defs"];
+    let forms = &definitions["Backend"]["anyOf"];
+    assert_eq!(forms[0]["enum"], serde_json::json!(["native", "trl"]));
+    for key in ["command", "folder", "env", "trl"] {
+        let property = &definitions["BackendKeys"]["properties"][key];
+        assert!(property["description"].is_string(), "{key}: {property}");
+    }
+    assert!(definitions["TrlKeys"]["properties"]["python"].is_object());
+}
+
+#[test]
 fn the_schemas_take_counts_with_units() {
     for file in ["space", "recipe"] {
         let schema = schema(file);

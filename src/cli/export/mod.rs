@@ -1,4 +1,4 @@
-//! `peft-tune export`: a trial or a whole study as files of other tools.
+//! `peft-tune export`: a trial or a whole study as files of other tools, and the files of trials that they run.
 
 mod args;
 mod chosen_trials;
@@ -11,6 +11,7 @@ mod tensorboard;
 mod token_row;
 mod token_rows;
 mod tool_needs;
+pub(super) mod trial_files;
 
 pub(super) use args::{Args, Format, Preference};
 pub(super) use command::run;

@@ -96,7 +96,8 @@ fn write_json(path: &Path, value: &Value, force: bool) -> io::Result<()> {
     write_whole(path, format!("{value:#}\n").as_bytes(), force)
 }
 
-fn write_rows(output: impl io::Write, rows: impl Iterator<Item = TokenRow>) -> Result<(), ArrowError> {
+/// Writes rows as the one stream of a split, in the columns of [`COLUMNS`].
+pub(super) fn write_rows(output: impl io::Write, rows: impl Iterator<Item = TokenRow>) -> Result<(), ArrowError> {
     let fields = COLUMNS.map(|(name, kind, _)| Field::new_list(name, Field::new_list_field(kind, true), true));
     let schema = Arc::new(Schema::new(fields.to_vec()));
     let mut writer = StreamWriter::try_new(output, &schema)?;

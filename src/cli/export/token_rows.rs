@@ -208,12 +208,12 @@ impl TrainedTokens {
 }
 
 /// The documents of a range.
-fn trained(set: &DocumentSet, range: std::ops::Range<usize>) -> impl Iterator<Item = TokenRow> + '_ {
+pub(super) fn trained(set: &DocumentSet, range: std::ops::Range<usize>) -> impl Iterator<Item = TokenRow> + '_ {
     range.map(|index| set.document(index).into())
 }
 
 /// The documents as they are scored: those that are longer than a sequence in windows of one.
-fn scored(set: &DocumentSet) -> impl Iterator<Item = TokenRow> + '_ {
+pub(super) fn scored(set: &DocumentSet) -> impl Iterator<Item = TokenRow> + '_ {
     (0..set.len()).flat_map(|index| {
         let windows: Vec<_> = set.windows(index).collect();
         match &windows[..] {
@@ -230,7 +230,7 @@ fn scored(set: &DocumentSet) -> impl Iterator<Item = TokenRow> + '_ {
 }
 
 /// The data of a recipe as these files hold them.
-fn settings(data: &DataSettings, train: &[PathBuf], held_out: &Path) -> DataSettings {
+pub(super) fn settings(data: &DataSettings, train: &[PathBuf], held_out: &Path) -> DataSettings {
     let sets = data.train.sets().iter().zip(train);
     let mixed = sets.map(|(set, file)| TrainingSet {
         files: vec![file.clone()],

@@ -1,7 +1,7 @@
 //! `peft-tune doctor`: what this machine has, what it reaches, and what is missing and why.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use super::record::machine;
 use super::{cpu_ceilings, gpu_ceilings};
 use crate::cli::CliError;
 use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
@@ -19,7 +20,7 @@ use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
 use peft_tune_kernels::device;
 
-/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
+/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, Python with TRL, measured ceilings.
 ///
 /// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
 /// them.
@@ -31,6 +32,9 @@ pub(in crate::cli) struct Args {
     /// Threads to measure with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Python to look for TRL in [default: that of the active environment, else python3].
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
     /// Print JSON with raw numbers.
     #[arg(long)]
     json: bool,
@@ -57,6 +61,17 @@ struct Diagnosis {
     disturbed: f64,
     /// The GPU that would train; absent where there is none.
     gpu: Option<Gpu>,
+    trl: Trl,
+}
+
+/// The Python that trials of `backend: trl` would run in.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Trl {
+    /// What the Python has.
+    Found(Stack),
+    /// What to do to train in TRL.
+    Missing(String),
 }
 
 /// A GPU with the ceilings that it reaches.
@@ -133,7 +148,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         }
         Ok((found, gpu))
     })?;
-    let diagnosis = diagnose(threads, &found, gpu);
+    let diagnosis = diagnose(threads, &found, gpu, Trl::find(args.python.as_deref()));
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
         false => diagnosis.to_text(),
@@ -176,6 +191,7 @@ fn diagnose(
     threads: usize,
     MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings,
     gpu: Option<Gpu>,
+    trl: Trl,
 ) -> Diagnosis {
     let machine = machine();
     Diagnosis {
@@ -193,6 +209,7 @@ fn diagnose(
         ceilings: ceilings.headlines(),
         disturbed: *disturbed,
         gpu,
+        trl,
     }
 }
 
@@ -265,6 +282,8 @@ impl Diagnosis {
         line("trains on", format!("{} with {} threads", self.device, self.threads));
         text.push_str("\ngpu\n");
         text.push_str(&self.cuda.to_text());
+        text.push_str("\ntrl (PyTorch)\n");
+        text.push_str(&self.trl.to_text());
         text.push_str("\nmeasured ceilings\n");
         text.push_str(&ceilings_text(&self.ceilings, self.disturbed));
         if let Some(gpu) = &self.gpu {
@@ -292,6 +311,33 @@ fn ceilings_text(ceilings: &[Headline], disturbed: f64) -> String {
         let _ = writeln!(text, "  {:<24}{value:>10} {}", one.name, one.unit);
     }
     text
+}
+
+impl Trl {
+    /// Looks at the Python of this name, or at the one that a search would take.
+    fn find(python: Option<&Path>) -> Self {
+        match Interpreter::find(python).and_then(|python| python.probe()) {
+            Ok(stack) => Self::Found(stack),
+            Err(error) => Self::Missing(error.to_string()),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<12}{}", printable(&value));
+        };
+        match self {
+            Self::Found(stack) => {
+                line("python", format!("{} ({})", stack.interpreter.display(), stack.python));
+                line("packages", stack.versions());
+                line("trains on", stack.devices_text());
+            }
+            Self::Missing(missing) => line("not used", missing.clone()),
+        }
+        text
+    }
 }
 
 impl Cuda {
@@ -332,5 +378,22 @@ mod tests {
             assert!(cuda.missing.is_some());
             assert!(cuda.to_text().contains("not used: "), "{}", cuda.to_text());
         }
+    }
+
+    #[test]
+    fn a_python_is_shown_with_what_it_has_or_what_it_lacks() {
+        let stack = Stack {
+            interpreter: "/opt/python".into(),
+            python: "3.12.3".to_owned(),
+            packages: Vec::new(),
+            devices: Vec::new(),
+        };
+        let text = Trl::Found(stack).to_text();
+        assert!(
+            text.contains("/opt/python (3.12.3)") && text.contains("the CPU"),
+            "{text}"
+        );
+        let none = Trl::Missing("install it".to_owned());
+        assert_eq!(none.to_text(), "  not used    install it\n");
     }
 }

@@ -1,5 +1,6 @@
 //! Options that several commands have: the results database, what they compute with, counts, the environment.
 
+pub(super) mod backend;
 pub(super) mod compute;
 pub(super) mod count;
 pub(super) mod database;

@@ -14,7 +14,7 @@ use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::TrialDevice;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
-use crate::space::Study;
+use crate::space::{Backend, Study};
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
@@ -39,6 +39,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         tell(format_args!(
             "the study is for {target}: this is what its trials cost here; --stack {stack} says what {stack} needs"
         ));
+    }
+    if let Backend::Trl(_) = study.backend {
+        tell("trials of this study run in TRL: these are costs of the native engine; --stack trl says what TRL needs");
     }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;

@@ -1,10 +1,12 @@
 //! `peft-tune worker`: the trial process. A search starts it by itself.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::CliError;
+use crate::cli::options::backend::BackendName;
 use crate::cli::options::compute::{KernelArgs, use_threads};
-use crate::worker::{About, CAPABILITIES, ServeSettings, memory_limiter, pin_to, serve, usable_cpus};
+use crate::worker::{About, CAPABILITIES, PythonWorker, ServeSettings, memory_limiter, pin_to, serve, usable_cpus};
 use peft_tune_kernels::device;
 use peft_tune_kernels::set_kernels;
 
@@ -23,6 +25,12 @@ pub(in crate::cli) struct Args {
     /// Device to compute on, such as `cpu` or `cuda:1` [default: the first GPU, else the CPU].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Engine that trains: the built-in one, or TRL in a Python that this process becomes.
+    #[arg(long, value_enum, default_value_t)]
+    backend: BackendName,
+    /// Python that has TRL.
+    #[arg(long, value_name = "PATH", required_if_eq("backend", "trl"))]
+    python: Option<PathBuf>,
     #[command(flatten)]
     kernels: KernelArgs,
 }
@@ -34,9 +42,12 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     if let Some(threads) = args.threads {
         use_threads(threads);
     }
+    let mock_s: Option<f64> = variable("PEFT_TUNE_MOCK").and_then(|seconds| seconds.parse().ok());
+    if let (BackendName::Trl, Some(python), None) = (args.backend, &args.python, mock_s) {
+        return Err(become_python(python, args.device.as_deref(), args.threads));
+    }
     set_kernels(args.kernels.form());
     let device = args.device.unwrap_or_else(|| device::default_name().to_owned());
-    let mock_s = variable("PEFT_TUNE_MOCK").and_then(|seconds| seconds.parse().ok());
     // Before the greeting: a worker without its device is none, and no trial is to blame.
     if mock_s.is_none() {
         device::check(&device).map_err(CliError::bad_input)?;
@@ -63,6 +74,18 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         std::process::exit(1);
     };
     serve(settings, input, std::io::stdout(), end).map_err(CliError::failed)
+}
+
+/// Becomes the worker in Python. Returns only where that fails.
+fn become_python(python: &Path, device: Option<&str>, threads: Option<usize>) -> CliError {
+    let Some(device) = device else {
+        return CliError::bad("a worker of `--backend trl` needs `--device`, such as `cpu` or `cuda:0`");
+    };
+    let threads = threads.unwrap_or_else(|| usable_cpus().len());
+    match PythonWorker::new(python) {
+        Ok(worker) => CliError::bad_input(worker.replace_process(device, threads)),
+        Err(error) => CliError::bad_input(error),
+    }
 }
 
 fn variable(name: &str) -> Option<String> {

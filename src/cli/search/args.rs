@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use super::worker_args::WorkerArgs;
+use crate::cli::CliError;
+use crate::cli::options::backend::BackendName;
 use crate::cli::options::database::DatabaseArgs;
+use crate::cli::processes::interpreter::resolved;
 use crate::cli::study::track::TrackArgs;
 use crate::cli::terminal::logging::LogArgs;
-use crate::space::Seconds;
+use crate::space::{Backend, Seconds, Study, StudyFile, TrlBackend};
 
 /// Search for the settings worth using: run trials, store them, print the Pareto front and a recommendation.
 ///
@@ -33,6 +36,12 @@ pub(in crate::cli) struct Args {
     /// Run the file as a study of this name.
     #[arg(long = "as", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(in crate::cli) name: Option<String>,
+    /// Engine that trains the trials, instead of the file's `backend`.
+    #[arg(long, value_enum, value_name = "ENGINE")]
+    pub(super) backend: Option<BackendName>,
+    /// Python that has TRL, for `backend: trl` [default: that of the active environment, else python3].
+    #[arg(long, value_name = "PATH")]
+    pub(super) python: Option<PathBuf>,
     /// Measure the settings of a study again whose model or data hold something else than when it began, and keep what
     /// was measured under another name.
     #[arg(long)]
@@ -62,4 +71,27 @@ pub(in crate::cli) struct Args {
     /// Print the result as JSON.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl Args {
+    /// The study of the file, its trials run by what the options name.
+    ///
+    /// # Errors
+    /// A mistake in the file; an interpreter for a study that has no use for one.
+    pub(super) fn study(&self) -> Result<Study, CliError> {
+        let asked = self.backend.map(|name| match name {
+            BackendName::Native => Backend::Native,
+            BackendName::Trl => Backend::Trl(TrlBackend { python: None }),
+        });
+        let mut study = StudyFile::read_for(&self.file, asked)?;
+        if let Some(python) = &self.python {
+            let Backend::Trl(backend) = &mut study.backend else {
+                return Err(CliError::bad(
+                    "`--python`: the trials of this study run in no Python; leave it out, or add `--backend trl`",
+                ));
+            };
+            backend.python = Some(resolved(python));
+        }
+        Ok(study)
+    }
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use super::trl::STACK;
 use crate::cli::CliError;
+use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::output::tell;
 use crate::space::Study;
 use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
@@ -86,11 +88,17 @@ pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<Input
     Ok(inputs)
 }
 
-/// What a study's trials are measured on, among its inputs: throughput and memory of another device do not compare.
-pub(super) fn device_input(slot: &Placement) -> InputRecord {
+/// What a study's trials are measured on, among its inputs: throughput and memory of another device do not compare. `stack` knows the
+/// devices where trials do not run on this program's own.
+pub(super) fn device_input(slot: &Placement, stack: Option<&Stack>) -> InputRecord {
     let is_cpu = slot.device.as_deref() == Some("cpu");
-    let gpu = if is_cpu { None } else { first_gpu() };
-    let name = gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.name);
+    let in_stack = |stack: &Stack| Some(stack.gpu(slot.device.as_deref()?)?.name.clone());
+    let gpu = match stack {
+        _ if is_cpu => None,
+        Some(stack) => in_stack(stack),
+        None => first_gpu().map(|gpu| gpu.name),
+    };
+    let name = gpu.unwrap_or_else(|| "cpu".to_owned());
     InputRecord {
         role: DEVICE.to_owned(),
         path: name.clone(),
@@ -218,11 +226,13 @@ fn differences(before: &[InputRecord], now: &[InputRecord]) -> Vec<String> {
                 continue;
             }
             match (old, new) {
-                (Some(old), Some(new)) if [DEVICE, TARGET_STACK, TARGET_DEVICE, TRAINING_WEIGHTS].contains(&role) => {
+                (Some(old), Some(new))
+                    if [DEVICE, STACK, TARGET_STACK, TARGET_DEVICE, TRAINING_WEIGHTS].contains(&role) =>
+                {
                     found.push(format!("{role} `{}` to `{}`", old.path, new.path))
                 }
-                // Commands compute on what they like, and so do machines that a launcher reaches.
-                _ if role == DEVICE => {}
+                // Commands compute on what they like, and so do machines that a launcher reaches. Another engine is another definition.
+                _ if role == DEVICE || role == STACK => {}
                 _ => found.push(format!("{role} {}", new.or(old).map_or("", |one| one.path.as_str()))),
             }
         }
@@ -256,6 +266,12 @@ mod tests {
         let (gpu, cpu) = (input("device", "H200", "H200"), input("device", "cpu", "cpu"));
         assert!(differences(&before, &[moved[0].clone(), moved[1].clone(), cpu.clone()]).is_empty());
         assert_eq!(differences(&[gpu], &[cpu]), ["device `H200` to `cpu`"]);
+        let versions = |text: &str| input(STACK, text, text);
+        assert_eq!(
+            differences(&[versions("trl 1.16.0")], &[versions("trl 1.17.0")]),
+            ["stack `trl 1.16.0` to `trl 1.17.0`"]
+        );
+        assert!(differences(&[versions("trl 1.16.0")], &[]).is_empty());
         let edited = [
             moved[0].clone(),
             input("training data", "b/train.jsonl", "3"),

@@ -12,13 +12,13 @@ use super::resume_command::resume_command;
 use super::search_result::SearchResult;
 use super::spent_text::{lack_text, spent_text};
 use super::trials::{TrialsOutcome, run_trials};
-use super::{baseline_file, detach, dry_run, target_stack, warm_start};
+use super::{baseline_file, detach, dry_run, target_stack, trl, warm_start};
 use crate::cli::CliError;
 use crate::cli::plan::learning_rate;
 use crate::cli::study::track::Tracking;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;
-use crate::space::{Study, StudyFile, WarmStart};
+use crate::space::{Backend, Study, WarmStart};
 use crate::tune::{Ending, Interrupt, LackOfTime, TunerParts};
 use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 
@@ -26,8 +26,8 @@ use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 const IN_ORDER: Duration = Duration::from_secs(3);
 
 /// Runs the search and prints what it found.
-pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let mut study = StudyFile::read(&args.file)?;
+pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
+    let mut study = args.study()?;
     if let Some(name) = &args.name {
         study.name.clone_from(name);
     }
@@ -44,6 +44,11 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         study.budget.time_s = Some(time.0);
     }
     args.track.apply(&mut study);
+    if let Backend::Trl(backend) = &study.backend {
+        trl::begin(&study, backend, &mut args.workers)?;
+        let line = args.workers.stack.as_ref().map(trl::line);
+        line.filter(|_| !args.json).into_iter().for_each(tell);
+    }
     args.workers.check_devices(&study)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));

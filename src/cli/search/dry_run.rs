@@ -141,7 +141,7 @@ fn first_setting(study: &Study) -> Option<Params> {
 pub(super) fn phases(study: &Study) -> String {
     match &study.backend {
         Backend::Command(command) => format!("the command {}", command.command.join(" ")),
-        Backend::Native => {
+        Backend::Native | Backend::Trl(_) => {
             let measure = study.plan.measure.as_ref();
             let train = study.plan.train.as_ref();
             let parts = [
@@ -153,9 +153,13 @@ pub(super) fn phases(study: &Study) -> String {
             ];
             let parts: Vec<String> = parts.into_iter().flatten().collect();
             let behind = train.map(|plan| behind_training(&plan.accuracy)).unwrap_or_default();
+            let in_trl = match &study.backend {
+                Backend::Trl(_) => ", in TRL",
+                _ => "",
+            };
             match behind.is_empty() {
-                true => parts.join(" and "),
-                false => format!("{}, then {}", parts.join(" and "), behind.join(" and ")),
+                true => format!("{}{in_trl}", parts.join(" and ")),
+                false => format!("{}{in_trl}, then {}", parts.join(" and "), behind.join(" and ")),
             }
         }
     }
@@ -201,10 +205,11 @@ fn device_text(study: &Study, device: Option<&str>) -> String {
         Some("cpu") => "the CPU".to_owned(),
         Some(device) => device.to_owned(),
         None if study.launcher.is_elsewhere() => "a GPU where its machine has one, else the CPU".to_owned(),
-        None if study.backend != Backend::Native => "what the command takes".to_owned(),
-        None => match first_gpu() {
-            Some(gpu) => gpu.name,
-            None => "the CPU (no GPU was found)".to_owned(),
+        None => match (&study.backend, first_gpu()) {
+            (Backend::Command(_), _) => "what the command takes".to_owned(),
+            (Backend::Trl(_), _) => "the first GPU that PyTorch has, else the CPU".to_owned(),
+            (Backend::Native, Some(gpu)) => gpu.name,
+            (Backend::Native, None) => "the CPU (no GPU was found)".to_owned(),
         },
     }
 }

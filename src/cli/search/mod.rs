@@ -24,6 +24,7 @@ mod study_record;
 pub(super) mod study_status;
 mod target_stack;
 mod trials;
+mod trl;
 mod warm_start;
 mod worker_args;
 

@@ -5,7 +5,7 @@ use super::changed_inputs::Content;
 use super::kernels::kernels_of;
 use super::preflight::Preflight;
 use super::study_record::record_of;
-use super::{changed_inputs, target_stack};
+use super::{changed_inputs, target_stack, trl};
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::Study;
@@ -37,12 +37,14 @@ pub(super) async fn open(
 ) -> Result<Opened, CliError> {
     let mut inputs = preflight.as_ref().map(|found| found.inputs.clone()).unwrap_or_default();
     if study.base.is_some() && !study.launcher.is_elsewhere() {
-        inputs.push(changed_inputs::device_input(&args.workers.first_slot(study)?));
+        let slot = args.workers.first_slot(study)?;
+        inputs.push(changed_inputs::device_input(&slot, args.workers.stack.as_ref()));
     }
+    inputs.extend(args.workers.stack.as_ref().map(trl::input));
     inputs.extend(study.target.into_iter().flat_map(target_stack::inputs));
     let content = changed_inputs::check(study, store, &inputs, args.accept_changed_inputs).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
-    let record = record_of(study, preflight);
+    let record = record_of(study, preflight, args.workers.stack.as_ref());
     if content == Content::Same && store.definitions().move_files(&record).await? {
         tell("the study's files lie elsewhere now and hold the same: it continues");
     }

@@ -2,8 +2,9 @@
 
 use super::preflight::Preflight;
 use crate::cli::machine::record::machine;
+use crate::cli::processes::interpreter::Stack;
 use crate::space::{Backend, Study};
-use crate::store::{FINDS_LENGTH, StudyRecord};
+use crate::store::{FINDS_LENGTH, MachineRecord, StudyRecord};
 use crate::tune::Inputs;
 use peft_tune_engine::data::on_disk;
 use peft_tune_engine::hub::ModelFiles;
@@ -26,11 +27,14 @@ pub(super) fn inputs_of(study: &Study) -> Inputs {
 }
 
 /// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.
-pub(super) fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
+/// `stack` says what it is measured on, where that is not this program's own device.
+pub(super) fn record_of(study: &Study, preflight: Option<Preflight>, stack: Option<&Stack>) -> StudyRecord {
     let base = study.base.as_ref();
     let (model, data_set) = preflight.map(|found| (found.model, found.data_set)).unzip();
     let backend = match &study.backend {
         Backend::Native => serde_json::Value::Null,
+        // Never the interpreter: an environment that was moved is the same one. Its versions are among the study's inputs.
+        Backend::Trl(_) => serde_json::json!({"trl": {}}),
         Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
     };
     let mut definition = serde_json::json!({
@@ -55,7 +59,27 @@ pub(super) fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRec
         sampler: study.sampler.kind.name().to_owned(),
         model,
         data_set,
-        machine: Some(machine()),
+        machine: Some(machine_of(stack)),
+    }
+}
+
+/// Machine of a study: this one, with the device that PyTorch computes on where it does.
+fn machine_of(stack: Option<&Stack>) -> MachineRecord {
+    let machine = machine();
+    match stack {
+        None => machine,
+        Some(stack) => match stack.devices.first() {
+            Some(gpu) => MachineRecord {
+                device: gpu.name.clone(),
+                device_memory_bytes: gpu.bytes,
+                ..machine
+            },
+            None => MachineRecord {
+                device: "cpu".to_owned(),
+                device_memory_bytes: machine.memory_bytes,
+                ..machine
+            },
+        },
     }
 }
 
@@ -74,7 +98,7 @@ mod tests {
         for (name, text) in [("native", native), ("command", command)] {
             let path = folder.path().join(format!("{name}.yaml"));
             let study = StudyFile::parse(&path, text, ReadOptions { check_files: false }).unwrap();
-            let open = store.studies().begin(&record_of(&study, None)).await.unwrap();
+            let open = store.studies().begin(&record_of(&study, None, None)).await.unwrap();
             let stored = store.studies().find(Some(name)).await.unwrap();
             let space = store.definitions().search_space(open.id).await.unwrap();
             assert_eq!(stored.problem(space), study.problem(), "{name}");

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::options::compute::KernelArgs;
+use crate::cli::options::compute::{KERNELS_VARIABLE, KernelArgs};
 use crate::cli::options::device_names::device_names;
+use crate::cli::processes::interpreter::Stack;
 use crate::space::{Backend, QuantityError, Seconds, Study};
 use crate::tune::Forecast;
 use crate::worker::{
@@ -45,6 +46,9 @@ pub(super) struct WorkerArgs {
     pub silent_after: Seconds,
     #[command(flatten)]
     pub kernels: KernelArgs,
+    /// The Python that trials run in, once it was asked what it has; `None` where they run in this program or in a command.
+    #[arg(skip)]
+    pub stack: Option<Stack>,
 }
 
 /// A time to wait for a sign of life: no process gives one in less than a second.
@@ -76,14 +80,20 @@ impl WorkerArgs {
         if self.devices.is_empty() {
             let gpus = match study.backend {
                 Backend::Native if self.workers > 1 && !study.launcher.is_elsewhere() => device::gpu_count(),
+                // Which device a worker is to take is said to each: it does not ask PyTorch before it is one.
+                Backend::Trl(_) => self.stack.as_ref().map_or(0, |stack| stack.devices.len()),
                 // A program knows what it runs on, and other machines have GPUs of their own.
                 _ => 0,
             };
             let on_gpus = self.devices_of_workers(gpus)?;
-            return match on_gpus.is_empty() {
-                true => Ok(Placement::side_by_side(usize::from(self.workers), &cpus, threads)),
-                false => on_devices(study, &on_gpus, cpus.len(), threads),
-            };
+            if !on_gpus.is_empty() {
+                return on_devices(study, &on_gpus, cpus.len(), threads);
+            }
+            let mut slots = Placement::side_by_side(usize::from(self.workers), &cpus, threads);
+            if let Backend::Trl(_) = study.backend {
+                slots.iter_mut().for_each(|slot| slot.device = Some("cpu".to_owned()));
+            }
+            return Ok(slots);
         }
         let devices = device_names(&self.devices, "measured trials never share a device; use `--workers`")?;
         on_devices(study, &devices, cpus.len(), threads)
@@ -118,6 +128,9 @@ impl WorkerArgs {
             self.check_together(study, &slots)?;
         }
         let kernels = self.kernels.form();
+        if let (Backend::Trl(_), Some(stack)) = (&study.backend, &self.stack) {
+            return check_in(stack, &slots, kernels);
+        }
         if study.backend != Backend::Native || study.launcher.is_elsewhere() {
             return Ok(());
         }
@@ -155,13 +168,15 @@ impl WorkerArgs {
     /// Refuses trainings together where a worker's trials would meet those of another.
     ///
     /// # Errors
-    /// Bad input: a study of commands, workers that share their hardware.
+    /// Bad input: a study that other programs train, workers that share their hardware.
     fn check_together(&self, study: &Study, slots: &[Placement]) -> Result<(), CliError> {
         let shares = |slot: &Placement| slots.iter().filter(|other| other.hardware == slot.hardware).count() > 1;
         let message = if self.together == 1 {
             return Ok(());
-        } else if study.backend != Backend::Native {
+        } else if let Backend::Command(_) = study.backend {
             "trials of a command train by themselves; leave `--together` out, or use the native backend"
+        } else if let Backend::Trl(_) = study.backend {
+            "TRL's trials train by themselves; leave `--together` out, or use the native backend"
         } else if slots.iter().any(shares) {
             "workers on the same hardware have to wait for one another's profile phases, and those of trainings together cannot; give \
              one of `--workers` and `--together`"
@@ -199,7 +214,11 @@ impl WorkerArgs {
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
             return Ok(Box::new(evaluator.with_slots(slots)));
         }
-        let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
+        let arguments = match (&study.backend, &self.stack) {
+            (Backend::Trl(_), Some(stack)) => stack.worker_words(),
+            _ => self.kernels.words(),
+        };
+        let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(arguments);
         let mut settings = self.pool(launcher, slots);
         if let Some(forecast) = forecast.cloned() {
             let fits = move |recipes: &[&Recipe]| forecast.holds_together(recipes);
@@ -222,6 +241,29 @@ impl WorkerArgs {
     }
 }
 
+/// Whether PyTorch has every device, and nothing is asked of it that only this program's engine has.
+///
+/// # Errors
+/// Bad input: a GPU that PyTorch does not see; kernels.
+fn check_in(stack: &Stack, slots: &[Placement], kernels: Kernels) -> Result<(), CliError> {
+    if kernels != Kernels::default() {
+        return Err(CliError::bad(format!(
+            "`--kernels {}`: trials in TRL compute with PyTorch's kernels; leave it out (and {KERNELS_VARIABLE} unset), or use the \
+             native backend",
+            kernels.flag()
+        )));
+    }
+    let mut named = slots.iter().filter_map(|slot| slot.device.as_deref());
+    match named.find(|name| *name != "cpu" && stack.gpu(name).is_none()) {
+        None => Ok(()),
+        Some(name) => Err(CliError::bad(format!(
+            "`--devices`: {name} cannot be used: PyTorch in {} computes on {}",
+            stack.interpreter.display(),
+            stack.devices_text()
+        ))),
+    }
+}
+
 /// A device that was named and cannot be used.
 fn unusable(device: &str, error: DeviceError) -> CliError {
     CliError::bad_input(anyhow::anyhow!("`--devices`: {device} cannot be used: {error}"))
@@ -237,12 +279,12 @@ fn on_devices(
     let gpus = devices.iter().filter(|device| *device != "cpu").count();
     let numbers = study.values("devices").into_iter().filter_map(|value| value.as_f64());
     let most = numbers.fold(1.0, f64::max) as usize;
-    if study.backend == Backend::Native && most > 1 && gpus > 0 && gpus < devices.len() {
+    if study.backend.trains_recipes() && most > 1 && gpus > 0 && gpus < devices.len() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "`--devices` names `cpu` beside GPUs, and by `devices` in the space file a trial takes several of them: name GPUs only"
         )));
     }
-    if study.backend == Backend::Native && gpus > 0 && most > gpus {
+    if study.backend.trains_recipes() && gpus > 0 && most > gpus {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "`devices` in the space file goes up to {most}, and workers have {gpus} of the GPUs: give them as many by `--devices`, or \
              leave `--devices` and `--workers` out, and one worker runs its trials on as many as they want"

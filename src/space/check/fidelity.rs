@@ -95,14 +95,14 @@ impl Context<'_> {
         }))
     }
 
-    /// How recommendations are confirmed. By default the native engine's are where throughput or loss matter; a command's
-    /// trials may cost anything, so theirs are only where the file asks for it.
+    /// How recommendations are confirmed. By default those of trained recipes are where throughput or loss matter; a
+    /// command's trials may cost anything, so theirs are only where the file asks for it.
     pub(super) fn confirm(
         &self,
         entry: Option<&ConfirmEntry>,
         objectives: &[Objective],
         constraints: &[Constraint],
-        native: bool,
+        trains_recipes: bool,
     ) -> Result<Option<ConfirmPlan>, SpaceError> {
         let default = ConfirmPlan::default();
         let details = match entry {
@@ -112,7 +112,7 @@ impl Context<'_> {
                 let noisy = |metric: &str| [THROUGHPUT, LOSS, TOKEN_ACCURACY].contains(&metric);
                 let matters = objectives.iter().any(|objective| noisy(&objective.metric))
                     || constraints.iter().any(|constraint| noisy(&constraint.metric));
-                return Ok((native && matters).then_some(default));
+                return Ok((trains_recipes && matters).then_some(default));
             }
         };
         let interval = self.share(&["confirm", "interval"], details.interval)?;

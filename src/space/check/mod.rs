@@ -1,5 +1,6 @@
 //! Checks from the structure of a file to a sound study or recipe: all that take more than one value's type.
 
+mod backend;
 mod condition;
 mod fidelity;
 mod objective;

@@ -12,7 +12,7 @@ use peft_tune_core::objective::{
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
 
-/// The metrics of the native backend that a study may trade off or bound.
+/// The metrics of the native backend that a study may trade off or bound; others have them, or some of them.
 pub(in crate::space) const NATIVE_METRICS: [&str; 7] = [
     THROUGHPUT,
     PEAK_MEMORY,
@@ -42,12 +42,7 @@ impl Context<'_> {
         }
         let mut objectives: Vec<Objective> = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            let index = index.to_string();
-            let place = |last: &str| {
-                let keys = ["objectives", &index, last];
-                self.document
-                    .value(if self.document.has(&keys) { &keys } else { &keys[..2] })
-            };
+            let place = |last: &str| self.objective_place(index, last);
             let objective = self.objective(entry, scored, &place)?;
             if objectives.iter().any(|other| other.metric == objective.metric) {
                 return Err(SpaceError::DuplicateObjective {
@@ -58,6 +53,14 @@ impl Context<'_> {
             objectives.push(objective);
         }
         Ok(objectives)
+    }
+
+    /// The place of an objective's key; of the objective where it has no such key.
+    pub(super) fn objective_place(&self, index: usize, last: &str) -> Box<Span> {
+        let index = index.to_string();
+        let keys = ["objectives", &index, last];
+        self.document
+            .value(if self.document.has(&keys) { &keys } else { &keys[..2] })
     }
 
     fn objective(

@@ -21,13 +21,17 @@ pub(super) struct Parameters {
 }
 
 impl Context<'_> {
-    pub(super) fn parameters(&self, entries: &Entries<ParameterEntry>, native: bool) -> Result<Parameters, SpaceError> {
+    pub(super) fn parameters(
+        &self,
+        entries: &Entries<ParameterEntry>,
+        trains_recipes: bool,
+    ) -> Result<Parameters, SpaceError> {
         let drafts = entries
             .0
             .iter()
-            .map(|(name, entry)| self.draft(name, entry, native))
+            .map(|(name, entry)| self.draft(name, entry, trains_recipes))
             .collect::<Result<Vec<_>, _>>()?;
-        if native {
+        if trains_recipes {
             self.check_exclusive("alpha", "alpha_ratio", "both set alpha")?;
             self.check_exclusive(
                 "gradient_accumulation",
@@ -77,12 +81,12 @@ impl Context<'_> {
         &self,
         entries: &Entries<FileValue>,
         parameters: &Parameters,
-        native: bool,
+        trains_recipes: bool,
     ) -> Result<Params, SpaceError> {
         let mut baseline = Params::new();
         for (name, value) in &entries.0 {
             let keys = ["baseline", name.as_str()];
-            let row = setting(name).filter(|_| native);
+            let row = setting(name).filter(|_| trains_recipes);
             let searched = parameters
                 .space
                 .parameters
@@ -104,8 +108,8 @@ impl Context<'_> {
         Ok(baseline)
     }
 
-    fn draft(&self, name: &str, entry: &ParameterEntry, native: bool) -> Result<Draft, SpaceError> {
-        let row = if native { Some(self.known(name)?) } else { None };
+    fn draft(&self, name: &str, entry: &ParameterEntry, trains_recipes: bool) -> Result<Draft, SpaceError> {
+        let row = if trains_recipes { Some(self.known(name)?) } else { None };
         let keys = ["space", name];
         let reader = ValueReader {
             context: *self,
@@ -127,7 +131,7 @@ impl Context<'_> {
                 let mut draft = draft(reader.detailed(details)?);
                 draft.widest = reader.widest(details, &draft.values)?;
                 draft.when = self.when(name, details)?;
-                draft.affects = self.affects(name, details, native)?;
+                draft.affects = self.affects(name, details, trains_recipes)?;
                 Ok(draft)
             }
         }
@@ -152,12 +156,12 @@ impl Context<'_> {
         &self,
         name: &str,
         details: &DetailedParameter,
-        native: bool,
+        trains_recipes: bool,
     ) -> Result<Option<Vec<String>>, SpaceError> {
         match &details.affects {
-            Some(_) if native => Err(SpaceError::Rejected {
+            Some(_) if trains_recipes => Err(SpaceError::Rejected {
                 at: self.document.key(&["space", name, "affects"]),
-                message: "the native backend knows what each parameter affects; remove it".into(),
+                message: "only a command's parameters say what they affect; remove it".into(),
             }),
             affects => Ok(affects.clone()),
         }

@@ -29,6 +29,22 @@ impl Context<'_> {
         Ok(absolute)
     }
 
+    /// An interpreter that must be there. Links are not followed: an environment's own is a link, and belongs to it by its place.
+    pub(super) fn interpreter(&self, keys: &[&str], path: &Path) -> Result<PathBuf, SpaceError> {
+        let absolute = self.absolute(path);
+        if self.options.check_files && absolute.is_dir() {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(keys),
+                message: "this is a folder; name the interpreter in it, such as `bin/python` in that of an environment"
+                    .into(),
+            });
+        }
+        if self.options.check_files && !absolute.is_file() {
+            return Err(self.missing(keys, "interpreter", path));
+        }
+        Ok(absolute)
+    }
+
     /// A file that must be there. What a data set of the hub has is seen where it is read.
     fn file(&self, keys: &[&str], path: &Path) -> Result<PathBuf, SpaceError> {
         match HubDataSet::of(path) {

@@ -26,9 +26,9 @@ impl Context<'_> {
         score: Option<ScorePlan>,
         objectives: &[Objective],
         constraints: &[Constraint],
-        native: bool,
+        trains_recipes: bool,
     ) -> Result<TrialPlan, SpaceError> {
-        if !native {
+        if !trains_recipes {
             return Ok(TrialPlan {
                 measure: None,
                 train: None,

@@ -9,9 +9,9 @@ use super::parameter::Parameters;
 use super::score::score_metrics;
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
-use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
+use crate::space::file::{BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::recipe_for::apply;
-use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
+use crate::space::study::{Backend, Budget, Source, Study};
 use crate::space::yaml::Document;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::settings::settings;
@@ -22,23 +22,6 @@ use peft_tune_search::SamplerChoice;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;
-
-/// Keys that mean nothing to a command backend.
-const NATIVE_KEYS: &[&[&str]] = &[
-    &["target_stack"],
-    &["model"],
-    &["data"],
-    &["training"],
-    &["score"],
-    &["trial", "sequence_length"],
-    &["trial", "profile_steps"],
-    &["trial", "profile_warmup"],
-    &["trial", "training_steps"],
-    &["trial", "training_tokens"],
-    &["trial", "training_epochs"],
-    &["trial", "evaluation"],
-    &["trial", "memory_limit"],
-];
 
 impl StudyFile {
     /// Reads a study file and checks it.
@@ -51,33 +34,45 @@ impl StudyFile {
 
     /// Reads a study like [`StudyFile::read`], as strictly as `options` say.
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Study, SpaceError> {
-        study_of(Document::read(path)?, options)
+        study_of(Document::read(path)?, options, None)
+    }
+
+    /// Reads a study like [`StudyFile::read`]; its trials are run by what is `asked` for, where something is, and not by what the file
+    /// names. The file's interpreter stays where TRL is asked for without one.
+    ///
+    /// # Errors
+    /// Errors of [`StudyFile::read`]; where something is asked for and the file is a command's.
+    pub fn read_for(path: &Path, asked: Option<Backend>) -> Result<Study, SpaceError> {
+        study_of(Document::read(path)?, ReadOptions::default(), asked)
     }
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Study, SpaceError> {
-        study_of(Document::parse(path, text)?, options)
+        study_of(Document::parse(path, text)?, options, None)
     }
 }
 
-fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceError> {
+fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) -> Result<Study, SpaceError> {
     let file: StudyFile = document.decode()?;
     let context = Context {
         document: &document,
         options,
     };
-    let backend = context.backend(&file)?;
-    let native = backend == Backend::Native;
+    let backend = context.backend(&file, asked)?;
+    let trains = backend.trains_recipes();
     let target = context.target(&file)?;
-    let mut parameters = context.parameters(&file.space, native)?;
-    let baseline = context.baseline(&file.baseline, &parameters, native)?;
+    let mut parameters = context.parameters(&file.space, trains)?;
+    let baseline = context.baseline(&file.baseline, &parameters, trains)?;
+    if matches!(backend, Backend::Trl(_)) {
+        context.refuse_values_for_trl(&parameters, &baseline)?;
+    }
     let score = context.score(&file)?;
     let scored = score_metrics(score.as_ref());
-    let metrics = native.then_some(scored.as_slice());
+    let metrics = trains.then_some(scored.as_slice());
     let mut objectives = context.objectives(&file.objectives, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;
-    let mut plan = context.plan(&file, score, &objectives, &constraints, native)?;
-    if native {
+    let mut plan = context.plan(&file, score, &objectives, &constraints, trains)?;
+    if trains {
         follow_loss(&objectives, &constraints, &mut parameters.space);
     }
     if let Some(target) = &target {
@@ -85,9 +80,9 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     }
     let pruner = context.pruner(&file, &mut plan)?;
     let stop = context.stop_rule(&file.stop)?;
-    let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
+    let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, trains)?;
     let finds_length = context.finds_length(&file, (&objectives, &constraints), confirm.as_ref())?;
-    let mut base = native.then(|| context.base(&file, &parameters)).transpose()?;
+    let mut base = trains.then(|| context.base(&file, &parameters)).transpose()?;
     if let (Some(base), Some(target)) = (&mut base, target)
         && !document.has(&["data", "template_targets"])
     {
@@ -146,41 +141,6 @@ impl Context<'_> {
             });
         }
         Ok(name)
-    }
-
-    fn backend(&self, file: &StudyFile) -> Result<Backend, SpaceError> {
-        let BackendEntry::Command(command) = &file.backend else {
-            if file.trial.steps.is_some() {
-                return Err(SpaceError::Rejected {
-                    at: self.document.key(&["trial", "steps"]),
-                    message: "this is the length of a command's trial; write `training_steps`".into(),
-                });
-            }
-            return Ok(Backend::Native);
-        };
-        if command.command.first().is_none_or(|program| program.trim().is_empty()) {
-            return Err(SpaceError::Rejected {
-                at: self.document.value(&["backend", "command"]),
-                message: "there is no program; write [program, argument, ..]".into(),
-            });
-        }
-        if let Some(keys) = NATIVE_KEYS.iter().find(|keys| self.document.has(keys)) {
-            return Err(SpaceError::Conflict {
-                at: self.document.key(keys),
-                other: "backend.command".into(),
-                reason: "a command takes its settings from its own arguments and from `space`",
-            });
-        }
-        let folder = match &command.folder {
-            Some(folder) => self.folder(&["backend", "folder"], folder)?,
-            None => self.absolute(Path::new(".")),
-        };
-        Ok(Backend::Command(CommandBackend {
-            command: command.command.clone(),
-            folder,
-            env: command.env.clone(),
-            steps: file.trial.steps.map(u64::from),
-        }))
     }
 
     /// Refuses a value that the table of settings does not allow, where it stands in `trial`.

@@ -13,8 +13,8 @@ pub use fidelity::{ConfirmDetails, ConfirmEntry, PrunerDetails, PrunerEntry, Sto
 pub use parameter::{DetailedParameter, FileValue, Number, ParameterEntry};
 pub use score::ScoreEntry;
 pub use study_file::{
-    BackendEntry, BudgetEntry, CommandEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
-    SamplerEntry, StudyFile, TrialEntry,
+    BackendEntry, BackendKeys, BudgetEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
+    SamplerEntry, StudyFile, TrialEntry, TrlKeys,
 };
 pub use track::TrackEntry;
 pub use warm_start::WarmStartEntry;

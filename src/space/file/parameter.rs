@@ -46,7 +46,7 @@ pub struct DetailedParameter {
     /// The parameter exists only where another, standing above it, has this value or one of these:
     /// `when: {optimizer: sgd}`.
     pub when: Option<Entries<FileValue>>,
-    /// Metrics that the parameter can change; for command backends only, as the native one knows.
+    /// Metrics that the parameter can change; for command backends only: of all others it is known.
     pub affects: Option<Vec<String>>,
 }
 

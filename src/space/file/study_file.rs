@@ -79,7 +79,7 @@ pub struct StudyFile {
     /// How the next parameters are chosen; default `auto`.
     #[serde(default)]
     pub sampler: SamplerEntry,
-    /// What runs the trials: `native`, or a command of your own.
+    /// What runs the trials: `native`, `trl` (TRL on PyTorch), or a command of your own.
     #[serde(default)]
     pub backend: BackendEntry,
     /// How trial processes are started: `local`, `{slurm: {..}}`, `{ssh: {..}}`, `{kubernetes: {..}}`, or `{command: [..]}`.
@@ -218,21 +218,34 @@ pub enum BackendEntry {
     /// The built-in training engine.
     #[default]
     Native,
-    Command(CommandEntry),
+    /// TRL, in the Python of the active environment.
+    Trl,
+    /// A command, or TRL with settings of its own.
+    Keys(BackendKeys),
 }
 
-/// A program that is run once per trial: it reads one JSON object with the parameters and prints JSON lines.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CommandEntry {
+/// What runs the trials, by keys: a program that is run once per trial, reads one JSON object with the parameters and prints JSON
+/// lines; or TRL in a certain Python.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendKeys {
     /// Program and arguments, such as `[python3, train.py]`.
-    pub command: Vec<String>,
+    pub command: Option<Vec<String>>,
     /// Folder that the command runs in; default: the folder of this file.
     pub folder: Option<PathBuf>,
-    /// Environment variables that are set for it.
-    #[serde(default)]
+    /// Environment variables that are set for the command.
     #[schemars(schema_with = "env_schema")]
     pub env: BTreeMap<String, String>,
+    /// Trials train with TRL.
+    pub trl: Option<TrlKeys>,
+}
+
+/// Settings of the Python that trains with TRL.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrlKeys {
+    /// The interpreter that has TRL, such as `.venv/bin/python`, relative to this file; default: that of the active environment.
+    pub python: Option<PathBuf>,
 }
 
 /// Values as YAML has them: numbers and truth values are passed on as they are written.
@@ -319,9 +332,22 @@ name_or_map!(
 
 name_or_map!(
     BackendEntry,
-    "native, or {command: [program, argument, ..]}",
-    |name| (name == "native").then_some(BackendEntry::Native),
-    BackendEntry::Command,
+    "native, trl, {trl: {python: ..}}, or {command: [program, argument, ..]}",
+    |name| match name {
+        "native" => Some(BackendEntry::Native),
+        "trl" => Some(BackendEntry::Trl),
+        _ => None,
+    },
+    BackendEntry::Keys,
     "Backend",
-    |command: CommandEntry| {"anyOf": [{"const": "native"}, command], "default": "native"}
+    |keys: BackendKeys| {
+        "anyOf": [
+            {"enum": ["native", "trl"]},
+            {"allOf": [keys, {"anyOf": [
+                {"required": ["command"], "not": {"required": ["trl"]}},
+                {"required": ["trl"], "maxProperties": 1},
+            ]}]},
+        ],
+        "default": "native",
+    }
 );

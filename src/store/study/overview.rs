@@ -19,8 +19,8 @@ pub struct StudyOverview {
     pub sampler: String,
     pub seed: u64,
     pub model: Option<String>,
-    /// Whether the native engine runs the trials, rather than a command.
-    pub is_native: bool,
+    /// Whether trials train recipes, in the native engine or in TRL, rather than run a command.
+    pub trains_recipes: bool,
     /// Whether the search finds how long the exported recipe trains.
     pub finds_length: bool,
     /// Rows that are trained on, where they were recorded.
@@ -57,7 +57,7 @@ impl StudyOverview {
             space.unwrap_or_default(),
             &self.objectives,
             &self.constraints,
-            self.is_native,
+            self.trains_recipes,
         )
     }
 

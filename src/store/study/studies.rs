@@ -52,7 +52,7 @@ struct StudyRow {
     sampler: String,
     seed: i64,
     model: Option<String>,
-    is_native: bool,
+    trains_recipes: bool,
     finds_length: bool,
     rows: Option<i64>,
     tokens: Option<i64>,
@@ -158,7 +158,7 @@ impl Studies<'_> {
     pub async fn all(self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
             "select study.id, name, space_path, sampler, seed, model.source as model,
-                    definition ->> '$.settings.backend' is null as is_native,
+                    definition ->> '$.settings.backend.command' is null as trains_recipes,
                     definition ->> ('$.settings.' || ?) is not null as finds_length,
                     rows, tokens, summary as learnt, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
@@ -223,7 +223,7 @@ impl Studies<'_> {
             sampler: row.sampler,
             seed: row.seed.cast_unsigned(),
             model: row.model,
-            is_native: row.is_native,
+            trains_recipes: row.trains_recipes,
             finds_length: row.finds_length,
             trained_rows: row.rows.map(to_u64),
             trained_tokens: row.tokens.map(to_u64),

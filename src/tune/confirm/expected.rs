@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::finalists::FEWEST_STEPS;
 use super::long_training::Lengths;
 use super::{Repeat, Repeated, is_cost, is_training};
-use crate::space::{Backend, Study, recipe_for};
+use crate::space::{Study, recipe_for};
 use crate::tune::cost_survey::measured_share;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
@@ -48,12 +48,12 @@ impl RunsMade {
     /// Counts the runs of all trials. A command runs as a whole: each repeat of it tells its costs, whatever it calls
     /// them.
     pub(in crate::tune) fn of(study: &Study, runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
-        let is_native = study.backend == Backend::Native;
+        let trains_recipes = study.backend.trains_recipes();
         let mut made = Self::default();
         for run in runs.values().flatten() {
             made.longer.extend(run.value(LONGER_TOKENS).map(|tokens| tokens as u64));
-            made.seeds += u64::from(is_native && is_training(run));
-            if !is_native || is_cost(run) {
+            made.seeds += u64::from(trains_recipes && is_training(run));
+            if !trains_recipes || is_cost(run) {
                 made.costs += 1;
                 made.costs_s += run.value(REPEAT_WALL_S).unwrap_or(0.0);
             }
@@ -135,8 +135,8 @@ impl Schedule<'_> {
     /// The runs that are left. Longer trainings come first, those with other seeds then, and costs last.
     fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> ExpectedRuns {
         let study = self.study;
-        let is_native = study.backend == Backend::Native;
-        let trains = is_native && study.plan.train.is_some() && self.problem_needs(LOSS);
+        let trains_recipes = study.backend.trains_recipes();
+        let trains = trains_recipes && study.plan.train.is_some() && self.problem_needs(LOSS);
         let mut expected = ExpectedRuns::default();
         let is_before = |kind: u8| match ahead.next {
             Some(Repeat::Longer { .. }) | None => true,
@@ -152,7 +152,7 @@ impl Schedule<'_> {
             let most = plan.trainings(ahead.trainings).min(plan.trials * plan.repeats);
             expected.add(most.saturating_sub(ahead.made.seeds), self.trial_s(), ahead.left_s);
         }
-        if !is_native || self.problem_needs(THROUGHPUT) {
+        if !trains_recipes || self.problem_needs(THROUGHPUT) {
             let most = plan.in_all.limit(ahead.trainings).min(plan.repeats);
             let costs = most.saturating_sub(ahead.made.costs).min(self.costs_in_share(plan));
             expected.add(costs, self.cost_s(plan), ahead.left_s);
@@ -185,7 +185,7 @@ impl Schedule<'_> {
 
     /// Seconds that are kept for the first repeats of a cost.
     pub(super) fn first_costs_s(&self, plan: &ConfirmPlan) -> f64 {
-        if self.study.backend == Backend::Native && !self.problem_needs(THROUGHPUT) {
+        if self.study.backend.trains_recipes() && !self.problem_needs(THROUGHPUT) {
             return 0.0;
         }
         FEWEST_COSTS.saturating_sub(self.confirmation.runs_made().costs) as f64 * self.cost_s(plan)

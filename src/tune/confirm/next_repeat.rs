@@ -4,7 +4,6 @@ use super::finalists::{Finalists, next_trial};
 use super::long_training::{Lengths, LongTrainings};
 use super::seeds::SeedRuns;
 use super::{Repeat, Repeated, is_cost};
-use crate::space::Backend;
 use crate::tune::reported::needed;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
@@ -54,7 +53,7 @@ impl Schedule<'_> {
     /// The trainings with other seeds; `None` where the program has no training phase of its own, or no loss matters.
     pub(super) fn seed_runs(&self, repeated: &Repeated) -> Option<SeedRuns> {
         let study = self.study;
-        let trains = study.backend == Backend::Native && study.plan.train.is_some();
+        let trains = study.backend.trains_recipes() && study.plan.train.is_some();
         (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, self.trials.all(), &repeated.runs))
     }
 
@@ -89,7 +88,7 @@ impl Schedule<'_> {
     /// The lengths of longer trainings, were there time enough; `None` where there are none to be made.
     pub(super) fn planned_lengths(&self, plan: &ConfirmPlan) -> Option<Lengths> {
         let study = self.study;
-        let trains = study.backend == Backend::Native && self.problem_needs(LOSS);
+        let trains = study.backend.trains_recipes() && self.problem_needs(LOSS);
         Lengths::of(
             study,
             plan,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::signals::heeds_signals;
 
 /// Trials that differ in cost and in loss.
-pub(super) const SPACE: &str = r#"
+pub(crate) const SPACE: &str = r#"
 space:
   rank: [2, 4, 8, 16]
   micro_batch: [1, 2, 4]
@@ -24,26 +24,26 @@ budget: {trials: 8}
 "#;
 
 /// A folder with a study.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     folder: tempfile::TempDir,
 }
 
 /// A finished trial: when and at which attempt it ended.
-pub(super) type Finished = BTreeMap<u64, (String, u64, Value)>;
+pub(crate) type Finished = BTreeMap<u64, (String, u64, Value)>;
 
 impl Bench {
     /// The study of [`SPACE`].
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(SPACE)
     }
 
     /// A bench of trials that train at once: a profile phase of long trials would have to be waited for.
-    pub(super) fn of_trainings() -> Self {
+    pub(crate) fn of_trainings() -> Self {
         Self::of(&(SPACE.replace("profile_steps: 1, ", "") + "objectives: [loss]\n"))
     }
 
     /// A study on the quickstart's model and data.
-    pub(super) fn of(space: &str) -> Self {
+    pub(crate) fn of(space: &str) -> Self {
         let folder = crate::folders::for_database();
         let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
         let head = format!(
@@ -54,12 +54,12 @@ impl Bench {
         Self { folder }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// The program with this study's database.
-    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = crate::program();
         command.args(arguments).current_dir(self.folder.path());
         command
@@ -71,37 +71,37 @@ impl Bench {
     }
 
     /// A search whose trials are made up and take so many seconds.
-    pub(super) fn search(&self, seconds: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn search(&self, seconds: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(&["search", "space.yaml"]);
         command.args(arguments).env("PEFT_TUNE_MOCK", seconds);
         command
     }
 
     /// Starts a command whose messages are kept.
-    pub(super) fn start(mut command: Command) -> Child {
+    pub(crate) fn start(mut command: Command) -> Child {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     /// Runs a command that must succeed, and returns what it printed.
-    pub(super) fn succeed(mut command: Command) -> String {
+    pub(crate) fn succeed(mut command: Command) -> String {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{command:?}: {}", messages(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    pub(super) fn rows(&self, sql: &str) -> Vec<Value> {
+    pub(crate) fn rows(&self, sql: &str) -> Vec<Value> {
         serde_json::from_str(&Self::succeed(self.command(&["query", sql, "--format", "json"]))).unwrap()
     }
 
     /// Number from the database.
-    pub(super) fn count(&self, sql: &str) -> u64 {
+    pub(crate) fn count(&self, sql: &str) -> u64 {
         let rows = self.rows(sql);
         rows[0].as_object().unwrap().values().next().unwrap().as_u64().unwrap()
     }
 
     /// Checks that the database is sound, and that what was finished before is still there and was not run again. Returns
     /// what is finished now.
-    pub(super) fn sound(&self, before: &Finished) -> Finished {
+    pub(crate) fn sound(&self, before: &Finished) -> Finished {
         assert_eq!(self.rows("pragma integrity_check")[0]["integrity_check"], "ok");
         let rows = self.rows(
             "select number, ended_at, attempt, wall_s from trial where state not in ('waiting', 'running') order by number",
@@ -125,7 +125,7 @@ impl Bench {
     }
 
     /// Waits until the database answers a question with something other than 0.
-    pub(super) fn wait_for(&self, sql: &str) {
+    pub(crate) fn wait_for(&self, sql: &str) {
         let began = Instant::now();
         loop {
             let output = self.command(&["query", sql, "--format", "json"]).output().unwrap();
@@ -141,18 +141,18 @@ impl Bench {
 }
 
 /// Text that a process wrote to standard error.
-pub(super) fn messages(output: &Output) -> String {
+pub(crate) fn messages(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Sends a signal.
-pub(super) fn signal(process: u32, signal: libc::c_int) {
+pub(crate) fn signal(process: u32, signal: libc::c_int) {
     // SAFETY: sending a signal has no precondition.
     unsafe { libc::kill(libc::pid_t::try_from(process).unwrap(), signal) };
 }
 
 /// The processes that a process has started, with the words of their command lines.
-pub(super) fn children(process: u32) -> Vec<(u32, String)> {
+pub(crate) fn children(process: u32) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))
         .into_iter()
@@ -172,11 +172,11 @@ pub(super) fn children(process: u32) -> Vec<(u32, String)> {
 }
 
 /// Numbers that look random and are the same in every run (a linear congruential generator, Knuth's constants).
-pub(super) struct Dice(pub u64);
+pub(crate) struct Dice(pub u64);
 
 impl Dice {
     /// A number below `most`.
-    pub(super) fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -26,7 +26,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(top("trial: {evaluation: {row: 4}}"), @"space.yaml:3:22: unknown key `trial.evaluation.row`; did you mean `rows`?");
     insta::assert_snapshot!(top("budget: {trails: 4}"), @"space.yaml:3:10: unknown key `budget.trails`; did you mean `trials`?");
     insta::assert_snapshot!(top("objectives: [{metric: loss, weight: 2}]"), @"space.yaml:3:29: unknown key `objectives[0].weight`; write one of metric, direction, reference, known_after");
-    insta::assert_snapshot!(top("backend: {command: [a], cwd: b}"), @"space.yaml:3:25: unknown key `backend.cwd`; write one of command, folder, env");
+    insta::assert_snapshot!(top("backend: {command: [a], cwd: b}"), @"space.yaml:3:25: unknown key `backend.cwd`; write one of command, folder, env, trl");
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
@@ -52,7 +52,7 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(top("objectives: throughput"), @"space.yaml:3:13: key `objectives`: found `throughput`; write a list");
     insta::assert_snapshot!(top("trial: {profile_steps: 0}"), @"space.yaml:3:24: key `trial.profile_steps`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M");
     insta::assert_snapshot!(top("sampler: annealing"), @"space.yaml:3:10: key `sampler`: found `annealing`; write one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}");
-    insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, or {command: [program, argument, ..]}");
+    insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, trl, {trl: {python: ..}}, or {command: [program, argument, ..]}");
     insta::assert_snapshot!(space("  rank: {low: four, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: found `four`; write a number");
     insta::assert_snapshot!(space("  rank: {low: 4.5, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: `4.5` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");
@@ -146,7 +146,7 @@ fn keys_that_exclude_each_other_are_named() {
     insta::assert_snapshot!(space("  rank: {low: 4, high: 8, fixed: false}"), @"space.yaml:5:34: key `space.rank.fixed`: a range of `rank` never widens; remove `fixed`");
     insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, step: 1e-5, fixed: false}"), @"space.yaml:5:61: key `space.learning_rate.fixed`: `learning_rate` widens as a range without `step` that lies in 1e-8..1, and no other; remove `fixed`");
     insta::assert_snapshot!(space("  rank: {choices: [4, 8], fixed: true}"), @"space.yaml:5:10: `space.rank.choices` and `fixed` exclude each other: a parameter is a range, a list of choices or one value; keep one");
-    insta::assert_snapshot!(space("  rank: {low: 1, high: 4, affects: [loss]}"), @"space.yaml:5:27: key `space.rank.affects`: the native backend knows what each parameter affects; remove it");
+    insta::assert_snapshot!(space("  rank: {low: 1, high: 4, affects: [loss]}"), @"space.yaml:5:27: key `space.rank.affects`: only a command's parameters say what they affect; remove it");
 }
 
 #[test]

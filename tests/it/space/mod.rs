@@ -1,5 +1,7 @@
 //! Study files and recipe files.
 
+/// Backends: forms of the key, and what trials in TRL do not do.
+mod backend;
 /// Folders and files that the tests read.
 mod files;
 /// Meaning of a sound file.

@@ -1,4 +1,4 @@
-//! How much the cache of tokens may hold: what was not used for longest makes room.
+//! How much the cache of tokens, and of rows for other tools, may hold: what was not used for longest makes room.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,19 @@ use std::time::{Duration, SystemTime};
 
 /// GiB that the cache may hold, where `PEFT_TUNE_CACHE_GIB` does not say.
 const GIB: f64 = 50.0;
+/// Endings of files that can be made again: tokens, digests of data files, and rows for other tools.
+const ENDINGS: [&str; 3] = ["tokens", "digest", "rows"];
 /// A file that was used so shortly ago is never removed: a search may go on with it.
 const IN_USE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Removes the files that were not used for longest, until the others hold no more than they may. `kept` stays, and so
-/// does what was used within a day.
-pub(super) fn make_room(folder: &Path, kept: &Path) {
+/// Removes the files of the cache in `folder` that were not used for longest, until the others hold no more than they
+/// may. `kept` stays, and so does what was used within a day.
+pub fn make_room(folder: &Path, kept: &Path) {
     let given = std::env::var("PEFT_TUNE_CACHE_GIB")
         .ok()
         .and_then(|text| text.parse().ok());
     let most = given.unwrap_or(GIB).max(0.0) * f64::from(1 << 30);
-    let mut files = files_of(folder, &["tokens", "digest"]);
+    let mut files = files_of(folder, &ENDINGS);
     let mut held: u64 = files.iter().map(|(_, metadata)| metadata.len()).sum();
     files.sort_by_key(|(_, metadata)| metadata.modified().ok());
     for (path, metadata) in files {
@@ -73,6 +75,7 @@ mod tests {
                 .unwrap();
             path
         };
+        let rows = file("r.train.rows", 11, 2);
         let oldest = file("a.tokens", 9, 20);
         let old = file("b.tokens", 5, 20);
         let used = file("c.tokens", 0, 25);
@@ -81,9 +84,9 @@ mod tests {
         let kept = file("f.tokens", 0, 1);
         make_room(folder.path(), &kept);
         remove_unfinished(folder.path());
-        let there: Vec<bool> = [&oldest, &old, &used, &other, &killed, &busy, &kept]
+        let there: Vec<bool> = [&rows, &oldest, &old, &used, &other, &killed, &busy, &kept]
             .map(|path| path.exists())
             .into();
-        assert_eq!(there, [false, true, true, true, false, true, true]);
+        assert_eq!(there, [false, false, true, true, true, false, true, true]);
     }
 }

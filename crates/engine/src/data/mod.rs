@@ -60,6 +60,7 @@ mod warning;
 
 pub use batch::{Document, MicroBatch};
 pub use cache_folder::cache_folder;
+pub use cache_limit::make_room;
 pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;

@@ -7,9 +7,9 @@
 //! clearly less.
 
 use super::candidates::Candidates;
+use super::landscape::Landscape;
 use super::observations::Observations;
 use super::sampler::INITIAL_WITH_PRIOR;
-use super::trainings::Trainings;
 use crate::Problem;
 use crate::encode::Point;
 use crate::length::LEARNING_RATE;
@@ -35,10 +35,10 @@ pub(super) fn owed(
     problem: &Problem,
     observations: &Observations<'_>,
     candidates: &Candidates<'_>,
-    trainings: &Trainings<'_>,
+    landscape: &Landscape<'_>,
     is_tried: impl Fn(&Point) -> bool,
 ) -> Vec<Point> {
-    let all = owed_with_reasons(problem, observations, candidates, trainings, is_tried);
+    let all = owed_with_reasons(problem, observations, candidates, landscape, is_tried);
     let mut all = all.unwrap_or_default();
     // What lost clearly wherever it was comes last; before it the least compared, and of those what came nearest.
     all.sort_by(|a, b| {
@@ -65,9 +65,10 @@ fn owed_with_reasons(
     problem: &Problem,
     observations: &Observations<'_>,
     candidates: &Candidates<'_>,
-    trainings: &Trainings<'_>,
+    landscape: &Landscape<'_>,
     is_tried: impl Fn(&Point) -> bool,
 ) -> Option<Vec<Owed>> {
+    let trainings = landscape.trainings.as_ref()?;
     let loss = trainings.loss();
     let used = &observations.modelled[loss].used;
     let named = |index: &usize| problem.space.parameters[*index].name == LEARNING_RATE;
@@ -131,7 +132,16 @@ fn owed_with_reasons(
         let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();
         compared.sort_by(|a, b| a.0.total_cmp(&b.0));
         compared.dedup_by(|a, b| a.0 == b.0);
-        let Some(next) = next_rate(&compared, best[rate], near, &candidates.levels(rate)) else {
+        let is_lower = |one: f64, other: f64| {
+            let points = [one, other].map(|value| {
+                let mut point = point.clone();
+                point[rate] = value;
+                point
+            });
+            let expected = landscape.outputs[loss].predict_many(&points);
+            expected[0].0 <= expected[1].0
+        };
+        let Some(next) = next_rate(&compared, best[rate], near, &candidates.levels(rate), is_lower) else {
             continue;
         };
         point[rate] = next;
@@ -169,8 +179,15 @@ pub(super) fn is_time(trainings: usize) -> bool {
 }
 
 /// The next rate at which a choice is to be compared that was compared at these, in ascending order, with these losses:
-/// first the best training's, `usual`. `levels` are those that there are; none where the range is continuous.
-fn next_rate(compared: &[(f64, f64)], usual: f64, near: f64, levels: &[f64]) -> Option<f64> {
+/// first the best training's, `usual`, then those beside its own best one, of two the one at which `is_lower` expects the
+/// lower loss. `levels` are those that there are; none where the range is continuous.
+fn next_rate(
+    compared: &[(f64, f64)],
+    usual: f64,
+    near: f64,
+    levels: &[f64],
+    is_lower: impl Fn(f64, f64) -> bool,
+) -> Option<f64> {
     let within = if levels.is_empty() { STEP / 2.0 } else { ROUNDING };
     let is_open = |rate: &f64| compared.iter().all(|(known, _)| (known - rate).abs() > within);
     // What was met elsewhere, in the initial design above all, says little of the choice.
@@ -184,7 +201,10 @@ fn next_rate(compared: &[(f64, f64)], usual: f64, near: f64, levels: &[f64]) -> 
     }
     let above = step(*rate, levels, true).filter(|next| !is_far && is_open(next));
     let below = step(*rate, levels, false).filter(is_open);
-    above.or(below)
+    match (above, below) {
+        (Some(above), Some(below)) if is_lower(below, above) => Some(below),
+        _ => above.or(below),
+    }
 }
 
 /// The rate beside another.
@@ -217,6 +237,11 @@ mod tests {
     use peft_tune_core::study::{ParamValue, Params, TrialState};
     use std::sync::Arc;
 
+    /// The next rate where the higher one of two is expected to learn as much.
+    fn next_rate(compared: &[(f64, f64)], usual: f64, near: f64, levels: &[f64]) -> Option<f64> {
+        super::next_rate(compared, usual, near, levels, |one, other| one >= other)
+    }
+
     #[test]
     fn a_choice_is_compared_until_its_best_rate_lies_between_two_others() {
         assert_eq!(next_rate(&[], 0.5, 1.0, &[]), Some(0.5));
@@ -233,6 +258,9 @@ mod tests {
             next_rate(&[(0.32, 0.92), (0.5, 0.9), (0.68, 0.95)], 0.5, 1.0, &[]),
             None
         );
+        // Where the lower one is expected to learn more, it comes first.
+        let next = super::next_rate(&[(0.5, 0.9)], 0.5, 1.0, &[], |one, other| one < other).unwrap();
+        assert!((next - 0.32).abs() < 1e-12);
         // Beaten by too much: lower, for a while.
         let next = next_rate(&[(0.5, 1.3)], 0.5, 1.0, &[]).unwrap();
         assert!((next - 0.32).abs() < 1e-12);

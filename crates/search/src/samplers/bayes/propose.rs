@@ -144,8 +144,7 @@ fn compare_fairly(
 ) -> Vec<Point> {
     let landscape = search.landscape;
     let trainings = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss());
-    let near = trainings.and_then(|trainings| Some((trainings, Neighbourhood::new(observations, trainings)?)));
-    let Some((trainings, near)) = near else {
+    let Some(near) = trainings.and_then(|trainings| Neighbourhood::new(observations, trainings)) else {
         return Vec::new();
     };
     search.only = fair_comparison::untrained_choice(search.candidates, observations, tried);
@@ -153,7 +152,7 @@ fn compare_fairly(
     let owed = match search.only {
         Some(choice) => vec![near.with(choice)],
         None if fair_comparison::is_time(search.tried.len()) => {
-            fair_comparison::owed(problem, observations, search.candidates, trainings, is_tried)
+            fair_comparison::owed(problem, observations, search.candidates, landscape, is_tried)
         }
         None => Vec::new(),
     };

@@ -1,0 +1,126 @@
+"""The process of a worker: `-m peft_tune.backends --device cpu --threads 2`, or `--probe` for what this Python has."""
+
+import argparse
+import gc
+import os
+import shlex
+import signal
+import sys
+import time
+
+from . import probe, protocol
+from .base_model import BaseModels
+from .control import Control
+from .device import Device, DeviceError, status_bytes
+from .faults import Fault, ProcessOutOfMemory
+from .serve import OtherProtocol, serve
+from .trial import DeviceLost, Runner
+from .trial_files import Program
+
+#: Environment variable with the version of the program that started this worker.
+VERSION_VARIABLE = "PEFT_TUNE_VERSION"
+#: Seconds that a worker whose tuner is gone may take to end its step before it ends in the middle of it.
+ALONE_S = 5.0
+#: Progress is no message for people here.
+QUIET = ("HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
+
+
+def main():
+    """Serves, or probes, and returns the exit code."""
+    parser = argparse.ArgumentParser(prog="peft_tune.backends", description=__doc__)
+    parser.add_argument("--probe", action="store_true", help="prints versions and GPUs as one JSON object")
+    parser.add_argument("--device", help="device to compute on [default: the GPU, else the processor]")
+    parser.add_argument("--threads", type=int, help="threads to compute with [default: PyTorch's]")
+    arguments = parser.parse_args()
+    # Messages have a descriptor of their own: whatever libraries print goes to standard error.
+    outbox = protocol.Outbox(os.dup(1))
+    os.dup2(2, 1)
+    if arguments.probe:
+        outbox.say(probe.probe())
+        return 0
+    # As any other program's: an interrupt ends it, and is no exception in the middle of a trial.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return work(arguments, outbox)
+
+
+def work(arguments, outbox):
+    """Greets once all is loaded, and serves; returns the exit code."""
+    try:
+        fault = Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
+        fault.at_start()
+        device, threads = loaded(arguments)
+        control, program = Control(outbox), Program()
+        runner = Runner(device, program, BaseModels(device), control, fault, emitter(outbox, control))
+        version = os.environ.get(VERSION_VARIABLE, "unknown")
+        outbox.say(protocol.hello(version, device.name, threads, pinned_to(), device.memory_limiter))
+        serve(sys.stdin.buffer, outbox, control, runner.run, lambda: end_alone(program))
+    except (ValueError, ImportError, OSError, DeviceError, DeviceLost, OtherProtocol) as error:
+        print(f"peft_tune.backends: {error}", file=sys.stderr)
+        return 1
+    except (MemoryError, ProcessOutOfMemory):
+        return out_of_memory(outbox)
+    return 0
+
+
+def loaded(arguments):
+    """The device and the number of threads, once all libraries are there.
+
+    An import may hold all threads for longer than signs of life may fail to come, so that it comes before the greeting.
+    """
+    if missing := probe.missing():
+        install = shlex.join([sys.executable, "-m", "pip", "install", *missing])
+        raise ImportError(f"this Python lacks {', '.join(missing)}: {install}")
+    os.environ.update(dict.fromkeys(QUIET, "1"))
+    import datasets  # noqa: F401
+    import torch
+    from trl import SFTTrainer  # noqa: F401
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    device = Device.open(arguments.device)
+    # Nothing of the libraries is ever garbage.
+    gc.collect()
+    gc.freeze()
+    return device, torch.get_num_threads()
+
+
+def emitter(outbox, control):
+    """A function that tells of a trial, and notes where nobody reads any more."""
+
+    def emit(message):
+        try:
+            outbox.say(message)
+        except OSError:
+            control.coordinator_gone()
+
+    return emit
+
+
+def end_alone(program):
+    """Ends the process where nothing else has in time, and the program that it started."""
+    time.sleep(ALONE_S)
+    program.end()
+    os._exit(1)
+
+
+def pinned_to():
+    """Processors that this process is pinned to; none where it may run on all."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus if len(cpus) < (os.cpu_count() or 0) else []
+
+
+def out_of_memory(outbox):
+    """Tells that the process can have no more memory and cannot go on; returns the exit code that says so."""
+    in_use = status_bytes("VmRSS") or 0
+    # How much was asked for is not known, nor whose limit it was.
+    outbox.say(protocol.process_out_of_memory(in_use, 0, in_use))
+    return protocol.OUT_OF_MEMORY_EXIT
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # Threads that wait for requests would hold the process up.
+    os._exit(code)

@@ -1,0 +1,114 @@
+"""The base model, which stays on the device between trials and is never given to a trainer itself.
+
+Each trial trains a copy of the modules that shares the frozen tensors: TRL and PEFT change methods, hooks and configs
+of what they are given, and dropping the copy leaves none of that behind.
+"""
+
+import copy
+import os
+import sys
+
+from . import device as devices
+from . import settings as of_trial
+
+
+class Base:
+    """A loaded model with what is known of its tensors."""
+
+    def __init__(self, model):
+        self.model = model
+        self.tensors = [*model.parameters(), *model.buffers()]
+        self.frozen_bytes = devices.bytes_of(self.tensors)
+        self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        self._versions = [tensor._version for tensor in self.tensors]
+
+    def copied(self):
+        """The model with modules of its own and these tensors."""
+        for parameter, is_trained in self._trained:
+            parameter.requires_grad_(is_trained)
+            parameter.grad = None
+        return copy.deepcopy(self.model, {id(tensor): tensor for tensor in self.tensors})
+
+    def is_untouched(self):
+        """Whether no tensor was written to since the model was loaded."""
+        return all(tensor._version == version for tensor, version in zip(self.tensors, self._versions))
+
+
+class BaseModels:
+    """The base model that was used last, and its tokenizer. A trial on another one finds the memory free."""
+
+    def __init__(self, device):
+        self._device = device
+        self._base = (None, None)
+        self._tokenizer = (None, None)
+
+    @property
+    def held_bytes(self):
+        """Bytes of the tensors that are kept."""
+        base = self._base[1]
+        return 0 if base is None else base.frozen_bytes
+
+    def has(self, settings, folder):
+        """Whether the model of these settings is there."""
+        return settings.model.use_peft and self._base[0] == of_trial.key_of(settings, folder)
+
+    def load(self, settings, folder):
+        """Loads a model that is kept, unless it is there, and returns the bytes of its tensors."""
+        key = of_trial.key_of(settings, folder)
+        if self._base[0] != key:
+            self.forget()
+            self._base = (key, Base(self._loaded(settings, folder)))
+        return self._base[1].frozen_bytes
+
+    def take(self, settings, folder):
+        """A model to train, and the bytes of its base tensors. It is loaded anew where its own weights are trained."""
+        if settings.model.use_peft:
+            frozen_bytes = self.load(settings, folder)
+            return self._base[1].copied(), frozen_bytes
+        self.forget()
+        model = self._loaded(settings, folder)
+        return model, devices.bytes_of([*model.parameters(), *model.buffers()])
+
+    def tokenizer(self, settings, folder):
+        """The tokenizer, or processor, of a model. Trainers change its tokens of padding and end."""
+        training = settings.training
+        key = (folder, training.eos_token, training.pad_token)
+        if self._tokenizer[0] != key:
+            from transformers import AutoProcessor
+
+            found = AutoProcessor.from_pretrained(folder, trust_remote_code=training.trust_remote_code)
+            self._tokenizer = (key, found)
+        return self._tokenizer[1]
+
+    def check(self):
+        """Drops a base model that something was written to, and says so."""
+        base = self._base[1]
+        if base is not None and not base.is_untouched():
+            print("the trial changed weights of the base model: it is loaded anew", file=sys.stderr)
+            del base
+            self.forget()
+
+    def forget(self):
+        """Drops what is kept."""
+        self._base, self._tokenizer = (None, None), (None, None)
+        self._device.empty()
+
+    def _loaded(self, settings, folder):
+        """The model, loaded with the arguments that `trl sft` gives."""
+        from trl import get_quantization_config
+        from trl.trainer.utils import create_model_from_path
+
+        of_model, training = settings.model, settings.training
+        arguments = {
+            "revision": of_model.model_revision,
+            "trust_remote_code": training.trust_remote_code,
+            "attn_implementation": of_model.attn_implementation,
+            "dtype": of_model.dtype,
+            **settings.model_init,
+        }
+        quantization = get_quantization_config(of_model)
+        if quantization is not None:
+            arguments["quantization_config"] = quantization
+        # The whole model on the one device: `auto` could leave a part on the processor, and measure something else.
+        arguments["device_map"] = {"": 0} if self._device.is_gpu else None
+        return create_model_from_path(os.fspath(folder), **arguments)

@@ -1,0 +1,74 @@
+"""Facts of this Python: versions of what a trial is trained with, and the GPUs that PyTorch sees."""
+
+import importlib.metadata
+import platform
+import re
+import sys
+
+#: Versions that the worker is written for and tested with: the least, and the first that is too new.
+VERSIONS = {
+    "torch": ("2.9", None),
+    "transformers": ("5.23", "6"),
+    "peft": ("0.21", "1"),
+    "trl": ("1.16", "2"),
+    "accelerate": ("1.10", "2"),
+    "datasets": ("4.7", None),
+}
+
+
+def probe():
+    """Versions by package, GPUs, and the requirements that are not met, as pip takes them."""
+    installed = {name: version_of(name) for name in VERSIONS}
+    missing = [requirement(name) for name, version in installed.items() if not is_met(name, version)]
+    devices = []
+    if installed["torch"]:
+        try:
+            devices = gpus()
+        except (ImportError, OSError, RuntimeError) as error:
+            # A PyTorch that cannot be loaded is as good as none.
+            print(f"cannot use torch {installed['torch']}: {error}", file=sys.stderr)
+            missing = sorted({*missing, requirement("torch")}, key=list(map(requirement, VERSIONS)).index)
+    return {"python": platform.python_version(), **installed, "devices": devices, "missing": missing}
+
+
+def missing():
+    """The requirements that are not met, without loading any package."""
+    return [requirement(name) for name in VERSIONS if not is_met(name, version_of(name))]
+
+
+def version_of(name):
+    """The version of a package; `None` where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def requirement(name):
+    """The range of a package as pip takes it."""
+    least, too_new = VERSIONS[name]
+    return f"{name}>={least}" + (f",<{too_new}" if too_new else "")
+
+
+def is_met(name, version):
+    """Whether a version lies in the range of its package."""
+    if version is None:
+        return False
+    least, too_new = VERSIONS[name]
+    found = numbers(version)
+    return numbers(least) <= found and (too_new is None or found < numbers(too_new))
+
+
+def numbers(version):
+    """The leading numbers of a version: `2.15.0+cpu` is (2, 15, 0)."""
+    return tuple(int(part) for part in re.match(r"[0-9]*(?:\.[0-9]+)*", version).group().split(".") if part)
+
+
+def gpus():
+    """Name and memory of each GPU that PyTorch sees."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": one.name, "bytes": one.total_memory} for one in properties]

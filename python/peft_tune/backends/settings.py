@@ -1,0 +1,111 @@
+"""Settings of a trial, read by TRL's own parser from the file that an export writes."""
+
+import contextlib
+import copy
+import io
+import json
+import os
+import tempfile
+from typing import Any, NamedTuple
+
+from .trial_files import Invalid
+
+#: Fields of SFTConfig that a trial sets otherwise than its export. Nothing is written or reported, rows are tokens with
+#: labels already, and the base model is loaded before.
+OVERRIDES = (
+    "output_dir",
+    "save_strategy",
+    "eval_strategy",
+    "report_to",
+    "logging_strategy",
+    "logging_steps",
+    "disable_tqdm",
+    "use_cpu",
+    "dataloader_pin_memory",
+    "dataset_kwargs",
+    "assistant_only_loss",
+    "chat_template_path",
+    "model_init_kwargs",
+)
+#: Key of `dataset_kwargs` with which TRL takes rows as they are.
+AS_THEY_ARE = "skip_prepare_dataset"
+
+
+class Settings(NamedTuple):
+    """Settings as TRL's parser gives them, and what the model is loaded with beside them."""
+
+    training: Any
+    model: Any
+    #: Arguments for loading the model, from the file.
+    model_init: dict
+
+    def adapter(self):
+        """A new LoraConfig; `None` for full fine-tuning."""
+        from trl import get_peft_config
+
+        return get_peft_config(self.model)
+
+    def training_with(self, **changes):
+        """The training arguments for one trainer, which may change them, with other values in some fields."""
+        training = copy.copy(self.training)
+        for name, value in vars(training).items():
+            if isinstance(value, dict):
+                setattr(training, name, copy.deepcopy(value))
+        for name, value in changes.items():
+            setattr(training, name, value)
+        return training
+
+
+def parsed(config, is_gpu):
+    """The settings of a file's text. Raises `Invalid` where TRL refuses it."""
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+
+    # A parser keeps the values of the last file as its defaults.
+    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
+    said = io.StringIO()
+    try:
+        with tempfile.TemporaryDirectory(prefix="peft-tune-trl-") as folder, contextlib.redirect_stderr(said):
+            path = os.path.join(folder, "trl_sft.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(config)
+            found = parser.parse_args_and_config(["--config", path, *words(is_gpu)], fail_with_unknown_args=True)
+    except SystemExit as error:  # parsers of arguments print what is wrong, and exit
+        lines = said.getvalue().strip().splitlines() or ["no reason"]
+        raise Invalid(f"TRL refuses its file: {lines[-1]}") from error
+    except (ValueError, TypeError) as error:
+        raise Invalid(f"TRL refuses its file: {error}") from error
+    _, training, model, *_ = found
+    model_init, training.model_init_kwargs = dict(training.model_init_kwargs or {}), None
+    training.assistant_only_loss, training.chat_template_path = False, None
+    kwargs = dict(training.dataset_kwargs or {})
+    if not training.packing:
+        # Rows are cut and labelled; to map and filter them would write a cache for each trial.
+        kwargs[AS_THEY_ARE] = True
+    training.dataset_kwargs = kwargs or None
+    return Settings(training, model, model_init)
+
+
+def words(is_gpu):
+    """The command line of what `OVERRIDES` names, as far as the parser has to know it."""
+    said = {
+        # It is there, and nothing is written to it.
+        "output_dir": tempfile.gettempdir(),
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "logging_strategy": "no",
+        "disable_tqdm": "true",
+    }
+    if not is_gpu:
+        said |= {"use_cpu": "true", "dataloader_pin_memory": "false"}
+    return [word for name, value in said.items() for word in (f"--{name}", value)]
+
+
+def key_of(settings, model_folder):
+    """What decides how a base model is loaded."""
+    names = (
+        "model_revision dtype attn_implementation load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant "
+        "bnb_4bit_quant_storage"
+    )
+    values = [getattr(settings.model, name, None) for name in names.split()]
+    return json.dumps([model_folder, settings.model_init, *values], sort_keys=True, default=str)

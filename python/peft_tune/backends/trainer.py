@@ -1,0 +1,177 @@
+"""TRL's trainer with a watch on its steps: their times by part, their tokens, what they learnt."""
+
+import functools
+import time
+
+
+class StepWatch:
+    """The step under way. It tells each finished one to `took`, whose exceptions end the training."""
+
+    def __init__(self, device, waits, took, begins=None):
+        """`waits` waits before a step and returns the seconds; `begins` hears of the trainer before its first step."""
+        self.device = device
+        self.trainer = None
+        self._waits = waits
+        self._took = took
+        self._begins = begins
+        self._began = None
+        self._batches = []
+        self._forwards, self._passes, self._losses = [], [], []
+        self._optimizer_end = None
+        self._learning_rate = self._grad_norm = 0.0
+        self._data_s = 0.0
+        self._is_training = False
+
+    def begin_training(self):
+        """Hears that the trainer is ready for its first step."""
+        if self._begins is not None:
+            self._begins(self.trainer)
+
+    def begin_step(self):
+        """Hears that the trainer is about to ask for the rows of a step."""
+        waited = self._waits()
+        now = time.perf_counter()
+        # From the end of one step to the end of the next: what a trainer does between them is part of them.
+        self._began = now if self._began is None else self._began + waited
+        self._data_began = now
+
+    def got_rows(self, batches):
+        """Hears of the micro-batches of a step."""
+        self._data_s = time.perf_counter() - self._data_began
+        self._batches = [counts_of(batch) for batch in batches]
+        self._forwards, self._passes, self._losses = [], [], []
+
+    def forward(self, work):
+        """Does the forward pass of a micro-batch."""
+        start = self.device.mark()
+        done = work()
+        self._forwards.append((start, self.device.mark()))
+        return done
+
+    def micro_batch(self, work):
+        """Does both passes of a micro-batch, and keeps its part of the loss."""
+        start = self.device.mark()
+        loss = work()
+        self._passes.append((start, self.device.mark()))
+        self._losses.append(loss)
+        return loss
+
+    def has_norm(self, norm):
+        """Hears of the norm of the gradients before clipping."""
+        self._grad_norm = norm
+
+    def end_optimizer(self):
+        """Hears that the parameters were updated."""
+        self._optimizer_end = self.device.mark()
+        self._learning_rate = self.trainer._get_learning_rate()
+
+    def end_step(self, number):
+        """Hears that a step is over, and tells it."""
+        self.device.synchronise()
+        now = time.perf_counter()
+        rows, tokens, targets = (sum(int(one) for one in column) for column in zip(*self._batches))
+        forward = self._sum(self._forwards)
+        event = {
+            "step": number,
+            "loss": sum(float(loss) for loss in self._losses),
+            "learning_rate": float(self._learning_rate),
+            "grad_norm": float(self._grad_norm),
+            "tokens": tokens,
+            "target_tokens": targets,
+            "seconds": {
+                "data": self._data_s,
+                "forward": forward,
+                "backward": max(self._sum(self._passes) - forward, 0.0),
+                "optimizer": max(self.device.seconds(self._passes[-1][1], self._optimizer_end), 0.0),
+                "total": now - self._began,
+            },
+        }
+        self._batches, self._losses = [], []
+        self._took(event, rows)
+        # Evaluations and whatever else was done with the step are none of the next one's.
+        self._began = time.perf_counter()
+
+    def _sum(self, laps):
+        return sum(self.device.seconds(start, end) for start, end in laps)
+
+
+def counts_of(batch):
+    """Rows, tokens but for padding, and target tokens of a micro-batch; on a GPU they are counted there."""
+    ids = batch["input_ids"]
+    mask = batch.get("attention_mask")
+    # Rows without padding are one long row, whose documents have their positions.
+    tokens = ids.numel() if mask is None else mask.sum()
+    targets = (batch["labels"][..., 1:] != -100).sum()
+    return ids.shape[0], tokens, targets
+
+
+@functools.lru_cache(maxsize=1)
+def classes():
+    """The trainer and its callback. Made at the first use: libraries are loaded then."""
+    from transformers import TrainerCallback
+    from trl import SFTTrainer
+
+    class WatchedTrainer(SFTTrainer):
+        """SFTTrainer whose parts of a step are watched."""
+
+        watch = None
+
+        def get_batch_samples(self, *given, **named):
+            self.watch.begin_step()
+            found = super().get_batch_samples(*given, **named)
+            self.watch.got_rows(found[0])
+            return found
+
+        def compute_loss(self, *given, **named):
+            return self.watch.forward(lambda: super(WatchedTrainer, self).compute_loss(*given, **named))
+
+        def training_step(self, *given, **named):
+            return self.watch.micro_batch(lambda: super(WatchedTrainer, self).training_step(*given, **named))
+
+        def _get_grad_norm(self, *given, **named):
+            norm = super()._get_grad_norm(*given, **named)
+            self.watch.has_norm(norm)
+            return norm
+
+    class WatchCallback(TrainerCallback):
+        """Callback that tells a watch of the moments that it needs."""
+
+        def __init__(self, watch):
+            self.watch = watch
+
+        def on_train_begin(self, args, state, control, **_):
+            self.watch.begin_training()
+
+        def on_optimizer_step(self, args, state, control, **_):
+            self.watch.end_optimizer()
+
+        def on_step_end(self, args, state, control, **_):
+            self.watch.end_step(state.global_step)
+
+    return WatchedTrainer, WatchCallback
+
+
+def make(settings, model, tokenizer, rows, watch, **changes):
+    """A trainer of a model over rows, as `trl sft` makes it, with other values in some fields."""
+    trainer_class, callback_class = classes()
+    forget_states()
+    trainer = trainer_class(
+        model=model,
+        args=settings.training_with(**changes),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        peft_config=settings.adapter(),
+        callbacks=[callback_class(watch)],
+    )
+    trainer.watch, watch.trainer = watch, trainer
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def forget_states():
+    """Forgets what `accelerate` keeps of the last training for the whole process, such as where in its rows it was."""
+    from accelerate.state import GradientState
+
+    GradientState._reset_state()

@@ -1,0 +1,142 @@
+"""Files that a trial is made of: TRL's YAML and the rows as tokens, made by the program that started this worker."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from typing import NamedTuple
+
+#: Environment variable that names the program.
+PROGRAM_VARIABLE = "PEFT_TUNE_PROGRAM"
+
+
+class Invalid(Exception):
+    """Settings that cannot be trained."""
+
+
+class TrialFiles(NamedTuple):
+    """Answer of `peft-tune trial-files`."""
+
+    #: Text of the file that `trl sft --config` reads.
+    config: str
+    #: Folder of the model.
+    model: str
+    #: Rows to train on, and rows to evaluate on: Arrow streams of `input_ids` and `labels`.
+    train: str
+    held_out: str
+    steps: int
+    steps_per_epoch: int
+    epochs: float
+    #: Rows at the beginning of `held_out` that are evaluated.
+    held_out_windows: int
+    #: What the file cannot say.
+    refused: list
+
+
+class Program:
+    """The program, and its last answer: a trial is often followed by one that is the same but for what is measured."""
+
+    def __init__(self, path=None):
+        self._path = path or os.environ.get(PROGRAM_VARIABLE) or shutil.which("peft-tune")
+        self._last = (None, None)
+        self._running = None
+        self._lock = threading.Lock()
+
+    def ask(self, recipe, plan):
+        """Has the files of a trial made. Raises `Invalid`."""
+        request = json.dumps({"tool": "trl", "recipe": recipe, "plan": plan})
+        asked, files = self._last
+        if asked != request or not (os.path.exists(files.train) and os.path.exists(files.held_out)):
+            files = self._made(request)
+            self._last = (request, files)
+        if files.refused:
+            raise Invalid(f"TRL's file cannot say: {'; '.join(map(str, files.refused))}")
+        return files
+
+    def end(self):
+        """Ends the program where it runs: this process is about to end."""
+        with self._lock:
+            if self._running is not None:
+                with contextlib.suppress(OSError):
+                    self._running.kill()
+
+    def _made(self, request):
+        if not self._path:
+            raise Invalid(f"there is no peft-tune program here to make the rows: name it in {PROGRAM_VARIABLE}")
+        try:
+            with self._lock:
+                pipe = subprocess.PIPE
+                running = subprocess.Popen([self._path, "trial-files"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+                self._running = running
+        except OSError as error:
+            raise Invalid(f"cannot start {self._path} to make the rows: {error}") from error
+        try:
+            answer, told = running.communicate(request + "\n")
+        finally:
+            with self._lock:
+                self._running = None
+        sys.stderr.write(told)
+        if running.returncode:
+            lines = [line for line in told.splitlines() if line.strip()] or [f"ended with {running.returncode}"]
+            raise Invalid(lines[-1].removeprefix("error: "))
+        return read(answer)
+
+
+def read(answer):
+    """The files of an answer. Raises `Invalid` for what is none."""
+    try:
+        found = json.loads(answer)
+        return TrialFiles(**{name: found[name] for name in TrialFiles._fields})
+    except (ValueError, TypeError, KeyError) as error:
+        raise Invalid(f"peft-tune trial-files gave no answer that can be read: {error!r}") from error
+
+
+class Rows:
+    """Rows of tokens, memory-mapped, and the lengths of those to train on."""
+
+    def __init__(self):
+        self._kept = {}
+        self._longest = (None, None)
+        self._evaluated = (None, None)
+
+    def open(self, path, in_memory=False):
+        """The rows of a file."""
+        key = (path, in_memory)
+        if key not in self._kept:
+            import datasets
+
+            # One trial has two files.
+            while len(self._kept) > 3:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = datasets.Dataset.from_file(path, in_memory=in_memory)
+        return self._kept[key]
+
+    def longest(self, path, count):
+        """The numbers of the rows with the most tokens, these first; of equal ones those that come first."""
+        if self._longest[0] != path:
+            lengths = lengths_of(self.open(path))
+            self._longest = (path, sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)))
+        return self._longest[1][:count]
+
+    def first(self, path, count):
+        """The first rows of a file, each with its tokens and labels."""
+        if self._evaluated[0] != (path, count):
+            rows = self.open(path)
+            found = rows[: min(count, len(rows))]
+            pairs = zip(found["input_ids"], found["labels"])
+            self._evaluated = ((path, count), [{"input_ids": ids, "labels": labels} for ids, labels in pairs])
+        return self._evaluated[1]
+
+
+def lengths_of(rows):
+    """Tokens of each row."""
+    table = getattr(rows, "data", None)
+    if table is None:
+        return [len(ids) for ids in rows["input_ids"]]
+    import pyarrow.compute
+
+    # Tokens themselves need not be read.
+    return pyarrow.compute.list_value_length(table.column("input_ids")).to_pylist()

@@ -1,0 +1,491 @@
+"""The worker of `backend: trl` without PyTorch: what it reads and writes, and what it counts.
+
+    python3 -m unittest discover -s python/tests -p test_backends.py
+"""
+
+import contextlib
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+import threading
+import time
+import types
+import unittest
+from pathlib import Path
+
+try:
+    import peft_tune.backends  # noqa: F401 - as a user has it
+except ImportError:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peft_tune.backends import device, evaluation, faults, probe, protocol, serve, steady, trainer, trial, trial_files
+from peft_tune.backends.control import Control
+from peft_tune.backends.device import Device
+
+GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends" / "steady.json"
+
+
+class Wire:
+    """A pipe that a worker writes to, and its lines."""
+
+    def __init__(self):
+        self._reader, writer = os.pipe()
+        self._writer = writer
+        self.outbox = protocol.Outbox(writer)
+        self._lines = os.fdopen(self._reader, "rb")
+
+    def next(self):
+        return json.loads(self._lines.readline())
+
+    def close(self):
+        os.close(self._writer)
+        self._lines.close()
+
+
+class OnAWire(unittest.TestCase):
+    def setUp(self):
+        self.wire = Wire()
+        self.addCleanup(self.wire.close)
+        self.control = Control(self.wire.outbox)
+
+    def later(self, work, *given):
+        """Starts work in a thread."""
+        thread = threading.Thread(target=work, args=given, daemon=True)
+        thread.start()
+        return thread
+
+
+class Messages(OnAWire):
+    def test_a_message_is_one_line(self):
+        self.wire.outbox.say(protocol.phase(2**64 - 1, "train"))
+        self.assertEqual(self.wire.next(), {"event": "phase", "number": 2**64 - 1, "phase": "train"})
+
+    def test_what_is_not_finite_is_left_out(self):
+        self.assertEqual(protocol.clean({"a": 1, "b": math.nan, "c": math.inf, "d": None}), {"a": 1.0})
+        told = protocol.step(1, "train", {"step": 1, "loss": 2.0, "grad_norm": math.inf})
+        self.assertIsNone(told["step"]["grad_norm"])
+        with self.assertRaises(ValueError):
+            self.wire.outbox.say({"loss": math.nan})
+
+    def test_a_greeting_tells_the_version(self):
+        hello = protocol.hello("0.1.0", "cpu", 2, [0, 1], "address_space")
+        self.assertEqual((hello["protocol"], hello["process"]), (protocol.PROTOCOL, os.getpid()))
+        self.assertEqual(hello["capabilities"], ["cancel", "hold", "turns", "stop"])
+
+    def test_an_error_is_cut(self):
+        message = protocol.crashed("train", RuntimeError("x" * 5000))["message"]
+        self.assertTrue(message.startswith("RuntimeError: xx"))
+        self.assertEqual(len(message), protocol.MOST_CHARACTERS)
+
+
+class Holds(OnAWire):
+    def test_a_hold_lasts_until_it_is_taken_back(self):
+        self.assertEqual(self.control.wait_while_held(1), 0.0)
+        self.control.hold(7)
+        waited = []
+        thread = self.later(lambda: waited.append(self.control.wait_while_held(1)))
+        self.assertEqual(self.wire.next(), {"event": "held", "turn": 7})
+        time.sleep(0.03)
+        self.control.resume()
+        thread.join(5)
+        self.assertGreater(waited[0], 0.02)
+
+    def test_a_hold_that_follows_on_another_is_answered_too(self):
+        self.control.hold(1)
+        thread = self.later(self.control.wait_while_held, 1)
+        self.assertEqual(self.wire.next()["turn"], 1)
+        self.control.hold(2)
+        self.assertEqual(self.wire.next()["turn"], 2)
+        self.control.resume()
+        thread.join(5)
+        self.assertFalse(thread.is_alive())
+
+    def test_a_profile_phase_waits_for_its_own_turn_and_no_longer_than_its_trial(self):
+        self.assertEqual(self.control.wait_for_turn(1), 0.0)
+        self.control.take_turns(True)
+        self.control.hold(3)
+        self.control.grant(1)
+        self.control.wait_for_turn(1)
+        self.assertEqual(self.control.wait_while_held(1), 0.0)
+        thread = self.later(self.control.wait_for_turn, 2)
+        self.control.grant(1)
+        self.control.cancel(2)
+        thread.join(5)
+        self.assertFalse(thread.is_alive())
+        self.assertTrue(self.control.is_stopped(2) and not self.control.is_stopped(1))
+
+    def test_a_trial_that_was_cancelled_may_run_again(self):
+        self.control.cancel(1)
+        self.control.hold(4)
+        self.control.begin(1)
+        self.assertFalse(self.control.is_stopped(1))
+        self.assertEqual(self.control.wait_while_held(1), 0.0)
+
+    def test_nobody_is_waited_for_who_does_not_read(self):
+        closed = Wire()
+        closed.close()
+        control = Control(closed.outbox)
+        control.hold(1)
+        control.wait_while_held(1)
+        self.assertTrue(control.is_alone() and control.is_stopped(1))
+
+
+class Requests(OnAWire):
+    def setUp(self):
+        super().setUp()
+        self.all_told = threading.Event()
+        self.addCleanup(self.all_told.set)
+
+    def lines(self, *requests):
+        """Lines of requests, the last of which is to stop; the tuner closes its end after the worker's last line."""
+        yield from (json.dumps(request).encode() + b"\n" for request in requests)
+        yield from (b"garbage\n", b'{"request": "stop"}\n')
+        self.all_told.wait(5)
+
+    def serve(self, *requests):
+        """Serves requests, and returns the trials that ran and what was said of the rest."""
+        ran = []
+
+        def run(request):
+            self.assertEqual(self.control.under_way(), request["number"])
+            ran.append(request["number"])
+
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            serve.serve(self.lines(*requests), self.wire.outbox, self.control, run, lambda: None)
+        return ran, told.getvalue()
+
+    def test_trials_run_in_turn_and_what_is_no_request_is_passed_over(self):
+        hello = {"request": "hello", "protocol": protocol.PROTOCOL, "version": "0", "heartbeat_s": 0}
+        trials = [{"request": "trial", "number": number} for number in (3, 4)]
+        ran, told = self.serve(hello, trials[0], {"request": "fly"}, trials[1])
+        self.assertEqual(ran, [3, 4])
+        self.assertIn("not a request", told)
+        self.assertEqual(self.wire.next(), {"event": "bye"})
+
+    def test_a_tuner_of_another_version_is_refused(self):
+        hello = {"request": "hello", "protocol": 3, "version": "0.0.9", "heartbeat_s": 0}
+        with self.assertRaisesRegex(serve.OtherProtocol, r"speaks protocol 3 \(peft-tune 0.0.9\)"):
+            self.serve(hello)
+
+    def test_signs_of_life_come_while_a_trial_hangs(self):
+        self.control.set_under_way(5)
+        self.later(serve.Heartbeat(0.01, self.wire.outbox, self.control).run)
+        for _ in range(2):
+            beat = self.wire.next()
+            self.assertEqual((beat["event"], beat["number"]), ("heartbeat", 5))
+
+
+class Steady(unittest.TestCase):
+    def test_a_warm_up_ends_when_two_steps_agree(self):
+        detector = steady.WarmupDetector(10)
+        for seconds in (9.0, 4.0, 2.0):
+            detector.push(seconds, 100)
+            self.assertFalse(detector.is_over)
+        detector.push(2.1, 100)
+        self.assertTrue(detector.is_over)
+
+    def test_a_warm_up_compares_by_token_and_gives_up_at_its_limit(self):
+        detector = steady.WarmupDetector(10)
+        for seconds, tokens in ((5.0, 100), (1.0, 100), (2.0, 200)):
+            detector.push(seconds, tokens)
+        self.assertTrue(detector.is_over)
+        self.assertTrue(steady.WarmupDetector(0).is_over)
+        detector = steady.WarmupDetector(2)
+        detector.push(8.0, 1)
+        detector.push(4.0, 1)
+        self.assertTrue(detector.is_over)
+
+    def test_one_slow_step_does_not_move_the_median(self):
+        found = steady.throughput([(1.0, 100), (1.0, 100), (5.0, 100)])
+        self.assertEqual((found.tokens_per_s, found.spread), (100.0, 0.0))
+        self.assertAlmostEqual(found.slow_steps, 1 / 3)
+        self.assertIsNone(steady.throughput([]))
+
+    def test_the_median_of_few_steps_may_lie_in_their_whole_range(self):
+        self.assertEqual(steady.median([3.0, 1.0]), 2.0)
+        self.assertEqual(steady.median_interval([1.0, 2.0, 5.0]), 2.0)
+        self.assertIsNone(steady.median([]))
+
+    def test_a_profile_has_a_warm_up_and_then_its_steps(self):
+        profile = steady.Profile({"steps": 2, "max_warmup_steps": 3})
+        pushed = 0
+        while not profile.is_over:
+            seconds = {"total": 1.0, "data": 0.1, "forward": 0.2, "backward": 0.5, "optimizer": 0.2}
+            profile.push({"tokens": 50, "seconds": seconds})
+            pushed += 1
+        metrics = profile.metrics()
+        self.assertEqual((pushed, metrics["warmup_steps"], metrics["measured_steps"]), (5, 3, 2))
+        self.assertEqual((metrics["throughput"], metrics["step_s"], metrics["backward_s"]), (50.0, 1.0, 0.5))
+
+    @unittest.skipUnless(GOLDEN.is_file(), "the engine's numbers are not here")
+    def test_the_numbers_are_the_engine_s(self):
+        for case in json.loads(GOLDEN.read_text()):
+            found = steady.throughput([tuple(step) for step in case["steps"]])
+            for name in ("tokens_per_s", "spread", "interval"):
+                self.assertAlmostEqual(getattr(found, name), case[name], delta=1e-9 * max(abs(case[name]), 1.0))
+
+
+class StandInCuda:
+    """What a device asks of `torch.cuda`."""
+
+    def __init__(self):
+        self.told, self.now = [], 0.0
+
+    def is_available(self):
+        return True
+
+    def synchronize(self):
+        self.told.append("synchronize")
+
+    def reset_peak_memory_stats(self):
+        self.told.append("reset")
+
+    def max_memory_allocated(self):
+        return 70
+
+    def max_memory_reserved(self):
+        return 90
+
+    def set_per_process_memory_fraction(self, share):
+        self.told.append(share)
+
+    def get_device_properties(self, index):
+        return types.SimpleNamespace(name="stand-in", total_memory=1000)
+
+    def empty_cache(self):
+        self.told.append("empty")
+
+    def Event(self, enable_timing):  # noqa: N802 - torch's name
+        cuda = self
+
+        class Event:
+            def record(self):
+                cuda.now += 5.0
+                self.at = cuda.now
+
+            def elapsed_time(self, other):
+                return other.at - self.at
+
+        return Event()
+
+
+class Devices(unittest.TestCase):
+    def gpu(self):
+        cuda = StandInCuda()
+        return Device("cuda:1", types.SimpleNamespace(cuda=cuda)), cuda
+
+    def test_a_gpu_counts_for_itself(self):
+        gpu, cuda = self.gpu()
+        self.assertEqual((gpu.name, gpu.own_name, gpu.memory_limiter), ("cuda:1", "cuda:0", "none"))
+        self.assertEqual(gpu.highest(30, lambda: cuda.told.append("work")), 70)
+        self.assertEqual(cuda.told, ["reset", "work", "synchronize"])
+        self.assertEqual(gpu.peak(), (70, 90))
+        start, end = gpu.mark(), gpu.mark()
+        self.assertAlmostEqual(gpu.seconds(start, end), 0.005)
+
+    def test_a_limit_is_a_share_of_a_gpu(self):
+        gpu, cuda = self.gpu()
+        gpu.set_limit(250, 100)
+        gpu.set_limit(4000)
+        gpu.set_limit(None)
+        self.assertEqual(cuda.told, [0.25, 1.0, 1.0])
+
+    def test_a_gpu_that_answers_nothing_is_lost(self):
+        gpu, cuda = self.gpu()
+        self.assertFalse(gpu.is_lost())
+
+        def fail():
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        cuda.synchronize = fail
+        self.assertTrue(gpu.is_lost())
+
+    def test_the_processor_s_takes_are_added_up(self):
+        def event(at, size, children=()):
+            fields = types.SimpleNamespace(alloc_size=size)
+            of = {"start_time_ns": at, "extra_fields": fields, "children": list(children)}
+            return types.SimpleNamespace(name="[memory]", **of)
+
+        inner = [event(2, 50), event(3, -50)]
+        op = types.SimpleNamespace(name="aten::mm", children=inner)
+        self.assertEqual(device.most_taken([event(1, 30), op, event(4, 10)]), 80)
+
+    @unittest.skipUnless(sys.platform == "linux", "the limit is one of Linux")
+    def test_the_processor_s_limit_is_lifted_again(self):
+        import resource
+
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        cpu = Device("cpu", None)
+        cpu.set_limit(1 << 20)
+        limited = resource.getrlimit(resource.RLIMIT_DATA)
+        cpu.set_limit(None)
+        self.assertEqual(resource.getrlimit(resource.RLIMIT_DATA), before)
+        self.assertGreater(limited[0], device.MARGIN_BYTES)
+        self.assertIsNone(cpu.peak()[0])
+        self.assertEqual(cpu.memory_limiter, "address_space")
+
+
+class Steps(unittest.TestCase):
+    def test_a_step_is_told_with_its_parts(self):
+        told = []
+
+        class Mask:
+            def __init__(self, count):
+                self.count, self.shape = count, (2, 8)
+
+            def sum(self):
+                return self.count
+
+            def __getitem__(self, _):
+                return self
+
+            def __ne__(self, _):
+                return self
+
+        watch = trainer.StepWatch(Device("cpu", None), lambda: 0.25, lambda event, rows: told.append((event, rows)))
+        watch.trainer = types.SimpleNamespace(_get_learning_rate=lambda: 0.1)
+        batch = {"input_ids": Mask(0), "attention_mask": Mask(12), "labels": Mask(7)}
+        for number in (1, 2):
+            watch.begin_step()
+            watch.got_rows([batch, batch])
+            for _ in range(2):
+                watch.micro_batch(lambda: watch.forward(lambda: 0.5))
+            watch.has_norm(3.0)
+            watch.end_optimizer()
+            watch.end_step(number)
+        (event, rows), (second, _) = told
+        self.assertEqual((event["loss"], event["tokens"], event["target_tokens"], rows), (1.0, 24, 14, 4))
+        self.assertEqual((event["learning_rate"], event["grad_norm"], second["step"]), (0.1, 3.0, 2))
+        # Waiting for neighbours is no part of a step.
+        self.assertLess(second["seconds"]["total"], 0.0)
+        self.assertEqual(set(event["seconds"]), {"data", "forward", "backward", "optimizer", "total"})
+
+    def test_a_training_diverges_as_the_engine_s(self):
+        def step(loss, norm=1.0):
+            return {"step": 1, "loss": loss, "grad_norm": norm}
+
+        losses = trial.Losses(is_fp16=False)
+        losses.check(step(2.0))
+        losses.check(step(11.9))
+        for broken in (step(12.0), step(math.nan), step(2.0, math.inf)):
+            with self.assertRaises(trial.Ended) as ended:
+                losses.check(broken)
+            self.assertEqual(ended.exception.reason, {"kind": "diverged", "at_step": 1, "loss": 11.9})
+        half = trial.Losses(is_fp16=True)
+        for _ in range(trial.MOST_OVERFLOWS - 1):
+            half.check(step(2.0, math.inf))
+        with self.assertRaises(trial.Ended):
+            half.check(step(2.0, math.nan))
+
+    def test_out_of_memory_has_many_names(self):
+        class OutOfMemoryError(RuntimeError):
+            pass
+
+        texts = ("DefaultCPUAllocator: can't allocate memory: you tried", "std::bad_alloc", "CUDA error: out of memory")
+        errors = [MemoryError(), OutOfMemoryError(), *map(RuntimeError, texts)]
+        self.assertTrue(all(map(trial.is_out_of_memory, errors)))
+        self.assertFalse(trial.is_out_of_memory(RuntimeError("shapes differ")))
+
+
+class Evaluations(unittest.TestCase):
+    def test_the_loss_is_that_of_a_target_token(self):
+        found = evaluation.Evaluation([10.0, 20.0, 30.0, 60.0], [10, 10, 10, 10], 1, 20, 0.5)
+        event = found.event(3, 400)
+        self.assertEqual((event["loss"], event["accuracy"], event["target_tokens"]), (3.0, 0.5, 40))
+        self.assertAlmostEqual(event["standard_error"], math.sqrt(14 / 3 / 4))
+        self.assertEqual(found.rows()["losses"], [10.0, 20.0, 30.0, 60.0])
+
+    def test_one_micro_batch_says_nothing_of_its_error(self):
+        found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
+        self.assertNotIn("standard_error", found.event(1, 1))
+        self.assertTrue(math.isnan(evaluation.Evaluation([0.0], [0], 1, 0, 0.1).loss))
+
+
+class Faults(unittest.TestCase):
+    def test_a_fault_is_meant_for_its_phase_trial_and_attempts(self):
+        fault = faults.Fault("nan:train,trial=3,attempts=2")
+        self.assertTrue(fault.spoils_loss({"number": 3, "attempt": 2}, "train"))
+        for request, phase in (
+            ({"number": 3, "attempt": 3}, "train"),
+            ({"number": 2, "attempt": 1}, "train"),
+            ({"number": 3, "attempt": 1}, "profile"),
+        ):
+            self.assertFalse(fault.spoils_loss(request, phase))
+        self.assertFalse(faults.Fault("nan:train").spoils_loss({"number": 2**64 - 1}, "train"))
+        faults.Fault(None).at({"number": 1}, "train")
+
+    def test_what_is_no_fault_is_refused(self):
+        for text in ("hang", "hang:there", "melt:train", "hang:train,x=1", "hang:train,trial=x"):
+            with self.assertRaises(ValueError, msg=text):
+                faults.Fault(text)
+
+
+class Probes(unittest.TestCase):
+    def test_versions_lie_in_a_range(self):
+        for version in ("1.16.0", "1.16.0.dev0", "1.17"):
+            self.assertTrue(probe.is_met("trl", version), version)
+        for version in ("1.15.9", "2.0.0", None):
+            self.assertFalse(probe.is_met("trl", version), version)
+        self.assertTrue(probe.is_met("torch", "2.15.0+cpu"))
+        self.assertEqual((probe.requirement("trl"), probe.requirement("torch")), ("trl>=1.16,<2", "torch>=2.9"))
+
+
+ANSWER = {
+    "config": "a: 1",
+    "model": "/model",
+    "train": "TRAIN",
+    "held_out": "TRAIN",
+    "steps": 4,
+    "steps_per_epoch": 9,
+    "epochs": 0.4,
+    "held_out_windows": 2,
+    "refused": [],
+}
+
+
+class Files(unittest.TestCase):
+    def program(self, folder, body):
+        path = Path(folder, "program")
+        path.write_text(f"#!{sys.executable}\nimport json, sys\nasked = json.loads(sys.stdin.readline())\n{body}\n")
+        path.chmod(0o755)
+        return trial_files.Program(str(path))
+
+    def test_an_answer_is_asked_for_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = Path(folder, "rows")
+            rows.write_text("")
+            answer = {**ANSWER, "train": str(rows), "held_out": str(rows)}
+            count = f"open({str(Path(folder, 'calls'))!r}, 'a').write(asked['tool'] + '\\n')"
+            program = self.program(folder, f"{count}\nprint(json.dumps({answer!r}))")
+            for _ in range(2):
+                self.assertEqual(program.ask({"model": "m"}, {}).steps, 4)
+            self.assertEqual(Path(folder, "calls").read_text(), "trl\n")
+            rows.unlink()
+            program.ask({"model": "m"}, {})
+            self.assertEqual(Path(folder, "calls").read_text(), "trl\ntrl\n")
+
+    def test_what_cannot_be_trained_is_said(self):
+        refused = {**ANSWER, "refused": ["adapter.init: pissa"]}
+        cases = (
+            ("print('error: no such model', file=sys.stderr)\nsys.exit(2)", "^no such model$"),
+            ("print('hello')", "no answer that can be read"),
+            (f"print(json.dumps({refused!r}))", "cannot say: adapter.init: pissa"),
+        )
+        for body, message in cases:
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+                with self.assertRaisesRegex(trial_files.Invalid, message):
+                    self.program(folder, body).ask({}, {})
+        with self.assertRaisesRegex(trial_files.Invalid, "cannot start /nowhere/program"):
+            trial_files.Program("/nowhere/program").ask({}, {})
+
+    def test_the_longest_rows_come_first(self):
+        rows = trial_files.Rows()
+        rows.open = lambda path: {"input_ids": [[1], [1, 2, 3], [4, 5, 6], [7, 8]]}
+        self.assertEqual(rows.longest("a", 3), [1, 2, 3])
+
+
+if __name__ == "__main__":
+    unittest.main()

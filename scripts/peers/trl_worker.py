@@ -1,0 +1,417 @@
+"""What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
+
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,overhead,kills] [--kills 8] [--seed 1]
+
+The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
+
+bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
+fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
+steps      ten fp32 steps from one adapter beside `peft-tune train`: losses within 1e-5, rates within 1e-9
+peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
+overhead   the least of three later trials' time besides its steps and evaluations: under half a second
+kills      a search whose Python workers are killed by SIGKILL: no finished trial is lost or run again, no process is left
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+
+sys.dont_write_bytecode = True  # not beside the sources
+import ten_steps  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+ASSETS = HERE.parents[1] / "search_spaces" / "quickstart"
+#: Fields in which a trial and its export differ because their lengths do: a share of the steps becomes a number of them.
+OF_LENGTH = {"max_steps", "num_train_epochs", "warmup_steps"}
+PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
+#: Module whose processes are the Python workers.
+MODULE = "peft_tune.backends"
+
+
+def fail(text):
+    raise SystemExit(f"trl_worker.py: {text}")
+
+
+class Worker:
+    """A worker, spoken to as a search does."""
+
+    def __init__(self, command, environment=()):
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **dict(environment)},
+        )
+        protocol = self.hear()["protocol"]
+        self.say(request="hello", protocol=protocol, version="0", heartbeat_s=5.0, take_turns=False, together=False)
+
+    def say(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        if not line:
+            fail(f"the worker ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def run(self, number, recipe, plan):
+        """Runs a trial to its end, and returns what it told."""
+        self.say(
+            request="trial",
+            number=number,
+            attempt=1,
+            task={"recipe": {"recipe": recipe, "plan": plan}},
+            memory_limit_bytes=None,
+            time_limit_s=None,
+        )
+        told = types.SimpleNamespace(steps=[], evaluations=[], ended=None)
+        while told.ended is None:
+            message = self.hear()
+            event = message.get("event")
+            if event == "step" and message["phase"] == "train":
+                told.steps.append(message["step"])
+            elif event == "evaluation":
+                told.evaluations.append(message["evaluation"])
+            elif event == "ended":
+                told.ended = message
+        if told.ended["state"]["state"] != "complete":
+            fail(f"trial {number} ended so: {told.ended}")
+        return told
+
+    def stop(self):
+        self.say(request="stop")
+        while self.hear().get("event") != "bye":
+            pass
+        if self.process.wait() != 0:
+            fail(f"a worker that was asked to stop ended with {self.process.returncode}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.stop()
+        self.process.kill()
+
+
+def worker_of(options):
+    words = ["worker", "--backend", "trl", "--python", sys.executable, "--device", "cpu", "--threads", options.threads]
+    return Worker([options.program, *words])
+
+
+def watched_worker(options, record, adapter="-"):
+    """The same, in a Python that writes down what TRL gets."""
+    words = [record, adapter, "--device", "cpu", "--threads", options.threads]
+    environment = {
+        "PEFT_TUNE_PROGRAM": options.program,
+        "OMP_NUM_THREADS": str(options.threads),
+        "MKL_NUM_THREADS": str(options.threads),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    return Worker([sys.executable, HERE / "trl_worker_watched.py", *words], environment)
+
+
+def query(options, statement, database=None):
+    ran = ten_steps.run(
+        options.program, "query", statement, "--db", database or options.database, "--format", "json", folder=options.folder
+    )
+    return json.loads(ran.stdout)
+
+
+def plan_of(steps, evaluations=1, measure=None):
+    train = {"length": {"steps": steps}, "evaluations": evaluations, "evaluation_rows": 8}
+    return {"measure": measure, "train": train if steps else None}
+
+
+def recipes(options):
+    """The recipe of a complete trial with its number, and another one that shares the base model alone."""
+    rows = query(options, "select number, recipe from trial where state = 'complete' order by number limit 1")
+    if not rows:
+        fail("no trial of the study is complete")
+    first = json.loads(rows[0]["recipe"])
+    other = json.loads(rows[0]["recipe"])
+    other["adapter"].update(rank=16, alpha=16.0, dropout=0.0, target_modules="all-linear")
+    other["optimizer"].update(kind="sgd", learning_rate=1e-1)
+    other["batch"].update(micro_batch=2, gradient_accumulation=2)
+    other["gradient_checkpointing"] = "full"
+    other["training"]["seed"] = first["training"]["seed"] + 1
+    return rows[0]["number"], first, other
+
+
+def values_of(told):
+    """All numbers of a training that its seed decides."""
+    of_steps = [(step["loss"], step["learning_rate"], step["grad_norm"], step["tokens"]) for step in told.steps]
+    return of_steps, [(one["loss"], one.get("standard_error"), one["accuracy"]) for one in told.evaluations]
+
+
+def check_bits(options):
+    _, first, other = recipes(options)
+    plan = plan_of(6, evaluations=2, measure={"steps": 2, "max_warmup_steps": 2})
+    with worker_of(options) as worker:
+        told = [worker.run(number, recipe, plan) for number, recipe in enumerate([first, other, first])]
+    with worker_of(options) as worker:
+        fresh = worker.run(0, first, plan)
+    values = [values_of(one) for one in told]
+    if len(values[0][0]) != 6 or len(values[0][1]) != 2:
+        fail(f"a training of six steps and two evaluations told {values[0]}")
+    if values[1] == values[0]:
+        fail("two settings train alike")
+    for name, found in [("after another setting", values[2]), ("in a fresh process", values_of(fresh))]:
+        if found != values[0]:
+            fail(f"{name} a setting trains to {found}, and not to {values[0]}")
+    counted = f"{len(values[0][0])} steps and {len(values[0][1])} evaluations"
+    print(f"bits: {counted}, the same after another setting and in a fresh process")
+
+
+def fields_of_export(options, number):
+    """Fields of SFTConfig and LoraConfig that TRL makes of the exported file."""
+    import dataclasses
+
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser, get_peft_config
+
+    folder = options.folder / "exported"
+    words = ["--db", options.database, "--study", "trl", "--trial", number, "--format", "trl", "--output", folder]
+    ten_steps.run(options.program, "export", *words, folder=options.folder)
+    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
+    _, arguments, model, *_ = parser.parse_args_and_config(["--config", str(folder / "trl_sft.yaml")])
+    return {"args": dataclasses.asdict(arguments), "peft_config": dataclasses.asdict(get_peft_config(model))}
+
+
+def overridden():
+    """Fields that a trial sets otherwise, as the worker says itself."""
+    sys.path.insert(0, str(HERE.parents[1] / "python"))
+    from peft_tune.backends.settings import OVERRIDES
+
+    return set(OVERRIDES)
+
+
+def check_fields(options):
+    number, recipe, _ = recipes(options)
+    record = options.folder / "record.jsonl"
+    with watched_worker(options, record) as worker:
+        worker.run(number, recipe, plan_of(4))
+    trial = json.loads(record.read_text().splitlines()[-1])
+    export = json.loads(json.dumps(fields_of_export(options, number), default=repr, sort_keys=True))
+    if set(trial) != set(export):
+        fail(f"the trainer of a trial was given {sorted(trial)}, that of an export gets {sorted(export)}")
+    allowed = {"args": overridden() | OF_LENGTH, "peft_config": set()}
+    for config, may_differ in allowed.items():
+        ours, theirs = trial[config], export[config]
+        if set(ours) != set(theirs):
+            fail(f"fields of {config} are those of another class: {sorted(set(ours) ^ set(theirs))}")
+        wrong = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name] and name not in may_differ}
+        if wrong:
+            fail(f"{config} of a trial and of its export differ: {wrong}")
+    counts = [len(trial[config]) for config in ("args", "peft_config")]
+    print(f"fields: {counts[0]} of SFTConfig and {counts[1]} of LoraConfig are those of the export, but for {len(allowed['args'])}")
+
+
+def check_steps(options):
+    """The study, rows and adapter of ten_steps.py."""
+    asked = types.SimpleNamespace(program=options.program, form="plain", length=64, accumulation=2, as_stored=False)
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        folder = pathlib.Path(scratch)
+        recipe = ten_steps.prepared(asked, folder)
+        train = ["train", recipe.name, "--output", folder / "out", "--device", "cpu"]
+        ten_steps.run(options.program, *train, folder=recipe.parent)
+        ours = ten_steps.steps_of_engine(folder / "out" / "tensorboard")
+        # Without the adapter to start from, which is put in below.
+        plain = json.loads(query(options, "select recipe from trial limit 1", folder / "rows.db")[0]["recipe"])
+        with watched_worker(options, folder / "record.jsonl", folder / "earlier") as worker:
+            theirs = worker.run(0, plain, plan_of(len(ours))).steps
+    if len(ours) != ten_steps.STEPS or len(theirs) != len(ours):
+        fail(f"the engine trained {len(ours)} steps and TRL {len(theirs)}")
+    of_losses, of_rates = ten_steps.distance(ours, theirs)
+    if not ten_steps.is_same(ours, theirs):
+        fail(f"losses differ from the engine's by {of_losses:.1e}, learning rates by {of_rates:.1e}")
+    print(f"steps: ten losses within {of_losses:.1e} of the engine's, learning rates within {of_rates:.1e}")
+
+
+def check_peak(options):
+    _, recipe, _ = recipes(options)
+    plan = plan_of(0, measure={"steps": 3, "max_warmup_steps": 2})
+    with worker_of(options) as worker:
+        measured = worker.run(0, recipe, plan).ended["state"]["metrics"]["peak_memory"]
+    asked = json.dumps({"tool": "trl", "recipe": recipe, "plan": plan})
+    files = subprocess.run(
+        [options.program, "trial-files"], input=asked + "\n", capture_output=True, text=True, check=True, cwd=options.folder
+    )
+    path = options.folder / "peak.yaml"
+    path.write_text(json.loads(files.stdout)["config"], encoding="utf-8")
+    words = ["plan", "--check", path, "--stack", "trl", "--device", "cpu", "--json"]
+    # What does not fit a device has a code of its own; the prediction is printed all the same.
+    ran = subprocess.run([options.program, *map(str, words)], capture_output=True, text=True, check=False, cwd=options.folder)
+    if not ran.stdout:
+        fail(f"plan --check: {ran.stderr}")
+    predicted = json.loads(ran.stdout)["peak_tensors_bytes"]
+    error = predicted / measured - 1
+    if abs(error) > PEAK_WITHIN:
+        fail(f"the peak is {measured / 1e6:.1f} MB, predicted were {predicted / 1e6:.1f} MB ({error:+.1%})")
+    print(f"peak: {measured / 1e6:.1f} MB of tensors, predicted {error:+.1%}")
+
+
+def check_overhead(options):
+    _, first, other = recipes(options)
+    found = []
+    with worker_of(options) as worker:
+        worker.run(0, first, plan_of(4))
+        for number, recipe in enumerate([other, first, other], start=1):
+            told = worker.run(number, {**recipe, "training": {**recipe["training"], "seed": number}}, plan_of(4))
+            steps = sum(step["seconds"]["total"] for step in told.steps)
+            found.append(told.ended["wall_s"] - steps - sum(one["seconds"] for one in told.evaluations))
+    shown = ", ".join(f"{seconds:.2f}" for seconds in found)
+    if min(found) > OVERHEAD_S:
+        fail(f"a later trial takes {shown} s besides its steps and evaluations; {OVERHEAD_S} s are allowed")
+    print(f"overhead: {shown} s of three later trials besides their steps and evaluations")
+
+
+STUDY = """\
+study: kills
+model: {assets}/base
+data: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}
+objectives: [throughput, loss]
+space:
+  rank: [2, 4, 8]
+  learning_rate: {{low: 1e-4, high: 1e-2, scale: log}}
+  micro_batch: [2, 4]
+  precision: fp32
+trial: {{sequence_length: 64, profile_steps: 2, profile_warmup: 2, training_steps: 12, evaluation: {{rows: 4}}}}
+sampler: random
+pruner: none
+confirm: none
+backend: {{trl: {{python: {python}}}}}
+"""
+
+
+def workers_below(process):
+    """Python workers that a process has started."""
+    found = []
+    for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            if MODULE in command_line(child):
+                found.append(int(child))
+    return found
+
+
+def command_line(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def finished(options, database, before):
+    """What is finished by now; fails where a trial of before is not, or was run again."""
+    if query(options, "pragma integrity_check", database)[0]["integrity_check"] != "ok":
+        fail("the database is damaged")
+    rows = query(
+        options,
+        "select number, ended_at, attempt, wall_s from trial where state not in ('waiting', 'running')",
+        database,
+    )
+    now = {row["number"]: (row["ended_at"], row["attempt"], row["wall_s"]) for row in rows}
+    lost = {number: trial for number, trial in before.items() if now.get(number) != trial}
+    if lost:
+        fail(f"trials were lost or run again: {lost}")
+    return now
+
+
+def search_of(options, database, trials):
+    words = ["search", options.folder / "kills.yaml", "--db", database, "--trials", trials, "--attempts", 1000]
+    with open(options.folder / "kills.log", "a", encoding="utf-8") as log:
+        return subprocess.Popen([options.program, *map(str, words)], stdout=log, stderr=log, cwd=options.folder)
+
+
+def check_kills(options):
+    dice = random.Random(options.seed)
+    text = STUDY.format(assets=ASSETS, python=sys.executable)
+    (options.folder / "kills.yaml").write_text(text, encoding="utf-8")
+    database = options.folder / "kills.db"
+    done, known, seen = 0, {}, set()
+    while done < options.kills:
+        search, began = search_of(options, database, len(known) + 4), time.monotonic()
+        # A search that is through, or whose workers never greeted, is started again.
+        while search.poll() is None and done < options.kills:
+            if time.monotonic() - began > 600:
+                search.kill()
+                fail("a search has not ended in ten minutes")
+            fresh = [worker for worker in workers_below(search.pid) if worker not in seen]
+            if not fresh:
+                time.sleep(0.05)
+                continue
+            time.sleep(dice.uniform(0.0, options.latest_s))
+            seen.update(fresh)
+            for worker in fresh:
+                if MODULE in command_line(worker) and done < options.kills:
+                    os.kill(worker, signal.SIGKILL)
+                    done += 1
+        if search.wait() not in (0, 5):
+            fail(f"the search ended with {search.returncode}: {(options.folder / 'kills.log').read_text()[-2000:]}")
+        known = finished(options, database, known)
+    if search_of(options, database, len(known) + 2).wait() != 0:
+        fail(f"the search cannot be finished: {(options.folder / 'kills.log').read_text()[-2000:]}")
+    known = finished(options, database, known)
+    left = query(options, "select count(*) as n from trial where state in ('waiting', 'running')", database)[0]["n"]
+    failed = query(options, "select count(*) as n from trial where state = 'failed'", database)[0]["n"]
+    if left or failed:
+        fail(f"{left} trials are not run and {failed} failed")
+    still = [process for process in seen if MODULE in command_line(process)]
+    if still:
+        fail(f"the workers {still} outlived their search")
+    attempts = query(options, "select count(*) as n from lost_attempt", database)[0]["n"]
+    counted = f"{len(known)} trials finished, none lost or run again, {attempts} attempts noted as lost"
+    print(f"kills: {done} of Python workers, {counted}")
+
+
+CHECKS = {
+    "bits": check_bits,
+    "fields": check_fields,
+    "steps": check_steps,
+    "peak": check_peak,
+    "overhead": check_overhead,
+    "kills": check_kills,
+}
+
+
+def names_of(text):
+    names = text.split(",")
+    for name in names:
+        if name not in CHECKS:
+            raise argparse.ArgumentTypeError(f"no check {name}; there are {', '.join(CHECKS)}")
+    return names
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
+    parser.add_argument("database", type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
+    parser.add_argument("--only", type=names_of, default=list(CHECKS), help="names of checks")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of kills")
+    parser.add_argument("--latest-s", type=float, default=20.0, help="a worker is killed at most so many seconds after its start")
+    options = parser.parse_args()
+    for name in options.only:
+        CHECKS[name](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Runs the worker of `backend: trl` in this process, with a look at what it gives to TRL.
+
+    trl_worker_watched.py RECORD.jsonl ADAPTER|- --device cpu --threads 2
+
+Each trainer that is made adds a line to RECORD: the fields of its SFTConfig and of its LoraConfig, as they were handed over.
+With ADAPTER, a folder of PEFT's, its weights go into the model before the first step of each training: a study names no
+adapter to start from. Nothing else differs from `peft-tune worker --backend trl`; `PEFT_TUNE_PROGRAM` names the program.
+"""
+
+import dataclasses
+import inspect
+import json
+import pathlib
+import runpy
+import sys
+
+sys.dont_write_bytecode = True  # not beside the sources
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+
+def watch(record):
+    from trl import SFTTrainer
+
+    make = SFTTrainer.__init__
+    names = inspect.signature(make)
+
+    def recorded(self, *words, **named):
+        given = names.bind(self, *words, **named).arguments
+        given = {**given, **given.get("kwargs", {})}
+        fields = {name: dataclasses.asdict(given[name]) for name in ("args", "peft_config") if given.get(name) is not None}
+        with open(record, "a", encoding="utf-8") as file:
+            file.write(json.dumps(fields, default=repr, sort_keys=True) + "\n")
+        make(self, *words, **named)
+
+    SFTTrainer.__init__ = recorded
+
+
+def start_from(adapter):
+    import transformers
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    train = transformers.Trainer.train
+
+    def from_adapter(self, *words, **named):
+        missed = set_peft_model_state_dict(self.model, load_file(pathlib.Path(adapter) / "adapter_model.safetensors"))
+        assert not missed.unexpected_keys, missed.unexpected_keys
+        return train(self, *words, **named)
+
+    transformers.Trainer.train = from_adapter
+
+
+def main():
+    record, adapter, *words = sys.argv[1:]
+    watch(record)
+    if adapter != "-":
+        start_from(adapter)
+    sys.argv = ["peft_tune.backends", *words]
+    runpy.run_module("peft_tune.backends", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

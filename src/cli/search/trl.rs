@@ -1,0 +1,195 @@
+//! Searches whose trials run in TRL: the Python that trains, what it can train, and its place among a study's inputs.
+
+use super::worker_args::WorkerArgs;
+use crate::cli::CliError;
+use crate::cli::export::trial_files::refused;
+use crate::cli::processes::interpreter::{Interpreter, Stack};
+use crate::report::printable;
+use crate::space::{SpaceError, Study, TrlBackend, recipe_for};
+use crate::store::InputRecord;
+use crate::tools::Tool;
+use peft_tune_core::recipe::settings::setting;
+use peft_tune_core::recipe::{Checkpointing, Precision, Recipe};
+use peft_tune_core::study::Params;
+
+/// Role of the packages that train among a study's inputs: other versions of them measure something else.
+pub(super) const STACK: &str = "stack";
+
+/// Values of one parameter that are looked at.
+const MOST_VALUES: u64 = 64;
+
+/// A value that a trial in TRL would not train as it is written.
+struct Refusal {
+    /// Field of the recipe.
+    field: &'static str,
+    message: String,
+}
+
+/// Finds the Python of a study, asks it what it has, and notes that for the study's workers.
+///
+/// # Errors
+/// Bad input: no Python that trains in TRL; devices that it does not have; a value that it cannot train.
+pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArgs) -> Result<(), CliError> {
+    workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe()?);
+    let slots = workers.slots(study)?;
+    let on_cpu = slots.iter().any(|slot| slot.device.as_deref() == Some("cpu"));
+    Ok(check_values(study, on_cpu)?)
+}
+
+/// The first line of a search: what trains, and what is not seen of it.
+pub(super) fn line(stack: &Stack) -> String {
+    printable(&format!(
+        "trials train in TRL: {} (Python {}), {} on {}; other programs on it are not watched for",
+        stack.interpreter.display(),
+        stack.python,
+        stack.versions(),
+        stack.devices_text()
+    ))
+}
+
+/// The packages as an input of the study.
+pub(super) fn input(stack: &Stack) -> InputRecord {
+    let versions = stack.versions();
+    InputRecord {
+        role: STACK.to_owned(),
+        path: versions.clone(),
+        fingerprint: versions,
+    }
+}
+
+/// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
+fn check_values(study: &Study, on_cpu: bool) -> Result<(), SpaceError> {
+    let refusals = |params: &Params| match recipe_for(study, params) {
+        Ok(recipe) => refusals_of(&recipe, on_cpu),
+        // A trial of these values says so itself.
+        Err(_) => Vec::new(),
+    };
+    let parameters = &study.space.parameters;
+    // Of what is sampled, the values are looked at, and not the one that a recipe has without them.
+    let is_sampled = |field: &str| {
+        let mut names = parameters.iter().map(|parameter| parameter.name.as_str());
+        names.any(|name| setting(name).is_some_and(|row| row.field == field))
+    };
+    let mut always = refusals(&Params::new());
+    always.retain(|refusal| !is_sampled(refusal.field));
+    if let Some(refusal) = always.into_iter().next() {
+        let mut fixed = study.fixed.keys();
+        let name = fixed.find(|name| setting(name).is_some_and(|row| row.field == refusal.field));
+        let keys: Vec<&str> = ["space"].into_iter().chain(name.map(String::as_str)).collect();
+        return Err(study.reject(&keys, refusal.message));
+    }
+    for parameter in parameters {
+        let values = &parameter.distribution;
+        let count = values.cardinality().unwrap_or(0).min(MOST_VALUES);
+        for value in (0..count).filter_map(|index| values.nth(index)) {
+            let found = refusals(&[(parameter.name.clone(), value)].into());
+            let row = setting(&parameter.name);
+            let is_own = |refusal: &Refusal| row.is_some_and(|row| row.field == refusal.field);
+            // Values may decide what another field means: `method: full` that weights are trained whole.
+            let mut of_this = found.into_iter().filter(|one| is_own(one) || !is_sampled(one.field));
+            if let Some(refusal) = of_this.next() {
+                return Err(study.reject(&["space", &parameter.name], refusal.message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Settings of a recipe that a trial in TRL would not train as they are written.
+fn refusals_of(recipe: &Recipe, on_cpu: bool) -> Vec<Refusal> {
+    let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
+        field: warning.field,
+        message: format!(
+            "a trial in TRL is what TRL's file says, and of `{}` that says something else ({}); write another value, or search with \
+             the native backend",
+            warning.field, warning.message
+        ),
+    });
+    let on_device = on_cpu.then(|| needs_of_gpu(recipe)).into_iter().flatten();
+    let on_device = on_device.map(|(field, reason)| Refusal {
+        field,
+        message: format!("{reason}; write another value, search on a GPU, or search with the native backend"),
+    });
+    in_file.chain(on_device).collect()
+}
+
+/// Fields of a recipe whose values PyTorch's stack trains on a GPU alone, with the reasons.
+fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
+    let optimizer = recipe.optimizer.kind;
+    let all = [
+        (
+            recipe.precision.is_quantized(),
+            "precision",
+            "trials in TRL train on quantized weights through bitsandbytes, on a GPU only",
+        ),
+        (
+            recipe.precision == Precision::Fp16,
+            "precision",
+            "trials in TRL train in fp16 on a GPU only, as its scaled gradients are made for one",
+        ),
+        (
+            optimizer.has_8bit_states() || optimizer.is_paged(),
+            "optimizer.kind",
+            "trials in TRL have 8-bit and paged optimizers from bitsandbytes, on a GPU only",
+        ),
+        (
+            recipe.batch.packing,
+            "batch.packing",
+            "trials in TRL keep packed documents apart by flash-attn, which needs a GPU",
+        ),
+        (
+            recipe.gradient_checkpointing == Checkpointing::Offload,
+            "gradient_checkpointing",
+            "trials in TRL move activations from a GPU to the host, and on a processor there is nothing to move them from",
+        ),
+    ];
+    let needed = all.into_iter().filter(|(is_asked, ..)| *is_asked);
+    needed.map(|(_, field, reason)| (field, reason)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::space::{ReadOptions, StudyFile};
+
+    /// Message about a study of these lines; none where all of it can be trained.
+    fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
+        let text = format!("model: m\ndata: {{train: [a.jsonl]}}\nbackend: trl\nobjectives: [throughput]\n{lines}\n");
+        let options = ReadOptions { check_files: false };
+        let study = StudyFile::parse(Path::new("space.yaml"), &text, options).unwrap();
+        check_values(&study, on_cpu).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_trl_has_no_word_for_is_refused_at_its_value() {
+        let sound = "space: {rank: [4, 8], optimizer: [adamw, sgd], gradient_checkpointing: [none, full], precision: [fp32, bf16]}";
+        assert_eq!(refusal(sound, true), None);
+        let sampled = refusal("space: {rank: [4, 8], gradient_checkpointing: [none, every_2]}", false).unwrap();
+        assert!(
+            sampled.contains("key `space.gradient_checkpointing`") && sampled.contains("`gradient_checkpointing`"),
+            "{sampled}"
+        );
+        let fixed = refusal("space: {rank: [4, 8], loraplus_ratio: 16}", false).unwrap();
+        assert!(fixed.contains("key `space.loraplus_ratio`"), "{fixed}");
+        let muon = refusal("space: {optimizer: [adamw, muon]}", false).unwrap();
+        assert!(muon.contains("key `space.optimizer`"), "{muon}");
+    }
+
+    #[test]
+    fn what_needs_a_gpu_is_refused_on_a_processor_alone() {
+        for lines in [
+            "space: {rank: [4, 8], precision: [bf16, nf4]}",
+            "space: {rank: [4, 8], precision: fp16}",
+            "space: {rank: [4, 8], optimizer: [adamw, adamw_8bit]}",
+            "space: {rank: [4, 8], optimizer: [adamw, paged_adamw]}",
+            "space: {rank: [4, 8], packing: [true, false]}",
+            "space: {rank: [4, 8], gradient_checkpointing: offload}",
+        ] {
+            assert_eq!(refusal(lines, false), None, "{lines}");
+            let told = refusal(lines, true).unwrap();
+            assert!(told.contains("GPU") && told.contains("key `space."), "{lines}: {told}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What runs a study's trials, and what that makes of the rest of the file: a command reads no keys about models and
+//! data, and trials in TRL have no part of what the native engine alone measures or starts.
+
+use std::path::Path;
+
+use super::Context;
+use super::objective::NATIVE_METRICS;
+use super::parameter::Parameters;
+use crate::space::SpaceError;
+use crate::space::file::{BackendEntry, BackendKeys, StudyFile};
+use crate::space::study::{Backend, CommandBackend, TrlBackend};
+use crate::space::yaml::Span;
+use peft_tune_core::objective::{EXACT_MATCH, LOSS, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
+use peft_tune_core::recipe::{OptimizerOffload, Sharding};
+use peft_tune_core::space::Distribution;
+use peft_tune_core::study::{ParamValue, Params};
+
+/// Keys that mean nothing to a command backend.
+const NATIVE_KEYS: &[&[&str]] = &[
+    &["target_stack"],
+    &["model"],
+    &["data"],
+    &["training"],
+    &["score"],
+    &["trial", "sequence_length"],
+    &["trial", "profile_steps"],
+    &["trial", "profile_warmup"],
+    &["trial", "training_steps"],
+    &["trial", "training_tokens"],
+    &["trial", "training_epochs"],
+    &["trial", "evaluation"],
+    &["trial", "memory_limit"],
+];
+
+/// The native engine's metrics that trials in TRL have too.
+const TRL_METRICS: [&str; 4] = [THROUGHPUT, PEAK_MEMORY, LOSS, TOKEN_ACCURACY];
+
+impl Context<'_> {
+    /// What runs the trials: what is `asked` for, else what the file names.
+    pub(super) fn backend(&self, file: &StudyFile, asked: Option<Backend>) -> Result<Backend, SpaceError> {
+        let command = self.command_of(&file.backend)?;
+        let backend = match (asked, command) {
+            (Some(_), Some(_)) => {
+                return Err(SpaceError::Rejected {
+                    at: self.document.key(&["backend", "command"]),
+                    message: "the parameters of a command are known to it alone; leave `--backend` out".into(),
+                });
+            }
+            (None, Some((keys, command))) => Backend::Command(self.command(file, keys, command)?),
+            (None, None) if file.backend == BackendEntry::Native => Backend::Native,
+            (None | Some(Backend::Trl(TrlBackend { python: None })), None) => Backend::Trl(self.trl(&file.backend)?),
+            (Some(asked), None) => asked,
+        };
+        if backend.trains_recipes() && file.trial.steps.is_some() {
+            return Err(SpaceError::Rejected {
+                at: self.document.key(&["trial", "steps"]),
+                message: "this is the length of a command's trial; write `training_steps`".into(),
+            });
+        }
+        if matches!(backend, Backend::Trl(_)) {
+            self.refuse_for_trl(file)?;
+        }
+        Ok(backend)
+    }
+
+    /// The words of the command that a file names, with the keys beside it.
+    ///
+    /// # Errors
+    /// Keys that name no backend, or two, or that are about another one.
+    fn command_of<'f>(&self, entry: &'f BackendEntry) -> Result<Option<(&'f BackendKeys, &'f [String])>, SpaceError> {
+        let BackendEntry::Keys(keys) = entry else {
+            return Ok(None);
+        };
+        let of_command = ["folder", "env"];
+        match (&keys.command, &keys.trl) {
+            (Some(command), None) => Ok(Some((keys, command.as_slice()))),
+            (Some(_), Some(_)) => Err(SpaceError::Conflict {
+                at: self.document.key(&["backend", "trl"]),
+                other: "backend.command".into(),
+                reason: "one of them runs the trials",
+            }),
+            (None, Some(_)) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
+                Some(key) => Err(SpaceError::Rejected {
+                    at: self.document.key(&["backend", key]),
+                    message: "this is about the program of `backend.command`, and there is none; remove it".into(),
+                }),
+                None => Ok(None),
+            },
+            (None, None) => Err(SpaceError::Rejected {
+                at: self.document.key(&["backend"]),
+                message: "these keys name nothing that runs the trials; write `native`, `trl`, {trl: {python: ..}} or \
+                          {command: [program, argument, ..]}"
+                    .into(),
+            }),
+        }
+    }
+
+    fn command(&self, file: &StudyFile, keys: &BackendKeys, command: &[String]) -> Result<CommandBackend, SpaceError> {
+        if command.first().is_none_or(|program| program.trim().is_empty()) {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["backend", "command"]),
+                message: "there is no program; write [program, argument, ..]".into(),
+            });
+        }
+        if let Some(keys) = NATIVE_KEYS.iter().find(|keys| self.document.has(keys)) {
+            return Err(SpaceError::Conflict {
+                at: self.document.key(keys),
+                other: "backend.command".into(),
+                reason: "a command takes its settings from its own arguments and from `space`",
+            });
+        }
+        let folder = match &keys.folder {
+            Some(folder) => self.folder(&["backend", "folder"], folder)?,
+            None => self.absolute(Path::new(".")),
+        };
+        Ok(CommandBackend {
+            command: command.to_vec(),
+            folder,
+            env: keys.env.clone(),
+            steps: file.trial.steps.map(u64::from),
+        })
+    }
+
+    fn trl(&self, entry: &BackendEntry) -> Result<TrlBackend, SpaceError> {
+        let keys = match entry {
+            BackendEntry::Keys(keys) => keys.trl.as_ref(),
+            BackendEntry::Native | BackendEntry::Trl => None,
+        };
+        let python = keys.and_then(|keys| keys.python.as_deref());
+        let found = python.map(|python| self.interpreter(&["backend", "trl", "python"], python));
+        Ok(TrlBackend {
+            python: found.transpose()?,
+        })
+    }
+
+    /// Refuses keys that ask for what the native engine alone measures or starts, and metrics of it.
+    fn refuse_for_trl(&self, file: &StudyFile) -> Result<(), SpaceError> {
+        let evaluation = &file.trial.evaluation;
+        let is_mixed = file.data.as_ref().is_some_and(|data| !data.train.sets().is_empty());
+        let keys: [(bool, &[&str], &str); 7] = [
+            (
+                file.target_stack.is_some(),
+                &["target_stack"],
+                "trials in TRL are measured there, and nothing is predicted of another stack; remove it",
+            ),
+            (
+                file.target_device.is_some(),
+                &["target_device"],
+                "trials in TRL are measured on this machine, and nothing is predicted of another device; remove it",
+            ),
+            (
+                file.score.is_some(),
+                &["score"],
+                "models that TRL trained answer no prompts so far; remove it",
+            ),
+            (
+                evaluation.accuracy_check,
+                &["trial", "evaluation", "accuracy_check"],
+                "trials in TRL are not compared with fp32 base weights so far; remove it",
+            ),
+            (
+                evaluation.fp32_training,
+                &["trial", "evaluation", "fp32_training"],
+                "trials in TRL are not compared with trainings in fp32 so far; remove it",
+            ),
+            (
+                is_mixed,
+                &["data", "train"],
+                "trials in TRL mix no sets by weights so far; name files alone",
+            ),
+            (
+                file.launcher.is_elsewhere(),
+                &["launcher"],
+                "trials in TRL run on this machine so far; remove it",
+            ),
+        ];
+        if let Some((_, keys, message)) = keys.iter().find(|(is_asked, ..)| *is_asked) {
+            return Err(SpaceError::Rejected {
+                at: self.document.key(keys),
+                message: format!("{message}, or search with the native backend"),
+            });
+        }
+        for (index, objective) in file.objectives.iter().enumerate() {
+            refuse_metric_for_trl(&objective.0.metric, || self.objective_place(index, "metric"))?;
+        }
+        for metric in file.constraints.names() {
+            refuse_metric_for_trl(metric, || self.document.key(&["constraints", metric]))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses values of settings that take more than the one process and device that a trial in TRL has.
+    pub(super) fn refuse_values_for_trl(&self, parameters: &Parameters, baseline: &Params) -> Result<(), SpaceError> {
+        let settings: [(&str, ParamValue, &str); 3] = [
+            (
+                "devices",
+                ParamValue::Int(1),
+                "trials in TRL run on one device each so far",
+            ),
+            (
+                "sharding",
+                Sharding::None.name().into(),
+                "trials in TRL run on one device each so far, and there is none to share weights with",
+            ),
+            (
+                "optimizer_offload",
+                OptimizerOffload::None.name().into(),
+                "TRL updates on the host through DeepSpeed, which trials do not start so far",
+            ),
+        ];
+        for (name, only, reason) in settings {
+            let keys = if may_be_other_than(&only, name, parameters) {
+                ["space", name]
+            } else if baseline.get(name).is_some_and(|value| *value != only) {
+                ["baseline", name]
+            } else {
+                continue;
+            };
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&keys),
+                message: format!("{reason}; write {only}, or search with the native backend"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a metric that the native engine alone measures.
+fn refuse_metric_for_trl(metric: &str, at: impl FnOnce() -> Box<Span>) -> Result<(), SpaceError> {
+    let is_of_engine = metric == EXACT_MATCH || NATIVE_METRICS.contains(&metric);
+    if !is_of_engine || TRL_METRICS.contains(&metric) {
+        return Ok(());
+    }
+    Err(SpaceError::Rejected {
+        at: at(),
+        message: format!(
+            "trials in TRL do not measure `{metric}` so far; write one of {}, or search with the native backend",
+            TRL_METRICS.join(", ")
+        ),
+    })
+}
+
+/// Whether trials may have another value of a setting than this one.
+fn may_be_other_than(only: &ParamValue, name: &str, parameters: &Parameters) -> bool {
+    if let Some(fixed) = parameters.fixed.get(name) {
+        return fixed != only;
+    }
+    let mut sampled = parameters.space.parameters.iter();
+    match sampled.find(|one| one.name == name).map(|one| &one.distribution) {
+        Some(Distribution::Categorical { choices }) => choices.iter().any(|value| value != only),
+        // A range has two values at least.
+        Some(Distribution::Int { .. } | Distribution::Float { .. }) => true,
+        None => false,
+    }
+}

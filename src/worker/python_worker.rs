@@ -1,0 +1,292 @@
+//! The worker that trains in PyTorch: Python files that this program carries, and the process that runs them.
+//!
+//! A worker of `backend: trl` starts as any other, and then becomes the user's Python: the process keeps its id, its streams, its
+//! group and its processors, so that nobody above sees a difference. The files lie in the cache, in a folder under their hash, as the
+//! package `peft_tune.backends`.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use peft_tune_core::hexadecimal;
+use peft_tune_core::whole_file::write_whole;
+use peft_tune_engine::data::cache_folder;
+
+/// Files of the package, each with its text.
+macro_rules! carried {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../python/peft_tune/backends/", $name)))),*]
+    };
+}
+
+/// Files of `peft_tune.backends`.
+const FILES: &[(&str, &str)] = carried![
+    "__init__.py",
+    "__main__.py",
+    "base_model.py",
+    "control.py",
+    "device.py",
+    "evaluation.py",
+    "faults.py",
+    "probe.py",
+    "protocol.py",
+    "serve.py",
+    "settings.py",
+    "steady.py",
+    "trainer.py",
+    "trial.py",
+    "trial_files.py",
+];
+
+/// Statements that run the package from the folder that the first argument names. The current folder is no place of packages: a file
+/// there may have the name of one. Python has an option for that since 3.11 only.
+const RUN: &str = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; import runpy; \
+                   runpy.run_module('peft_tune.backends', run_name='__main__')";
+
+/// Digits of the hash that a folder is named by.
+const DIGITS: usize = 16;
+
+/// A Python, and the folder with the package that it runs.
+#[derive(Clone, Debug)]
+pub struct PythonWorker {
+    python: PathBuf,
+    folder: PathBuf,
+}
+
+/// Why the worker in Python cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum PythonWorkerError {
+    #[error("there is no cache to keep the files in that Python runs; name a folder in PEFT_TUNE_CACHE")]
+    NoCache,
+    #[error(
+        "cannot write the files that Python runs to {folder}: {source}; make room there, or name another folder in PEFT_TUNE_CACHE"
+    )]
+    Unpack { folder: PathBuf, source: io::Error },
+    #[error(
+        "PyTorch cannot see the device {device}; name `cpu`, or a GPU such as `cuda:0` that CUDA_VISIBLE_DEVICES does not hide"
+    )]
+    NoDevice { device: String },
+    #[error("cannot start {python}: {source}; name a Python that has TRL with `--python`")]
+    Start { python: PathBuf, source: io::Error },
+}
+
+impl PythonWorker {
+    /// Lays the package down in the cache for `python`, unless it lies there.
+    ///
+    /// # Errors
+    /// No cache, or one that cannot be written to.
+    pub fn new(python: &Path) -> Result<Self, PythonWorkerError> {
+        let cache = cache_folder().ok_or(PythonWorkerError::NoCache)?;
+        let folder = unpack(&cache).map_err(|source| PythonWorkerError::Unpack { folder: cache, source })?;
+        Ok(Self {
+            python: python.to_owned(),
+            folder,
+        })
+    }
+
+    /// A command that prints what the Python has, as one object of JSON.
+    pub fn probe(&self) -> Command {
+        self.command(["--probe"])
+    }
+
+    /// Becomes the worker on `device` with `threads` threads. Returns only where that fails.
+    pub fn replace_process(&self, device: &str, threads: usize) -> PythonWorkerError {
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let Some(visible) = visible_for(device, visible.as_deref()) else {
+            let device = device.to_owned();
+            return PythonWorkerError::NoDevice { device };
+        };
+        let failed = |source| PythonWorkerError::Start {
+            python: self.python.clone(),
+            source,
+        };
+        let program = match std::env::current_exe() {
+            Ok(program) => program,
+            Err(error) => return failed(error),
+        };
+        let threads = threads.to_string();
+        let mut command = self.command(["--device", device, "--threads", &threads]);
+        command
+            .env("PEFT_TUNE_PROGRAM", program)
+            .env("PEFT_TUNE_VERSION", env!("CARGO_PKG_VERSION"))
+            .env("CUDA_VISIBLE_DEVICES", visible)
+            .env("OMP_NUM_THREADS", &threads)
+            .env("MKL_NUM_THREADS", &threads)
+            // Sums in the same order each time, where a GPU has a choice.
+            .env("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+        failed(command.exec())
+    }
+
+    /// The package with these arguments.
+    fn command<Word: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Word>) -> Command {
+        let mut command = Command::new(&self.python);
+        command
+            // Writes nothing beside the files: what is compiled of them for one version is none of the next one's.
+            .args(["-B", "-c", RUN])
+            .arg(&self.folder)
+            .args(arguments)
+            .env("TOKENIZERS_PARALLELISM", "false")
+            // Whatever had to be downloaded was, before the first trial.
+            .env("HF_HUB_OFFLINE", "1")
+            .env("TRANSFORMERS_VERBOSITY", "error");
+        command
+    }
+}
+
+/// Lays the package down below `cache` and returns the folder that Python finds it in.
+///
+/// # Errors
+/// What the file system says.
+fn unpack(cache: &Path) -> io::Result<PathBuf> {
+    let folder = std::path::absolute(cache.join("python").join(hash()))?;
+    let package = folder.join("peft_tune");
+    let backends = package.join("backends");
+    std::fs::create_dir_all(&backends)?;
+    // Without a file of this name the folder would be a part of a namespace, and the package of a wheel of another version in
+    // site-packages would win.
+    lay_down(&package.join("__init__.py"), "")?;
+    for (name, text) in FILES {
+        lay_down(&backends.join(name), text)?;
+    }
+    Ok(folder)
+}
+
+fn lay_down(path: &Path, text: &str) -> io::Result<()> {
+    match std::fs::read(path) {
+        Ok(there) if there == text.as_bytes() => Ok(()),
+        _ => write_whole(path, text.as_bytes(), true),
+    }
+}
+
+/// The beginning of the hash of all files.
+fn hash() -> String {
+    let mut hash = Sha256::new();
+    for (name, text) in FILES {
+        hash.update(name);
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    let mut digits = hexadecimal(&hash.finalize());
+    digits.truncate(DIGITS);
+    digits
+}
+
+/// The value of `CUDA_VISIBLE_DEVICES` with which a process sees this device alone, where this process sees those that are `visible`:
+/// all where that is absent. `None` for what is no device, and for one that is hidden.
+fn visible_for(device: &str, visible: Option<&str>) -> Option<String> {
+    if device == "cpu" {
+        return Some(String::new());
+    }
+    let number: usize = device.strip_prefix("cuda:")?.parse().ok()?;
+    let Some(visible) = visible else {
+        return Some(number.to_string());
+    };
+    let seen = visible.split(',').map(str::trim).nth(number)?;
+    (!seen.is_empty()).then(|| seen.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::worker::PROTOCOL_VERSION;
+    use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
+
+    #[test]
+    fn every_file_of_the_package_is_carried() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/peft_tune/backends");
+        let entries = std::fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // Python that ran here left its own.
+        let there: BTreeSet<String> = names.filter(|name| name != "__pycache__").collect();
+        let carried: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(carried, there);
+        assert_eq!(carried.len(), FILES.len());
+    }
+
+    #[test]
+    fn both_sides_have_the_same_numbers() {
+        let (_, protocol) = FILES.iter().find(|(name, _)| *name == "protocol.py").unwrap();
+        for line in [
+            format!("PROTOCOL = {PROTOCOL_VERSION}"),
+            format!("OUT_OF_MEMORY_EXIT = {OUT_OF_MEMORY_EXIT}"),
+        ] {
+            assert!(protocol.lines().any(|one| one == line), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_wheels_extra_installs_what_the_package_asks_for() {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("pyproject.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        let (_, probe) = FILES.iter().find(|(name, _)| *name == "probe.py").unwrap();
+        let lines_of = |text: &str, begin: &str, end: &str| -> BTreeSet<String> {
+            let inside = text.lines().skip_while(|line| *line != begin).skip(1);
+            let inside = inside.take_while(|line| *line != end);
+            inside
+                .map(|line| line.trim().trim_end_matches(',').to_owned())
+                .collect()
+        };
+        // `"trl>=1.16,<2"` as the other file has it.
+        let as_there = |requirement: String| {
+            let requirement = requirement.trim_matches('"');
+            let (name, range) = requirement.split_once(">=").unwrap();
+            let (least, too_new) = match range.split_once(",<") {
+                Some((least, too_new)) => (least, format!("\"{too_new}\"")),
+                None => (range, "None".to_owned()),
+            };
+            format!("\"{name}\": (\"{least}\", {too_new})")
+        };
+        let extra = lines_of(&manifest, "trl = [", "]").into_iter().map(as_there);
+        assert_eq!(extra.collect::<BTreeSet<_>>(), lines_of(probe, "VERSIONS = {", "}"));
+    }
+
+    #[test]
+    fn the_package_is_whole_after_someone_changed_it() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = unpack(cache.path()).unwrap();
+        let (marker, protocol) = (
+            folder.join("peft_tune/__init__.py"),
+            folder.join("peft_tune/backends/protocol.py"),
+        );
+        assert_eq!(std::fs::read_to_string(&marker).unwrap(), "");
+        let whole = std::fs::read_to_string(&protocol).unwrap();
+        std::fs::write(&protocol, &whole[..whole.len() / 2]).unwrap();
+        assert_eq!(unpack(cache.path()).unwrap(), folder);
+        assert_eq!(std::fs::read_to_string(&protocol).unwrap(), whole);
+        std::fs::write(cache.path().join("file"), "").unwrap();
+        assert!(unpack(&cache.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn a_worker_sees_its_own_device_alone() {
+        for (device, visible, seen) in [
+            ("cpu", None, Some("")),
+            ("cuda:1", None, Some("1")),
+            ("cuda:1", Some("4, 7"), Some("7")),
+            ("cuda:0", Some("GPU-1a"), Some("GPU-1a")),
+            ("cuda:2", Some("4,7"), None),
+            ("cuda:0", Some(""), None),
+            ("mps", None, None),
+        ] {
+            assert_eq!(visible_for(device, visible).as_deref(), seen, "{device} of {visible:?}");
+        }
+    }
+
+    #[test]
+    fn python_is_told_the_folder_and_the_arguments() {
+        let worker = PythonWorker {
+            python: "/opt/python".into(),
+            folder: "/cache of mine".into(),
+        };
+        let command = worker.probe();
+        assert_eq!(command.get_program(), "/opt/python");
+        let arguments: Vec<&OsStr> = command.get_args().collect();
+        assert_eq!(arguments, ["-B", "-c", RUN, "/cache of mine", "--probe"]);
+    }
+}

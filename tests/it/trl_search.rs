@@ -1,0 +1,249 @@
+//! Searches with `backend: trl` without Python: a script says what an interpreter would have, and trials are made up.
+#![cfg(unix)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::mocked::{errors_of, folder_with};
+
+const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
+                     objectives: [throughput, loss]\n\
+                     space: {rank: [2, 4, 8, 16], learning_rate: {low: 1e-3, high: 3e-2, scale: log}}\n\
+                     trial: {sequence_length: 128}\nconfirm: none\nbudget: {trials: 3}\n";
+
+const BACKEND: &str = "backend: {trl: {python: ./python}}\n";
+
+const GPU: &str = r#"{"name": "NVIDIA L4", "bytes": 23622320128}"#;
+
+/// Puts a program in the place of Python.
+fn stand_in(folder: &Path, script: &str) {
+    let path = folder.join("python");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// Puts a Python there that has these GPUs and this version of TRL.
+fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
+    let gpus = gpus.join(", ");
+    let answer = format!(
+        r#"{{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "{trl}",
+        "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [{gpus}], "missing": []}}"#
+    );
+    stand_in(
+        folder,
+        &format!("echo a library that prints\necho '{}'", answer.replace('\n', " ")),
+    );
+}
+
+/// A folder with the quickstart's model and data, a study, and a Python without GPUs.
+fn bench(space: &str) -> tempfile::TempDir {
+    let folder = folder_with(space);
+    python_with(folder.path(), "1.16.0", &[]);
+    folder
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = crate::program();
+    command.args(arguments).current_dir(folder);
+    command
+        .env("PEFT_TUNE_MOCK", "0.01")
+        .env("PEFT_TUNE_DB", folder.join("study.db"))
+        .env("PEFT_TUNE_CACHE", folder.join("cache"));
+    command
+}
+
+fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
+    let output = command(folder, arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
+    output
+}
+
+/// Message of a command that these options or files make bad input of.
+fn refused(folder: &Path, arguments: &[&str]) -> String {
+    let output = command(folder, arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors_of(&output));
+    errors_of(&output)
+}
+
+fn text_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn queried(folder: &Path, statement: &str) -> String {
+    let output = succeeds(folder, &["query", statement, "--format", "csv"]);
+    text_of(&output).trim().to_owned()
+}
+
+#[test]
+fn a_study_in_trl_is_searched_continued_and_shown_as_any_other() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    let said = errors_of(&succeeds(folder, &["search", "space.yaml"]));
+    let first = said.lines().next().unwrap();
+    for part in [
+        "trials train in TRL: ",
+        "/python (Python 3.12.3)",
+        "trl 1.16.0",
+        "on the CPU;",
+    ] {
+        assert!(first.contains(part), "{said}");
+    }
+    assert!(
+        said.contains(", in TRL") && said.contains("worker 0: the CPU"),
+        "{said}"
+    );
+    succeeds(folder, &["search", "space.yaml", "--trials", "5"]);
+    assert_eq!(queried(folder, "select count(*) as n from trial_summary"), "n\n5");
+    // A moved environment is the same study.
+    let definition = "select definition ->> '$.settings.backend' as backend from study";
+    let backend = queried(folder, definition);
+    assert!(backend.contains("trl") && !backend.contains("python"), "{backend}");
+    let stack = "select path from study_input where role = 'stack'";
+    assert!(queried(folder, stack).contains("transformers 5.23.0, peft 0.21.2, trl 1.16.0"));
+    for command in ["show", "explain", "pareto"] {
+        succeeds(folder, &[command]);
+    }
+    succeeds(folder, &["export", "--format", "trl", "--output", "out"]);
+    assert!(folder.join("out/trl_sft.yaml").is_file());
+}
+
+#[test]
+fn nothing_runs_before_the_search_says_what_it_would_run() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    let text = text_of(&succeeds(folder, &["search", "space.yaml", "--dry-run"]));
+    assert!(
+        text.contains(", in TRL") && text.contains("worker 0: the CPU"),
+        "{text}"
+    );
+    assert!(!folder.join("study.db").exists());
+}
+
+#[test]
+fn other_versions_are_changed_inputs() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    succeeds(folder, &["search", "space.yaml"]);
+    python_with(folder, "1.17.0", &[]);
+    let told = refused(folder, &["search", "space.yaml", "--trials", "4"]);
+    for part in [
+        "stack `torch 2.15.0",
+        "trl 1.16.0",
+        "trl 1.17.0",
+        "--accept-changed-inputs",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    succeeds(folder, &["search", "space.yaml", "--accept-changed-inputs"]);
+    let counts = "select study, count(*) as n from trial_summary group by study order by study";
+    assert_eq!(queried(folder, counts), "study,n\nown,3\nown before change 1,3");
+}
+
+#[test]
+fn the_command_line_names_the_engine_of_a_file_that_names_none() {
+    let folder = bench(SPACE);
+    let folder = folder.path();
+    let asked = ["search", "space.yaml", "--backend", "trl", "--python", "./python"];
+    succeeds(folder, &asked);
+    let told = refused(folder, &["search", "space.yaml", "--trials", "4"]);
+    assert!(
+        told.contains("another definition (different: settings.backend"),
+        "{told}"
+    );
+    succeeds(folder, &["search", "space.yaml", "--as", "here"]);
+    let told = refused(
+        folder,
+        &["search", "space.yaml", "--as", "here", "--python", "./python"],
+    );
+    assert!(told.contains("`--python`") && told.contains("--backend trl"), "{told}");
+
+    let other = bench(&format!("{SPACE}{BACKEND}"));
+    let native = errors_of(&succeeds(
+        other.path(),
+        &["search", "space.yaml", "--backend", "native"],
+    ));
+    assert!(!native.contains("in TRL"), "{native}");
+}
+
+#[test]
+fn workers_have_the_gpus_that_pytorch_sees() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    python_with(folder, "1.16.0", &[GPU, GPU]);
+    let dry = |options: &[&str]| {
+        let arguments = [&["search", "space.yaml", "--dry-run"], options].concat();
+        text_of(&succeeds(folder, &arguments))
+    };
+    assert!(dry(&[]).contains("worker 0: cuda:0"));
+    let two = dry(&["--workers", "2"]);
+    assert!(
+        two.contains("worker 0: cuda:0") && two.contains("worker 1: cuda:1"),
+        "{two}"
+    );
+    assert!(dry(&["--devices", "1"]).contains("worker 0: cuda:1"));
+    let told = refused(folder, &["search", "space.yaml", "--workers", "3"]);
+    assert!(told.contains("there are 2 GPUs"), "{told}");
+    let told = refused(folder, &["search", "space.yaml", "--devices", "cuda:2"]);
+    assert!(
+        told.contains("cuda:2 cannot be used") && told.contains("NVIDIA L4"),
+        "{told}"
+    );
+    succeeds(folder, &["search", "space.yaml", "--workers", "2"]);
+    let device = "select path from study_input where role = 'device'";
+    assert_eq!(queried(folder, device), "path\nNVIDIA L4");
+}
+
+#[test]
+fn options_of_the_built_in_engine_and_values_of_a_gpu_are_refused() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    let told = refused(folder, &["search", "space.yaml", "--together", "2"]);
+    assert!(told.contains("TRL's trials train by themselves"), "{told}");
+    let told = refused(folder, &["search", "space.yaml", "--kernels", "reference"]);
+    assert!(told.contains("`--kernels reference`"), "{told}");
+    let quantized = SPACE.replace("rank: [2, 4, 8, 16]", "precision: [bf16, nf4]");
+    std::fs::write(folder.join("quantized.yaml"), format!("{quantized}{BACKEND}")).unwrap();
+    let told = refused(folder, &["search", "quantized.yaml"]);
+    assert!(told.contains("key `space.precision`") && told.contains("GPU"), "{told}");
+    python_with(folder, "1.16.0", &[GPU]);
+    succeeds(folder, &["search", "quantized.yaml"]);
+    assert!(refused(folder, &["search", "quantized.yaml", "--as", "cpu", "--devices", "cpu"]).contains("GPU"));
+}
+
+#[test]
+fn a_python_that_cannot_train_is_named_before_anything_is_begun() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    let lacks = r#"{"python": "3.12.3", "torch": null, "transformers": "5.23.0", "peft": "0.21.2", "trl": "1.16.0",
+                    "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [], "missing": ["torch>=2.9"]}"#;
+    let lacks = format!("echo '{}'", lacks.replace('\n', " "));
+    let search = ["search", "space.yaml"];
+    let cases: [(&str, &[&str]); 3] = [
+        (lacks.as_str(), &["/python -m pip install 'torch>=2.9'`", "`--python`"]),
+        ("echo nonsense", &["it printed: nonsense", "`--python`"]),
+        (
+            "echo no such option >&2; exit 2",
+            &["exit status: 2", "its last words: no such option"],
+        ),
+    ];
+    for (script, parts) in cases {
+        stand_in(folder, script);
+        let told = refused(folder, &search);
+        for part in parts {
+            assert!(told.contains(part), "{script}: {told}");
+        }
+    }
+    stand_in(folder, "exec sleep 600");
+    let began = Instant::now();
+    let mut hanging = command(folder, &search);
+    let hanging = hanging.env("PEFT_TUNE_PYTHON_WITHIN", "1s").output().unwrap();
+    let told = errors_of(&hanging);
+    assert_eq!(hanging.status.code(), Some(2), "{told}");
+    assert!(told.contains("did not say within 1.0 s"), "{told}");
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+    let told = refused(folder, &["search", "space.yaml", "--python", "./none"]);
+    assert!(told.contains("cannot start") && told.contains("none"), "{told}");
+    assert!(!folder.join("study.db").exists());
+}

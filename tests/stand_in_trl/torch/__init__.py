@@ -1,0 +1,82 @@
+"""A stand-in for PyTorch: tables of numbers with the few operations that a worker needs, on a processor, and nothing learnt by itself."""
+
+import contextlib
+
+from . import cuda, profiler  # noqa: F401
+
+_threads = 1
+
+
+def set_num_threads(threads):
+    global _threads
+    _threads = threads
+
+
+def get_num_threads():
+    return _threads
+
+
+def no_grad():
+    return contextlib.nullcontext()
+
+
+class Tensor:
+    """Rows of numbers."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    @property
+    def shape(self):
+        return len(self.rows), len(self.rows[0])
+
+    def numel(self):
+        return sum(map(len, self.rows))
+
+    def sum(self, dim=None):
+        sums = [sum(row) for row in self.rows]
+        return sum(sums) if dim is None else Column(sums)
+
+    def double(self):
+        return self
+
+    def __neg__(self):
+        return Tensor([[-value for value in row] for row in self.rows])
+
+    def __getitem__(self, place):
+        rows, columns = place
+        assert rows is Ellipsis, place
+        return Tensor([row[columns] for row in self.rows])
+
+    def __ne__(self, other):
+        return Tensor([[value != other for value in row] for row in self.rows])
+
+    __hash__ = None
+
+
+class Column(list):
+    """One number of each row."""
+
+    def tolist(self):
+        return list(self)
+
+
+class Parameter:
+    """A weight: its bytes, and the one number that is learnt of it."""
+
+    def __init__(self, size, value=0.0, requires_grad=True):
+        self.size, self.value = size, value
+        self.requires_grad, self.grad, self._version = requires_grad, None, 0
+
+    def requires_grad_(self, requires_grad):
+        self.requires_grad = requires_grad
+        return self
+
+    def untyped_storage(self):
+        return self
+
+    def data_ptr(self):
+        return id(self)
+
+    def nbytes(self):
+        return self.size

@@ -1,0 +1,9 @@
+"""No GPU."""
+
+
+def is_available():
+    return False
+
+
+def device_count():
+    return 0

@@ -1,0 +1,29 @@
+"""A stand-in for transformers."""
+
+import os
+
+
+class TrainerCallback:
+    def on_train_begin(self, args, state, control, **_):
+        pass
+
+    def on_optimizer_step(self, args, state, control, **_):
+        pass
+
+    def on_step_end(self, args, state, control, **_):
+        pass
+
+
+class PrinterCallback(TrainerCallback):
+    """Prints at the end of a step what is no message."""
+
+    def on_step_end(self, args, state, control, **_):
+        print({"event": "step", "number": state.global_step})
+
+
+class AutoProcessor:
+    @classmethod
+    def from_pretrained(cls, folder, trust_remote_code=False):
+        if not os.path.isfile(os.path.join(folder, "tokenizer.json")):
+            raise OSError(f"{folder} has no tokenizer")
+        return cls()
