@@ -16,3 +16,4 @@ mod unsloth;
 pub(crate) use keys::{ToolKeys, Word};
 pub use keys::{optimizer_called, setting_called};
 pub use tool::{Tool, UnknownTool};
+pub use transformers::is_of_bitsandbytes;

@@ -38,6 +38,12 @@ pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
     }
 }
 
+/// Whether transformers takes an optimizer from bitsandbytes.
+pub fn is_of_bitsandbytes(kind: OptimizerKind) -> bool {
+    let name = optimizer_name(kind).unwrap_or_default();
+    ["8bit", "paged", "lion"].iter().any(|part| name.contains(part))
+}
+
 /// An optimizer under a tool's key for it.
 pub(super) fn optimizer(key: &'static str, kind: OptimizerKind) -> Option<Vec<Word>> {
     optimizer_name(kind).map(|name| vec![(key, name.into())])

@@ -15,6 +15,9 @@ VERSIONS = {
     "datasets": ("4.7", None),
 }
 
+#: Packages that some values alone need.
+OPTIONAL = ["bitsandbytes"]
+
 
 def probe():
     """Versions by package, GPUs, and the requirements that are not met, as pip takes them."""
@@ -28,7 +31,8 @@ def probe():
             # A PyTorch that cannot be loaded is as good as none.
             print(f"cannot use torch {installed['torch']}: {error}", file=sys.stderr)
             missing = sorted({*missing, requirement("torch")}, key=list(map(requirement, VERSIONS)).index)
-    return {"python": platform.python_version(), **installed, "devices": devices, "missing": missing}
+    optional = {name: version_of(name) for name in OPTIONAL}
+    return {"python": platform.python_version(), **installed, **optional, "devices": devices, "missing": missing}
 
 
 def missing():

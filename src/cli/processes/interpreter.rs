@@ -14,6 +14,8 @@ use crate::shell::{command_line, shell_word};
 use crate::space::Seconds;
 use crate::worker::{PythonWorker, PythonWorkerError};
 
+/// Package with quantized weights and some optimizers.
+const BITSANDBYTES: &str = "bitsandbytes";
 /// Name of a Python where no environment is active.
 const PYTHON: &str = "python3";
 /// Variables that name the folder of an active environment, whose interpreter is `bin/python`.
@@ -67,6 +69,8 @@ struct Answer {
     trl: Option<String>,
     accelerate: Option<String>,
     datasets: Option<String>,
+    #[serde(default)]
+    bitsandbytes: Option<String>,
     devices: Vec<TorchDevice>,
     /// Requirements that are not met, as pip takes them.
     missing: Vec<String>,
@@ -159,6 +163,7 @@ impl Interpreter {
             trl,
             accelerate,
             datasets,
+            bitsandbytes,
             devices,
             missing,
         } = answer;
@@ -191,7 +196,8 @@ impl Interpreter {
                 command_line(&wanted)
             )));
         }
-        let installed = packages.into_iter();
+        // Some values alone need it.
+        let installed = packages.into_iter().chain([(BITSANDBYTES, bitsandbytes)]);
         Ok(Stack {
             interpreter: self.path.clone(),
             python,
@@ -221,6 +227,11 @@ impl Stack {
         let all = self.packages.iter();
         let all: Vec<String> = all.map(|one| format!("{} {}", one.name, one.version)).collect();
         all.join(", ")
+    }
+
+    /// Whether there is bitsandbytes, which quantized weights and some optimizers need.
+    pub(in crate::cli) fn has_bitsandbytes(&self) -> bool {
+        self.packages.iter().any(|one| one.name == BITSANDBYTES)
     }
 
     /// What it computes on, for people: each GPU with its memory, or the processor.

@@ -7,7 +7,7 @@ use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::report::printable;
 use crate::space::{SpaceError, Study, TrlBackend, recipe_for};
 use crate::store::InputRecord;
-use crate::tools::Tool;
+use crate::tools::{Tool, is_of_bitsandbytes};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{Checkpointing, Precision, Recipe};
 use peft_tune_core::study::Params;
@@ -25,15 +25,28 @@ struct Refusal {
     message: String,
 }
 
+/// What decides which values can be trained.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Whether a trial may run on a processor.
+    on_cpu: bool,
+    has_bitsandbytes: bool,
+}
+
 /// Finds the Python of a study, asks it what it has, and notes that for the study's workers.
 ///
 /// # Errors
 /// Bad input: no Python that trains in TRL; devices that it does not have; a value that it cannot train.
 pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArgs) -> Result<(), CliError> {
-    workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe()?);
+    let stack = Interpreter::find(backend.python.as_deref())?.probe()?;
+    let has_bitsandbytes = stack.has_bitsandbytes();
+    workers.stack = Some(stack);
     let slots = workers.slots(study)?;
-    let on_cpu = slots.iter().any(|slot| slot.device.as_deref() == Some("cpu"));
-    Ok(check_values(study, on_cpu)?)
+    let place = Place {
+        on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
+        has_bitsandbytes,
+    };
+    Ok(check_values(study, place)?)
 }
 
 /// The first line of a search: what trains, and what is not seen of it.
@@ -58,9 +71,9 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 }
 
 /// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
-fn check_values(study: &Study, on_cpu: bool) -> Result<(), SpaceError> {
+fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
     let refusals = |params: &Params| match recipe_for(study, params) {
-        Ok(recipe) => refusals_of(&recipe, on_cpu),
+        Ok(recipe) => refusals_of(&recipe, place),
         // A trial of these values says so itself.
         Err(_) => Vec::new(),
     };
@@ -96,7 +109,7 @@ fn check_values(study: &Study, on_cpu: bool) -> Result<(), SpaceError> {
 }
 
 /// Settings of a recipe that a trial in TRL would not train as they are written.
-fn refusals_of(recipe: &Recipe, on_cpu: bool) -> Vec<Refusal> {
+fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal> {
     let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(
@@ -105,17 +118,33 @@ fn refusals_of(recipe: &Recipe, on_cpu: bool) -> Vec<Refusal> {
             warning.field, warning.message
         ),
     });
-    let on_device = on_cpu.then(|| needs_of_gpu(recipe)).into_iter().flatten();
+    let on_device = place.on_cpu.then(|| needs_of_gpu(recipe)).into_iter().flatten();
     let on_device = on_device.map(|(field, reason)| Refusal {
         field,
         message: format!("{reason}; write another value, search on a GPU, or search with the native backend"),
     });
-    in_file.chain(on_device).collect()
+    let absent = (!place.has_bitsandbytes).then(|| needs_of_bitsandbytes(recipe)).into_iter().flatten();
+    let absent = absent.map(|field| Refusal {
+        field,
+        message: "trials in TRL take this from bitsandbytes, which the Python lacks; install it there with `pip install bitsandbytes`, or \
+                  write another value"
+            .to_owned(),
+    });
+    in_file.chain(on_device).chain(absent).collect()
+}
+
+/// Fields of a recipe whose values PyTorch's stack takes from bitsandbytes.
+fn needs_of_bitsandbytes(recipe: &Recipe) -> Vec<&'static str> {
+    let all = [
+        (recipe.precision.is_quantized(), "precision"),
+        (is_of_bitsandbytes(recipe.optimizer.kind), "optimizer.kind"),
+    ];
+    let needed = all.into_iter().filter(|(is_asked, _)| *is_asked);
+    needed.map(|(_, field)| field).collect()
 }
 
 /// Fields of a recipe whose values PyTorch's stack trains on a GPU alone, with the reasons.
 fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
-    let optimizer = recipe.optimizer.kind;
     let all = [
         (
             recipe.precision.is_quantized(),
@@ -128,9 +157,9 @@ fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
             "trials in TRL train in fp16 on a GPU only, as its scaled gradients are made for one",
         ),
         (
-            optimizer.has_8bit_states() || optimizer.is_paged(),
+            is_of_bitsandbytes(recipe.optimizer.kind),
             "optimizer.kind",
-            "trials in TRL have 8-bit and paged optimizers from bitsandbytes, on a GPU only",
+            "trials in TRL have 8-bit and paged optimizers and Lion from bitsandbytes, on a GPU only",
         ),
         (
             recipe.batch.packing,
@@ -156,10 +185,21 @@ mod tests {
 
     /// Message about a study of these lines; none where all of it can be trained.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
+        let has_bitsandbytes = true;
+        refusal_at(
+            lines,
+            Place {
+                on_cpu,
+                has_bitsandbytes,
+            },
+        )
+    }
+
+    fn refusal_at(lines: &str, place: Place) -> Option<String> {
         let text = format!("model: m\ndata: {{train: [a.jsonl]}}\nbackend: trl\nobjectives: [throughput]\n{lines}\n");
         let options = ReadOptions { check_files: false };
         let study = StudyFile::parse(Path::new("space.yaml"), &text, options).unwrap();
-        check_values(&study, on_cpu).err().map(|error| error.to_string())
+        check_values(&study, place).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -184,6 +224,7 @@ mod tests {
             "space: {rank: [4, 8], precision: fp16}",
             "space: {rank: [4, 8], optimizer: [adamw, adamw_8bit]}",
             "space: {rank: [4, 8], optimizer: [adamw, paged_adamw]}",
+            "space: {rank: [4, 8], optimizer: [adamw, lion]}",
             "space: {rank: [4, 8], packing: [true, false]}",
             "space: {rank: [4, 8], gradient_checkpointing: offload}",
         ] {
@@ -191,5 +232,18 @@ mod tests {
             let told = refusal(lines, true).unwrap();
             assert!(told.contains("GPU") && told.contains("key `space."), "{lines}: {told}");
         }
+    }
+
+    #[test]
+    fn what_bitsandbytes_has_is_refused_where_it_is_not_installed() {
+        let place = Place {
+            on_cpu: false,
+            has_bitsandbytes: false,
+        };
+        for lines in ["space: {rank: [4, 8], precision: nf4}", "space: {rank: [4, 8], optimizer: [adamw, lion]}"] {
+            let told = refusal_at(lines, place).unwrap();
+            assert!(told.contains("pip install bitsandbytes") && told.contains("key `space."), "{lines}: {told}");
+        }
+        assert_eq!(refusal_at("space: {rank: [4, 8], optimizer: [adamw, sgd]}", place), None);
     }
 }
