@@ -29,7 +29,7 @@ fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
     let gpus = gpus.join(", ");
     let answer = format!(
         r#"{{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "{trl}",
-        "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [{gpus}], "missing": []}}"#
+        "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": "0.49.0", "devices": [{gpus}], "missing": []}}"#
     );
     stand_in(
         folder,

@@ -16,6 +16,8 @@ OVERRIDES = (
     "output_dir",
     "save_strategy",
     "eval_strategy",
+    # What transformers makes of `eval_strategy`.
+    "do_eval",
     "report_to",
     "logging_strategy",
     "logging_steps",
