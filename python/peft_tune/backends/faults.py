@@ -4,6 +4,7 @@
 or `start` (before the greeting). `trial` limits it to one trial, `attempts` to a trial's first so many attempts.
 """
 
+import mmap
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ KINDS = ("hang", "freeze", "crash", "kill", "exit", "panic", "oom", "oom_system"
 PHASES = ("load", "profile", "train", "evaluate")
 #: Numbers from here on are rehearsals, which are no trials.
 REHEARSALS = 2**64 - 1 - 2**16
-#: Bytes of a block that is asked for on the way out of memory, and bytes at which there is no limit.
+#: Bytes of a block that is asked for on the way out of memory, and bytes that are too many where there is no limit.
 BLOCK_BYTES, ENOUGH_BYTES = 32 << 20, 6 << 30
 
 
@@ -80,11 +81,22 @@ class Fault:
         elif self.kind == "panic":
             raise RuntimeError("a fault that was asked for")
         elif self.kind == "oom":
-            blocks = []
-            while len(blocks) * BLOCK_BYTES < ENOUGH_BYTES:
-                blocks.append(bytearray(BLOCK_BYTES))
-            os.abort()
+            fill_memory()
         elif self.kind == "oom_system":
             raise ProcessOutOfMemory("a fault that was asked for")
         elif self.kind == "garble":
             self._outbox.write(b'not a message\n{"event":"phase","num\n')
+
+
+def fill_memory():
+    """Asks for memory until there is no more, and touches none: the machine has it still. Raises `MemoryError`."""
+    blocks, flags = [], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        while len(blocks) * BLOCK_BYTES < ENOUGH_BYTES:
+            blocks.append(mmap.mmap(-1, BLOCK_BYTES, flags=flags))
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+    finally:
+        for block in blocks:
+            block.close()
+    raise MemoryError(f"{ENOUGH_BYTES} bytes are no limit's")

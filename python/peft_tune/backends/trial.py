@@ -393,7 +393,8 @@ class TrialRun:
 
     def _reason(self, error):
         """The reason that an exception means."""
-        traceback.print_exception(error, file=sys.stderr)
+        if not isinstance(error, Invalid):
+            traceback.print_exception(error, file=sys.stderr)
         if is_out_of_memory(error):
             limit = self.limit_bytes if self.limit_bytes is not None else self.device.memory_bytes()
             in_use = self.device.peak()[0]
